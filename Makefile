@@ -1,0 +1,88 @@
+# `make demo` and `make test` need Python >= 3.11, make and git, nothing else.
+#   make PYTHON=/path/to/python3.12 test     another interpreter
+#   make VENV=/somewhere/else test           another place for the environment
+#   make test PYTEST="-k restart -x"         more for pytest
+
+# The first of these that runs and is new enough. A name can be on PATH and not run (version managers leave such stubs).
+CANDIDATES = python3 python3.13 python3.12 python3.11 python3.14 python
+PYTHON ?= $(shell for p in $(CANDIDATES); do \
+  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; exit; }; done)
+VENV ?= .venv
+PYTEST ?=
+
+BIN = $(VENV)/bin
+RUN = $(BIN)/python -m
+PINS = .ci/constraints.txt
+READY = $(VENV)/.ready
+PEERS = .bench/.ready
+
+.DEFAULT_GOAL = help
+.PHONY: help venv demo lab test quick check format picture bench other-python pins clean
+
+help: ## say what there is
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
+
+venv: $(READY) ## make the environment alone
+
+# uv where it is on PATH (seconds), pip otherwise. Both read the same pins, and the index from the user's own settings.
+$(READY): pyproject.toml $(PINS)
+	@test -n "$(PYTHON)" || { echo "mhnb needs Python 3.11 or newer; found none. Say make PYTHON=/path/to/python3"; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "mhnb needs Python 3.11 or newer; $(PYTHON) is not"; exit 1; }
+	@echo "environment $(VENV) from $$("$(PYTHON)" --version)"
+	@if command -v uv >/dev/null 2>&1; then \
+	  UV_VENV_CLEAR=1 uv venv --quiet --python "$$("$(PYTHON)" -c 'import sys; print(sys.executable)')" "$(VENV)" && \
+	  uv pip install --quiet --python "$(BIN)/python" --constraint $(PINS) --editable '.[dev]'; \
+	else \
+	  "$(PYTHON)" -m venv --clear "$(VENV)" && \
+	  $(RUN) pip install --quiet --disable-pip-version-check --constraint $(PINS) --editable '.[dev]'; \
+	fi
+	@touch $@
+
+demo: $(READY) ## run the tour on 4 simulated hosts, print each rank's part, write the page
+	$(RUN) mhnb demo
+
+lab: $(READY) ## open the tour in JupyterLab
+	$(RUN) mhnb lab
+
+test: $(READY) other-python ## everything that can run here
+	$(RUN) pytest -m "not bench" $(PYTEST)
+
+quick: $(READY) ## the pure layers and the fakes, under a minute
+	$(RUN) pytest -m "not (ranks or browser or bench)" $(PYTEST)
+
+check: $(READY) ## style, types, layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(RUN) pytest -q tests/test_layers.py tests/test_house.py
+
+format: $(READY) ## let ruff set the code
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+picture: $(READY) ## take README's picture from the running product
+	MHNB_WRITE_PICTURES=1 $(RUN) pytest tests/browser/test_tour_in_lab.py -k picture
+
+bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distributed and bare processes
+	$(RUN) tests.bench
+
+# The peers lie beside the environment, never in it.
+$(PEERS): tests/bench/requirements.txt
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv pip install --quiet --python "$(BIN)/python" --target .bench --no-deps --requirements $<; \
+	else \
+	  $(RUN) pip install --quiet --disable-pip-version-check --target .bench --upgrade --no-deps --requirement $<; \
+	fi
+	@touch $@
+
+# The other line of Python and JAX: 3.12+ beside 3.11, 3.11 beside 3.12+. Where there is none it says so and goes on.
+other-python: $(READY) ## prepare the environment of the other Python, where there is one
+	@$(RUN) tests.other_python
+
+pins: ## write .ci/constraints.txt anew (needs uv)
+	.ci/pin
+
+clean: ## remove everything that make made
+	rm -rf "$(VENV)" .venv-other .bench build dist mhnb-tour.html .ci/uv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find mhnb tests profiles -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,56 @@
+"""Where the notebooks and the profiles are: beside the package in a checkout, inside it in an installed wheel.
+
+Knows nothing of what is in them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from mhnb.errors import InvalidRequest
+
+__all__ = ["copy_notebooks", "notebooks_dir", "profile_dir"]
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def notebooks_dir(*, package: Path = _PACKAGE) -> Path:
+    """Find the folder of the notebooks that come with mhnb."""
+    return _find("notebooks", package)
+
+
+def profile_dir(name: str, *, package: Path = _PACKAGE) -> Path:
+    """Find a profile that comes with mhnb, such as `local`.
+
+    Raises:
+        InvalidRequest: there is none of that name; the message lists those there are.
+    """
+    profiles = _find("profiles", package)
+    known = sorted(path.parent.name for path in profiles.glob("*/ipcluster_config.py"))
+    if name not in known:
+        raise InvalidRequest(f"profile {name!r} does not come with mhnb; there is {', '.join(known)}")
+    return profiles / name
+
+
+def copy_notebooks(folder: Path) -> Path:
+    """Put a copy of the notebooks into a folder of the user's, and return that folder.
+
+    A notebook that is there already is left alone: it holds the user's own changes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in sorted(notebooks_dir().glob("*.ipynb")):
+        if not (folder / source.name).exists():
+            shutil.copyfile(source, folder / source.name)
+    return folder
+
+
+def _find(folder: str, package: Path) -> Path:
+    """Look in the checkout first: an editable install may hold an older copy inside the package's folder."""
+    places = (package.parent / folder, package / folder)
+    in_checkout = (package.parent / "pyproject.toml").exists()
+    found = [place for place in places[0 if in_checkout else 1 :] if place.is_dir()]
+    if not found:
+        looked = " and ".join(str(place) for place in places)
+        raise FileNotFoundError(f"the {folder} that come with mhnb are not in {looked}; install mhnb again")
+    return found[0]
