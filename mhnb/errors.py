@@ -1,0 +1,190 @@
+"""The one tree of errors that mhnb raises, and the parts of each message as attributes.
+
+    MhnbError
+    ├── LaunchError            starting or reaching the processes
+    │   ├── HostUnreachable    a machine or the supervisor on it does not answer
+    │   ├── EnginesMissing     a rank did not come up; names rank, phase and cause
+    │   ├── CoordinatorTimeout jax.distributed did not form in time
+    │   └── PreflightFailed    a check made before any process was started
+    ├── ClusterError           the cluster cannot take what was asked
+    │   ├── NotStarted         there is no cluster
+    │   ├── AlreadyStarted     there is one, of another shape
+    │   ├── NotClean           split, tainted or dead: the gate
+    │   └── RanksLost          a rank or the hub went away
+    ├── CellError              a cell did not end well
+    │   ├── CellFailed         the user's code raised on some rank
+    │   ├── CellInterrupted    Ctrl-C
+    │   ├── CellTimeout        --timeout
+    │   └── OrderMismatch      the ranks did not launch the same programs
+    ├── ProtocolError          two ends of the link disagree
+    │   ├── OutOfOrder         a cell with a number that is not the next
+    │   ├── VersionMismatch    the two ends speak different versions
+    │   └── UnknownMessage     a message that cannot be read
+    ├── ValueDiffers           a name is missing on a rank or its value differs
+    ├── NoKeyboard             code on a rank asked for input or a debugger, also an EOFError
+    └── InvalidRequest         a bad argument of the user's, also a ValueError
+
+The sharding errors (ShardingError, HloError) join the tree with the sharding wing.
+Every message says the thing, its value, what was expected and the next step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "AlreadyStarted",
+    "CellError",
+    "CellFailed",
+    "CellInterrupted",
+    "CellTimeout",
+    "ClusterError",
+    "CoordinatorTimeout",
+    "EnginesMissing",
+    "HostUnreachable",
+    "InvalidRequest",
+    "LaunchError",
+    "MhnbError",
+    "NoKeyboard",
+    "NotClean",
+    "NotStarted",
+    "OrderMismatch",
+    "OutOfOrder",
+    "PreflightFailed",
+    "ProtocolError",
+    "RanksLost",
+    "UnknownMessage",
+    "ValueDiffers",
+    "VersionMismatch",
+]
+
+
+def _rebuild(cls: type[MhnbError], message: str, parts: dict[str, Any]) -> MhnbError:
+    """Make the error again from its pickled parts."""
+    return cls(message, **parts)
+
+
+class MhnbError(Exception):
+    """Base of every error that mhnb raises on purpose.
+
+    Keyword arguments become attributes and survive pickling.
+    In a notebook it renders as its message alone: the user's code is not at fault, nor is mhnb's stack of interest.
+    """
+
+    def __init__(self, message: str, **parts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.parts = parts
+        for name, value in parts.items():
+            setattr(self, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.parts)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def _render_traceback_(self) -> list[str]:
+        """Give IPython the short form: kind and message, no frames."""
+        return [f"{type(self).__name__}: {self.message}"]
+
+
+class LaunchError(MhnbError):
+    """Processes could not be started or reached."""
+
+
+class HostUnreachable(LaunchError):
+    """A machine, or the supervisor on it, does not answer."""
+
+
+class EnginesMissing(LaunchError):
+    """A rank did not come up. `rank`, `phase` and `cause` say which, where and why."""
+
+    rank: int
+    phase: str | None
+    cause: str
+
+
+class CoordinatorTimeout(LaunchError):
+    """`jax.distributed.initialize` did not finish in time; `rank` is the one furthest behind."""
+
+    rank: int
+    phase: str | None
+
+
+class PreflightFailed(LaunchError):
+    """A check that runs before any process is started failed."""
+
+
+class ClusterError(MhnbError):
+    """The cluster cannot take what was asked of it."""
+
+
+class NotStarted(ClusterError):
+    """There is no cluster; start one first."""
+
+
+class AlreadyStarted(ClusterError):
+    """There is a cluster of that name and it has another shape."""
+
+
+class NotClean(ClusterError):
+    """The gate: a split, tainted or dead cluster takes no cell. `state` says which."""
+
+    state: str
+
+
+class RanksLost(ClusterError):
+    """A rank or the hub went away. `ranks` are the lost ones, the first to die first."""
+
+    ranks: tuple[int, ...]
+
+
+class CellError(MhnbError):
+    """A cell did not end well. `result` holds what every rank said, where there is one."""
+
+    result: Any
+
+
+class CellFailed(CellError):
+    """The user's code raised on at least one rank."""
+
+
+class CellInterrupted(CellError):
+    """The user interrupted the cell."""
+
+
+class CellTimeout(CellError):
+    """The cell outlasted its `--timeout`."""
+
+
+class OrderMismatch(CellError):
+    """The ranks did not launch the same programs in the same order."""
+
+
+class ProtocolError(MhnbError):
+    """The two ends of the link disagree."""
+
+
+class OutOfOrder(ProtocolError):
+    """A rank was sent a cell whose number is not its next, or of another generation."""
+
+
+class VersionMismatch(ProtocolError):
+    """The two ends speak different versions of the protocol, or hold different software."""
+
+
+class UnknownMessage(ProtocolError):
+    """A message that cannot be read: unknown kind, missing field, wrong signature."""
+
+
+class ValueDiffers(MhnbError):
+    """A name is missing on some rank, or its value is not the same everywhere."""
+
+
+class NoKeyboard(MhnbError, EOFError):
+    """Code on a rank asked for a keyboard, which no rank has. `what` is what it called."""
+
+
+class InvalidRequest(MhnbError, ValueError):
+    """What the user asked for cannot be: a bad rank, count, flag or name."""
