@@ -1,0 +1,96 @@
+"""One cell in flight: what each rank has said so far, who has ended, and the result it makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mhnb.core.events import CellRequest
+from mhnb.core.hints import find_hint
+from mhnb.core.outputs import OutputFolder
+from mhnb.core.protocol import CellEnded, LaunchRow, OutputEvent
+from mhnb.core.results import CellResult, RankResult
+from mhnb.values import ClusterState, Outcome, RankError
+
+__all__ = ["Cell", "RankPart"]
+
+
+@dataclass(slots=True)
+class RankPart:
+    """One rank's part of a cell while it runs and afterwards."""
+
+    folder: OutputFolder
+    outcome: Outcome = "running"
+    error: RankError | None = None
+    launches: list[LaunchRow] = field(default_factory=list)
+    abandoned: int = 0
+    wall_s: float = 0.0
+
+    def add(self, events: list[OutputEvent]) -> None:
+        """Take in output."""
+        for event in events:
+            if event[0] == "error":
+                self.error = _parse_error(event)
+        self.folder.add(events)
+
+
+def _parse_error(event: OutputEvent) -> RankError:
+    _, ename, evalue, traceback, line, code, at_s = event
+    hint = find_hint(ename, evalue)
+    return RankError(ename, evalue, tuple(traceback), hint=hint, line=line, code=code, at_s=at_s)
+
+
+class Cell:
+    """A cell from its send to long after its end, since output may still come."""
+
+    def __init__(self, ticket: int, request: CellRequest, *, seq: int, ranks: tuple[int, ...], now: float) -> None:
+        self.ticket, self.request, self.seq, self.ranks = ticket, request, seq, ranks
+        self.started_at = now
+        self.wall_s: float | None = None
+        self.interrupted_at: float | None = None
+        self.how = ""
+        self.state: ClusterState = "running"
+        self.notes: tuple[str, ...] = ()
+        self.parts = {rank: RankPart(OutputFolder(execution_count=seq)) for rank in ranks}
+
+    @property
+    def running_ranks(self) -> tuple[int, ...]:
+        """Ranks that have not ended the cell."""
+        return tuple(rank for rank, part in self.parts.items() if part.outcome == "running")
+
+    def end_rank(self, ended: CellEnded) -> None:
+        """Take in a rank's one reply."""
+        part = self.parts[ended.rank]
+        part.add(ended.events)
+        part.outcome, part.launches = ended.outcome, ended.launches
+        part.abandoned, part.wall_s = ended.abandoned, ended.wall_s
+
+    def lose_rank(self, rank: int, outcome: Outcome, error: RankError) -> None:
+        """A rank's process ended before the cell did."""
+        part = self.parts[rank]
+        part.outcome, part.error = outcome, part.error or error
+
+    def result(self, now: float, process_count: int) -> CellResult:
+        """Make the value that the user and the view see; also while the cell runs."""
+        ranks = tuple(
+            RankResult(
+                rank,
+                p.outcome,
+                p.folder.outputs(),
+                error=p.error,
+                wall_s=p.wall_s,
+                omitted_nbytes=p.folder.omitted_nbytes,
+            )
+            for rank, p in self.parts.items()
+        )
+        wall_s = now - self.started_at if self.wall_s is None else self.wall_s
+        return CellResult(
+            self.seq,
+            self.request.source,
+            ranks,
+            wall_s,
+            done=self.wall_s is not None,
+            state=self.state,
+            notes=self.notes,
+            process_count=process_count,
+            how=self.how,
+        )

@@ -1,0 +1,160 @@
+"""What happens to a cluster (events, participles) and what is to be done about it (commands, imperatives).
+
+Messages of `protocol` are events too; those here arise in the notebook's own process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from mhnb.core.protocol import Message, RunCell, SkipCell
+from mhnb.core.results import CellResult
+from mhnb.errors import MhnbError
+
+__all__ = [
+    "Accepted",
+    "CellRequest",
+    "CellSubmitted",
+    "Command",
+    "Event",
+    "FailStart",
+    "FinishCell",
+    "HostExited",
+    "InterruptRequested",
+    "KillRanks",
+    "RefuseCell",
+    "ReportReady",
+    "SendToRank",
+    "ShowLate",
+    "SignalRanks",
+    "StopRequested",
+    "TellUser",
+    "Ticked",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CellRequest:
+    """One cell as the user asked for it."""
+
+    source: str
+    ranks: tuple[int, ...] | None = None
+    """Sorted; None for all."""
+    guard: str = "parity"
+    timeout_s: float | None = None
+
+
+# -- events
+
+
+@dataclass(frozen=True, slots=True)
+class CellSubmitted:
+    """Somebody wants a cell run; the ticket names who waits for it."""
+
+    ticket: int
+    request: CellRequest
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptRequested:
+    """Ctrl-C, the stop button or `%mhjax interrupt`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The user takes a split or tainted cluster as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The cluster is being stopped by its user."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostExited:
+    """A supervisor is gone, and its ranks with it."""
+
+    supervisor: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time went on."""
+
+
+Event: TypeAlias = CellSubmitted | InterruptRequested | Accepted | StopRequested | HostExited | Ticked | Message
+
+
+# -- commands
+
+
+@dataclass(frozen=True, slots=True)
+class SendToRank:
+    """Send a cell, or the word to skip it."""
+
+    rank: int
+    message: RunCell | SkipCell
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRanks:
+    """Send a signal to the process groups of ranks."""
+
+    ranks: tuple[int, ...]
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class KillRanks:
+    """End these ranks now."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishCell:
+    """The cell has ended; hand the result to who waits."""
+
+    ticket: int
+    result: CellResult
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseCell:
+    """The cell is not run; nothing was sent."""
+
+    ticket: int
+    error: MhnbError = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportReady:
+    """Every rank can take cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailStart:
+    """The start did not work out; end what was started."""
+
+    error: MhnbError = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ShowLate:
+    """Output came for a cell that had ended."""
+
+    result: CellResult
+
+
+@dataclass(frozen=True, slots=True)
+class TellUser:
+    """Something the user must know although no cell runs."""
+
+    text: str
+
+
+Command: TypeAlias = (
+    SendToRank | SignalRanks | KillRanks | FinishCell | RefuseCell | ReportReady | FailStart | ShowLate | TellUser
+)

@@ -1,0 +1,71 @@
+"""What a supervisor must know to bring up the ranks of one machine, as one JSON line for its standard input."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mhnb.core.protocol import PROTOCOL_VERSION
+from mhnb.errors import VersionMismatch
+
+__all__ = ["HostSpec", "format_hostspec", "parse_hostspec"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """One machine's share of a cluster."""
+
+    link_url: str
+    key: str = field(repr=False)
+    """Hex. Comes on standard input only: never in argv, never in the environment."""
+    supervisor: int
+    generation: int
+    process_count: int
+    ranks: list[int]
+    devices: int | None
+    """Simulated CPU devices per rank; None: what the platform has."""
+    coordinator_address: str
+    initialize: dict[str, Any]
+    """The user's arguments of jax.distributed.initialize beyond the coordinator, count and id."""
+    environment: dict[str, str]
+    """Set before JAX is imported."""
+    cwd: str
+    run_dir: str
+    """Logs, the IPython profile and the native output of the ranks."""
+    init: bool = True
+    """False: ranks leave jax.distributed.initialize() to a cell."""
+    hub: bool = True
+    keep: bool = False
+    """True: go on when the owner is gone."""
+    fork: bool = True
+    """Fork the ranks from the supervisor, else start each afresh."""
+    protocol: int = PROTOCOL_VERSION
+
+
+def format_hostspec(spec: HostSpec) -> str:
+    """Write the spec as one line.
+
+    >>> spec = HostSpec("tcp://127.0.0.1:1", "00", 0, 1, 1, [0], 2, "127.0.0.1:2", {}, {}, ".", ".")
+    >>> parse_hostspec(format_hostspec(spec)) == spec
+    True
+    """
+    return json.dumps(asdict(spec)) + "\n"
+
+
+def parse_hostspec(line: str) -> HostSpec:
+    """Read the spec.
+
+    Raises:
+        VersionMismatch: the notebook speaks another version of the protocol.
+
+    >>> parse_hostspec('{"protocol": 0}')  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    mhnb.errors.VersionMismatch: the notebook speaks protocol 0
+    """
+    body = json.loads(line)
+    if body.get("protocol") != PROTOCOL_VERSION:
+        raise VersionMismatch(
+            f"the notebook speaks protocol {body.get('protocol')}, this host {PROTOCOL_VERSION}; install the same mhnb on both"
+        )
+    return HostSpec(**body)

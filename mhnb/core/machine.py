@@ -1,0 +1,369 @@
+"""The cluster as a machine: events in, commands out, no clock, no socket, no thread.
+
+It decides who gets which cell, when a cell has ended, what state the cluster is in, and what an interrupt, a death or too long a wait
+leads to. It refuses to know how a command is carried out.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+
+from mhnb.core.cell import Cell
+from mhnb.core.events import (
+    Accepted,
+    CellRequest,
+    CellSubmitted,
+    Command,
+    Event,
+    FailStart,
+    FinishCell,
+    HostExited,
+    InterruptRequested,
+    KillRanks,
+    RefuseCell,
+    ReportReady,
+    SendToRank,
+    ShowLate,
+    SignalRanks,
+    StopRequested,
+    TellUser,
+    Ticked,
+)
+from mhnb.core.guard import judge_state
+from mhnb.core.protocol import (
+    CellEnded,
+    CellRefused,
+    HostUp,
+    HubExited,
+    OutputProduced,
+    PhaseReached,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    RunCell,
+    SkipCell,
+    StartFailed,
+)
+from mhnb.core.ranks import format_ranks
+from mhnb.core.results import CellResult
+from mhnb.core.roster import Roster, describe_exit
+from mhnb.errors import LaunchError, MhnbError, NotClean, NotStarted
+from mhnb.values import ClusterState, RankError
+
+__all__ = ["INTERRUPT_KILL_S", "Machine"]
+
+INTERRUPT_KILL_S = 4.0
+"""A rank that has not ended its cell so long after an interrupt is killed."""
+
+_KEPT_CELLS = 32
+_WAYS_OUT = {
+    "split": "%mhjax accept takes it as it is, %mhjax restart gives fresh processes",
+    "tainted": "%mhjax restart gives fresh processes; %mhjax accept goes on, and later values could be wrong",
+    "dead": "%mhjax restart gives fresh processes",
+    "stopped": "%mhjax start starts a cluster",
+}
+
+
+class Machine:
+    """One generation of a cluster, from its start to its stop.
+
+    Args:
+        hosts: the host label of each rank.
+        log_paths: the log file of each rank.
+        generation: number of this start; ranks refuse cells of another.
+        now: seconds on the owner's clock; every event comes with a later one.
+        start_timeout_s: how long the ranks may take until all are ready.
+    """
+
+    def __init__(
+        self, hosts: Sequence[str], log_paths: Sequence[str], *, generation: int, now: float, start_timeout_s: float
+    ) -> None:
+        self.roster = Roster(hosts, log_paths)
+        self.process_count = len(self.roster.entries)
+        self.generation = generation
+        self.state: ClusterState = "starting"
+        self.reason = ""
+        self.started_at, self.start_timeout_s = now, start_timeout_s
+        self.current: Cell | None = None
+        self.guard_available = True
+        self._waiting: deque[CellSubmitted] = deque()
+        self._next_seq = 1
+        self._kept: OrderedDict[int, Cell] = OrderedDict()
+        self._carried_note: str | None = None
+        self._lost_service = ""
+
+    # -- the one entrance
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take in one event and say what is to be done about it."""
+        match event:
+            case CellSubmitted():
+                return self._submit(event, now)
+            case CellEnded():
+                return self._end_rank(event, now)
+            case OutputProduced():
+                return self._output(event, now)
+            case Ticked():
+                return self._tick(now)
+            case HostUp() | RankSpawned() | PhaseReached() | RankReady():
+                self.roster.note(event)
+                return self._begin(now) if self.state == "starting" and self.roster.all_ready else []
+            case RankExited():
+                return self._rank_exited(event, now)
+            case _:
+                return self._handle_rare(event, now)
+
+    def _handle_rare(self, event: Event, now: float) -> list[Command]:
+        match event:
+            case StartFailed():
+                return self._fail_start(self.roster.start_error(event))
+            case HubExited() | HostExited():
+                return self._lose_service(event, now)
+            case InterruptRequested():
+                return self._interrupt(now, "interrupted")
+            case Accepted():
+                return self._accept()
+            case StopRequested():
+                return self._stop(now)
+            case CellRefused():
+                return self._rank_refused(event, now)
+            case _:
+                return []
+
+    # -- start
+
+    def _begin(self, now: float) -> list[Command]:
+        self.guard_available = all(e.facts.get("guard", {}).get("available", False) for e in self.roster.entries)
+        if differing := self.roster.versions_differ():
+            listed = "; ".join(f"{name}: {dict(versions)}" for name, versions in differing.items())
+            return self._fail_start(
+                LaunchError(f"the ranks hold different software ({listed}); install the same versions")
+            )
+        self.state = "clean"
+        return [ReportReady(), *self._next_cell(now)]
+
+    def _fail_start(self, error: MhnbError) -> list[Command]:
+        if self.state != "starting":
+            return []
+        self.state, self.reason = "stopped", str(error)
+        return [FailStart(error), *self._refuse_waiting()]
+
+    # -- cells
+
+    def _submit(self, event: CellSubmitted, now: float) -> list[Command]:
+        self._waiting.append(event)
+        if self.state in ("starting", "running"):
+            return []
+        return self._next_cell(now)
+
+    def _next_cell(self, now: float) -> list[Command]:
+        if self.state != "clean":
+            return self._refuse_waiting()
+        if not self._waiting:
+            return []
+        submitted = self._waiting.popleft()
+        ranks = submitted.request.ranks or tuple(range(self.process_count))
+        seq = self._next_seq
+        self._next_seq += 1
+        self.current = Cell(submitted.ticket, submitted.request, seq=seq, ranks=ranks, now=now)
+        self.state = "running"
+        return [
+            SendToRank(rank, self._cell_message(rank, seq, submitted.request)) for rank in range(self.process_count)
+        ]
+
+    def _cell_message(self, rank: int, seq: int, request: CellRequest) -> RunCell | SkipCell:
+        if request.ranks is not None and rank not in request.ranks:
+            return SkipCell(self.generation, seq)
+        ranks = None if request.ranks is None else list(request.ranks)
+        return RunCell(self.generation, seq, request.source, request.guard, ranks)
+
+    def _refuse_waiting(self) -> list[Command]:
+        refused = [RefuseCell(waiting.ticket, self._gate_error()) for waiting in self._waiting]
+        self._waiting.clear()
+        return list(refused)
+
+    def _gate_error(self) -> MhnbError:
+        way_out = _WAYS_OUT.get(self.state, "")
+        if self.state == "stopped":
+            return NotStarted(
+                f"the cluster is stopped{': ' + self.reason if self.reason else ''}; {way_out}", state=self.state
+            )
+        return NotClean(f"the cluster is {self.state}: {self.reason}\n  nothing was sent · {way_out}", state=self.state)
+
+    def _end_rank(self, ended: CellEnded, now: float) -> list[Command]:
+        cell = self.current
+        if cell is None or ended.seq != cell.seq or ended.rank not in cell.parts:
+            return []
+        cell.end_rank(ended)
+        late = self._foreign_updates(cell, ended.rank, now)
+        return [*late, *self._finish_if_done(now)]
+
+    def _rank_refused(self, refused: CellRefused, now: float) -> list[Command]:
+        cell = self.current
+        if cell is None or refused.seq != cell.seq or refused.rank not in cell.parts:
+            return []
+        cell.lose_rank(refused.rank, "refused", RankError("OutOfOrder", refused.reason))
+        return self._finish_if_done(now)
+
+    def _finish_if_done(self, now: float) -> list[Command]:
+        cell = self.current
+        if cell is None or cell.running_ranks:
+            return []
+        self.current = None
+        cell.wall_s = now - cell.started_at
+        self._judge(cell)
+        self._keep(cell)
+        return [FinishCell(cell.ticket, cell.result(now, self.process_count)), *self._next_cell(now)]
+
+    def _judge(self, cell: Cell) -> None:
+        recorded = self.guard_available and cell.request.guard != "off"
+        state, notes = judge_state(
+            {rank: part.outcome for rank, part in cell.parts.items()},
+            {rank: part.launches for rank, part in cell.parts.items()} if recorded else None,
+            {rank: part.abandoned for rank, part in cell.parts.items()},
+            [death.rank for death in self.roster.deaths],
+            seq=cell.seq,
+            source=cell.request.source,
+        )
+        if self.roster.deaths:
+            notes = (self._death_text(self.roster.deaths[0]),)
+        if self._lost_service:
+            state, notes = "dead", (self._lost_service, *notes)
+        carried = (self._carried_note,) if self._carried_note else ()
+        self._carried_note = None
+        if state == "clean" and notes:
+            self._carried_note = f"cell {cell.seq}: {notes[0]}"
+        elif state != "clean":
+            self.reason = notes[0] if notes else state
+        self.state = cell.state = "stopped" if self.state == "stopped" else state
+        cell.notes = (*notes, *carried)
+
+    def _keep(self, cell: Cell) -> None:
+        self._kept[cell.seq] = cell
+        while len(self._kept) > _KEPT_CELLS:
+            self._kept.popitem(last=False)
+
+    # -- output
+
+    def _output(self, produced: OutputProduced, now: float) -> list[Command]:
+        cell = self.current
+        if cell is not None and produced.seq == cell.seq and produced.rank in cell.parts:
+            cell.parts[produced.rank].add(produced.events)
+            return self._foreign_updates(cell, produced.rank, now)
+        old = self._kept.get(produced.seq)
+        if old is None or produced.rank not in old.parts:
+            return []
+        old.parts[produced.rank].folder.add(produced.events)
+        return [*self._foreign_updates(old, produced.rank, now), ShowLate(old.result(now, self.process_count))]
+
+    def _foreign_updates(self, cell: Cell, rank: int, now: float) -> list[Command]:
+        """Updates of a display that an older cell made go to the latest cell that has it."""
+        touched: dict[int, Cell] = {}
+        for update in cell.parts[rank].folder.take_foreign_updates():
+            for old in reversed(self._kept.values()):
+                if rank in old.parts and old.parts[rank].folder.update_display(*update):
+                    touched[old.seq] = old
+                    break
+        return [ShowLate(old.result(now, self.process_count)) for old in touched.values()]
+
+    def snapshot(self, now: float) -> CellResult | None:
+        """Show the cell that runs, as far as it has come; None when none runs."""
+        return None if self.current is None else self.current.result(now, self.process_count)
+
+    # -- time, interrupts
+
+    def _tick(self, now: float) -> list[Command]:
+        if self.state == "starting" and now - self.started_at > self.start_timeout_s:
+            return self._fail_start(self.roster.timeout_error(self.start_timeout_s))
+        cell = self.current
+        if cell is None:
+            return []
+        if cell.interrupted_at is None:
+            limit = cell.request.timeout_s
+            return self._interrupt(now, "timeout") if limit is not None and now - cell.started_at > limit else []
+        if now - cell.interrupted_at > INTERRUPT_KILL_S:
+            return [KillRanks(cell.running_ranks)]
+        return []
+
+    def _interrupt(self, now: float, how: str) -> list[Command]:
+        cell = self.current
+        if cell is None:
+            return []
+        if cell.interrupted_at is None:
+            cell.interrupted_at, cell.how = now, how
+        return [SignalRanks(cell.running_ranks, int(signal.SIGINT))]
+
+    def _accept(self) -> list[Command]:
+        if self.state in ("split", "tainted"):
+            self.state, self.reason = "clean", ""
+        return []
+
+    # -- ends
+
+    def _rank_exited(self, exited: RankExited, now: float) -> list[Command]:
+        self.roster.note(exited)
+        if self.state == "stopped":
+            return []
+        if self.state == "starting":
+            return self._fail_start(self.roster.start_error(exited))
+        first = self.roster.deaths[0]
+        told = [] if self.current or self.state == "dead" else [TellUser(self._death_text(first))]
+        if self.current is None:
+            self.state, self.reason = "dead", self.roster.explain_death(first)
+        else:
+            self._lose_rank_of_cell(self.current, exited, first)
+        # A rank that outlives another cannot compute with it again, and JAX would abort it later anyway.
+        return [*told, KillRanks(self.roster.alive), *self._finish_if_done(now)]
+
+    def _lose_rank_of_cell(self, cell: Cell, exited: RankExited, first: RankExited) -> None:
+        part = cell.parts.get(exited.rank)
+        if part is None or part.outcome != "running":
+            return
+        if exited is first:
+            self._blame(cell, exited)
+        else:
+            cell.lose_rank(
+                exited.rank, "killed", RankError("RankStopped", f"stopped because rank {first.rank} was lost")
+            )
+
+    def _blame(self, cell: Cell, exited: RankExited) -> None:
+        slow = cell.interrupted_at is not None
+        why = "did not end after the interrupt and was killed" if slow else describe_exit(exited)
+        cell.lose_rank(exited.rank, "killed" if slow else "died", RankError("RankDied", f"rank {exited.rank} {why}"))
+
+    def _death_text(self, first: RankExited) -> str:
+        with_it = [rank for rank in range(self.process_count) if rank != first.rank]
+        stopped = f"ranks {format_ranks(with_it)} were stopped with it. " if with_it else ""
+        return f"{self.roster.explain_death(first)}\n  {stopped}{_WAYS_OUT['dead']}"
+
+    def _lose_service(self, event: HubExited | HostExited, now: float) -> list[Command]:
+        if self.state == "stopped":
+            return []
+        self._lost_service = self._explain_service(event)
+        if self.state == "starting":
+            return self._fail_start(LaunchError(f"{self._lost_service}; every process was ended, start again"))
+        if self.current is None:
+            told = self.state != "dead"
+            self.state, self.reason = "dead", self._lost_service
+            return [TellUser(f"{self.reason}\n  {_WAYS_OUT['dead']}")] if told else []
+        if isinstance(event, HostExited):
+            for rank in self.current.running_ranks:
+                self.current.lose_rank(rank, "died", RankError("RankDied", self._lost_service))
+        return self._finish_if_done(now)
+
+    def _explain_service(self, event: HubExited | HostExited) -> str:
+        if isinstance(event, HostExited):
+            return event.cause
+        exited = RankExited(-1, event.exit_code, event.signum, [])
+        return f"the hub (ipyparallel's controller, pid {self.roster.hub_pid}) {describe_exit(exited)}"
+
+    def _stop(self, now: float) -> list[Command]:
+        self.reason = "" if self.state != "starting" else "it was stopped while it started"
+        self.state = "stopped"
+        cell = self.current
+        if cell is not None:
+            for rank in cell.running_ranks:
+                cell.lose_rank(rank, "killed", RankError("RankStopped", "the cluster was stopped during the cell"))
+        return [*self._finish_if_done(now), *self._refuse_waiting()]

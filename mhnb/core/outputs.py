@@ -1,0 +1,246 @@
+"""Fold what one rank said in one cell into the outputs a notebook stores.
+
+Decides what merges, what overwrites, what is cleared, and what is left out when a cell says too much.
+It does not know where the events come from, nor who shows the outputs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from mhnb.core.protocol import OutputEvent
+from mhnb.core.terminal import TerminalText
+from mhnb.values import Output
+
+__all__ = ["ForeignUpdate", "HEAD_LIMIT", "OutputFolder", "TAIL_LIMIT", "fold_events"]
+
+HEAD_LIMIT = 512 * 1024
+"""Characters kept from the beginning of a cell's text."""
+TAIL_LIMIT = 512 * 1024
+"""Characters kept from its end."""
+_CHUNK = 32 * 1024
+"""A stream is cut into chunks of about this many characters, so that the middle can be dropped."""
+_WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+ForeignUpdate: TypeAlias = tuple[str, dict[str, Any], dict[str, Any]]
+"""An update of a display that this cell did not make: display id, data, metadata."""
+
+
+class _Stream:
+    """A piece of one stream."""
+
+    __slots__ = ("name", "text")
+
+    def __init__(self, name: str, text: TerminalText | None = None) -> None:
+        self.name = name
+        self.text = text or TerminalText()
+
+
+class _Bundle:
+    """A display, a result or an error."""
+
+    __slots__ = ("output",)
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+
+
+class _Gap:
+    """Text that was left out here: bytes by stream."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self) -> None:
+        self.nbytes: dict[str, int] = {}
+
+
+_Item: TypeAlias = _Stream | _Bundle | _Gap
+
+
+class OutputFolder:
+    """Takes a cell's events as they come and gives its outputs at any time; memory stays bounded for text."""
+
+    def __init__(self, *, execution_count: int | None = None) -> None:
+        self._execution_count = execution_count
+        self._head: list[_Item] = []
+        self._tail: deque[_Item] = deque()
+        self._head_room, self._tail_size = HEAD_LIMIT, 0
+        self._current: _Stream | None = None
+        """The stream that the next text may go on with; not yet counted in `_head_room` or `_tail_size`."""
+        self._shown: dict[str, list[_Bundle]] = {}
+        self._clear_pending = False
+        self._foreign: dict[str, ForeignUpdate] = {}
+        self.omitted_nbytes = 0
+        """Bytes of output that were left out, on the rank or here."""
+
+    def add(self, events: Iterable[OutputEvent]) -> None:
+        """Take in events, in the order the rank said them."""
+        for event in events:
+            kind = event[0]
+            if kind in ("stdout", "stderr"):
+                self._add_text(kind, event[1])
+            elif kind == "update":
+                self._add_update(*event[1:])
+            elif kind == "clear":
+                self._clear(wait=event[1])
+            elif kind == "omitted":
+                self._add_gap(event[1], event[2])
+            else:
+                self._add_bundle(event)
+
+    def outputs(self) -> tuple[Output, ...]:
+        """Return the outputs so far as nbformat 4 stores them."""
+        outputs: list[Output] = []
+        items = [*self._head, *self._tail, *([self._current] if self._current else [])]
+        for item in items:
+            if isinstance(item, _Bundle):
+                outputs.append(item.output)
+            elif isinstance(item, _Stream):
+                _say(outputs, item.name, item.text.read())
+            else:
+                for name, nbytes in item.nbytes.items():
+                    _say(outputs, *_mark_gap(name, nbytes))
+        return tuple(outputs)
+
+    def update_display(self, display_id: str, data: dict[str, Any], metadata: dict[str, Any]) -> bool:
+        """Replace the displays of that id; false if this cell has none."""
+        for bundle in self._shown.get(display_id, ()):
+            bundle.output = {**bundle.output, "data": _clean(data), "metadata": metadata}
+        return display_id in self._shown
+
+    def take_foreign_updates(self) -> list[ForeignUpdate]:
+        """Return, once, the updates of displays that other cells made; the latest of each id."""
+        updates = list(self._foreign.values())
+        self._foreign = {}
+        return updates
+
+    def _add_text(self, name: str, text: str) -> None:
+        self._before_output()
+        if self._current is None or self._current.name != name:
+            self._seal()
+            self._current = _Stream(name)
+        self._current.text.add(text)
+        if len(self._current.text) > _CHUNK:
+            self._cut()
+
+    def _add_update(self, data: dict[str, Any], metadata: dict[str, Any], display_id: str) -> None:
+        if not self.update_display(display_id, data, metadata):
+            self._foreign.pop(display_id, None)
+            self._foreign[display_id] = (display_id, data, metadata)
+
+    def _add_gap(self, name: str, nbytes: int) -> None:
+        self._before_output()
+        self._seal()
+        self.omitted_nbytes += nbytes
+        gap = _Gap()
+        gap.nbytes[name] = nbytes
+        self._place(gap)
+
+    def _add_bundle(self, event: OutputEvent) -> None:
+        self._before_output()
+        self._seal()
+        bundle = _Bundle(_make_output(event, self._execution_count))
+        if event[0] == "display" and event[3] is not None:
+            self._shown.setdefault(event[3], []).append(bundle)
+        self._place(bundle)
+
+    def _clear(self, *, wait: bool) -> None:
+        self._clear_pending = wait
+        if not wait:
+            self._head, self._tail, self._current = [], deque(), None
+            self._head_room, self._tail_size = HEAD_LIMIT, 0
+            self._shown, self.omitted_nbytes = {}, 0
+
+    def _before_output(self) -> None:
+        if self._clear_pending:
+            self._clear(wait=False)
+
+    def _cut(self) -> None:
+        """Seal what is finished and go on with the unfinished line, which may yet be overwritten."""
+        assert self._current is not None
+        name, rest = self._current.name, self._current.text.cut()
+        self._seal()
+        self._current = _Stream(name, rest)
+        if len(rest) > _CHUNK:
+            self._seal()
+
+    def _seal(self) -> None:
+        """Put the current stream where it belongs; drop the oldest of the tail while it is too long."""
+        stream, self._current = self._current, None
+        if stream is None or not len(stream.text):
+            return
+        self._place(stream)
+        if self._tail:
+            self._tail_size += len(stream.text)
+            self._shorten()
+        else:
+            self._head_room -= len(stream.text)
+
+    def _place(self, item: _Item) -> None:
+        (self._head if self._head_room > 0 else self._tail).append(item)
+
+    def _shorten(self) -> None:
+        while self._tail_size > TAIL_LIMIT:
+            oldest = self._tail.popleft()
+            if isinstance(oldest, _Bundle):
+                self._head.append(oldest)
+            elif isinstance(oldest, _Gap):
+                self._widen_gap(oldest.nbytes)
+            else:
+                self._tail_size -= len(oldest.text)
+                nbytes = len(oldest.text.read().encode("utf-8", "surrogatepass"))
+                self.omitted_nbytes += nbytes
+                self._widen_gap({oldest.name: nbytes})
+
+    def _widen_gap(self, more: dict[str, int]) -> None:
+        if not self._head or not isinstance(self._head[-1], _Gap):
+            self._head.append(_Gap())
+        gap = self._head[-1]
+        assert isinstance(gap, _Gap)
+        for name, nbytes in more.items():
+            gap.nbytes[name] = gap.nbytes.get(name, 0) + nbytes
+
+
+def fold_events(events: Iterable[OutputEvent], *, execution_count: int | None = None) -> tuple[Output, ...]:
+    """Fold a whole cell's events at once.
+
+    >>> fold_events([["stdout", "a"], ["stdout", "b"]])
+    ({'output_type': 'stream', 'name': 'stdout', 'text': 'ab'},)
+    """
+    folder = OutputFolder(execution_count=execution_count)
+    folder.add(events)
+    return folder.outputs()
+
+
+def _say(outputs: list[Output], name: str, text: str) -> None:
+    if not text:
+        return
+    if outputs and outputs[-1]["output_type"] == "stream" and outputs[-1]["name"] == name:
+        outputs[-1] = {**outputs[-1], "text": outputs[-1]["text"] + text}
+    else:
+        outputs.append({"output_type": "stream", "name": name, "text": text})
+
+
+def _mark_gap(name: str, nbytes: int) -> tuple[str, str]:
+    if name in ("stdout", "stderr"):
+        return name, f"\n[... {nbytes:,} bytes of {name} left out; the rank's log file has them ...]\n"
+    return "stderr", f"\n[... {nbytes:,} bytes of displays left out ...]\n"
+
+
+def _make_output(event: OutputEvent, execution_count: int | None) -> Output:
+    if event[0] == "error":
+        return {"output_type": "error", "ename": event[1], "evalue": event[2], "traceback": list(event[3])}
+    output = {"output_type": "display_data", "data": _clean(event[1]), "metadata": event[2]}
+    if event[0] == "result":
+        output |= {"output_type": "execute_result", "execution_count": execution_count}
+    return output
+
+
+def _clean(data: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the widget's view: its model lives on the rank, and a front end would look for it in vain."""
+    if _WIDGET_VIEW not in data:
+        return data
+    rest = {mime: value for mime, value in data.items() if mime != _WIDGET_VIEW}
+    return rest or {"text/plain": "a widget, which lives on the rank and cannot be shown here"}

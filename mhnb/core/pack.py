@@ -1,0 +1,98 @@
+"""A Python value as pickled bytes with its arrays taken out, and back.
+
+Who calls decides which objects are arrays and carries their bytes; nothing here imports an array library.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["NotHere", "Packed", "pack", "unpack"]
+
+
+class NotHere(LookupError):
+    """A value needs a class or function that this process does not have. `module` and `qualname` name it."""
+
+    def __init__(self, module: str, qualname: str, cause: str) -> None:
+        super().__init__(f"{module}.{qualname}: {cause}")
+        self.module, self.qualname = module, qualname
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A value without its arrays: the pickle, and what pickle handed over as raw buffers, in order."""
+
+    skeleton: memoryview
+    buffers: tuple[memoryview, ...]
+
+
+class _Packer(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, claim: Callable[[object], int | None], keep: Callable[[Any], None]) -> None:
+        super().__init__(file, protocol=5, buffer_callback=keep)
+        self._claim = claim
+
+    def persistent_id(self, obj: object) -> int | None:
+        return self._claim(obj)
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(
+        self, file: io.BytesIO, leaves: Sequence[Any], buffers: Sequence[Any], main: Mapping[str, Any] | None
+    ) -> None:
+        super().__init__(file, buffers=buffers)
+        self._leaves, self._main = leaves, main
+
+    def persistent_load(self, pid: Any) -> Any:
+        return self._leaves[pid]
+
+    def find_class(self, module: str, qualname: str) -> Any:
+        try:
+            if module != "__main__" or self._main is None:
+                return super().find_class(module, qualname)
+            first, *rest = qualname.split(".")
+            found = self._main[first]
+            for part in rest:
+                found = getattr(found, part)
+        except (ImportError, AttributeError, KeyError) as error:
+            raise NotHere(module, qualname, f"{type(error).__name__}: {error}") from error
+        return found
+
+
+def pack(value: object, claim: Callable[[object], int | None]) -> Packed:
+    """Pickle a value, leaving out what `claim` gives a number.
+
+    Args:
+        value: what to pickle. Its own errors while pickling come through.
+        claim: called with every object in the value; the number of a leaf that travels apart, else None.
+
+    >>> pack([b"in", "out"], lambda obj: 0 if obj == "out" else None).buffers
+    ()
+    """
+    file = io.BytesIO()
+    buffers: list[memoryview] = []
+    _Packer(file, claim, lambda buffer: buffers.append(buffer.raw())).dump(value)
+    return Packed(file.getbuffer(), tuple(buffers))
+
+
+def unpack(
+    skeleton: Any, leaves: Sequence[Any], buffers: Sequence[Any] = (), main: Mapping[str, Any] | None = None
+) -> Any:
+    """Make the value again.
+
+    Args:
+        skeleton: the bytes of `Packed.skeleton`.
+        leaves: what stands where `claim` gave 0, 1, ...
+        buffers: the bytes of `Packed.buffers`, writable if the value is to be.
+        main: where names of `__main__` are looked up; None for the process's own `__main__`.
+
+    Raises:
+        NotHere: a class or function of the value is not in this process.
+
+    >>> unpack(pack([b"in", "out"], lambda obj: 0 if obj == "out" else None).skeleton, ["leaf"])
+    [b'in', 'leaf']
+    """
+    return _Unpacker(io.BytesIO(skeleton), leaves, buffers, main).load()

@@ -1,0 +1,304 @@
+"""Every message between the notebook, the ranks and the supervisors, and how each is written.
+
+A message is a frozen dataclass; on the wire it is one JSON header frame followed by its payload frames (raw bytes).
+What carries the frames, and how they are signed, is the link's business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeAlias
+
+from mhnb.errors import UnknownMessage
+from mhnb.values import Outcome, Phase
+
+__all__ = [
+    "Answer",
+    "Ask",
+    "CellEnded",
+    "CellRefused",
+    "HostUp",
+    "HubExited",
+    "LaunchRow",
+    "Message",
+    "OutputEvent",
+    "OutputProduced",
+    "PROTOCOL_VERSION",
+    "PhaseReached",
+    "RankExited",
+    "RankReady",
+    "RankSpawned",
+    "RunCell",
+    "SignalRank",
+    "SkipCell",
+    "StartFailed",
+    "StopHost",
+    "decode",
+    "encode",
+]
+
+PROTOCOL_VERSION = 1
+
+OutputEvent: TypeAlias = list[Any]
+"""One thing a rank said, in the order it was said. The first item is the kind:
+
+    ["stdout", text]  ["stderr", text]
+    ["display", data, metadata, display_id or None]      a new display
+    ["update", data, metadata, display_id]               replaces the displays of that id, also in older cells
+    ["result", data, metadata]                           the value of the last expression
+    ["clear", wait]                                      clear_output
+    ["error", ename, evalue, traceback_lines, line, code, at_s]
+    ["omitted", stream_name, nbytes]                     text left out here; the log file has it
+"""
+
+LaunchRow: TypeAlias = list[Any]
+"""A run of equal multi-process launches: [fingerprint, name, participants, line, count].
+
+participants is a sorted list of ranks; line is the 1-based line of the cell or None; count >= 1.
+"""
+
+
+# -- to a rank
+
+
+@dataclass(frozen=True, slots=True)
+class RunCell:
+    """Run a cell. Refused unless `generation` is the rank's own and `seq` its next."""
+
+    kind: ClassVar[str] = "run_cell"
+    generation: int
+    seq: int
+    source: str
+    guard: str = "parity"
+    ranks: list[int] | None = None
+    """The ranks that run it; None for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkipCell:
+    """Count a cell that this rank does not run."""
+
+    kind: ClassVar[str] = "skip_cell"
+    generation: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question between cells: `verb` names a function of `rank/asks.py`. The payload goes with it."""
+
+    kind: ClassVar[str] = "ask"
+    ask_id: int
+    verb: str
+    arguments: dict[str, Any]
+    payload: tuple[bytes, ...] = field(default=(), repr=False)
+
+
+# -- to a supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRank:
+    """Send a signal to a rank's process group."""
+
+    kind: ClassVar[str] = "signal_rank"
+    rank: int
+    signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopHost:
+    """End every process of this host, then the supervisor."""
+
+    kind: ClassVar[str] = "stop_host"
+
+
+# -- from a rank
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseReached:
+    """A rank came one step further while starting. `connected` carries pid, hostname and versions in `facts`."""
+
+    kind: ClassVar[str] = "phase_reached"
+    rank: int
+    phase: Phase
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """A rank gave up while starting, with the exception's own words."""
+
+    kind: ClassVar[str] = "start_failed"
+    rank: int
+    phase: Phase
+    ename: str
+    evalue: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankReady:
+    """A rank can take cells. `facts`: engine_id, process_index, process_count, devices, guard, versions."""
+
+    kind: ClassVar[str] = "rank_ready"
+    rank: int
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputProduced:
+    """Output of a cell that still runs, or that came after the cell `seq` had ended."""
+
+    kind: ClassVar[str] = "output_produced"
+    rank: int
+    seq: int
+    events: list[OutputEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class CellEnded:
+    """The one reply of a rank: outcome, the output not sent before, and what was launched."""
+
+    kind: ClassVar[str] = "cell_ended"
+    rank: int
+    seq: int
+    outcome: Outcome
+    events: list[OutputEvent]
+    launches: list[LaunchRow]
+    abandoned: int
+    """Launches that had not finished when the rank stopped waiting for them."""
+    wall_s: float
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CellRefused:
+    """A rank did not take a cell: wrong generation or number."""
+
+    kind: ClassVar[str] = "cell_refused"
+    rank: int
+    seq: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to an `Ask`. When `ok` is false, `value` is {ename, evalue, traceback}."""
+
+    kind: ClassVar[str] = "answer"
+    rank: int
+    ask_id: int
+    ok: bool
+    value: Any
+    payload: tuple[bytes, ...] = field(default=(), repr=False)
+
+
+# -- from a supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class HostUp:
+    """A supervisor is there."""
+
+    kind: ClassVar[str] = "host_up"
+    supervisor: int
+    pid: int
+    hostname: str
+    hub_pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpawned:
+    """A rank's process exists."""
+
+    kind: ClassVar[str] = "rank_spawned"
+    rank: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankExited:
+    """A rank's process is gone. Exactly one of exit_code and signum is not None."""
+
+    kind: ClassVar[str] = "rank_exited"
+    rank: int
+    exit_code: int | None
+    signum: int | None
+    last_lines: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class HubExited:
+    """ipyparallel's controller is gone."""
+
+    kind: ClassVar[str] = "hub_exited"
+    exit_code: int | None
+    signum: int | None
+
+
+Message: TypeAlias = (
+    RunCell
+    | SkipCell
+    | Ask
+    | SignalRank
+    | StopHost
+    | PhaseReached
+    | StartFailed
+    | RankReady
+    | OutputProduced
+    | CellEnded
+    | CellRefused
+    | Answer
+    | HostUp
+    | RankSpawned
+    | RankExited
+    | HubExited
+)
+
+_KINDS: dict[str, type[Any]] = {
+    cls.kind: cls
+    for cls in (
+        RunCell, SkipCell, Ask, SignalRank, StopHost, PhaseReached, StartFailed, RankReady, OutputProduced,
+        CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited,
+    )
+}  # fmt: skip
+_FIELDS = {cls: tuple(part.name for part in fields(cls)) for cls in _KINDS.values()}
+
+
+def encode(message: Message) -> list[bytes]:
+    """Write a message as frames: a JSON header, then the payload.
+
+    >>> encode(SkipCell(generation=1, seq=4))
+    [b'["skip_cell",{"generation":1,"seq":4}]']
+    """
+    cls = type(message)
+    body = {name: getattr(message, name) for name in _FIELDS[cls]}
+    payload = body.pop("payload", ())
+    header = json.dumps([cls.kind, body], separators=(",", ":"), ensure_ascii=False)
+    return [header.encode("utf-8", "surrogatepass"), *payload]
+
+
+def decode(frames: Sequence[bytes]) -> Message:
+    """Read a message from its frames.
+
+    Raises:
+        UnknownMessage: no JSON, an unknown kind, or fields that do not fit.
+
+    >>> decode([b'["skip_cell",{"generation":1,"seq":4}]'])
+    SkipCell(generation=1, seq=4)
+    """
+    try:
+        kind, body = json.loads(bytes(frames[0]).decode("utf-8", "surrogatepass"))
+        cls = _KINDS[kind]
+        if "payload" in _FIELDS[cls]:
+            body["payload"] = tuple(frames[1:])
+        message: Message = cls(**body)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        shown = bytes(frames[0][:120]) if frames else b""
+        raise UnknownMessage(f"cannot read a message that begins {shown!r}: {error!r}") from error
+    return message

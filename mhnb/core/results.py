@@ -1,0 +1,159 @@
+"""What a cell said and did on each rank, as values that the user, the view and the journal share."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mhnb.core.ranks import format_ranks
+from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, InvalidRequest
+from mhnb.values import ClusterState, Outcome, Output, RankError
+
+__all__ = ["CellResult", "Group", "RankResult", "group_by_outputs"]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """One rank's part of a cell."""
+
+    rank: int
+    outcome: Outcome
+    outputs: tuple[Output, ...] = ()
+    """nbformat outputs, as a notebook would store them."""
+    error: RankError | None = None
+    wall_s: float = 0.0
+    omitted_nbytes: int = 0
+    """Bytes of text that only the log file has."""
+
+    @property
+    def stdout(self) -> str:
+        """Everything printed to stdout."""
+        return self._stream("stdout")
+
+    @property
+    def stderr(self) -> str:
+        """Everything printed to stderr."""
+        return self._stream("stderr")
+
+    @property
+    def text(self) -> str | None:
+        """text/plain of the last expression; None if it had no value."""
+        results = [o for o in self.outputs if o["output_type"] == "execute_result"]
+        return results[-1]["data"].get("text/plain") if results else None
+
+    def _stream(self, name: str) -> str:
+        return "".join(o["text"] for o in self.outputs if o["output_type"] == "stream" and o["name"] == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks whose outputs are equal, in rank order; `outputs` are those of the first."""
+
+    ranks: tuple[int, ...]
+    outputs: tuple[Output, ...]
+    error: RankError | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CellResult:
+    """What every rank did with one cell. Also stands for a cell that still runs: then `done` is false."""
+
+    seq: int
+    source: str
+    ranks: tuple[RankResult, ...]
+    """The ranks that were asked to run it, in rank order."""
+    wall_s: float
+    """Seconds from the send to the last rank's end, or until now."""
+    done: bool = True
+    state: ClusterState = "clean"
+    """The cluster's state as judged when the cell ended."""
+    notes: tuple[str, ...] = ()
+    """What the user should know, each a sentence: who differs, why the cluster is tainted, what to do."""
+    process_count: int = 0
+    how: str = ""
+    """"" normally; "interrupted" or "timeout" when mhnb ended the cell."""
+
+    def __repr__(self) -> str:
+        ending = self.summary() if self.done else f"cell {self.seq} runs"
+        return f"<CellResult {self.seq}: {ending}>"
+
+    def __getitem__(self, rank: int) -> RankResult:
+        for result in self.ranks:
+            if result.rank == rank:
+                return result
+        ran = ",".join(str(r.rank) for r in self.ranks)
+        raise InvalidRequest(f"cell {self.seq} did not run on rank {rank}; it ran on ranks {ran}")
+
+    def __iter__(self) -> Iterator[RankResult]:
+        return iter(self.ranks)
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the cell ended well on every rank that ran it."""
+        return self.done and all(r.outcome == "ok" for r in self.ranks)
+
+    @property
+    def failed(self) -> tuple[RankResult, ...]:
+        """The ranks that did not end well, the first to fail on top."""
+        bad = [r for r in self.ranks if r.outcome not in ("ok", "running")]
+        return tuple(sorted(bad, key=lambda r: (r.error is None, r.error.at_s if r.error else 0.0, r.rank)))
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The ranks folded by equal outputs: the largest group first, then by first rank."""
+        return group_by_outputs(self.ranks)
+
+    def check(self) -> CellResult:
+        """Return self when the cell ended well on every rank.
+
+        Raises:
+            CellFailed: some rank raised or was lost; `result` is this.
+            CellInterrupted: the user stopped it.
+            CellTimeout: its time limit stopped it.
+        """
+        if self.ok:
+            return self
+        kinds = {"interrupted": CellInterrupted, "timeout": CellTimeout}
+        raise kinds.get(self.how, CellFailed)(self.summary(), result=self)
+
+    def summary(self) -> str:
+        """One line: what failed where, first to fail first."""
+        if not self.failed:
+            return f"cell {self.seq} ended well on ranks {format_ranks(r.rank for r in self.ranks)}"
+        first = self.failed[0]
+        word = first.error.ename if first.error else first.outcome
+        others = sorted({r.rank for r in self.ranks} - {r.rank for r in self.failed})
+        same = [r.rank for r in self.failed if (r.error.ename if r.error else r.outcome) == word]
+        text = f"{word} on {'ranks' if len(same) > 1 else 'rank'} {format_ranks(same)}"
+        return text + (f" · ranks {format_ranks(others)} finished" if others else "")
+
+
+def group_by_outputs(ranks: Iterable[RankResult]) -> tuple[Group, ...]:
+    """Fold ranks with equal outputs together: the largest group first, then by first rank.
+
+    Equal means equal content; display ids and memory addresses (`at 0x7f..`) do not count.
+
+    >>> [group.ranks for group in group_by_outputs([RankResult(0, "ok"), RankResult(1, "ok")])]
+    [(0, 1)]
+    """
+    members: dict[str, list[RankResult]] = {}
+    for result in ranks:
+        members.setdefault(_content_key(result), []).append(result)
+    groups = [Group(tuple(r.rank for r in same), same[0].outputs, same[0].error) for same in members.values()]
+    return tuple(sorted(groups, key=lambda g: (-len(g.ranks), g.ranks[0])))
+
+
+def _content_key(result: RankResult) -> str:
+    return _ADDRESS.sub(" at 0x", json.dumps([_content(o) for o in result.outputs], sort_keys=True, default=str))
+
+
+def _content(output: Output) -> Any:
+    return {key: value for key, value in output.items() if key not in ("execution_count", "transient")}

@@ -1,0 +1,41 @@
+"""Where a plain cell goes in auto mode, decided from its text alone."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from mhnb.errors import InvalidRequest
+
+__all__ = ["Route", "route_cell"]
+
+Route: TypeAlias = Literal["ranks", "here", "local"]
+"""`local` is here too, with the first line `%%local` taken off."""
+
+_HERE = ("%mhjax", "%load_ext", "%reload_ext")
+
+
+def route_cell(source: str) -> Route:
+    r"""Say where a cell runs while auto mode is on.
+
+    Raises:
+        InvalidRequest: `%mhjax` lines mixed with code: half of it belongs here and half on the ranks.
+
+    >>> route_cell("%mhjax status")
+    'here'
+    >>> route_cell("%%time\nx = 1")
+    'ranks'
+    """
+    lines = [line for line in (line.strip() for line in source.splitlines()) if line]
+    code = [line for line in lines if not line.startswith("#")]
+    if not code or code[0].startswith("%%mhjax"):
+        return "here"
+    if code[0].split()[0] == "%%local":
+        return "local"
+    ours = [line for line in code if line.split()[0] in _HERE]
+    if not ours:
+        return "ranks"
+    if len(ours) == len(code):
+        return "here"
+    raise InvalidRequest(
+        f"auto mode is on, and this cell mixes {ours[0]!r} with code: put the %mhjax lines into a cell of their own; nothing was run"
+    )

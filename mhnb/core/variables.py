@@ -1,0 +1,154 @@
+"""What the ranks hold under each name, and where they differ. It decides on what ranks reported; it reads no value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+from mhnb.core.ranks import format_ranks
+
+__all__ = ["Place", "VarFacts", "VarRow", "format_array", "merge_vars", "say_ranks", "short_dtype"]
+
+Place: TypeAlias = Literal["global", "local", "host"]
+"""global: a jax.Array with parts on other ranks; local: a jax.Array on this rank's devices; host: any other value."""
+
+_SHORT = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
+
+
+@dataclass(frozen=True, slots=True)
+class VarFacts:
+    """A variable on one rank, without its value."""
+
+    place: Place
+    type: str
+    summary: str = ""
+    """A short text for numbers, strings and containers; empty for arrays."""
+    shape: tuple[int, ...] | None = None
+    """None for what is no array; the global shape of a global array."""
+    dtype: str | None = None
+    """NumPy's name: `float32`, `bfloat16`."""
+    spec: str | None = None
+    """The PartitionSpec as `P('data', None)`; None where there is no named sharding."""
+    mesh: tuple[tuple[str, int], ...] | None = None
+    """Axes of the mesh in order, with their sizes; None where there is no named sharding."""
+    nbytes_per_device: int | None = None
+    """Bytes on each device that holds part of it, a container's arrays added up; None without arrays."""
+
+    @classmethod
+    def from_wire(cls, row: Mapping[str, Any]) -> VarFacts:
+        """Read the facts as `to_wire` wrote them."""
+        shape, mesh = row["shape"], row["mesh"]
+        axes = None if mesh is None else tuple((axis, size) for axis, size in mesh)
+        return cls(**{**row, "shape": None if shape is None else tuple(shape), "mesh": axes})
+
+    def to_wire(self) -> dict[str, Any]:
+        """Write the facts for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class VarRow:
+    """A name, and what it stands for on the ranks."""
+
+    name: str
+    groups: tuple[tuple[tuple[int, ...], VarFacts], ...]
+    """Ranks with equal facts, never empty: the largest group first, then by first rank."""
+    missing: tuple[int, ...] = ()
+    """Ranks asked that have no such name."""
+
+    @property
+    def facts(self) -> VarFacts:
+        """What most ranks hold."""
+        return self.groups[0][1]
+
+    @property
+    def kind(self) -> str:
+        """Type and, where there is one, the short value: `global Array`, `int 3`, `dict 2 items`."""
+        facts = self.facts
+        words = (facts.place if facts.type == "Array" and facts.place != "host" else "", facts.type, facts.summary)
+        return " ".join(word for word in words if word)
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Shape on most ranks; None for what is no array."""
+        return self.facts.shape
+
+    @property
+    def dtype(self) -> str | None:
+        """Short dtype on most ranks, as `f32`; None for what is no array."""
+        return None if self.facts.dtype is None else short_dtype(self.facts.dtype)
+
+    @property
+    def spec(self) -> str | None:
+        """PartitionSpec on most ranks, as `P('data', None)`."""
+        return self.facts.spec
+
+    @property
+    def nbytes_per_device(self) -> int | None:
+        """Bytes on each device that holds part of it, on most ranks."""
+        return self.facts.nbytes_per_device
+
+    @property
+    def differs(self) -> str:
+        """What the ranks do not have in common, in words; empty where they agree."""
+        words = [f"missing on {say_ranks(self.missing)}"] if self.missing else []
+        for ranks, facts in self.groups[1:]:
+            array = None if facts.shape is None or facts.dtype is None else format_array(facts.shape, facts.dtype)
+            parts = (facts.type, array, facts.spec, facts.summary)
+            words.append(f"{' '.join(part for part in parts if part)} on {say_ranks(ranks)}")
+        return "; ".join(words)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every rank has it and none says otherwise; equal facts are no proof of equal values."""
+        return len(self.groups) == 1 and not self.missing
+
+
+def merge_vars(ranks: Mapping[int, Mapping[str, VarFacts]]) -> tuple[VarRow, ...]:
+    """Put the ranks' variables side by side, in the order of their names.
+
+    >>> merge_vars({0: {"x": VarFacts("host", "int", "1")}, 1: {}})[0].missing
+    (1,)
+    """
+    names = sorted({name for held in ranks.values() for name in held})
+    return tuple(_merge(name, ranks) for name in names)
+
+
+def _merge(name: str, ranks: Mapping[int, Mapping[str, VarFacts]]) -> VarRow:
+    groups: dict[VarFacts, list[int]] = {}
+    for rank in sorted(ranks):
+        if name in ranks[rank]:
+            groups.setdefault(ranks[rank][name], []).append(rank)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0]))
+    missing = tuple(rank for rank in sorted(ranks) if name not in ranks[rank])
+    return VarRow(name, tuple((tuple(members), facts) for facts, members in ordered), missing)
+
+
+def say_ranks(ranks: Iterable[int]) -> str:
+    """Write ranks as the subject or object of a sentence.
+
+    >>> say_ranks([0, 1, 2]), say_ranks([4])
+    ('ranks 0-2', 'rank 4')
+    """
+    chosen = sorted(set(ranks))
+    return f"{'rank' if len(chosen) == 1 else 'ranks'} {format_ranks(chosen)}"
+
+
+def short_dtype(dtype: str) -> str:
+    """Write NumPy's name of a dtype as JAX prints it.
+
+    >>> short_dtype("float32"), short_dtype("bfloat16"), short_dtype("float8_e4m3fn"), short_dtype("bool")
+    ('f32', 'bf16', 'f8_e4m3fn', 'bool')
+    """
+    stem = dtype.rstrip("0123456789") if "_" not in dtype else dtype.partition("_")[0].rstrip("0123456789")
+    return _SHORT[stem] + dtype[len(stem) :] if stem in _SHORT else dtype
+
+
+def format_array(shape: tuple[int, ...], dtype: str) -> str:
+    """Write shape and dtype.
+
+    >>> format_array((8, 4), "float32")
+    'f32[8,4]'
+    """
+    return f"{short_dtype(dtype)}[{','.join(map(str, shape))}]"

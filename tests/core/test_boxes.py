@@ -1,0 +1,77 @@
+"""Boxes: holes are found exactly, and pieces cover an array once, in memory order."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mhnb.core.boxes import Box, box_shape, box_size, find_hole, split_shape, whole_box
+
+shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
+
+
+def cells(box: Box) -> set[tuple[int, ...]]:
+    """The elements of a box."""
+    return set(product(*(range(start, stop) for start, stop in box)))
+
+
+@st.composite
+def shapes_and_boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], list[Box]]:
+    """A shape, and any boxes within it."""
+    shape = draw(shapes)
+    ranges = [
+        st.tuples(st.integers(0, size), st.integers(0, size)).map(lambda pair: (min(pair), max(pair))) for size in shape
+    ]
+    return shape, draw(st.lists(st.tuples(*ranges), max_size=6))
+
+
+@given(shapes_and_boxes())
+def test_a_hole_is_in_no_box(case: tuple[tuple[int, ...], list[Box]]) -> None:
+    """What is called a hole holds elements, and no box has any of them."""
+    shape, boxes = case
+    hole = find_hole(shape, boxes)
+    if hole is not None:
+        assert cells(hole)
+        assert not any(cells(hole) & cells(box) for box in boxes)
+
+
+@given(shapes_and_boxes())
+def test_no_hole_means_all_is_covered(case: tuple[tuple[int, ...], list[Box]]) -> None:
+    """Where no hole is found, every element is in some box."""
+    shape, boxes = case
+    if find_hole(shape, boxes) is None:
+        assert cells(whole_box(shape)) == set().union(*map(cells, boxes)) | (
+            cells(whole_box(shape)) if not all(shape) else set()
+        )
+
+
+@given(shapes, st.sampled_from([1, 2, 8]), st.integers(1, 200))
+def test_pieces_are_the_array_in_memory_order(shape: tuple[int, ...], itemsize: int, limit: int) -> None:
+    """Pieces follow one another without gap from the first byte to the last, and each holds its box's bytes."""
+    pieces = list(split_shape(shape, itemsize, limit))
+    edges = [0, *(piece.stop for piece in pieces)]
+    assert [piece.start for piece in pieces] == edges[:-1]
+    assert edges[-1] == box_size(whole_box(shape)) * itemsize
+    assert all(piece.stop - piece.start == box_size(piece.box) * itemsize for piece in pieces)
+
+
+@given(shapes, st.sampled_from([1, 2, 8]), st.integers(1, 200))
+def test_a_piece_is_one_run_of_memory(shape: tuple[int, ...], itemsize: int, limit: int) -> None:
+    """The elements of a piece, in row-major order, are those that its bytes hold."""
+    order = sorted(cells(whole_box(shape)))
+    for piece in split_shape(shape, itemsize, limit):
+        assert order[piece.start // itemsize : piece.stop // itemsize] == sorted(cells(piece.box))
+
+
+@given(shapes, st.sampled_from([1, 2, 8]), st.integers(1, 200))
+def test_pieces_keep_the_limit(shape: tuple[int, ...], itemsize: int, limit: int) -> None:
+    """No piece is larger than the limit, unless it is one element."""
+    pieces = split_shape(shape, itemsize, limit)
+    assert all(piece.stop - piece.start <= limit or box_size(piece.box) == 1 for piece in pieces)
+
+
+def test_pieces_of_a_long_row_are_cut_within_it() -> None:
+    """A row larger than the limit is cut along the next dim."""
+    assert [box_shape(piece.box) for piece in split_shape((2, 5), 4, 12)] == [(1, 3), (1, 2), (1, 3), (1, 2)]

@@ -1,0 +1,220 @@
+"""The guard's rules: which launch records agree, what is said where they do not, and the state that follows."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mhnb.core.guard import (
+    FREE_PREFIX,
+    LaunchDifference,
+    LaunchSide,
+    communicates,
+    compare_launches,
+    format_difference,
+    judge_state,
+)
+from mhnb.core.protocol import LaunchRow
+from mhnb.values import Outcome
+
+ALL = [0, 1, 2, 3]
+
+
+def row(fingerprint: str, participants: list[int], line: int | None = 1, count: int = 1) -> LaunchRow:
+    """A row whose program is named after its fingerprint."""
+    return [fingerprint, f"jit({fingerprint})", participants, line, count]
+
+
+def expand(rows: list[LaunchRow]) -> list[tuple[str, tuple[int, ...]]]:
+    """Every launch of the rows, one by one."""
+    return [(r[0], tuple(r[2])) for r in rows for _ in range(r[4])]
+
+
+def differ_naively(rows_by_rank: dict[int, list[LaunchRow]]) -> int | None:
+    """The oracle: expand everything, and look at every two ranks; the least index of a difference."""
+    everyone = set(rows_by_rank) | {rank for rows in rows_by_rank.values() for r in rows for rank in r[2]}
+    launches = {rank: expand(rows_by_rank.get(rank, [])) for rank in everyone}
+    found = []
+    for a, b in itertools.combinations(sorted(everyone), 2):
+        mine, theirs = (
+            [launch for launch in launches[rank] if {a, b} <= set(launch[1]) and communicates(launch[0])]
+            for rank in (a, b)
+        )
+        found += [i for i, (one, two) in enumerate(itertools.zip_longest(mine, theirs)) if one != two][:1]
+    return min(found, default=None)
+
+
+programs = st.sampled_from(["a", "b", "free:c"])
+groups = st.sampled_from([[0, 1], [1, 2], [0, 2], [0, 1, 2], [0, 1, 2, 3]])
+launches = st.builds(row, programs, groups, st.sampled_from([1, 2, None]), st.integers(1, 3))
+
+
+@st.composite
+def nearly_equal(draw: st.DrawFn) -> dict[int, list[LaunchRow]]:
+    """Records of ranks that ran one program, each then perhaps with a change: the case that matters."""
+    common = draw(st.lists(launches, max_size=8))
+    rows = {rank: [list(r) for r in common if rank in r[2]] for rank in range(4)}
+    for rank in draw(st.sets(st.integers(0, 3), max_size=2)):
+        at = draw(st.integers(0, len(rows[rank])))
+        rows[rank][at : at + draw(st.integers(0, 1))] = draw(st.lists(launches, max_size=1))
+    return rows
+
+
+@given(st.one_of(nearly_equal(), st.dictionaries(st.integers(0, 3), st.lists(launches, max_size=5))))
+def test_agrees_with_the_oracle(rows_by_rank: dict[int, list[LaunchRow]]) -> None:
+    """A difference is found exactly where expanding every launch of every two ranks finds one, and at that index."""
+    difference = compare_launches(rows_by_rank)
+    assert (None if difference is None else difference.index) == differ_naively(rows_by_rank)
+
+
+@given(nearly_equal(), st.permutations(range(4)))
+def test_order_of_ranks_does_not_matter(rows_by_rank: dict[int, list[LaunchRow]], order: list[int]) -> None:
+    """The same difference is reported in whatever order the ranks answered."""
+    assert compare_launches({rank: rows_by_rank[rank] for rank in order}) == compare_launches(rows_by_rank)
+
+
+@given(nearly_equal())
+def test_sides_part_the_ranks(rows_by_rank: dict[int, list[LaunchRow]]) -> None:
+    """A difference has at least two sides, no rank is on two of them, and no two launched the same."""
+    difference = compare_launches(rows_by_rank)
+    if difference is not None:
+        ranks = [rank for side in difference.sides for rank in side.ranks]
+        assert len(difference.sides) >= 2
+        assert len(ranks) == len(set(ranks))
+        assert difference.sides == tuple(sorted(difference.sides, key=lambda side: side.ranks))
+
+
+def test_splitting_a_run_changes_nothing() -> None:
+    """Nine launches are nine launches, however they were folded and from whichever lines."""
+    folded, split = [row("a", ALL, 1, 9)], [row("a", ALL, 1, 4), row("a", ALL, 2, 5)]
+    assert compare_launches({0: folded, 1: split, 2: folded, 3: split}) is None
+
+
+def test_long_loops_are_not_expanded() -> None:
+    """Counts are compared as numbers: 10**15 launches are no more work than one."""
+    difference = compare_launches({0: [row("a", [0, 1], 1, 10**15)], 1: [row("a", [0, 1], 1, 10**15 - 1)]})
+    assert difference is not None
+    assert difference.index == 10**15 - 1
+
+
+def test_submeshes_may_interleave() -> None:
+    """Launches on meshes that share no rank may come in any order and number: counting them would be a false alarm."""
+    rows = {0: [row("a", [0, 1]), row("c", ALL)], 1: [row("a", [0, 1]), row("c", ALL)]}
+    rows |= {2: [row("b", [2, 3], 1, 5), row("c", ALL)], 3: [row("b", [2, 3], 2, 5), row("c", ALL)]}
+    assert compare_launches(rows) is None
+
+
+def test_programs_without_collectives_may_differ() -> None:
+    """A program that never communicates is no one else's business: no alarm."""
+    assert compare_launches({0: [row(FREE_PREFIX + "a", [0, 1])], 1: [row(FREE_PREFIX + "b", [0, 1])]}) is None
+
+
+def test_a_rank_outside_the_cell_counts_as_absent() -> None:
+    """A launch that needs a rank which did not run the cell differs: that rank launched nothing."""
+    difference = compare_launches({0: [row("a", [0, 1, 2])], 1: [row("a", [0, 1, 2])]})
+    assert difference is not None
+    assert difference.sides == (LaunchSide((0, 1), "a", "jit(a)", 1), LaunchSide((2,), None, None, None))
+
+
+def test_all_ranks_are_sorted_to_a_side() -> None:
+    """Ranks that came equally far are grouped by what they launched there; a third program is a third side."""
+    before = [row("s", ALL, 1, 2)]
+    rows = {0: [*before, row("a", ALL)], 1: [*before, row("b", ALL)], 2: [*before, row("a", ALL)], 3: before}
+    difference = compare_launches(rows)
+    assert difference is not None
+    assert difference.index == 2
+    assert [side.ranks for side in difference.sides] == [(0, 2), (1,), (3,)]
+
+
+def test_difference_as_text() -> None:
+    """The report names each side's program, line and code, in columns."""
+    sides = (
+        LaunchSide((0, 2), "a1", "jit(add) f32[8] → f32[]", 2),
+        LaunchSide((1, 3), "b2", "jit(top) f32[8] → f32[]", 2),
+    )
+    assert format_difference(LaunchDifference(2, sides), 14, "order = {1, 2}\n  got = [f(x) for f in order]") == (
+        "launch 3 of cell 14 differs\n"
+        "  ranks 0,2   jit(add) f32[8] → f32[]   line 2:  got = [f(x) for f in order]\n"
+        "  ranks 1,3   jit(top) f32[8] → f32[]   line 2:  got = [f(x) for f in order]"
+    )
+
+
+def test_absence_as_text() -> None:
+    """A side that ended says so, and its length does not widen the columns."""
+    sides = (LaunchSide((0,), "a1", "jit(add)", None), LaunchSide((1, 2, 3), None, None, None))
+    assert format_difference(LaunchDifference(0, sides)) == (
+        "launch 1 differs\n  rank 0      jit(add)\n  ranks 1-3   ended the cell without it"
+    )
+
+
+def test_equal_names_are_told_apart() -> None:
+    """Two programs of one name are shown with the beginning of their fingerprints."""
+    sides = (LaunchSide((0,), "a1b2c3d4", "jit(f)", 1), LaunchSide((1,), "e5f6a7b8", "jit(f)", 1))
+    text = format_difference(LaunchDifference(0, sides))
+    assert "jit(f) (program a1b2c3)" in text
+    assert "jit(f) (program e5f6a7)" in text
+
+
+SAME: dict[int, list[LaunchRow]] = {0: [row("a", [0, 1])], 1: [row("a", [0, 1])]}
+OTHER: dict[int, list[LaunchRow]] = {0: [row("a", [0, 1])], 1: []}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "rows", "abandoned", "lost", "state"),
+    [
+        ({0: "ok", 1: "ok"}, SAME, {}, (), "clean"),
+        ({0: "ok", 1: "error"}, SAME, {}, (), "clean"),
+        ({0: "interrupted", 1: "interrupted"}, SAME, {}, (), "clean"),
+        ({0: "error", 1: "error"}, None, {}, (), "clean"),
+        ({0: "ok", 1: "skipped"}, None, {}, (), "clean"),
+        ({0: "ok", 1: "error"}, None, {}, (), "split"),
+        ({0: "ok", 1: "refused"}, None, {}, (), "split"),
+        ({0: "ok", 1: "error"}, OTHER, {}, (), "tainted"),
+        ({0: "ok", 1: "ok"}, OTHER, {}, (), "tainted"),
+        ({0: "interrupted", 1: "interrupted"}, SAME, {0: 1, 1: 0}, (), "tainted"),
+        ({0: "ok", 1: "error"}, None, {0: 1}, (), "tainted"),
+        ({0: "ok", 1: "ok"}, SAME, {}, (3,), "dead"),
+        ({0: "killed", 1: "error"}, OTHER, {0: 1}, (), "dead"),
+        ({0: "died", 1: "ok"}, None, {}, (), "dead"),
+    ],
+)
+def test_state(
+    outcomes: dict[int, Outcome],
+    rows: dict[int, list[LaunchRow]] | None,
+    abandoned: dict[int, int],
+    lost: tuple[int, ...],
+    state: str,
+) -> None:
+    """The state is the first of dead, tainted, split and clean whose rule matches."""
+    assert judge_state(outcomes, rows, abandoned, lost)[0] == state
+
+
+def test_notes_of_a_quiet_cell() -> None:
+    """Where all is well nothing is said."""
+    assert judge_state({0: "ok", 1: "ok"}, SAME, {}, ()) == ("clean", ())
+
+
+def test_note_on_who_raised() -> None:
+    """When only some ranks raised, the cluster is clean and the note says which, and what to expect."""
+    _, (note,) = judge_state({0: "ok", 1: "ok", 2: "error", 3: "ok"}, {}, {}, ())
+    who, what = note.split(" · ")
+    assert who == "rank 2 raised, ranks 0-1,3 finished"
+    assert what == "the ranks are in step; variables that this cell sets may differ"
+
+
+def test_note_names_the_way_out() -> None:
+    """Every state that refuses the next cell says what to type."""
+    for rows, abandoned, lost in ((None, {}, ()), (OTHER, {0: 1}, ()), (SAME, {}, (1,))):
+        _, notes = judge_state({0: "ok", 1: "error"}, rows, abandoned, lost)
+        assert "%mhjax restart --replay" in notes[-1]
+
+
+def test_taint_says_both_reasons() -> None:
+    """Abandoned collectives and a difference in order are both told, the first launch with its line."""
+    _, notes = judge_state({0: "interrupted", 1: "interrupted"}, OTHER, {0: 1}, (), seq=7, source="f(x)")
+    assert notes[0] == "rank 0 left a collective before its end"
+    assert notes[1].splitlines()[1] == "  rank 0   jit(a)   line 1:  f(x)"
+    assert notes[1].startswith("launch 1 of cell 7 differs")

@@ -1,0 +1,408 @@
+"""The machine: events in, exact commands out; invariants are checked after every event."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from mhnb.core.events import (
+    Accepted,
+    CellRequest,
+    CellSubmitted,
+    Command,
+    Event,
+    FailStart,
+    FinishCell,
+    HostExited,
+    InterruptRequested,
+    KillRanks,
+    RefuseCell,
+    ReportReady,
+    SendToRank,
+    ShowLate,
+    SignalRanks,
+    StopRequested,
+    TellUser,
+    Ticked,
+)
+from mhnb.core.machine import INTERRUPT_KILL_S, Machine
+from mhnb.core.protocol import (
+    CellEnded,
+    CellRefused,
+    HubExited,
+    OutputProduced,
+    PhaseReached,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    RunCell,
+    SkipCell,
+    StartFailed,
+)
+from mhnb.errors import CellFailed, CellTimeout, EnginesMissing, LaunchError, NotClean, NotStarted
+
+GUARD = {"guard": {"available": True, "reason": ""}}
+PSUM = ["f1", "jit(f)", [0, 1], 1, 1]
+PMAX = ["f2", "jit(g)", [0, 1], 1, 1]
+
+
+class Driver:
+    """A machine with a clock of its own; checks what must hold after every event."""
+
+    def __init__(self, ranks: int = 2, *, start_timeout_s: float = 60.0) -> None:
+        hosts = [f"host{rank}" for rank in range(ranks)]
+        logs = [f"/log/rank{rank}.log" for rank in range(ranks)]
+        self.machine = Machine(hosts, logs, generation=1, now=0.0, start_timeout_s=start_timeout_s)
+        self.now = 0.0
+        self.sent: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
+        self.answered: list[int] = []
+
+    def __call__(self, *events: Event, after: float = 0.1) -> list[Command]:
+        commands: list[Command] = []
+        for event in events:
+            self.now += after
+            commands += self.machine.handle(event, self.now)
+        self._check(commands)
+        return commands
+
+    def _check(self, commands: list[Command]) -> None:
+        for command in commands:
+            if isinstance(command, SendToRank):
+                self.sent[command.rank].append(command.message.seq)
+            if isinstance(command, FinishCell | RefuseCell):
+                self.answered.append(command.ticket)
+        for rank, seqs in self.sent.items():
+            assert seqs == list(range(1, len(seqs) + 1)), (
+                f"rank {rank} was sent {seqs}: every seq reaches every rank, in order"
+            )
+        assert len(self.answered) == len(set(self.answered)), "a ticket was answered twice"
+        assert (self.machine.current is not None) <= (self.machine.state in ("running", "stopped"))
+
+    def ready(self) -> Driver:
+        for rank in self.sent:
+            self(RankSpawned(rank, 100 + rank), RankReady(rank, GUARD))
+        return self
+
+    def submit(self, ticket: int = 1, source: str = "x = 1", **flags: object) -> list[Command]:
+        return self(CellSubmitted(ticket, CellRequest(source, **flags)))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    """Two ranks, ready; at the end nobody may wait for a cell that nobody runs."""
+    driver = Driver().ready()
+    yield driver
+    driver(StopRequested())
+    assert driver.machine.current is None
+
+
+def ended(
+    rank: int, seq: int = 1, outcome: str = "ok", launches: list[list[object]] | None = None, **more: object
+) -> CellEnded:
+    """A rank's one reply."""
+    events = more.pop("events", [])
+    abandoned = more.pop("abandoned", 0)
+    return CellEnded(rank, seq, outcome, events, launches or [], abandoned, 0.1)  # type: ignore[arg-type]
+
+
+def error(name: str = "ValueError", at_s: float = 0.1) -> list[object]:
+    """The event of an exception on line 3."""
+    return ["error", name, "bad", ["line"], 3, "x = y", at_s]
+
+
+def finished(commands: list[Command]) -> FinishCell:
+    """Find the one result among the commands."""
+    (finish,) = [c for c in commands if isinstance(c, FinishCell)]
+    return finish
+
+
+def test_ready_when_every_rank_is() -> None:
+    """The start is over when the last rank is ready, and not before."""
+    driver = Driver()
+    states = []
+    for rank, commands in ((0, []), (1, [ReportReady()])):
+        assert driver(RankReady(rank, GUARD)) == commands
+        states.append(driver.machine.state)
+    assert states == ["starting", "clean"]
+
+
+def test_a_late_word_of_an_earlier_phase_does_not_set_a_rank_back() -> None:
+    """The supervisor's `spawned` may arrive after the rank's own `connected`."""
+    driver = Driver()
+    driver(PhaseReached(0, "connected", {}), RankSpawned(0, 7))
+    assert driver.machine.roster.entries[0].phase == "connected"
+
+
+def test_cells_submitted_while_starting_run_once_ready() -> None:
+    """A cell may be typed before the ranks are there."""
+    driver = Driver()
+    assert driver.submit() == []
+    commands = driver(RankReady(0, GUARD), RankReady(1, GUARD))
+    assert [type(c) for c in commands] == [ReportReady, SendToRank, SendToRank]
+
+
+def test_a_rank_that_fails_to_start_is_named_with_phase_and_cause() -> None:
+    """The error of a start names rank, phase and cause."""
+    driver = Driver()
+    driver(PhaseReached(1, "jax", {}))
+    (command,) = driver(StartFailed(1, "jax", "RuntimeError", "no devices", ""))
+    assert isinstance(command, FailStart)
+    assert isinstance(command.error, EnginesMissing)
+    assert (command.error.rank, command.error.phase) == (1, "jax")
+    assert "rank 1 (host1" in str(command.error)
+    assert "RuntimeError: no devices" in str(command.error)
+
+
+def test_a_rank_that_dies_while_starting_is_named_with_its_signal() -> None:
+    """A death during the start is a failed start, told with the signal's name and the last words."""
+    driver = Driver()
+    (command,) = driver(RankExited(0, None, signal.SIGSEGV, ["Fatal error"]))
+    assert isinstance(command, FailStart)
+    assert "SIGSEGV" in str(command.error)
+    assert "Fatal error" in str(command.error)
+
+
+def test_a_start_that_takes_too_long_names_the_rank_furthest_behind() -> None:
+    """The limit of a start is judged by ticks alone."""
+    driver = Driver(start_timeout_s=5.0)
+    driver(RankReady(0, GUARD), PhaseReached(1, "connected", {}))
+    assert driver(Ticked()) == []
+    (command,) = driver(Ticked(), after=5.0)
+    assert isinstance(command, FailStart)
+    assert "rank 1" in str(command.error)
+    assert "connected" in str(command.error)
+
+
+def test_different_software_on_the_ranks_fails_the_start() -> None:
+    """JAX does not notice mixed versions, so the machine does."""
+    driver = Driver()
+    facts = [GUARD | {"versions": {"jax": version}} for version in ("0.10.1", "0.10.2")]
+    commands = driver(*(RankReady(rank, f) for rank, f in enumerate(facts)))
+    assert isinstance(commands[-1], FailStart)
+    assert "0.10.1" in str(commands[-1].error)
+
+
+def test_every_seq_reaches_every_rank(driver: Driver) -> None:
+    """A rank that is not selected is told to skip, so that all count alike."""
+    assert driver.submit(ranks=(1,)) == [
+        SendToRank(0, SkipCell(1, 1)),
+        SendToRank(1, RunCell(1, 1, "x = 1", "parity", [1])),
+    ]
+
+
+def test_one_cell_in_flight_and_the_next_after_it(driver: Driver) -> None:
+    """The second of two cells is sent when the first has ended on every rank."""
+    driver.submit(1)
+    assert driver.submit(2) == []
+    assert driver(ended(0)) == []
+    commands = driver(ended(1))
+    assert [type(c) for c in commands] == [FinishCell, SendToRank, SendToRank]
+    assert finished(commands).result.ok
+
+
+def test_outputs_live_and_final_come_together_in_order(driver: Driver) -> None:
+    """What was sent while the cell ran and what came with its end make one text."""
+    driver.submit()
+    driver(OutputProduced(0, 1, [["stdout", "a\n"]]))
+    result = finished(driver(ended(0, events=[["stdout", "b\n"]]), ended(1))).result
+    assert result[0].stdout == "a\nb\n"
+    assert result[1].stdout == ""
+
+
+def test_an_error_on_one_rank_leaves_the_cluster_clean_with_a_note_on_this_and_the_next_cell(driver: Driver) -> None:
+    """DESIGN's states: only some ranks raised, launches equal: clean, and said twice."""
+    driver.submit()
+    result = finished(driver(ended(0, outcome="error", events=[error()]), ended(1))).result
+    assert driver.machine.state == "clean"
+    assert result.failed[0].error is not None
+    assert result.failed[0].error.line == 3
+    assert result.notes
+    driver.submit(2)
+    assert any("cell 1" in note for note in finished(driver(ended(0, 2), ended(1, 2))).result.notes)
+    driver.submit(3)
+    assert finished(driver(ended(0, 3), ended(1, 3))).result.notes == ()
+
+
+def test_the_first_rank_to_fail_is_on_top(driver: Driver) -> None:
+    """Who failed first is judged by the ranks' own clocks since the cell began."""
+    driver.submit()
+    done = driver(
+        ended(0, outcome="error", events=[error("KeyError", 0.9)]),
+        ended(1, outcome="error", events=[error("OSError", 0.2)]),
+    )
+    assert [r.rank for r in finished(done).result.failed] == [1, 0]
+    with pytest.raises(CellFailed, match="OSError on rank 1"):
+        finished(done).result.check()
+
+
+def test_different_launches_taint_and_the_next_cell_is_refused(driver: Driver) -> None:
+    """Parity: sequences that differ make later values doubtful, so nothing more is sent."""
+    driver.submit()
+    assert finished(driver(ended(0, launches=[PSUM]), ended(1, launches=[PMAX]))).result.state == "tainted"
+    (refused,) = driver.submit(2)
+    assert isinstance(refused, RefuseCell)
+    assert isinstance(refused.error, NotClean)
+    assert "tainted" in str(refused.error)
+
+
+def test_accept_takes_a_tainted_cluster_as_it_is(driver: Driver) -> None:
+    """`accept` is the user's word that it may go on."""
+    driver.submit()
+    driver(ended(0, launches=[PSUM]), ended(1))
+    driver(Accepted())
+    assert driver.machine.state == "clean"
+    assert [type(c) for c in driver.submit(2)] == [SendToRank, SendToRank]
+
+
+def test_cells_that_waited_are_refused_when_the_cluster_is_no_longer_clean(driver: Driver) -> None:
+    """The gate is asked when a cell's turn comes, not when it was typed."""
+    driver.submit(1)
+    driver.submit(2)
+    commands = driver(ended(0, launches=[PSUM]), ended(1))
+    assert [type(c) for c in commands] == [FinishCell, RefuseCell]
+
+
+def test_guard_off_and_different_outcomes_split(driver: Driver) -> None:
+    """Without a record nobody knows whether the ranks are in step."""
+    driver.submit(guard="off")
+    driver(ended(0, outcome="error", events=[error()]), ended(1))
+    assert driver.machine.state == "split"
+
+
+def test_an_interrupt_signals_only_ranks_that_still_run(driver: Driver) -> None:
+    """Ctrl-C goes to who has not ended."""
+    driver.submit()
+    driver(ended(0))
+    assert driver(InterruptRequested()) == [SignalRanks((1,), signal.SIGINT)]
+    done = finished(driver(ended(1, outcome="interrupted")))
+    assert done.result.how == "interrupted"
+    assert not done.result.ok
+
+
+def test_an_interrupt_between_cells_does_nothing(driver: Driver) -> None:
+    """There is nothing to stop, and nothing becomes dirty."""
+    assert driver(InterruptRequested()) == []
+    assert driver.machine.state == "clean"
+
+
+def test_a_rank_that_does_not_stop_is_killed_and_the_cluster_is_dead(driver: Driver) -> None:
+    """The ladder ends, and says what it cost."""
+    driver.submit()
+    driver(InterruptRequested())
+    assert driver(Ticked()) == []
+    assert driver(Ticked(), after=INTERRUPT_KILL_S) == [KillRanks((0, 1))]
+    commands = driver(RankExited(0, None, 9, []), RankExited(1, None, 9, []))
+    assert finished(commands).result.state == "dead"
+    assert {r.outcome for r in finished(commands).result} == {"killed"}
+
+
+def test_a_timeout_is_an_interrupt_of_its_own_kind(driver: Driver) -> None:
+    """`--timeout` leads to the same ladder, and to CellTimeout."""
+    driver.submit(timeout_s=2.0)
+    assert driver(Ticked()) == []
+    assert driver(Ticked(), after=2.5) == [SignalRanks((0, 1), signal.SIGINT)]
+    done = finished(driver(ended(0, outcome="interrupted"), ended(1, outcome="interrupted")))
+    with pytest.raises(CellTimeout):
+        done.result.check()
+
+
+def test_death_in_a_cell_blames_the_first_and_stops_the_rest(driver: Driver) -> None:
+    """The first to die is the cause; the others were taken down with it."""
+    driver.submit()
+    assert driver(RankExited(1, None, 9, ["loading shard 3"])) == [KillRanks((0,))]
+    result = finished(driver(RankExited(0, None, 9, []))).result
+    assert (result[1].outcome, result[0].outcome) == ("died", "killed")
+    assert result.state == "dead"
+    assert any("rank 1" in note and "SIGKILL" in note for note in result.notes)
+
+
+def test_death_between_cells_is_told_at_once(driver: Driver) -> None:
+    """Nobody waits, so somebody is told."""
+    told, kill = driver(RankExited(1, 3, None, []))
+    assert isinstance(told, TellUser)
+    assert "rank 1" in told.text
+    assert "exit code 3" in told.text
+    assert kill == KillRanks((0,))
+    assert isinstance(driver.submit()[0], RefuseCell)
+
+
+def test_a_lost_hub_is_said_and_the_cluster_is_dead(driver: Driver) -> None:
+    """The hub is part of the cluster."""
+    (told,) = driver(HubExited(None, 9))
+    assert isinstance(told, TellUser)
+    assert "hub" in told.text
+    assert driver.machine.state == "dead"
+
+
+def test_a_hub_lost_in_a_cell_is_judged_when_the_cell_ends(driver: Driver) -> None:
+    """The ranks do not need the hub to finish."""
+    driver.submit()
+    assert driver(HubExited(None, 9)) == []
+    assert finished(driver(ended(0), ended(1))).result.state == "dead"
+
+
+def test_a_lost_host_ends_the_cell(driver: Driver) -> None:
+    """Without a supervisor nobody would tell of the ranks' ends."""
+    driver.submit()
+    result = finished(driver(HostExited(0, "the supervisor ended"))).result
+    assert {r.outcome for r in result} == {"died"}
+    assert result.state == "dead"
+
+
+def test_a_lost_host_while_starting_fails_the_start() -> None:
+    """A supervisor that cannot import is told with its own words."""
+    (command,) = Driver()(HostExited(0, "ended with exit code 1"))
+    assert isinstance(command, FailStart)
+    assert isinstance(command.error, LaunchError)
+
+
+def test_late_output_goes_to_the_cell_that_made_it(driver: Driver) -> None:
+    """A thread may speak after its cell ended, also while another runs."""
+    driver.submit(1)
+    driver(ended(0), ended(1))
+    driver.submit(2)
+    (late,) = driver(OutputProduced(1, 1, [["stdout", "late\n"]]))
+    assert isinstance(late, ShowLate)
+    assert (late.result.seq, late.result[1].stdout) == (1, "late\n")
+    assert driver.machine.current is not None
+
+
+def test_an_update_of_an_older_cells_display_changes_that_cell(driver: Driver) -> None:
+    """Display ids reach across cells."""
+    driver.submit(1)
+    driver(ended(0, events=[["display", {"text/plain": "1"}, {}, "bar"]]), ended(1))
+    driver.submit(2)
+    commands = driver(ended(0, 2, events=[["update", {"text/plain": "2"}, {}, "bar"]]), ended(1, 2))
+    (late,) = [c for c in commands if isinstance(c, ShowLate)]
+    assert late.result.seq == 1
+    assert late.result[0].outputs[0]["data"]["text/plain"] == "2"
+
+
+def test_a_refused_cell_is_told_as_out_of_order(driver: Driver) -> None:
+    """A rank that counts differently must not run."""
+    driver.submit()
+    driver(ended(0))
+    result = finished(driver(CellRefused(1, 1, "expected 2"))).result
+    assert result[1].outcome == "refused"
+    assert not result.ok
+
+
+def test_a_reply_of_another_cell_is_ignored(driver: Driver) -> None:
+    """Only the cell in flight can end."""
+    driver.submit()
+    assert driver(ended(0, seq=7)) == []
+    assert driver.machine.state == "running"
+
+
+def test_stop_answers_everyone_who_waits() -> None:
+    """Nobody waits for ever."""
+    driver = Driver().ready()
+    driver.submit(1)
+    driver.submit(2)
+    commands = driver(StopRequested())
+    assert [type(c) for c in commands] == [FinishCell, RefuseCell]
+    (refused,) = driver.submit(3)
+    assert isinstance(refused, RefuseCell)
+    assert isinstance(refused.error, NotStarted)

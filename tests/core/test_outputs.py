@@ -1,0 +1,158 @@
+"""Folding a rank's events into a notebook's outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import nbformat
+import nbformat.v4
+import pytest
+
+from mhnb.core.outputs import HEAD_LIMIT, TAIL_LIMIT, OutputFolder, fold_events
+from mhnb.core.protocol import OutputEvent
+
+DISPLAY: OutputEvent = ["display", {"text/plain": "old"}, {}, "id1"]
+
+
+def texts(folder: OutputFolder) -> list[str]:
+    """What the outputs show, one string each."""
+    return [o["text"] if o["output_type"] == "stream" else o["data"]["text/plain"] for o in folder.outputs()]
+
+
+def folded(*events: OutputEvent) -> OutputFolder:
+    """A folder that has taken these events."""
+    folder = OutputFolder(execution_count=5)
+    folder.add(events)
+    return folder
+
+
+def test_streams_merge_until_another_comes_between() -> None:
+    """Text of one stream merges; another stream or a display begins a new output."""
+    folder = folded(["stdout", "a"], ["stdout", "b\n"], ["stderr", "e"], DISPLAY, ["stdout", "c"])
+    assert texts(folder) == ["ab\n", "e", "old", "c"]
+
+
+def test_every_kind_is_valid_in_a_notebook() -> None:
+    """What is folded can be stored: nbformat accepts every kind of output."""
+    outputs = fold_events(
+        [
+            ["stdout", "a"],
+            DISPLAY,
+            ["error", "ValueError", "bad", ["Traceback", "ValueError: bad"], 1, "f()", 0.1],
+            ["result", {"text/plain": "3"}, {}],
+            ["omitted", "stderr", 12],
+        ],
+        execution_count=5,
+    )
+    cell = nbformat.v4.new_code_cell(outputs=[nbformat.from_dict(output) for output in outputs])
+    nbformat.validate(nbformat.v4.new_notebook(cells=[cell]))
+    assert [o["output_type"] for o in outputs] == ["stream", "display_data", "error", "execute_result", "stream"]
+
+
+def test_result_has_the_number_of_the_cell() -> None:
+    """The value of the last expression becomes an execute_result with the cell's seq."""
+    (output,) = folded(["result", {"text/plain": "3"}, {}]).outputs()
+    assert (output["output_type"], output["execution_count"]) == ("execute_result", 5)
+
+
+def test_error_keeps_its_parts() -> None:
+    """An error becomes nbformat's error output."""
+    (output,) = folded(["error", "KeyError", "'x'", ["line 1", "line 2"], 3, "d['x']", 0.5]).outputs()
+    assert output == {"output_type": "error", "ename": "KeyError", "evalue": "'x'", "traceback": ["line 1", "line 2"]}
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_carriage_return_across_events(cut: int) -> None:
+    """A progress line is overwritten wherever the events cut it."""
+    text = "10 %\r20 %\rok"
+    assert texts(folded(["stdout", text[:cut]], ["stdout", text[cut:]])) == ["ok %"]
+
+
+def test_clear_empties() -> None:
+    """clear_output drops what was shown before it."""
+    assert texts(folded(["stdout", "a"], DISPLAY, ["clear", False], ["stdout", "b"])) == ["b"]
+
+
+def test_clear_that_waits() -> None:
+    """clear_output(wait=True) keeps the old outputs until a new one comes."""
+    folder = folded(["stdout", "a"], ["clear", True])
+    assert texts(folder) == ["a"]
+    folder.add([["stdout", "b"]])
+    assert texts(folder) == ["b"]
+
+
+def test_update_replaces_all_of_its_id() -> None:
+    """An update replaces every display of its id, in place."""
+    folder = folded(DISPLAY, ["stdout", "x"], DISPLAY, ["update", {"text/plain": "new"}, {"m": 1}, "id1"])
+    assert texts(folder) == ["new", "x", "new"]
+    assert folder.outputs()[0]["metadata"] == {"m": 1}
+    assert folder.take_foreign_updates() == []
+
+
+def test_outputs_handed_out_do_not_change() -> None:
+    """Outputs that were read stay as they were when a display is updated later."""
+    folder = folded(DISPLAY)
+    (before,) = folder.outputs()
+    assert folder.update_display("id1", {"text/plain": "new"}, {})
+    assert (before["data"], folder.outputs()[0]["data"]) == ({"text/plain": "old"}, {"text/plain": "new"})
+
+
+def test_foreign_updates_are_handed_over_once() -> None:
+    """Updates of other cells' displays go to the caller, the latest of each id, once."""
+    folder = folded(["update", {"text/plain": "1"}, {}, "z"], ["update", {"text/plain": "2"}, {}, "z"])
+    assert folder.take_foreign_updates() == [("z", {"text/plain": "2"}, {})]
+    assert folder.take_foreign_updates() == []
+    assert not folder.update_display("z", {}, {})
+
+
+def test_widget_views_are_left_out() -> None:
+    """A widget's model lives on the rank, so its view is dropped and its text stays."""
+    view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
+    both: dict[str, Any] = {**view, "text/plain": "IntSlider(value=0)"}
+    outputs = fold_events([["display", both, {}, None], ["display", view, {}, None]])
+    assert outputs[0]["data"] == {"text/plain": "IntSlider(value=0)"}
+    assert list(outputs[1]["data"]) == ["text/plain"]
+
+
+def test_gap_shows_where_text_is_missing() -> None:
+    """Text left out on the rank leaves a mark in its stream and is counted."""
+    folder = folded(["stdout", "a\n"], ["omitted", "stdout", 1234], ["stdout", "z\n"])
+    (text,) = texts(folder)
+    assert text.startswith("a\n")
+    assert text.endswith("]\nz\n")
+    assert "1,234 bytes of stdout left out" in text
+    assert folder.omitted_nbytes == 1234
+
+
+def test_text_stays_bounded() -> None:
+    """However much comes, the beginning and the end are kept, and nothing is lost silently."""
+    folder = OutputFolder()
+    lines = [f"line {number:07}\n" for number in range(400_000)]
+    for start in range(0, len(lines), 1000):
+        folder.add([["stdout", "".join(lines[start : start + 1000])]])
+    (output,) = folder.outputs()
+    text = output["text"]
+    assert text.startswith("".join(lines[:30_000]))
+    assert text.endswith("".join(lines[-30_000:]))
+    assert len(text) < 1.1 * (HEAD_LIMIT + TAIL_LIMIT)
+    shown = [line for line in text.splitlines(keepends=True) if line.startswith("line")]
+    assert folder.omitted_nbytes == sum(map(len, lines)) - sum(map(len, shown))
+
+
+def test_displays_outlive_the_text_around_them() -> None:
+    """Only text is dropped from the middle; displays there stay, in order."""
+    folder = OutputFolder()
+    folder.add([["stdout", "a" * HEAD_LIMIT + "\n"], DISPLAY])
+    for _ in range(40):
+        folder.add([["stdout", ("b" * 63 + "\n") * 1024], ["display", {"text/plain": "more"}, {}, None]])
+    shown = [o["data"]["text/plain"] for o in folder.outputs() if o["output_type"] == "display_data"]
+    assert shown == ["old", *["more"] * 40]
+
+
+def test_progress_bar_costs_nothing() -> None:
+    """A line overwritten without end is one line, and nothing of it is left out."""
+    folder = OutputFolder()
+    for step in range(200_000):
+        folder.add([["stderr", f"\rstep {step:6} of 200000"]])
+    assert texts(folder) == ["step 199999 of 200000"]
+    assert folder.omitted_nbytes == 0

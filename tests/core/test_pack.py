@@ -1,0 +1,66 @@
+"""Values and their pickles: arrays stay out, sharing is kept, what is missing is named."""
+
+from __future__ import annotations
+
+import collections
+import pickle
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mhnb.core.pack import NotHere, pack, unpack
+
+values = st.recursive(
+    st.none() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+    max_leaves=10,
+)
+
+
+def _claim_nothing(_: object) -> None:
+    """Leave everything in the pickle."""
+
+
+@given(values)
+def test_a_value_comes_back(value: Any) -> None:
+    """What is packed without a claim is the value again."""
+    assert unpack(pack(value, _claim_nothing).skeleton, ()) == value
+
+
+def test_a_claimed_object_stays_one_object() -> None:
+    """An object that stands in two places comes back as one object in both."""
+    leaf, arrived = object(), object()
+    packed = pack([leaf, {"again": leaf}], lambda obj: 0 if obj is leaf else None)
+    first, rest = unpack(packed.skeleton, [arrived])
+    assert first is arrived
+    assert rest["again"] is arrived
+
+
+def test_raw_buffers_travel_apart() -> None:
+    """What pickle hands over as a buffer is not in the pickle, and comes back writable where its bytes are."""
+    content = bytearray(b"x" * 1000)
+    packed = pack(pickle.PickleBuffer(content), _claim_nothing)
+    assert packed.skeleton.nbytes < 100
+    back = unpack(packed.skeleton, (), [bytearray(packed.buffers[0])])
+    assert bytes(back) == content
+
+
+def test_names_of_the_users_module_come_from_its_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class of `__main__` is looked up in the namespace given."""
+    point = collections.namedtuple("point", "x")
+    point.__module__ = "__main__"
+    monkeypatch.setattr(sys.modules["__main__"], "point", point, raising=False)
+    packed = pack(point(3), _claim_nothing)
+    assert unpack(packed.skeleton, (), main={"point": point}).x == 3
+    with pytest.raises(NotHere, match=r"__main__\.point") as caught:
+        unpack(packed.skeleton, (), main={})
+    assert (caught.value.module, caught.value.qualname) == ("__main__", "point")
+
+
+def test_a_module_that_is_not_here_is_named() -> None:
+    """A class of a module that cannot be imported is an error with module and name."""
+    with pytest.raises(NotHere, match=r"no_such_module\.Thing"):
+        unpack(b"cno_such_module\nThing\n.", ())

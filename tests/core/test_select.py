@@ -1,0 +1,36 @@
+"""Auto mode: where a plain cell goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.select import route_cell
+from mhnb.errors import InvalidRequest
+
+
+@pytest.mark.parametrize(
+    ("source", "route"),
+    [
+        ("x = 1", "ranks"),
+        ("%%time\nx = 1", "ranks"),
+        ("%%bash\nls", "ranks"),
+        ("!ls", "ranks"),
+        ("# only a comment", "here"),
+        ("", "here"),
+        ("%mhjax status", "here"),
+        ("# why\n%load_ext mhnb\n%mhjax start -n 2", "here"),
+        ("%%mhjax --ranks 0\nx", "here"),
+        ("%%local\nx = 1", "local"),
+        ("\n%%local  \nx = 1", "local"),
+        ("print('%mhjax status')", "ranks"),
+    ],
+)
+def test_route(source: str, route: str) -> None:
+    """A cell goes to the ranks unless it is ours or marked as local."""
+    assert route_cell(source) == route
+
+
+def test_a_mixed_cell_is_refused() -> None:
+    """Half of it belongs here and half there; nothing is run."""
+    with pytest.raises(InvalidRequest, match="own"):
+        route_cell("%mhjax pull x\nprint(x)")

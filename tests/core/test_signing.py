@@ -1,0 +1,54 @@
+"""Signatures: what is not signed, changed, or played back is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.signing import Signer, Verifier
+from mhnb.errors import UnknownMessage
+
+FRAMES = [b"header", b"payload"]
+
+
+def sealed() -> list[bytes]:
+    """A message of rank 0, signed."""
+    return Signer(b"key", b"r0").sign(FRAMES)
+
+
+def test_what_was_signed_comes_out() -> None:
+    """A seal is taken off and the frames are as they were."""
+    assert Verifier(b"key").verify(b"r0", sealed()) == FRAMES
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda f: [f[0], b"Header", f[2]],
+        lambda f: [f[0], b"headerp", b"ayload"],
+        lambda f: [b"\x02" + f[0][1:], *f[1:]],
+        lambda f: f[1:],
+        lambda _: [],
+        lambda f: [f[0]],
+    ],
+    ids=["changed", "moved between frames", "recounted", "seal gone", "nothing", "seal alone"],
+)
+def test_a_spoilt_message_is_refused(spoil: object) -> None:
+    """Any change breaks the seal."""
+    with pytest.raises(UnknownMessage):
+        Verifier(b"key").verify(b"r0", spoil(sealed()))  # type: ignore[operator]
+
+
+def test_another_sender_or_key_is_refused() -> None:
+    """The seal is for one sender and one key."""
+    with pytest.raises(UnknownMessage):
+        Verifier(b"key").verify(b"r1", sealed())
+    with pytest.raises(UnknownMessage):
+        Verifier(b"other").verify(b"r0", sealed())
+
+
+def test_a_recorded_message_cannot_be_played_back() -> None:
+    """Numbers only rise."""
+    verifier, message = Verifier(b"key"), sealed()
+    verifier.verify(b"r0", message)
+    with pytest.raises(UnknownMessage, match="second time"):
+        verifier.verify(b"r0", message)

@@ -1,0 +1,209 @@
+"""Plans and agreement of a pull: decided from rows alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mhnb.core.boxes import Box, box_size, whole_box
+from mhnb.core.transfer import (
+    ArrayRow,
+    HeldBox,
+    Refusal,
+    ValueRow,
+    check_coverage,
+    check_present,
+    check_replicas,
+    check_views,
+    differs,
+    group_ranks,
+    join_views,
+    plan_fetches,
+)
+from mhnb.errors import InvalidRequest, ValueDiffers
+
+ROWS: dict[Box, str] = {((0, 2), (0, 3)): "aa", ((2, 4), (0, 3)): "bb"}
+
+
+def array(held: dict[Box, str], **changes: object) -> ArrayRow:
+    """A global f32[4,3] of which one rank holds boxes, with the digest of each."""
+    boxes = tuple(HeldBox(box, ordinal, ordinal, digest) for ordinal, (box, digest) in enumerate(held.items()))
+    owners = tuple((box, (0, 1)) for box in ROWS)
+    row = ArrayRow((4, 3), "float32", "C", boxes, owners, is_global=True)
+    return replace(row, **changes)  # type: ignore[arg-type]
+
+
+def value(digest: str = "9a", **changes: object) -> ValueRow:
+    """A value without arrays."""
+    return replace(ValueRow("x", "3", 0, (), digest, ()), **changes)  # type: ignore[arg-type]
+
+
+@st.composite
+def placements(draw: st.DrawFn) -> dict[int, ArrayRow]:
+    """A grid over a random shape, each box on one or more of the ranks."""
+    sizes = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), max_size=3))
+    shape = tuple(count * width for count, width in sizes)
+    cuts = [[(index * width, (index + 1) * width) for index in range(count)] for count, width in sizes]
+    count = draw(st.integers(1, 4))
+    holders: dict[Box, set[int]] = {box: draw(st.sets(st.integers(0, count - 1), min_size=1)) for box in product(*cuts)}
+    owners = tuple((box, tuple(sorted(ranks))) for box, ranks in sorted(holders.items()))
+    return {
+        rank: ArrayRow(
+            shape,
+            "float32",
+            "C",
+            tuple(HeldBox(box, 0, part, str(box)) for part, (box, ranks) in enumerate(owners) if rank in ranks),
+            owners,
+            is_global=True,
+        )
+        for rank in range(count)
+    }
+
+
+@given(placements())
+def test_each_box_is_fetched_once(rows: dict[int, ArrayRow]) -> None:
+    """The plan reads every box exactly once, from a rank that holds it, by the part it has there."""
+    fetches = plan_fetches(rows)
+    assert sorted(fetch.box for fetch in fetches) == sorted({held.box for row in rows.values() for held in row.held})
+    assert all((f.box, f.part) in {(h.box, h.part) for h in rows[f.rank].held} for f in fetches)
+    assert sum(box_size(fetch.box) for fetch in fetches) == box_size(whole_box(rows[0].shape))
+
+
+@given(placements())
+def test_a_preferred_rank_gives_all_it_has(rows: dict[int, ArrayRow]) -> None:
+    """What the preferred rank holds comes from it."""
+    own = {held.box for held in rows[0].held}
+    assert {fetch.box for fetch in plan_fetches(rows, prefer=0) if fetch.rank == 0} == own
+
+
+def test_replicas_are_shared_out() -> None:
+    """Ranks that hold the same boxes each send their part."""
+    assert {fetch.rank for fetch in plan_fetches({0: array(ROWS), 1: array(ROWS)})} == {0, 1}
+
+
+def test_a_copy_spares_the_rank_that_must_send_something_else() -> None:
+    """A box that only rank 0 holds comes from it, so the box that both hold comes from rank 1."""
+    shared, single = ROWS
+    fetches = plan_fetches({0: array(ROWS), 1: array({shared: "aa"})})
+    assert {fetch.box: fetch.rank for fetch in fetches} == {shared: 1, single: 0}
+
+
+@given(placements(), st.data())
+def test_a_lost_box_is_named_with_its_owners(rows: dict[int, ArrayRow], data: st.DataObject) -> None:
+    """When nobody asked holds a box, the error names the ranks that do."""
+    assert rows[0].owners is not None
+    box, ranks = data.draw(st.sampled_from(rows[0].owners))
+    left = {rank: replace(row, held=tuple(h for h in row.held if h.box != box)) for rank, row in rows.items()}
+    with pytest.raises(InvalidRequest, match="Pull it without --ranks") as caught:
+        check_coverage("x", left)
+    assert set(ranks) <= set(caught.value.parts["ranks"])
+
+
+@given(placements())
+def test_a_whole_array_passes(rows: dict[int, ArrayRow]) -> None:
+    """An array that its ranks hold whole, with equal copies, raises nothing."""
+    check_views("x", rows)
+    check_replicas("x", rows)
+    check_coverage("x", rows)
+
+
+def test_copies_that_differ_are_named_by_device() -> None:
+    """Two devices with other bytes in the same box are an error that says which devices."""
+    box = whole_box((4, 3))
+    rows = {0: array({box: "aa"}), 1: array({box: "bb"})}
+    with pytest.raises(
+        ValueDiffers, match=r"copies of \[0:4, 0:3\] hold different values: 0:0 ≠ 1:0\. .*--ranks 0.*--each"
+    ):
+        check_replicas("x", rows)
+
+
+def test_ranks_that_mean_other_shapes_are_told_apart() -> None:
+    """Ranks that hold different global shapes under one name are an error that says which rank holds which."""
+    rows = {0: array(ROWS), 1: array(ROWS), 2: array(ROWS, shape=(6, 3))}
+    with pytest.raises(ValueDiffers, match=r"f32\[4,3\] on ranks 0-1, f32\[6,3\] on rank 2") as caught:
+        check_views("x", rows)
+    assert caught.value.parts["groups"] == ((0, 1), (2,))
+
+
+def test_ranks_that_mean_another_placement_are_told_apart() -> None:
+    """Equal shapes over other devices are not the same array."""
+    with pytest.raises(ValueDiffers, match="which device holds what"):
+        check_views("x", {0: array(ROWS), 1: array(ROWS, owners=((whole_box((4, 3)), (0, 1)),))})
+
+
+def test_a_missing_name_says_where_and_what_is_similar() -> None:
+    """A name that some ranks lack is an error with those ranks, similar names, and the ranks to take it from."""
+    answers: dict[int, ValueRow | Refusal] = {0: value(), 1: Refusal("missing", "is missing", ("xs",)), 2: value()}
+    with pytest.raises(
+        ValueDiffers, match=r"x is missing on rank 1, not on ranks 0,2\. Similar .* xs\. .*--ranks 0,2"
+    ) as caught:
+        check_present("x", answers)
+    assert caught.value.parts["missing"] == (1,)
+
+
+def test_a_name_that_no_rank_has_says_so() -> None:
+    """A name missing everywhere points to the list of names, not to ranks that have it."""
+    with pytest.raises(ValueDiffers, match=r"^x does not exist on ranks 0-1\. %mhjax vars"):
+        check_present("x", {rank: Refusal("missing", "is missing") for rank in (0, 1)})
+
+
+def test_a_refusal_on_one_rank_names_it() -> None:
+    """A value that one rank cannot give is an error with that rank and its reason."""
+    with pytest.raises(InvalidRequest, match=r"^x on rank 1 holds a tracer"):
+        check_present("x", {0: value(), 1: Refusal("tracer", "holds a tracer")})
+
+
+def test_a_difference_offers_the_two_ways_out() -> None:
+    """Values that differ are shown by rank, with the command for one and the command for all."""
+    text = str(differs("x", {0: "3", 1: "3", 2: "4"}, [(2,), (0, 1)], where="['a']: 3 and 4"))
+    assert text.startswith("x differs between the ranks: 3 on ranks 0-1, 4 on rank 2 (['a']: 3 and 4).")
+    assert "%mhjax pull x --ranks 2" in text
+    assert "%mhjax pull x --each" in text
+
+
+def test_values_that_look_alike_are_told_apart() -> None:
+    """Two groups with the same short text are not shown as equal."""
+    assert "f32[9] on rank 0, another f32[9] on rank 1" in str(differs("x", {0: "f32[9]", 1: "f32[9]"}, [(0,), (1,)]))
+
+
+def test_a_signature_sees_local_content() -> None:
+    """Two local arrays with other bytes have other signatures; global ones do not count."""
+    local = [value(arrays=(array({whole_box((4, 3)): digest}, is_global=False),)) for digest in ("aa", "bb")]
+    spread = [value(arrays=(array({box: digest}),)) for box, digest in ROWS.items()]
+    assert local[0].signature != local[1].signature
+    assert spread[0].signature == spread[1].signature
+
+
+def test_an_array_on_one_rank_is_global_if_another_says_so() -> None:
+    """A rank that owns the whole of an array joins the view of one that holds only a handle to it."""
+    owner = value(arrays=(array(ROWS, is_global=False),))
+    handle = value(arrays=(array({}),))
+    assert [row.arrays[0].is_global for row in join_views({0: owner, 1: handle}).values()] == [True, True]
+
+
+def test_local_arrays_elsewhere_stay_local() -> None:
+    """Arrays on devices of their own ranks are not one array, whatever their shapes."""
+    mine = value(arrays=(array(ROWS, is_global=False, owners=((whole_box((4, 3)), (0,)),)),))
+    assert not join_views({0: mine, 1: mine})[0].arrays[0].is_global
+
+
+@given(st.dictionaries(st.integers(0, 9), st.sampled_from("abc"), min_size=1))
+def test_groups_are_a_partition(keys: dict[int, str]) -> None:
+    """Every rank is in the group of its key, and groups come by size."""
+    groups = group_ranks(keys)
+    assert {rank: key for ranks, key in groups for rank in ranks} == keys
+    assert [len(ranks) for ranks, _ in groups] == sorted((len(ranks) for ranks, _ in groups), reverse=True)
+
+
+@given(placements())
+def test_rows_survive_the_wire(rows: dict[int, ArrayRow]) -> None:
+    """A row read back from JSON is the row."""
+    import json
+
+    for row in rows.values():
+        assert row.owners is not None
+        assert ArrayRow.from_wire(json.loads(json.dumps(row.to_wire(0))), [row.owners]) == row
