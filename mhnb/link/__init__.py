@@ -1,0 +1,1 @@
+"""Carry commands out to the ranks and events in from them."""

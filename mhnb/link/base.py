@@ -1,0 +1,42 @@
+"""What a link is: peers by name, messages in and out, and a way to wake the one who waits.
+
+Peers are named `r3` (rank 3) and `s0` (the supervisor of the first machine).
+One thread, the reader, polls, sends and closes; only `wake` may be called from any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mhnb.core.protocol import Message
+
+__all__ = ["Link", "rank_peer", "supervisor_peer"]
+
+
+def rank_peer(rank: int) -> str:
+    """Name the peer that is a rank."""
+    return f"r{rank}"
+
+
+def supervisor_peer(supervisor: int) -> str:
+    """Name the peer that is a machine's supervisor."""
+    return f"s{supervisor}"
+
+
+class Link(Protocol):
+    """Carries messages between the notebook and its ranks."""
+
+    refused: int
+    """Messages dropped because they were not signed with this cluster's key."""
+
+    def poll(self, timeout_s: float | None) -> list[Message]:
+        """Wait for messages or a wake-up, at most `timeout_s` (None: for ever); return what came, in order per peer."""
+
+    def send(self, peer: str, message: Message) -> None:
+        """Send a message to a peer that has been heard from."""
+
+    def wake(self) -> None:
+        """Make a `poll` that waits in the reader thread return. Callable from any thread."""
+
+    def close(self) -> None:
+        """Let go of sockets. Nothing is delivered afterwards."""
