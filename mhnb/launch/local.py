@@ -1,0 +1,109 @@
+"""The supervisor of this machine as a child process of the notebook.
+
+The child's standard input is the lifeline: it brings the spec, which holds the key, and its end tells the child that its owner is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from mhnb.core.hostspec import HostSpec, format_hostspec
+from mhnb.errors import LaunchError
+
+__all__ = ["LocalHost", "check_platform"]
+
+_KILL_AFTER_S = 1.0
+
+
+def check_platform(platform: str) -> None:
+    """Refuse systems where ranks cannot be supervised as here.
+
+    Raises:
+        LaunchError: neither Linux nor macOS.
+    """
+    if platform not in ("linux", "darwin"):
+        raise LaunchError(f"mhnb starts ranks on Linux and macOS; this is {platform!r}. Use WSL or a Linux machine")
+
+
+class LocalHost:
+    """A supervisor on this machine.
+
+    Args:
+        spec: what it shall bring up.
+        environment: the whole environment of the new process.
+    """
+
+    def __init__(self, spec: HostSpec, environment: Mapping[str, str]) -> None:
+        self.supervisor = spec.supervisor
+        self._log = Path(spec.run_dir) / "log" / f"supervisor{spec.supervisor}.log"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                # -P: a file named random.py beside the notebook must not break the supervisor's own imports.
+                [sys.executable, "-P", "-m", "mhnb.rank.host"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=dict(environment),
+                # A terminal's Ctrl-C goes to the notebook alone, which decides what it means.
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(format_hostspec(spec).encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            # It died at once; `explain` tells why, and the owner asks.
+            return
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return self._process.pid
+
+    def has_exited(self) -> bool:
+        """Whether the supervisor is gone."""
+        return self._process.poll() is not None
+
+    def explain(self) -> str:
+        """Say how the supervisor ended and what it said last."""
+        code = self._process.poll()
+        how = f"exit code {code}" if code is None or code >= 0 else signal.Signals(-code).name
+        lines = self._log.read_text(errors="replace").splitlines()[-8:]
+        return f"the supervisor of this machine (pid {self.pid}) ended with {how}; log {self._log}" + "".join(
+            f"\n    {x}" for x in lines
+        )
+
+    def wait(self, pids: tuple[int, ...]) -> None:
+        """Wait until it has ended, and end it and its ranks by force if it does not.
+
+        Args:
+            pids: the process groups that go with it.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(_KILL_AFTER_S)
+        except subprocess.TimeoutExpired:
+            for pid in pids:
+                _kill_group(pid)
+            self._process.kill()
+            self._process.wait()
+
+    def release(self) -> None:
+        """Let it live on after this process (`keep`)."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        # The interpreter would warn of a child that was never waited for.
+        self._process.returncode = 0
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,47 @@
+"""Ports for the coordinator: find a free one, and say who cannot have one that is taken."""
+
+from __future__ import annotations
+
+import socket
+
+from mhnb.errors import PreflightFailed
+
+__all__ = ["check_port_free", "find_free_port"]
+
+
+def find_free_port(address: str = "127.0.0.1") -> int:
+    """Ask the system for a free TCP port."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def check_port_free(coordinator_address: str) -> None:
+    """Refuse a coordinator address whose port somebody holds.
+
+    JAX does not refuse it: a foreign listener there crashes the ranks, and another coordinator of the same user shares the port in silence.
+
+    Raises:
+        PreflightFailed: not `host:port`, or the port is taken.
+    """
+    host, _, port = coordinator_address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise PreflightFailed(
+            f"coordinator_address {coordinator_address!r} is not HOST:PORT with a port from 1 to 65535"
+        )
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        taken = probe.connect_ex((host, int(port))) == 0
+    if not taken:
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, int(port)))
+            except OSError as error:
+                raise PreflightFailed(
+                    f"coordinator_address {coordinator_address}: cannot listen there: {error}"
+                ) from error
+        return
+    raise PreflightFailed(
+        f"coordinator_address {coordinator_address}: port {port} is taken by another process; name a free one, or leave the choice to mhnb"
+    )

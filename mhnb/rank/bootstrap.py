@@ -1,0 +1,145 @@
+"""Bring up JAX in a rank: import, hooks, jax.distributed, devices, and a global sum whose value is known.
+
+Every step is told as a phase, so that a start which hangs or fails says where.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mhnb.core.hostspec import HostSpec
+from mhnb.rank.launches import LaunchRecorder
+from mhnb.values import Phase
+
+__all__ = ["Bootstrap", "Progress"]
+
+_HEARTBEAT_S = 60
+
+
+class Progress(Protocol):
+    """Takes note of a phase."""
+
+    def __call__(self, phase: Phase, **facts: Any) -> None:
+        """Say that `phase` was reached."""
+
+
+class Bootstrap:
+    """What a rank knows of its JAX after the start."""
+
+    def __init__(self, spec: HostSpec, rank: int, progress: Progress) -> None:
+        self._spec, self._rank, self._progress = spec, rank, progress
+        self.recorder = LaunchRecorder()
+        self.guard: dict[str, Any] = {}
+        self.notes: list[str] = []
+
+    def run(self) -> None:
+        """Go through every phase up to `checked`; without init, only up to `jax`."""
+        import jax
+
+        from mhnb.rank import jaxhooks
+
+        status = jaxhooks.install(self.recorder)
+        self.guard = {"available": status.available, "reason": status.reason}
+        self._progress("jax", jax=jax.__version__)
+        arguments = self._arguments(jax.distributed.initialize)
+        if self._spec.init:
+            jax.distributed.initialize(**arguments)
+            self._progress("initialised")
+            self._check_devices()
+            self._check_sum()
+        else:
+            jaxhooks.offer_cluster(arguments)
+        jax.distributed.initialize = _forgiving_initialize(
+            jax.distributed.initialize, arguments, jax.distributed.is_initialized
+        )
+
+    def _arguments(self, initialize: Callable[..., None]) -> dict[str, Any]:
+        address = self._spec.coordinator_address
+        arguments: dict[str, Any] = {
+            "coordinator_address": address,
+            "num_processes": self._spec.process_count,
+            "process_id": self._rank,
+            # Otherwise JAX looks for a cluster whenever one of its four arguments is None.
+            "cluster_detection_method": "deactivate",
+            # Otherwise the coordinator, which asks nobody for a password, listens on every interface.
+            "coordinator_bind_address": address,
+            "heartbeat_timeout_seconds": _HEARTBEAT_S,
+        }
+        arguments |= self._spec.initialize
+        known = inspect.signature(initialize).parameters
+        if unknown := sorted(set(arguments) - set(known)):
+            raise TypeError(
+                f"jax.distributed.initialize of this JAX takes no {', '.join(unknown)}; it takes {', '.join(known)}"
+            )
+        return arguments
+
+    def _check_devices(self) -> None:
+        import jax
+
+        jax.devices()
+        found, wanted = jax.local_device_count(), self._spec.devices
+        if wanted is not None and found != wanted:
+            raise RuntimeError(f"{wanted} devices were asked for, and this rank has {found}: {jax.local_devices()}")
+        self._progress("devices")
+
+    def _check_sum(self) -> None:
+        """Sum 0..N-1 over all N devices, one number on each: N (N - 1) / 2, or the collectives are broken."""
+        import jax
+        import numpy as np
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        count = jax.device_count()
+        mesh = Mesh(np.array(jax.devices()), ("all",))
+        numbers = np.arange(count, dtype=np.float32)
+        spread = jax.make_array_from_callback((count,), NamedSharding(mesh, PartitionSpec("all")), lambda i: numbers[i])
+        total = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))(spread)
+        got, right = float(total), count * (count - 1) / 2
+        if got != right:
+            raise RuntimeError(
+                f"a sum over all {count} devices gave {got:g}, and {right:g} is right: the collectives do not work"
+            )
+        self._progress("checked")
+
+    def facts(self) -> dict[str, Any]:
+        """Say what this rank is, as JAX itself reports it. Touches the backend only where it is initialised already."""
+        import jax
+
+        if not jax.distributed.is_initialized():
+            return {
+                "guard": self.guard,
+                "process_index": None,
+                "process_count": self._spec.process_count,
+                "devices": [],
+            }
+        devices = [
+            [device.process_index, ordinal, device.device_kind] for ordinal, device in enumerate(jax.local_devices())
+        ]
+        return {
+            "guard": self.guard,
+            "process_index": jax.process_index(),
+            "process_count": jax.process_count(),
+            "devices": devices,
+            "platform": jax.local_devices()[0].platform,
+        }
+
+
+def _forgiving_initialize(
+    original: Callable[..., None], in_force: dict[str, Any], is_initialized: Callable[[], bool]
+) -> Callable[..., None]:
+    """Let the first line of every guide be pasted: with no arguments, or those in force, it returns with a note."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def initialize(*args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        given = {name: value for name, value in signature.bind(*args, **kwargs).arguments.items() if value is not None}
+        if is_initialized() and all(in_force.get(name) == value for name, value in given.items()):
+            print("mhnb: jax.distributed is initialised already, on every rank; nothing to do", file=sys.stderr)
+            return
+        original(*args, **kwargs)
+
+    return initialize

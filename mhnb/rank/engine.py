@@ -1,0 +1,116 @@
+"""A rank as an ipyparallel engine: the engine's loop, our kernel and shell, and the channel that brings cells.
+
+ipyparallel registers the engine and keeps its heartbeat; cells come over the channel, on the same thread and loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ipyparallel.engine.app import IPEngine
+from ipyparallel.engine.kernel import IPythonParallelKernel
+from traitlets import Type
+
+from mhnb.core.hostspec import HostSpec
+from mhnb.core.protocol import Ask, Message, RankReady, RunCell, SkipCell
+from mhnb.rank.asks import answer
+from mhnb.rank.bootstrap import Bootstrap
+from mhnb.rank.capture import Capture
+from mhnb.rank.channel import Channel
+from mhnb.rank.paths import RankPaths
+from mhnb.rank.runner import CellRunner
+from mhnb.rank.shell import RankShell
+
+__all__ = ["RankEngine", "RankKernel", "serve"]
+
+
+class RankKernel(IPythonParallelKernel):
+    """The engine's kernel with our shell."""
+
+    shell_class = Type(RankShell)
+
+
+class RankEngine(IPEngine):
+    """An engine whose id is the rank, and which hands over to the rank once it is registered."""
+
+    rank_serve: Any = None
+
+    def redirect_output(self, iopub_socket: Any) -> None:
+        """Leave the streams alone: the rank's own capture has them."""
+
+    def init_signal(self) -> None:
+        """Leave SIGINT to the runner; SIGTERM ends the rank as it ends any process."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
+        """Become an engine, then take cells."""
+        await super().complete_registration(*args, **kwargs)
+        self.rank_serve(self)
+
+
+class _Server:
+    """Reads the channel on the engine's loop and hands each message to who deals with it."""
+
+    def __init__(self, engine: RankEngine, spec: HostSpec, rank: int, channel: Channel, bootstrap: Bootstrap) -> None:
+        paths = RankPaths(Path(spec.run_dir), rank)
+        self._rank, self._channel, self._shell = rank, channel, engine.kernel.shell
+        self._bootstrap = bootstrap
+        self._capture = Capture(paths.log, paths.native)
+        self._capture.install()
+        self._runner = CellRunner(
+            self._shell,
+            self._capture,
+            bootstrap.recorder,
+            rank=rank,
+            generation=spec.generation,
+            send=self._send,
+            clock=time.perf_counter,
+        )
+        self._reading = False
+        self._loop = loop = asyncio.get_running_loop()
+        loop.add_reader(channel.fileno(), self._read)
+        facts = bootstrap.facts() | {"engine_id": engine.id, "pid": os.getpid()}
+        channel.send(RankReady(rank, facts))
+        # The descriptor tells of edges only, and an edge may have passed before we watched.
+        loop.call_soon(self._read)
+
+    def _send(self, message: Message) -> None:
+        """Send from any thread. A send can swallow the edge that told of an arrival, so the loop looks again."""
+        self._channel.send(message)
+        if not self._reading:
+            self._loop.call_soon_threadsafe(self._read)
+
+    def _read(self) -> None:
+        self._reading = True
+        try:
+            while (message := self._channel.receive()) is not None:
+                self._take(message)
+        finally:
+            self._reading = False
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, RunCell | SkipCell):
+            self._runner.handle(message)
+        elif isinstance(message, Ask):
+            self._channel.send(answer(message, self._shell.user_ns, rank=self._rank, shell=self._shell))
+
+
+def serve(spec: HostSpec, rank: int, channel: Channel, bootstrap: Bootstrap) -> None:
+    """Register with the hub under the rank's own number and serve until the process ends."""
+    # The engine replaces it by the rank's own kernel class; ipyparallel offers no setting for it.
+    import ipyparallel.engine.app as engine_app
+
+    engine_app.Kernel = RankKernel
+    engine = RankEngine.instance(id=rank)
+    servers: list[_Server] = []
+    engine.rank_serve = lambda ready: servers.append(_Server(ready, spec, rank, channel, bootstrap))
+    profile = Path(spec.run_dir) / "profile"
+    sys.argv = ["mhnb-rank"]
+    engine.initialize([f"--profile-dir={profile}", "--log-level=ERROR"])
+    engine.start()

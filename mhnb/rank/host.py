@@ -1,0 +1,169 @@
+"""The supervisor of one machine: brings up the hub and the ranks, reaps them, signals them, ends them.
+
+It imports the heavy libraries once and forks every rank from itself, so that a machine pays for `import jax` once and not per rank.
+It stays single-threaded until the last fork. It knows processes, and nothing of cells or JAX programs.
+
+Started as `python -m mhnb.rank.host`, with one line of JSON (a HostSpec) on standard input.
+Standard input stays open: its end means that the owner is gone, and every process here ends with it unless the spec says keep.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from mhnb.core.hostspec import HostSpec, parse_hostspec
+from mhnb.core.protocol import HostUp, HubExited, Message, RankExited, RankSpawned, SignalRank, StopHost
+from mhnb.rank.channel import Channel
+from mhnb.rank.paths import RankPaths
+from mhnb.rank.spawn import preload, spawn_hub, spawn_rank
+
+__all__ = ["Supervisor", "main"]
+
+_LOOK_S = 1.0
+_LAST_LINES = 12
+
+
+class Supervisor:
+    """Owns the processes of one machine from spawn to reap."""
+
+    def __init__(self, spec: HostSpec, owner: int) -> None:
+        self._spec, self._owner = spec, owner
+        self._ranks: dict[int, int] = {}
+        self._hub: int | None = None
+        self._wake_read = _child_exit_pipe()
+        self._channel: Channel | None = None
+
+    def start(self) -> None:
+        """Bring up the hub and every rank, then the channel: a ZeroMQ context has threads, and threads do not survive a fork."""
+        if self._spec.hub:
+            self._hub = spawn_hub(self._spec)
+        preload()
+        for rank in self._spec.ranks:
+            self._ranks[spawn_rank(self._spec, rank)] = rank
+        self._channel = Channel(self._spec.link_url, bytes.fromhex(self._spec.key), f"s{self._spec.supervisor}")
+        self._say(HostUp(self._spec.supervisor, os.getpid(), socket.gethostname(), self._hub))
+        for pid, rank in self._ranks.items():
+            self._say(RankSpawned(rank, pid))
+
+    def _say(self, message: Message) -> None:
+        if self._channel is not None:
+            self._channel.send(message)
+
+    def serve(self) -> None:
+        """Reap and obey until told to stop or the owner is gone."""
+        assert self._channel is not None
+        watched = [self._channel.fileno(), self._wake_read, sys.stdin.fileno()]
+        while True:
+            self._reap()
+            if self._obey():
+                return
+            ready, _, _ = select.select(watched, [], [], _LOOK_S)
+            if self._wake_read in ready:
+                os.read(self._wake_read, 4096)
+            if sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 4096):
+                watched.remove(sys.stdin.fileno())
+                if not self._spec.keep:
+                    return
+            if os.getppid() != self._owner and not self._spec.keep:
+                # A copy of the pipe in another child of the owner can outlive the owner: the parent's change is the second sign.
+                return
+
+    def _obey(self) -> bool:
+        """Do what was sent; true when told to stop."""
+        assert self._channel is not None
+        while (message := self._channel.receive()) is not None:
+            if isinstance(message, StopHost):
+                return True
+            if isinstance(message, SignalRank):
+                self._signal(message.rank, message.signum)
+        return False
+
+    def _signal(self, rank: int, signum: int) -> None:
+        for pid, known in self._ranks.items():
+            if known == rank:
+                _signal_group(pid, signum)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._tell_exit(pid, status)
+
+    def _tell_exit(self, pid: int, status: int) -> None:
+        # What a process here has started of its own ends with it.
+        _signal_group(pid, signal.SIGKILL)
+        signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        code = None if signum is not None else os.waitstatus_to_exitcode(status)
+        if pid == self._hub:
+            self._hub = None
+            self._say(HubExited(code, signum))
+        elif (rank := self._ranks.pop(pid, None)) is not None:
+            last = RankPaths(Path(self._spec.run_dir), rank).gather_last_words(_LAST_LINES)
+            self._say(RankExited(rank, code, signum, last))
+
+    def end(self) -> None:
+        """Kill every process of this machine and wait until each is gone."""
+        for pid in [*self._ranks, *([self._hub] if self._hub else [])]:
+            _signal_group(pid, signal.SIGKILL)
+        for pid in [*self._ranks, *([self._hub] if self._hub else [])]:
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                continue
+        if self._channel is not None:
+            self._channel.close()
+
+
+def _signal_group(pid: int, signum: int) -> None:
+    try:
+        os.killpg(pid, signum)
+    except ProcessLookupError:
+        # It ended by itself in this moment; the reaper tells.
+        return
+
+
+def _child_exit_pipe() -> int:
+    """Make SIGCHLD readable, so that one `select` waits for everything."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    os.set_blocking(read, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
+    return read
+
+
+def main() -> None:
+    """Run the supervisor of this machine."""
+    owner = os.getppid()
+    line = b""
+    # Unbuffered, byte for byte: what follows the line belongs to the lifeline.
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            return
+        line += byte
+    spec = parse_hostspec(line.decode())
+    os.chdir(spec.cwd)
+    os.environ.update(spec.environment)
+    # A terminal's Ctrl-C is the notebook's to interpret.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    supervisor = Supervisor(spec, owner)
+    signal.signal(signal.SIGTERM, lambda _signum, _frame: sys.exit(0))
+    try:
+        supervisor.start()
+        supervisor.serve()
+    finally:
+        supervisor.end()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""ipyparallel's controller as a child of the supervisor."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from mhnb.core.hostspec import HostSpec, parse_hostspec
+from mhnb.rank.spawn import end_with_parent
+
+__all__ = ["main", "run_hub"]
+
+
+def run_hub(spec: HostSpec) -> None:
+    """Run the controller until it is killed. Its address and limits are in the profile's ipcontroller_config.py."""
+    from ipyparallel.controller.app import IPController
+
+    # Its heart monitor is a process of its own and would outlive a hub that is killed.
+    hub = os.getpid()
+    os.register_at_fork(after_in_child=lambda: end_with_parent(hub))
+    profile = Path(spec.run_dir) / "profile"
+    IPController.launch_instance(argv=[f"--profile-dir={profile}", "--log-level=WARN"])
+
+
+def main() -> None:
+    """Run the controller in a process started afresh: the spec comes on standard input."""
+    run_hub(parse_hostspec(sys.stdin.readline()))
+
+
+if __name__ == "__main__":
+    main()

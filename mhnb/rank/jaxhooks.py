@@ -1,0 +1,335 @@
+"""Where mhnb touches private names of JAX: so that each launch of a multi-process program is recorded.
+
+It decides which compiled programs are recorded, and what makes two of them the same program.
+It refuses to guess: every private name is probed first, and where one does not fit, JAX is left as it was.
+
+How: JAX builds a compiled program's call object once, and its C++ fast paths take nothing but an `ExecuteReplicated`.
+For a multi-process program we build a `_Recorded` around that object instead: `jit`, ahead-of-time `compiled(x)`,
+`pmap`, eager operations and `device_put` all go through it, and single-process programs stay as they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mhnb.core.guard import FREE_PREFIX
+from mhnb.rank.launches import Launched, LaunchRecorder
+
+__all__ = ["HookStatus", "backend_is_initialized", "install", "offer_cluster"]
+
+_MAY_COMMUNICATE = re.compile(
+    r"\b(?:all-gather|all-reduce|all-to-all|collective-\w+|custom-call|ragged-all-to-all|recv|reduce-scatter|send)"
+    r"(?:-start|-done|-update)?\("
+)
+"""Operations of optimised HLO that reach another device, or (custom-call) could."""
+
+_SHOWN_TYPES = 4
+
+_current = threading.local()
+"""`.module`, `.options`: what is being compiled; `.launched`: the launch being made; all by thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookStatus:
+    """Whether launches are recorded; if not, why."""
+
+    available: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A compiled multi-process program."""
+
+    fingerprint: str
+    name: str
+    participants: tuple[int, ...]
+
+
+_recorder: LaunchRecorder | None = None
+
+
+def install(recorder: LaunchRecorder) -> HookStatus:
+    """Have every launch of a multi-process program recorded in `recorder`.
+
+    To be called before user code: a program compiled ahead of time before that is not seen.
+    Initialises no backend. Called again, it exchanges the recorder.
+    """
+    global _recorder  # noqa: PLW0603 - JAX is hooked once in a process, and so is what its hooks report to
+    if _recorder is None:
+        try:
+            reason = _probe()
+        except Exception as error:  # noqa: BLE001 - private code may raise anything: that is the reason we give
+            reason = f"{type(error).__name__}: {error}"
+        if reason is not None:
+            return HookStatus(False, reason)
+        _hook()
+    _recorder = recorder
+    recorder.finish_effects = _finish_effects
+    return HookStatus(True)
+
+
+def offer_cluster(arguments: Mapping[str, Any]) -> None:
+    """Have `jax.distributed.initialize()` find its arguments by itself, as it does under Slurm.
+
+    Args:
+        arguments: coordinator_address, num_processes and process_id, as initialize itself takes them.
+    """
+    from jax._src.clusters import ClusterEnv
+
+    class MhnbCluster(ClusterEnv):  # type: ignore[misc,unused-ignore]
+        name = "mhnb"
+        is_env_present = staticmethod(lambda: True)
+        get_coordinator_address = staticmethod(lambda *_, **__: arguments["coordinator_address"])
+        get_process_count = staticmethod(lambda: arguments["num_processes"])
+        get_process_id = staticmethod(lambda: arguments["process_id"])
+        get_local_process_id = staticmethod(lambda: None)
+
+    # Ours goes first: a notebook inside a Slurm job would be found as that job otherwise.
+    kinds = ClusterEnv._cluster_types
+    kinds.insert(0, kinds.pop(kinds.index(MhnbCluster)))
+
+
+def _finish_effects() -> None:
+    """Wait for prints and callbacks from inside compiled programs; free when there are none."""
+    import jax
+    from jax._src import dispatch
+
+    try:
+        jax.effects_barrier()
+    except Exception:
+        # since jax 0.10.2: a failed effect is raised again at the end of every later cell; 0.12 forgets it by itself.
+        dispatch.runtime_tokens.clear()
+        raise
+
+
+def _probe() -> str | None:
+    """Say why the hooks do not fit the installed JAX; None when they do."""
+    import jax
+    from jax._src import dispatch, pjit
+    from jax._src.interpreters import pxla
+
+    missing = _missing_names(pxla)
+    if not callable(getattr(dispatch.runtime_tokens, "clear", None)):
+        missing.append("runtime_tokens.clear")
+    if missing:
+        return f"jax {jax.__version__} has no {', '.join(missing)}"
+    executable: Any = pxla.MeshExecutable.__new__(pxla.MeshExecutable)
+    executable._unsafe_call = _Recorded(None)
+    # Asked with arguments that they would choke on, did they not turn away at the sight of our call object.
+    if pjit._get_fastpath_data(executable, None, [], [], (), (), None, ()) is not None:
+        return f"jax {jax.__version__} would launch from C++ in spite of the hook"
+    if executable.create_cpp_call(None) is not None:
+        return f"jax {jax.__version__} would launch compiled programs from C++ in spite of the hook"
+    return None
+
+
+def _missing_names(pxla: Any) -> list[str]:
+    unloaded = pxla.UnloadedMeshExecutable
+    fields = {
+        "UnloadedMeshExecutable": {field.name for field in dataclasses.fields(unloaded)},
+        "MeshExecutable": set(pxla.MeshExecutable.__slots__),
+        "ExecuteReplicated": set(pxla.ExecuteReplicated.__slots__),
+    }
+    missing = [
+        f"{name}.{field}" for name, wanted in _FIELDS.items() for field in wanted.split() if field not in fields[name]
+    ]
+    if list(inspect.signature(unloaded.from_hlo).parameters)[:2] != ["name", "hlo"]:
+        missing.append("UnloadedMeshExecutable.from_hlo(name, hlo)")
+    if list(inspect.signature(unloaded.load).parameters) != ["self"]:
+        missing.append("UnloadedMeshExecutable.load()")
+    source = inspect.getsource(pxla.ExecuteReplicated)
+    calls = ("self.xla_executable.execute_sharded(", "results.consume_with_handlers(")
+    missing += [f"ExecuteReplicated with {call}...)" for call in calls if call not in source]
+    if not isinstance(pxla.MeshExecutable.unsafe_call, property):
+        missing.append("MeshExecutable.unsafe_call")
+    return missing
+
+
+_FIELDS = {
+    "UnloadedMeshExecutable": "device_list input_avals input_shardings name output_avals output_shardings "
+    "xla_executable",
+    "MeshExecutable": "_unsafe_call build_unsafe_call",
+    "ExecuteReplicated": "xla_executable",
+}
+"""What we read and set, by private class."""
+
+
+def _hook() -> None:
+    import jax
+    from jax._src import traceback_util
+    from jax._src.interpreters import pxla
+
+    unloaded: Any = pxla.UnloadedMeshExecutable
+    unloaded.from_hlo = staticmethod(_note_module(unloaded.from_hlo))
+    unloaded.load = _load_recorded(unloaded.load)
+    # What was compiled so far was not hooked; nothing is lost, it compiles again when it is next called.
+    jax.clear_caches()
+    # JAX then filters our frames from tracebacks as it does its own.
+    exclude = getattr(traceback_util, "register_exclusion", None)
+    if exclude is not None:
+        exclude(__file__)
+
+
+def _note_module(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the compilation of a lowered module, to have it at hand when its executable is loaded."""
+
+    @functools.wraps(from_hlo)
+    def compile_noted(name: str, hlo: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        _current.module, _current.options = hlo, kwargs.get("compiler_options_kvs", ())
+        try:
+            return from_hlo(name, hlo, *args, **kwargs)
+        finally:
+            _current.module, _current.options = None, ()
+
+    return compile_noted
+
+
+def _load_recorded(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wrap the loading of an executable, to put `_Recorded` around the call of a multi-process one."""
+
+    @functools.wraps(load)
+    def load_recorded(unloaded: Any) -> Any:
+        __tracebackhide__ = True
+        executable = load(unloaded)
+        participants = tuple(sorted({device.process_index for device in unloaded.device_list}))
+        if len(participants) > 1:
+            program = _Program(_fingerprint(unloaded), _full_name(unloaded), participants)
+            executable.build_unsafe_call = functools.partial(_build_recorded, executable.build_unsafe_call, program)
+        return executable
+
+    return load_recorded
+
+
+def _build_recorded(build: Callable[[], Any], program: _Program) -> _Recorded:
+    call = build()
+    call.xla_executable = _NotingExecutable(call.xla_executable, program)
+    return _Recorded(call)
+
+
+class _Recorded:
+    """Stands for the `ExecuteReplicated` of a multi-process program: not being one, it keeps JAX off its C++ paths."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+    def __call__(self, *args: Any) -> Any:
+        __tracebackhide__ = True
+        _current.launched = None
+        try:
+            return self._call(*args)
+        except BaseException as error:
+            launched: Launched | None = _current.launched
+            if launched is not None:
+                launched.break_dispatch(error)
+            raise
+
+
+class _NotingExecutable:
+    """Notes a launch at the very moment it is made: after the arguments were laid out, which may launch others."""
+
+    __slots__ = ("_executable", "_program")
+
+    def __init__(self, executable: Any, program: _Program) -> None:
+        self._executable = executable
+        self._program = program
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executable, name)
+
+    def execute_sharded(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        recorder, program = _recorder, self._program
+        assert recorder is not None
+        line = recorder.find_line()
+        launched = recorder.note(program.fingerprint, program.name, program.participants, line, outputs=None)
+        _current.launched = launched
+        try:
+            return _NotingResults(self._executable.execute_sharded(*args, **kwargs), launched)
+        except Exception:
+            # The runtime refused it (a deleted argument, say) before anything ran: it was no launch.
+            recorder.withdraw(launched)
+            _current.launched = None
+            raise
+
+
+class _NotingResults:
+    """Hands the arrays of a launch to its record when JAX makes them; also those that end up in a mutable array."""
+
+    __slots__ = ("_launched", "_results")
+
+    def __init__(self, results: Any, launched: Launched) -> None:
+        self._results = results
+        self._launched = launched
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._results, name)
+
+    def consume_with_handlers(self, handlers: Sequence[Any], **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        outputs = self._results.consume_with_handlers(handlers, **kwargs)
+        # A program with ordered effects consumes its tokens first, by an incomplete list of handlers.
+        if kwargs.get("strict", True):
+            self._launched.end_dispatch(outputs)
+        return outputs
+
+
+def _fingerprint(unloaded: Any) -> str:
+    """Hash what makes it this program: the lowered module without locations, the devices, the options.
+
+    The module holds shardings and donations. Neither XLA's optimised text nor `executable.fingerprint` would do:
+    the one may differ per host, the other changes with the line of the call.
+    """
+    devices = ",".join(str(device.id) for device in unloaded.device_list)
+    parts = (_module_text(unloaded), devices, str(sorted(map(str, getattr(_current, "options", ())))))
+    digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
+    return digest if _may_communicate(unloaded.xla_executable) else FREE_PREFIX + digest
+
+
+def _module_text(unloaded: Any) -> str:
+    module = getattr(_current, "module", None)
+    if module is not None:
+        return str(module.operation.get_asm(enable_debug_info=False, assume_verified=True))
+    # An executable that was serialised comes without its module: name and types must do.
+    facts = (unloaded.name, unloaded.input_avals, unloaded.input_shardings, unloaded.output_avals)
+    return repr((*facts, unloaded.output_shardings))
+
+
+def _may_communicate(xla_executable: Any) -> bool:
+    # Only XLA knows: its partitioner puts most collectives in after lowering. Whether there are any does not depend
+    # on the host, as the rest of this text may.
+    try:
+        return any(_MAY_COMMUNICATE.search(module.to_string()) for module in xla_executable.hlo_modules())
+    except (AttributeError, RuntimeError):  # a plugin that does not give the text away
+        return True
+
+
+def _full_name(unloaded: Any) -> str:
+    """Name and types, as `jit(add) f32[8] → f32[]`."""
+    return f"{unloaded.name} {_types(unloaded.input_avals)} → {_types(unloaded.output_avals)}"
+
+
+def _types(avals: Sequence[Any]) -> str:
+    shown = [aval.str_short(short_dtypes=True) for aval in avals[:_SHOWN_TYPES]]
+    return ", ".join([*shown, "…"] if len(avals) > _SHOWN_TYPES else shown) or "()"
+
+
+def backend_is_initialized() -> bool:
+    """Whether this process has a JAX backend. Imports nothing and initialises nothing."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bridge is not None and bool(bridge.backends_are_initialized())

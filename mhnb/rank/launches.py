@@ -1,0 +1,233 @@
+"""The record of one rank's launches: which multi-process programs it started, in order, and which still run.
+
+It decides when a cell is over: once everything the cell launched has finished.
+It knows no JAX: outputs are anything with `is_ready`, `is_deleted` and `block_until_ready`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
+from types import FrameType
+from typing import Protocol, cast
+
+from mhnb.core.guard import communicates
+from mhnb.core.protocol import LaunchRow
+
+__all__ = ["LaunchRecorder", "Launched"]
+
+_PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
+"""Between two looks at what still runs; then `_LONG_PAUSE_S`. Short ones first: most launches end within 1 ms."""
+_LONG_PAUSE_S = 2e-3
+_SWEEP_AT = 64
+
+
+class _Output(Protocol):
+    """What is needed of a `jax.Array`."""
+
+    def is_ready(self) -> bool: ...
+    def is_deleted(self) -> bool: ...
+    def block_until_ready(self) -> object: ...
+
+
+class Launched:
+    """One launch between its dispatch and its end. `outputs` is None while the dispatch itself is under way."""
+
+    __slots__ = ("failure", "lost", "number", "outputs", "row")
+
+    def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None) -> None:
+        self.row = row
+        self.number = number
+        """How many launches that communicate were made in this cell when it was noted."""
+        self.outputs = outputs
+        self.lost = False
+        """An interrupt came between dispatch and record: whether it runs cannot be known any more."""
+        self.failure: Exception | None = None
+
+    def end_dispatch(self, outputs: Sequence[object]) -> None:
+        """Take what the dispatch gave: the arrays to wait for."""
+        self.outputs = outputs
+
+    def break_dispatch(self, error: BaseException) -> None:
+        """Take note that the dispatch raised: after the program had run (`jax_debug_nans`), or by an interrupt."""
+        if self.outputs is None:
+            self.lost = not isinstance(error, Exception)
+            self.outputs = ()
+
+    def is_over(self) -> bool:
+        """Whether nothing of it runs any more, as far as can be known. Notes the failure of a failed one."""
+        if self.outputs is None:
+            return False
+        output = self._last_alive()
+        if output is None:
+            return True
+        if not output.is_ready():
+            return False
+        try:
+            output.block_until_ready()
+        except Exception as error:  # noqa: BLE001 - whatever the program failed with; `wait` raises it
+            self.failure = error
+        return True
+
+    def _last_alive(self) -> _Output | None:
+        # The last output is looked at first: a training step returns its loss there, while the first ones, the
+        # parameters, are donated to the next step, and what was donated cannot be asked.
+        for output in reversed(self.outputs or ()):
+            array = cast(_Output, output)
+            if not array.is_deleted():
+                return array
+        return None
+
+
+class LaunchRecorder:
+    """What this rank launched in the current cell. `note` may be called from any thread, the rest from the cell's.
+
+    Launches made between two cells belong to the next one.
+    """
+
+    def __init__(self, is_cell_file: Callable[[str], bool] = bool, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.is_cell_file = is_cell_file
+        """Whether a code object's file name is the running cell's."""
+        self.finish_effects: Callable[[], None] | None = None
+        """Waits for prints and callbacks from inside compiled programs; set by whoever installs the hooks."""
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._rows: list[LaunchRow] = []
+        self._running: deque[Launched] = deque()
+        self._sweep_at = _SWEEP_AT
+        self._number = 0
+        self._failure: Exception | None = None
+        self._broken: list[int] = []
+        self._failed_in_callback: list[int] = []
+        self._is_cell: dict[str, bool] = {}
+
+    def begin_cell(self) -> None:
+        """Forget which files were the last cell's."""
+        self._is_cell.clear()
+
+    def find_line(self) -> int | None:
+        """The line of the innermost frame of the caller's stack that belongs to the running cell."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            ours = self._is_cell.get(name)
+            if ours is None:
+                ours = self._is_cell[name] = self.is_cell_file(name)
+            if ours:
+                return frame.f_lineno
+            frame = frame.f_back
+        return None
+
+    def note(
+        self,
+        fingerprint: str,
+        name: str,
+        participants: tuple[int, ...],
+        line: int | None,
+        outputs: Sequence[object] | None,
+    ) -> Launched:
+        """Record a launch.
+
+        Args:
+            outputs: None when the dispatch is about to be made: then call `end_dispatch` of what is returned.
+        """
+        with self._lock:
+            self._sweep()
+            self._number += communicates(fingerprint)
+            launched = Launched(self._count(fingerprint, name, participants, line), self._number, outputs)
+            self._running.append(launched)
+        return launched
+
+    def withdraw(self, launched: Launched) -> None:
+        """Take a launch back that was noted and then refused before anything ran."""
+        with self._lock:
+            self._running.remove(launched)
+            launched.row[4] -= 1
+            if launched.row[4] == 0:
+                self._rows = [row for row in self._rows if row is not launched.row]
+
+    def wait(self, limit_s: float | None = None) -> None:
+        """Wait until everything that was launched has finished. An interrupt ends the wait at once.
+
+        To be called however the cell's code ended: what it launched before it raised is still under way.
+
+        Args:
+            limit_s: give up after about so long, and leave what still runs to `end_cell`; None waits for ever.
+                Meant for a cell that was interrupted: most launches are about to end anyway.
+
+        Raises:
+            Exception: what the first launch that failed failed with.
+        """
+        if self._running and not self._outwait(limit_s):
+            return
+        if self.finish_effects is not None:
+            self.finish_effects()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def end_cell(self) -> tuple[list[LaunchRow], int]:
+        """Hand out the rows, and the number of launches that were abandoned, and begin anew.
+
+        Abandoned is a launch that communicates and has not finished, or has failed, so that a peer may still wait
+        for it. One that failed in a callback of the user's, and was this rank's last, is not counted: if a peer
+        waits for the rest of it, that peer says so itself.
+        """
+        with self._lock:
+            self._sweep(every=True)
+            unfinished = [launched for launched in self._running if communicates(launched.row[0])]
+            excused = [number for number in self._failed_in_callback if number == self._number]
+            abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
+            rows, self._rows = self._rows, []
+            self._running.clear()
+            self._number, self._failure, self._broken, self._failed_in_callback = 0, None, [], []
+        return rows, abandoned
+
+    def _count(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> LaunchRow:
+        rows = self._rows
+        if rows:
+            last = rows[-1]
+            if last[0] == fingerprint and last[3] == line and last[1] == name and last[2] == participants:
+                last[4] += 1
+                return last
+        # A tuple is written to JSON as a list is, and shared by every row of a program.
+        row: LaunchRow = [fingerprint, name, participants, line, 1]
+        rows.append(row)
+        return row
+
+    def _outwait(self, limit_s: float | None) -> bool:
+        """Look again and again until nothing runs; give up, with False, once the pauses add up to the limit."""
+        pauses_s, waited_s = chain(_PAUSES_S, repeat(_LONG_PAUSE_S)), 0.0
+        while True:
+            with self._lock:
+                self._sweep(every=True)
+            if not self._running:
+                return True
+            if limit_s is not None and waited_s >= limit_s:
+                return False
+            self._sleep(pause_s := next(pauses_s))
+            waited_s += pause_s
+
+    def _sweep(self, *, every: bool = False) -> None:
+        # Outputs are let go as soon as they are ready, or a long loop would keep all of its arrays.
+        # Launches end about in order, so a look at the oldest is enough until many have gathered.
+        running = self._running
+        while running and self._is_over(running[0]):
+            running.popleft()
+        if running and (every or len(running) > self._sweep_at):
+            self._running = deque(launched for launched in running if not self._is_over(launched))
+            self._sweep_at = max(_SWEEP_AT, 2 * len(self._running))
+
+    def _is_over(self, launched: Launched) -> bool:
+        if not launched.is_over():
+            return False
+        failure = launched.failure
+        if failure is not None and self._failure is None:
+            self._failure = failure
+        if (failure is not None or launched.lost) and communicates(launched.row[0]):
+            (self._failed_in_callback if "allback" in str(failure) else self._broken).append(launched.number)
+        return True

@@ -1,0 +1,96 @@
+"""The life of a rank: connect, bring up JAX, become an engine, serve cells until killed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+from mhnb.core.hostspec import HostSpec, parse_hostspec
+from mhnb.core.protocol import PhaseReached, StartFailed
+from mhnb.rank.bootstrap import Bootstrap
+from mhnb.rank.channel import Channel
+from mhnb.values import Phase
+
+__all__ = ["main", "run_rank"]
+
+_OWNER_LOOK_S = 1.0
+
+
+class _Progress:
+    """Tells the notebook how far this rank has come, and remembers it for the case that the next step fails."""
+
+    def __init__(self, channel: Channel, rank: int) -> None:
+        self._channel, self._rank = channel, rank
+        self.phase: Phase = "spawned"
+
+    def __call__(self, phase: Phase, **facts: Any) -> None:
+        self.phase = phase
+        self._channel.send(PhaseReached(self._rank, phase, facts))
+
+
+def run_rank(spec: HostSpec) -> None:
+    """Be the one rank that the spec names. Returns only when the rank failed to start."""
+    from mhnb.rank.engine import serve
+
+    (rank,) = spec.ranks
+    channel = Channel(spec.link_url, bytes.fromhex(spec.key), f"r{rank}")
+    progress = _Progress(channel, rank)
+    progress("connected", pid=os.getpid(), hostname=socket.gethostname(), versions=_versions())
+    _watch_owner()
+    try:
+        bootstrap = Bootstrap(spec, rank, progress)
+        bootstrap.run()
+        serve(spec, rank, channel, bootstrap)
+    except Exception as error:
+        # The edge of the process: what stops a start is told, whatever it is.
+        text = traceback.format_exc()
+        channel.send(StartFailed(rank, progress.phase, type(error).__name__, str(error), text))
+        channel.close()
+        print(text, file=sys.stderr, flush=True)
+        raise SystemExit(1) from error
+
+
+def _versions() -> dict[str, str]:
+    names = ("jax", "jaxlib", "mhnb", "numpy")
+    found = {name: _version(name) for name in names}
+    return {"python": platform.python_version(), **{name: v for name, v in found.items() if v}}
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _watch_owner() -> None:
+    """End with the supervisor where the kernel does not do it for us (macOS)."""
+    if platform.system() == "Linux":
+        return
+    parent = os.getppid()
+
+    def look() -> None:
+        pause = threading.Event()
+        while os.getppid() == parent:
+            pause.wait(_OWNER_LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=look, daemon=True, name="mhnb-owner").start()
+
+
+def main() -> None:
+    """Run a rank in a process started afresh: the spec comes on standard input."""
+    spec = parse_hostspec(sys.stdin.readline())
+    Path(spec.run_dir).mkdir(parents=True, exist_ok=True)
+    run_rank(spec)
+
+
+if __name__ == "__main__":
+    main()

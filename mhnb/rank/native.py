@@ -1,0 +1,96 @@
+"""Output that bypasses Python: what C code and subprocesses write to file descriptors 1 and 2.
+
+The descriptors point to files, so that a crash loses nothing; here the files are read on. It does not know about cells.
+"""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+import functools
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["NativeFile", "flush_c_stdout", "line_buffer_c_stdout", "watch_subprocesses"]
+
+_READ_NBYTES = 1 << 20
+_IOLBF = 1
+
+
+class NativeFile:
+    """The file behind a descriptor, read on from where the last look ended."""
+
+    def __init__(self, path: Path) -> None:
+        path.touch(mode=0o600)
+        self._fd = os.open(path, os.O_RDONLY)
+        self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def read_new(self) -> str:
+        """Return what was written since the last call."""
+        size = os.fstat(self._fd).st_size
+        if size <= self._offset:
+            return ""
+        parts = []
+        while self._offset < size and (data := os.pread(self._fd, _READ_NBYTES, self._offset)):
+            self._offset += len(data)
+            parts.append(self._decoder.decode(data))
+        return "".join(parts)
+
+    def close(self) -> None:
+        """Let the file go."""
+        os.close(self._fd)
+
+
+@functools.cache
+def _c_stdout() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
+    """The C library and its `stdout`, which macOS calls `__stdoutp`."""
+    library = ctypes.CDLL(None)
+    for name in ("stdout", "__stdoutp"):
+        try:
+            return library, ctypes.c_void_p.in_dll(library, name)
+        except ValueError:
+            continue
+    return None
+
+
+def line_buffer_c_stdout() -> None:
+    """Make C code's prints leave the process line by line, as on a terminal; in a file they would wait for 4 KiB."""
+    if (found := _c_stdout()) is not None:
+        library, stdout = found
+        library.setvbuf(stdout, None, _IOLBF, ctypes.c_size_t(0))
+
+
+def flush_c_stdout() -> None:
+    """Write out an unfinished line of C's stdout.
+
+    Only that stream: flushing all of them would wait for a thread that reads from one.
+    """
+    if (found := _c_stdout()) is not None:
+        found[0].fflush(found[1])
+
+
+def watch_subprocesses(seen: Callable[[], None]) -> Callable[[], None]:
+    """Call `seen` before each subprocess is started through Python's own doors; return what undoes it."""
+    init, system = subprocess.Popen.__init__, os.system
+
+    @functools.wraps(init)
+    def popen(self: Any, *args: Any, **kwargs: Any) -> None:
+        seen()
+        init(self, *args, **kwargs)
+
+    @functools.wraps(system)
+    def run(command: Any) -> int:
+        seen()
+        return system(command)
+
+    def undo() -> None:
+        subprocess.Popen.__init__ = init  # type: ignore[method-assign]
+        os.system = system
+
+    subprocess.Popen.__init__ = popen  # type: ignore[method-assign]
+    os.system = run
+    return undo

@@ -1,0 +1,49 @@
+"""Where a rank keeps what it says: one log for people, and the files its C-level output goes to."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["RankPaths"]
+
+_TAIL_NBYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RankPaths:
+    """The files of one rank in the cluster's run directory."""
+
+    run_dir: Path
+    rank: int
+
+    @property
+    def log(self) -> Path:
+        """Everything the rank said, for people."""
+        return self.run_dir / "log" / f"rank{self.rank}.log"
+
+    @property
+    def native(self) -> tuple[Path, Path]:
+        """What file descriptors 1 and 2 of the rank write to: C code, subprocesses, an abort's last words."""
+        log_dir = self.run_dir / "log"
+        return log_dir / f"rank{self.rank}.native.out", log_dir / f"rank{self.rank}.native.err"
+
+    def gather_last_words(self, count: int) -> list[str]:
+        """Return the last lines of a rank that died, and append its native output to the log, where nobody else will."""
+        native = [line for path in self.native for line in _tail(path)]
+        said = _tail(self.log)
+        fresh = [line for line in native if line not in said]
+        if fresh:
+            with self.log.open("a", encoding="utf-8", errors="replace") as log:
+                log.write("\n--- native output at the end ---\n" + "\n".join(fresh) + "\n")
+        return [*said, *fresh][-count:]
+
+
+def _tail(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_NBYTES))
+        text = file.read().decode("utf-8", "replace")
+    return [line for line in text.splitlines() if line.strip()]

@@ -1,0 +1,238 @@
+"""Run cells on a rank, one at a time and in the order of their numbers, and answer each with exactly one message.
+
+Decides which cell may run, what an interrupt hits, and when what is said is sent. What a cell means is the shell's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+from IPython.core.interactiveshell import ExecutionResult
+
+from mhnb.core.protocol import CellEnded, CellRefused, LaunchRow, Message, OutputProduced, RunCell, SkipCell
+from mhnb.rank.capture import Capture
+from mhnb.rank.shell import PreparedCell, RankShell
+from mhnb.values import Outcome
+
+__all__ = ["CellRunner", "Launches"]
+
+_LIVE_AFTER_S = 0.15
+"""A cell that lasts longer shows its output while it runs."""
+_LIVE_S = 0.05
+_IDLE_S = 0.3
+
+
+class Launches(Protocol):
+    """The record of what a cell launched."""
+
+    is_cell_file: Callable[[str], bool]
+
+    def begin_cell(self) -> None:
+        """From now on launches belong to a new cell."""
+
+    def wait(self) -> None:
+        """Wait until what was launched has finished; raise what a launch failed with."""
+
+    def end_cell(self) -> tuple[list[LaunchRow], int]:
+        """Return the rows, and how many launches were abandoned."""
+
+
+@dataclass(eq=False)
+class CellRunner:
+    """Runs the cells of one rank on the main thread."""
+
+    shell: RankShell
+    capture: Capture
+    launches: Launches
+    _: KW_ONLY
+    rank: int
+    generation: int
+    send: Callable[[Message], None]
+    """Called from the main thread and from the service thread, never from both at once."""
+    clock: Callable[[], float]
+    """Seconds, of any origin."""
+
+    def __post_init__(self) -> None:
+        self._next_seq = 1
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        """Held while something is taken from the capture and sent, so that a cell's end is its last message."""
+        self._running: RunCell | None = None
+        self._began_s = 0.0
+        self._task: asyncio.Task[Any] | None = None
+        self._interrupt_early = False
+        """An interrupt came after the cell was begun and before its code ran."""
+        self._sigint_taken = False
+        """Whether a library or a cell has taken SIGINT, as far as the service thread has seen."""
+        self.shell.attach(self.capture, self.clock)
+        self.launches.is_cell_file = self.shell.is_cell_file
+        self._stop = threading.Event()
+        self._service = threading.Thread(target=self._serve, name="mhnb-output", daemon=True)
+        signal.signal(signal.SIGINT, self._on_sigint)
+        self._service.start()
+
+    def close(self) -> None:
+        """End the service thread and send what is left; for tests and an orderly end."""
+        self._stop.set()
+        self._service.join()
+        self._tell_late()
+
+    # -- messages
+
+    def handle(self, message: RunCell | SkipCell) -> None:
+        """Run or count a cell. Returns when it has ended, or when it awaits on the event loop."""
+        if reason := self._objection(message):
+            self.send(CellRefused(self.rank, message.seq, reason))
+            return
+        self._next_seq += 1
+        if isinstance(message, RunCell):
+            self._run(message)
+        else:
+            self.send(CellEnded(self.rank, message.seq, "skipped", [], [], abandoned=0, wall_s=0.0))
+
+    def _objection(self, message: RunCell | SkipCell) -> str:
+        if message.generation != self.generation:
+            return f"cell {message.seq} is of generation {message.generation}; this rank is of {self.generation}"
+        if self._running is not None:
+            return f"cell {message.seq} came while cell {self._running.seq} still runs; one cell at a time"
+        if message.seq != self._next_seq:
+            return f"cell {message.seq} is out of order; the next on this rank is cell {self._next_seq}"
+        return ""
+
+    def _run(self, message: RunCell) -> None:
+        if self._sigint_taken:
+            signal.signal(signal.SIGINT, self._on_sigint)
+            self._sigint_taken = False
+        self._began_s = self.clock()
+        self.capture.begin(message.seq)
+        self.launches.begin_cell()
+        self._interrupt_early = False
+        self._running = message
+        cell = self.shell.prepare(message.seq, message.source)
+        if cell.awaits:
+            self._task = asyncio.get_running_loop().create_task(self._user_code_async(cell))
+            self._task.add_done_callback(self._end_task)
+            return
+        try:
+            result: ExecutionResult | BaseException = self._user_code(cell)
+        except BaseException as error:  # noqa: BLE001 - whatever ends the user's code is the cell's error, not the rank's
+            result = error
+        self._end(result)
+
+    # -- the user's code: the only functions that an interrupt may come out of
+
+    def _user_code(self, cell: PreparedCell) -> ExecutionResult:
+        if self._interrupt_early:
+            raise KeyboardInterrupt
+        result = self.shell.run_prepared(cell)
+        self.launches.wait()
+        return result
+
+    async def _user_code_async(self, cell: PreparedCell) -> ExecutionResult | BaseException:
+        try:
+            if self._interrupt_early:
+                raise KeyboardInterrupt
+            result = await self.shell.run_prepared_async(cell)
+            self.launches.wait()
+        except (KeyboardInterrupt, SystemExit) as error:
+            # The event loop would let these two out of itself.
+            return error
+        return result
+
+    # -- the end of a cell
+
+    def _end_task(self, task: asyncio.Task[Any]) -> None:
+        self._task = None
+        try:
+            result = task.result()
+        except BaseException as error:  # noqa: BLE001 - as in `_run`
+            result = error
+        self._end(result)
+
+    def _end(self, result: ExecutionResult | BaseException) -> None:
+        """Answer. From here on an interrupt changes nothing."""
+        if os.getpid() != self._pid:
+            # The cell forked, and its child came back from the cell: it must not answer for the rank.
+            os._exit(0)
+        error = result if isinstance(result, BaseException) else result.error_before_exec or result.error_in_exec
+        outcome: Outcome = "ok" if error is None else self._name_outcome(error)
+        if error is not None:
+            self.shell.see_to_error(error)
+        rows, abandoned = self.launches.end_cell()
+        assert self._running is not None
+        seq = self._running.seq
+        with self._lock:
+            events = self.capture.end()
+            self._running = None
+            wall_s = self.clock() - self._began_s
+            self.send(CellEnded(self.rank, seq, outcome, events, rows, abandoned=abandoned, wall_s=wall_s))
+
+    def _name_outcome(self, error: BaseException) -> Outcome:
+        stopped = isinstance(error, KeyboardInterrupt)
+        cancelled = isinstance(error, asyncio.CancelledError) and self.shell.interrupted
+        return "interrupted" if stopped or cancelled else "error"
+
+    # -- interrupts
+
+    def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
+        """Interrupt the user's code: at once where it is what was interrupted, else by cancelling the cell that awaits.
+
+        Anything else on the main thread is ours, between or at the end of cells, and goes on undisturbed.
+        """
+        del signum
+        if self._running is None or os.getpid() != self._pid:
+            return
+        if _is_within(frame, _USER_CODE):
+            self.shell.interrupted = True
+            raise KeyboardInterrupt
+        if self._task is not None:
+            self.shell.interrupted = True
+            self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+        else:
+            self._interrupt_early = True
+
+    # -- output while a cell runs, and after
+
+    def _serve(self) -> None:
+        """Look at the output from time to time. Nobody wakes this thread: a short cell never meets it."""
+        pause_s = _LIVE_S
+        while not self._stop.wait(pause_s):
+            self._tell_live()
+            self._tell_late()
+            # To ask costs more than a cell may; only the main thread may take it back.
+            self._sigint_taken = signal.getsignal(signal.SIGINT) != self._on_sigint
+            pause_s = _LIVE_S if self._running is not None else _IDLE_S
+
+    def _tell_live(self) -> None:
+        with self._lock:
+            running = self._running
+            if running is None or self.clock() - self._began_s < _LIVE_AFTER_S:
+                return
+            self.capture.poll()
+            if events := self.capture.take():
+                self.send(OutputProduced(self.rank, running.seq, events))
+
+    def _tell_late(self) -> None:
+        with self._lock:
+            if self._running is None:
+                self.capture.poll()
+            for seq, events in self.capture.take_late().items():
+                self.send(OutputProduced(self.rank, seq, events))
+
+
+_USER_CODE = frozenset({CellRunner._user_code.__code__, CellRunner._user_code_async.__code__})
+
+
+def _is_within(frame: FrameType | None, codes: frozenset[Any]) -> bool:
+    while frame is not None:
+        if frame.f_code in codes:
+            return True
+        frame = frame.f_back
+    return False

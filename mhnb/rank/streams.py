@@ -1,0 +1,89 @@
+"""`sys.stdout` and `sys.stderr` of a rank: text streams that hand what is written to the capture, a line at a time.
+
+The text side is Python's own, in C: printing a line costs one call into Python, not one for each of its pieces.
+A forked child of a cell has no capture: its streams write to the file descriptors, like any process's.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["RankStream"]
+
+
+class _BinarySide(io.BufferedIOBase):
+    """`sys.stdout.buffer`: bytes on their way to the capture."""
+
+    def __init__(self, take: Callable[[bytes, str], None], fd: int, name: str) -> None:
+        self._take, self._fd, self.name = take, fd, name
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self.forked = False
+
+    def write(self, data: Any, /) -> int:
+        """Write bytes; they are shown as UTF-8."""
+        if data.__class__ is not bytes:
+            data = bytes(data)
+        if self.forked:
+            self._write_through(data)
+        else:
+            self._take(data, self._decode(data))
+        return len(data)
+
+    def _write_through(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def flush(self) -> None:
+        """Nothing waits here."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that C code and subprocesses use for this stream."""
+        return self._fd
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def close(self) -> None:
+        """Stay open."""
+
+
+class RankStream(io.TextIOWrapper):
+    """A text stream as programs expect one: a descriptor number, an encoding, a binary side; never a terminal.
+
+    Args:
+        take: called with each finished line, or whatever was flushed, as bytes and as text.
+        unbuffered: hand on every piece at once, as for stderr, so that the two streams keep their order.
+    """
+
+    def __init__(self, name: str, fd: int, take: Callable[[bytes, str], None], *, unbuffered: bool) -> None:
+        self._side = _BinarySide(take, fd, f"<{name}>")
+        super().__init__(
+            self._side,
+            encoding="utf-8",
+            errors="backslashreplace",
+            newline="",
+            line_buffering=not unbuffered,
+            write_through=unbuffered,
+        )
+
+    @property
+    def mode(self) -> str:
+        """The mode that a program sees."""
+        return "w"
+
+    def become_child(self) -> None:
+        """Write straight to the descriptor from now on."""
+        self._side.forked = True
+
+    def isatty(self) -> bool:
+        """Return False."""
+        return False
+
+    def close(self) -> None:
+        """Stay open: the stream belongs to the rank, not to a cell."""
+        self.flush()
