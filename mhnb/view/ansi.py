@@ -1,0 +1,152 @@
+r"""Terminal colours as HTML.
+
+What `\r` and `\b` overwrite is settled before, in `core`.
+Colours become JupyterLab's own classes (`ansi-red-fg`), so that each theme paints them.
+Written here because what exists costs a second or more to import (nbconvert, prompt_toolkit) or has no such classes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TypeAlias
+
+__all__ = ["ansi_to_html", "strip_ansi"]
+
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*(?:[@-~]|$)|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~]|$)")
+_NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+
+_Color: TypeAlias = int | tuple[int, int, int] | None
+"""0-7 normal, 8-15 intense, or red, green and blue."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pen:
+    """How the next character is drawn."""
+
+    fg: _Color = None
+    bg: _Color = None
+    bold: bool = False
+    dim: bool = False
+    italic: bool = False
+    underline: bool = False
+    inverse: bool = False
+
+
+_PLAIN = _Pen()
+_SWITCHES: dict[int, dict[str, bool]] = {
+    1: {"bold": True}, 2: {"dim": True}, 3: {"italic": True}, 4: {"underline": True}, 7: {"inverse": True},
+    22: {"bold": False, "dim": False}, 23: {"italic": False}, 24: {"underline": False}, 27: {"inverse": False},
+}  # fmt: skip
+
+
+def strip_ansi(text: str) -> str:
+    r"""Remove every escape sequence.
+
+    >>> strip_ansi("\x1b[31mred\x1b[0m")
+    'red'
+    """
+    return _ESCAPE.sub("", text) if "\x1b" in text else text
+
+
+def ansi_to_html(text: str) -> str:
+    r"""Escape text for HTML and turn its colours into spans.
+
+    >>> ansi_to_html("a < \x1b[31mb\x1b[0m")
+    'a &lt; <span class="ansi-red-fg">b</span>'
+    """
+    if "\x1b" not in text:
+        return escape(text, quote=False)
+    pen, start, parts = _PLAIN, 0, []
+    for match in _ESCAPE.finditer(text):
+        parts.append(_span(pen, text[start : match.start()]))
+        start = match.end()
+        if match[0].startswith("\x1b[") and match[0].endswith("m"):
+            pen = _apply(pen, match[0][2:-1])
+    parts.append(_span(pen, text[start:]))
+    return "".join(parts)
+
+
+def _apply(pen: _Pen, parameters: str) -> _Pen:
+    codes = [int(code) if code.isdecimal() else 0 for code in parameters.replace(":", ";").split(";")]
+    while codes:
+        code = codes.pop(0)
+        if code in (38, 48):
+            color, codes = _extended(codes)
+            pen = replace(pen, fg=color) if code == 38 else replace(pen, bg=color)
+        else:
+            pen = _apply_one(pen, code)
+    return pen
+
+
+def _apply_one(pen: _Pen, code: int) -> _Pen:
+    if code == 0:
+        return _PLAIN
+    if code in _SWITCHES:
+        return replace(pen, **_SWITCHES[code])
+    tens, ones = divmod(code, 10)
+    if tens in (3, 9) and (ones < 8 or code == 39):
+        return replace(pen, fg=None if ones == 9 else ones + (8 if tens == 9 else 0))
+    if tens in (4, 10) and (ones < 8 or code == 49):
+        return replace(pen, bg=None if ones == 9 else ones + (8 if tens == 10 else 0))
+    return pen
+
+
+def _extended(codes: list[int]) -> tuple[_Color, list[int]]:
+    """Read the rest of `38;5;N` or `38;2;R;G;B`."""
+    if codes[:1] == [5] and len(codes) >= 2:
+        return _palette(codes[1]), codes[2:]
+    if codes[:1] == [2] and len(codes) >= 4:
+        red, green, blue = (min(255, value) for value in codes[1:4])
+        return (red, green, blue), codes[4:]
+    return None, []
+
+
+def _palette(index: int) -> _Color:
+    """The 256 colours of xterm: 16 named ones, a 6x6x6 cube, 24 greys."""
+    if index < 16:
+        return index
+    if index >= 232:
+        grey = min(255, (index - 232) * 10 + 8)
+        return grey, grey, grey
+    red, green, blue = (index - 16) // 36, (index - 16) // 6 % 6, (index - 16) % 6
+    return _level(red), _level(green), _level(blue)
+
+
+def _level(step: int) -> int:
+    return 55 + 40 * step if step else 0
+
+
+def _span(pen: _Pen, text: str) -> str:
+    if not text or pen == _PLAIN:
+        return escape(text, quote=False)
+    classes, styles = _looks(pen)
+    named = f' class="{" ".join(classes)}"' if classes else ""
+    styled = f' style="{";".join(styles)}"' if styles else ""
+    return f"<span{named}{styled}>{escape(text, quote=False)}</span>"
+
+
+def _looks(pen: _Pen) -> tuple[list[str], list[str]]:
+    fg, bg = (pen.bg, pen.fg) if pen.inverse else (pen.fg, pen.bg)
+    if pen.bold and isinstance(fg, int) and fg < 8:
+        fg += 8  # as JupyterLab does
+    classes, styles = [], []
+    for color, side, style in ((fg, "fg", "color"), (bg, "bg", "background-color")):
+        if isinstance(color, int):
+            classes.append(f"ansi-{_NAMES[color % 8]}{'-intense' if color >= 8 else ''}-{side}")
+        elif color is not None:
+            styles.append(f"{style}:rgb({color[0]},{color[1]},{color[2]})")
+        elif pen.inverse:
+            classes.append(f"ansi-default-inverse-{side}")
+    styles += [style for on, style in _inline(pen) if on]
+    return classes, styles
+
+
+def _inline(pen: _Pen) -> tuple[tuple[bool, str], ...]:
+    return (
+        (pen.bold, "font-weight:bold"),
+        (pen.dim, "opacity:.7"),
+        (pen.italic, "font-style:italic"),
+        (pen.underline, "text-decoration:underline"),
+    )

@@ -1,0 +1,82 @@
+"""Shows what is no cell: a start while it goes on, the status, the variables.
+
+Decides how it appears and that a start leaves one display, its summary. The values come from the caller.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Self
+
+from mhnb.view.mime import pre
+from mhnb.view.screen import Screen, detect_screen
+from mhnb.view.start import (
+    StartSnapshot,
+    StartSummary,
+    format_start_html,
+    format_start_text,
+    format_summary_html,
+    format_summary_text,
+)
+from mhnb.view.tables import Status, VarRow, format_status_html, format_status_text, format_vars_html, format_vars_text
+
+__all__ = ["StartBoard", "show_status", "show_vars"]
+
+
+class StartBoard:
+    """One display that follows a start and becomes its summary; in a terminal the summary alone.
+
+    As a context it leaves, when the start fails, how far each rank had come.
+    """
+
+    def __init__(self, screen: Screen | None = None, *, uid: str | None = None) -> None:
+        self._screen = screen or detect_screen()
+        self._uid = uid or _new_uid()
+        self._shown = False
+        self._last: StartSnapshot | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._last is not None and self._shown:
+            self._fail(self._last)
+
+    def update(self, snapshot: StartSnapshot) -> None:
+        """Show how far the ranks are, at most ten times a second."""
+        self._last = snapshot
+        if self._screen.rich:
+            self._show({"text/html": format_start_html(snapshot), "text/plain": format_start_text(snapshot)})
+
+    def finish(self, summary: StartSummary) -> None:
+        """Show what has started."""
+        self._show({"text/html": format_summary_html(summary), "text/plain": format_summary_text(summary)})
+
+    def _fail(self, snapshot: StartSnapshot) -> None:
+        """Leave the last phases without a bar that no longer moves; the error says why."""
+        text = format_start_text(snapshot)
+        self._show({"text/html": pre(text), "text/plain": text})
+
+    def _show(self, data: dict[str, str]) -> None:
+        if self._shown:
+            self._screen.replace(data, self._uid)
+        else:
+            self._shown = True
+            self._screen.show(data, self._uid)
+
+
+def show_status(status: Status, screen: Screen | None = None) -> None:
+    """Show the cluster's status."""
+    data = {"text/html": format_status_html(status), "text/plain": format_status_text(status)}
+    (screen or detect_screen()).show(data, _new_uid())
+
+
+def show_vars(rows: Sequence[VarRow], screen: Screen | None = None) -> None:
+    """Show what the ranks hold."""
+    data = {"text/html": format_vars_html(rows), "text/plain": format_vars_text(rows)}
+    (screen or detect_screen()).show(data, _new_uid())
+
+
+def _new_uid() -> str:
+    return f"mhnb-{secrets.token_hex(6)}"

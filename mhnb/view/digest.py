@@ -1,0 +1,203 @@
+"""What a cell's result says, put in the order in which a person should read it.
+
+Decides who is the odd one out, which failure comes first and which ranks share a block;
+HTML and text both draw from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from mhnb.core.results import CellResult, RankResult, group_by_outputs
+from mhnb.values import Output, RankError
+from mhnb.view.ansi import strip_ansi
+from mhnb.view.words import format_nbytes, format_rank_label, format_seconds
+
+__all__ = ["Block", "Digest", "Failure", "clip_outputs", "digest", "heading", "missing_note", "without_errors"]
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Ranks that said the same."""
+
+    ranks: tuple[int, ...]
+    outputs: tuple[Output, ...]
+    omitted_nbytes: int = 0
+    """Bytes that the notebook never got; only the log file has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Ranks that failed in the same way."""
+
+    ranks: tuple[int, ...]
+    word: str
+    """The exception's name, or the outcome where there is none: died, killed, interrupted, refused."""
+    error: RankError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A cell's result in reading order."""
+
+    heading: str
+    """As `ranks 0-3 · 0.21 s`."""
+    verdict: str
+    """As `rank 2 differs`; empty when all agree."""
+    blocks: tuple[Block, ...]
+    """The odd ones out first, the majority last; by rank where there is no majority. Empty when all were silent."""
+    odd: frozenset[int]
+    """Ranks outside the majority; empty where there is none."""
+    failures: tuple[Failure, ...]
+    """The first to fail on top."""
+    failure_heading: str
+    """As `ValueError on rank 2 · ranks 0-1,3 finished`; empty when nothing failed."""
+    notes: tuple[str, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not (self.blocks or self.failures or self.notes)
+
+
+def digest(result: CellResult) -> Digest:
+    """Put a result in reading order."""
+    failures = _failures(result)
+    blocks = _blocks(result)
+    spoke = any(block.outputs or block.omitted_nbytes for block in blocks)
+    odd = {rank for block in blocks[:-1] for rank in block.ranks} if _has_majority(blocks) else set()
+    return Digest(
+        heading=heading(result),
+        verdict=_verdict(blocks, sorted(odd)) if spoke else "",
+        blocks=blocks if spoke else (),
+        odd=frozenset(odd),
+        failures=failures,
+        failure_heading=_failure_heading(result, failures),
+        notes=result.notes,
+    )
+
+
+def heading(result: CellResult) -> str:
+    """Say who runs the cell, and for how long; while it runs also for whom it waits."""
+    label = format_rank_label([r.rank for r in result.ranks])
+    if len(result.ranks) < result.process_count:
+        label += f" of {result.process_count}"
+    if result.done:
+        return f"{label} · {format_seconds(result.wall_s)}"
+    busy = [r.rank for r in result.ranks if r.outcome == "running"]
+    who = "" if len(busy) in (0, len(result.ranks)) else f" · waiting for {format_rank_label(busy)}"
+    return f"{label} · running {format_seconds(result.wall_s)}{who}"
+
+
+def _blocks(result: CellResult) -> tuple[Block, ...]:
+    if not any(r.outputs or r.omitted_nbytes for r in result.ranks):
+        return ()  # most cells say nothing, and are to cost nothing
+    groups = group_by_outputs(without_errors(r) for r in result.ranks)
+    omitted = {r.rank: r.omitted_nbytes for r in result.ranks}
+    blocks = tuple(Block(g.ranks, g.outputs, omitted[g.ranks[0]]) for g in groups)
+    if _has_majority(blocks):
+        return tuple(sorted(blocks, key=lambda b: (len(b.ranks), b.ranks[0])))
+    return tuple(sorted(blocks, key=lambda b: b.ranks[0]))
+
+
+def without_errors(result: RankResult) -> RankResult:
+    """An error has its own place above; it must not make equal outputs differ."""
+    if all(output["output_type"] != "error" for output in result.outputs):
+        return result
+    return replace(result, outputs=tuple(o for o in result.outputs if o["output_type"] != "error"))
+
+
+def _has_majority(blocks: Sequence[Block]) -> bool:
+    sizes = [len(block.ranks) for block in blocks]
+    return len(blocks) > 1 and 2 * max(sizes) > sum(sizes)
+
+
+def _verdict(blocks: Sequence[Block], odd: Sequence[int]) -> str:
+    if not odd:
+        spoke = [block for block in blocks if block.outputs]
+        if len(blocks) == 2 and len(spoke) == 1:
+            return f"only {format_rank_label(spoke[0].ranks)} said something"
+        return f"{len(blocks)} different outputs" if len(blocks) > 1 else ""
+    label = format_rank_label(odd)
+    if not blocks[-1].outputs:
+        return f"only {label} said something"
+    return f"{label} differs" if len(odd) == 1 else f"{label} differ"
+
+
+def _failures(result: CellResult) -> tuple[Failure, ...]:
+    alike: dict[tuple[object, ...], list[RankResult]] = {}
+    for failed in result.failed:
+        alike.setdefault(_failure_key(failed), []).append(failed)
+    return tuple(Failure(tuple(sorted(r.rank for r in same)), _word(same[0]), same[0].error) for same in alike.values())
+
+
+def _word(failed: RankResult) -> str:
+    return failed.error.ename if failed.error else failed.outcome
+
+
+def _failure_key(failed: RankResult) -> tuple[object, ...]:
+    error = failed.error
+    if error is None:
+        return (failed.outcome,)
+    trace = "\n".join(error.traceback)
+    return (failed.outcome, error.ename, *(_ADDRESS.sub(" at 0x", strip_ansi(t)) for t in (error.evalue, trace)))
+
+
+def _failure_heading(result: CellResult, failures: Iterable[Failure]) -> str:
+    by_word: dict[str, list[int]] = {}
+    for failure in failures:
+        by_word.setdefault(failure.word, []).extend(failure.ranks)
+    if not by_word:
+        return ""
+    parts = [f"{word} on {format_rank_label(ranks)}" for word, ranks in by_word.items()]
+    for outcome, verb in (("ok", "finished"), ("running", "still running")):
+        ranks = [r.rank for r in result.ranks if r.outcome == outcome]
+        if ranks:
+            parts.append(f"{format_rank_label(ranks)} {verb}")
+    return " · ".join(parts)
+
+
+def clip_outputs(outputs: Sequence[Output], limit_nbytes: int, *, where: str) -> tuple[Output, ...]:
+    r"""Keep the beginning and the end of what was printed, and say in between how much is left out and `where` it is.
+
+    Figures and HTML stay: they have a limit of their own.
+
+    >>> clip_outputs([{"output_type": "stream", "name": "stdout", "text": "abcdef"}], 4, where="a.log")[0]["text"]
+    'ab\n… 2 B left out, all of it is in a.log …\nef'
+    """
+    total = sum(len(_text_of(output)) for output in outputs)
+    if total <= limit_nbytes:
+        return tuple(outputs)
+    begin, end = limit_nbytes // 2, total - (limit_nbytes - limit_nbytes // 2)
+    note = f"\n… {format_nbytes(end - begin)} left out, all of it is in {where} …\n"
+    kept, at = [], 0
+    for output in outputs:
+        text = _text_of(output)
+        head, tail = text[: max(0, begin - at)], text[max(0, end - at) :]
+        middle = note if at <= begin < at + len(text) else ""
+        at += len(text)
+        if head or middle or tail or not text:
+            kept.append(_with_text(output, head + middle + tail) if middle or len(head) < len(text) else output)
+    return tuple(kept)
+
+
+def _text_of(output: Output) -> str:
+    text = output["text"] if output["output_type"] == "stream" else output.get("data", {}).get("text/plain", "")
+    return text if isinstance(text, str) else "".join(text)
+
+
+def _with_text(output: Output, text: str) -> Output:
+    if output["output_type"] == "stream":
+        return {**output, "text": text}
+    return {**output, "data": {**output["data"], "text/plain": text}}
+
+
+def missing_note(block: Block, log: str | None) -> str:
+    """Say what the notebook never got of a block's output; empty when it has all."""
+    if not block.omitted_nbytes:
+        return ""
+    return f"… {format_nbytes(block.omitted_nbytes)} more in {log or f'the log file of rank {block.ranks[0]}'}"

@@ -1,0 +1,180 @@
+"""One cell on the screen, from its first snapshot to output that comes after its end.
+
+Decides when a widget is opened, when nothing is shown, and that no widget is left behind.
+It knows no clock and no cluster: time comes with the snapshots.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mhnb.core.results import CellResult
+from mhnb.view.html import View, format_cell_html
+from mhnb.view.livehtml import format_live_html, format_live_text
+from mhnb.view.screen import LiveBox, Screen, detect_screen
+from mhnb.view.text import format_cell_text
+from mhnb.view.words import Places
+
+__all__ = ["CellView", "LIVE_AFTER_S"]
+
+LIVE_AFTER_S = 0.15
+"""A cell that ends sooner shows only its static form."""
+
+
+class CellView:
+    """Shows one cell. Make it when the cell starts, in the cell's own thread.
+
+    A view that fails says so in one line and falls back to text; it never raises.
+
+    Args:
+        view: fold, tabs or grid.
+        quiet: Show nothing unless the cell failed.
+        places: Where the ranks live and log.
+        badge: Say where the cell ran, also when it said nothing: it was a plain cell, sent by auto mode.
+        screen: Where to show; the process's own by default.
+        uid: Unique in the notebook; random by default, since a notebook outlives its kernels.
+    """
+
+    def __init__(
+        self,
+        *,
+        view: View = "fold",
+        quiet: bool = False,
+        places: Places | None = None,
+        badge: bool = False,
+        screen: Screen | None = None,
+        uid: str | None = None,
+    ) -> None:
+        self._view, self._quiet, self._places, self._badge = view, quiet, places or Places(), badge
+        self._screen = screen or detect_screen()
+        self._uid = uid or f"mhnb-{secrets.token_hex(6)}"
+        self._lock = threading.RLock()  # late output comes from another thread
+        self._live: LiveBox | None = None
+        self._live_html = ""
+        self._shown = False
+        self._finished = False
+        self._broken = False
+        self._early_late: CellResult | None = None
+        self._written = ""
+
+    def update(self, snapshot: CellResult) -> None:
+        """Show a cell that still runs, at most ten times a second."""
+        with self._lock:
+            if not self._finished:
+                self._guarded(self._update, snapshot)
+
+    def finish(self, result: CellResult) -> None:
+        """Replace whatever is shown with the form that is stored."""
+        with self._lock:
+            self._finished = True
+            last, self._early_late = self._early_late or result, None
+            if not self._guarded(self._finish, last):
+                self._fall_back(last)
+            self._guarded(self._close_live)
+
+    def late(self, result: CellResult) -> None:
+        """Show a cell again whose output went on after its end; from any thread."""
+        with self._lock:
+            if not self._finished:
+                self._early_late = result
+            elif not self._guarded(self._late, result):
+                self._fall_back(result)
+
+    # -- what each does
+
+    def _update(self, snapshot: CellResult) -> None:
+        if not self._screen.rich or self._quiet or self._broken:
+            return
+        if self._live is None and not self._shown and self._is_worth_opening(snapshot):
+            self._live_html = format_live_html(snapshot, places=self._places)
+            self._live = self._screen.open_live(self._live_html, format_live_text(snapshot), self._uid)
+            self._shown = self._live is not None
+        elif self._live is not None:
+            self._set_live(format_live_html(snapshot, places=self._places))
+
+    def _is_worth_opening(self, snapshot: CellResult) -> bool:
+        return snapshot.wall_s >= LIVE_AFTER_S or self._view != "fold"
+
+    def _set_live(self, html: str) -> None:
+        if self._live is not None and html != self._live_html:
+            self._live_html = html
+            self._live.set_html(html)
+
+    def _finish(self, result: CellResult) -> None:
+        if not self._screen.rich:
+            self._write_new(result)
+        elif self._shown:
+            self._screen.replace(self._bundle(result), self._uid)
+        elif data := self._bundle_if_any(result):
+            self._shown = True
+            self._screen.show(data, self._uid)
+
+    def _late(self, result: CellResult) -> None:
+        if not self._screen.rich:
+            self._write_new(result)
+        elif self._shown:
+            self._screen.replace_late(self._bundle(result), self._uid)
+        elif data := self._bundle_if_any(result):
+            self._shown = True
+            self._screen.show_late(data, self._uid)
+
+    def _bundle(self, result: CellResult) -> dict[str, str]:
+        """The stored form; a display that was opened is replaced also where there is nothing to say."""
+        return self._bundle_if_any(result) or {"text/html": "", "text/plain": ""}
+
+    def _bundle_if_any(self, result: CellResult) -> dict[str, str] | None:
+        if self._quiet and result.ok:
+            return None
+        html = format_cell_html(result, view=self._view, uid=self._uid, places=self._places, badge=self._badge)
+        text = format_cell_text(result, places=self._places, badge=self._badge)
+        return {"text/html": html, "text/plain": text} if html else None
+
+    def _write_new(self, result: CellResult) -> None:
+        """Print the text; after the cell's end only what is new, below a line that names the cell."""
+        if self._quiet and result.ok:
+            return
+        text = format_cell_text(result, color=self._screen.color, places=self._places, badge=self._badge)
+        if not text or text == self._written:
+            return
+        self._screen.write(f"cell {result.seq} went on after its end:\n{text}" if self._written else text)
+        self._written = text
+
+    def _close_live(self) -> None:
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.close()
+
+    # -- when a view fails
+
+    def _guarded(self, act: Callable[..., None], *arguments: Any) -> bool:
+        """Run a step of the view; report, once, that it failed."""
+        try:
+            act(*arguments)
+        except Exception as error:  # noqa: BLE001  # a view that fails never fails the cell
+            self._report(error)
+            return False
+        return True
+
+    def _report(self, error: Exception) -> None:
+        if not self._broken:
+            self._broken = True
+            line = f"mhnb: the view failed ({type(error).__name__}: {error}); what the ranks said follows as text"
+            self._screen.complain(line.replace("\n", " ")[:400])
+
+    def _fall_back(self, result: CellResult) -> None:
+        """Say what the ranks said with as little machinery as possible, in the place of a widget where one is open."""
+        lines = list(_plain_lines(result)) if not (self._quiet and result.ok) else []
+        if self._live is not None and self._guarded(self._screen.replace, {"text/plain": "\n".join(lines)}, self._uid):
+            return
+        for line in lines:
+            self._screen.write(line)
+
+
+def _plain_lines(result: CellResult) -> Iterator[str]:
+    for rank in result:
+        said = [rank.stdout, rank.stderr, rank.text or "", "\n".join(rank.error.traceback) if rank.error else ""]
+        for line in "\n".join(filter(None, said)).splitlines():
+            yield f"rank {rank.rank} │ {line}"

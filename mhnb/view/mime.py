@@ -1,0 +1,127 @@
+"""One nbformat output as an HTML fragment and as text.
+
+Decides which of an output's forms is shown; an embedded image is a `data:` URI, so that it is stored with the notebook.
+A widget's view is never kept: outside its kernel it is an error message.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+from mhnb.values import Output
+from mhnb.view.ansi import ansi_to_html, strip_ansi
+from mhnb.view.words import format_nbytes
+
+__all__ = ["MAX_RICH_NBYTES", "output_to_html", "output_to_text", "pre"]
+
+MAX_RICH_NBYTES = 8 * 2**20
+"""A figure or HTML larger than this is stored as its text, with a note."""
+
+PRE_STYLE = "font-family:monospace;margin:0;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
+_STDERR_STYLE = "background-color:rgba(230,90,80,0.14);padding:1px 4px"
+
+
+def output_to_html(output: Output) -> str:
+    """Write one output as an HTML fragment.
+
+    >>> output_to_html({"output_type": "stream", "name": "stdout", "text": "a<b"})[-18:]
+    'a&lt;b</pre></div>'
+    """
+    kind = output["output_type"]
+    if kind == "stream":
+        style = _STDERR_STYLE if output["name"] == "stderr" else ""
+        return pre(_joined(output["text"]).removesuffix("\n"), style=style)
+    if kind == "error":
+        return pre("\n".join(output["traceback"]))
+    data, metadata = output.get("data", {}), output.get("metadata") or {}
+    too_large = ""
+    for mime, write in _WRITERS:
+        if mime not in data:
+            continue
+        text = _joined(data[mime])
+        if len(text) <= MAX_RICH_NBYTES:
+            return write(text, metadata.get(mime) or {}) + too_large
+        too_large = pre(f"… {mime} of {format_nbytes(len(text))} is not stored in the notebook")
+    return pre(f"<{', '.join(sorted(data)) or 'nothing'}>") + too_large
+
+
+def output_to_text(output: Output, *, color: bool = False) -> str:
+    """Write one output as text, with its colours when `color`.
+
+    >>> output_to_text({"output_type": "display_data", "data": {"image/png": "…"}})
+    '<image/png>'
+    """
+    kind = output["output_type"]
+    if kind == "stream":
+        text = _joined(output["text"])
+    elif kind == "error":
+        text = "\n".join(output["traceback"])
+    else:
+        text = _plain(output.get("data", {}))
+    return text if color else strip_ansi(text)
+
+
+def pre(text: str, *, style: str = "") -> str:
+    """Write preformatted text: a monospace font of its own, since nbconvert's page sets none."""
+    block = f'<pre style="{PRE_STYLE}{";" + style if style else ""}">{ansi_to_html(text)}</pre>'
+    # JupyterLab and nbconvert paint the ansi classes inside this class only, in the theme's own colours
+    return f'<div class="jp-RenderedText" style="padding:0">{block}</div>'
+
+
+def _plain(data: dict[str, Any]) -> str:
+    for mime in ("text/plain", "text/markdown", "text/latex"):
+        if mime in data:
+            return _joined(data[mime])
+    return f"<{', '.join(sorted(data)) or 'nothing'}>"
+
+
+def _joined(text: Any) -> str:
+    return "".join(text) if isinstance(text, list) else str(text)
+
+
+def _write_html(text: str, _metadata: dict[str, Any]) -> str:
+    return f'<div style="overflow-x:auto">{text}</div>'
+
+
+def _write_plain(text: str, _metadata: dict[str, Any]) -> str:
+    return pre(text)
+
+
+def _write_latex(text: str, _metadata: dict[str, Any]) -> str:
+    return f"<div>{escape(text, quote=False)}</div>"
+
+
+def _write_markdown(text: str, _metadata: dict[str, Any]) -> str:
+    try:
+        import mistune
+    except ImportError:  # it comes with nbconvert; without it the source is readable too
+        return pre(text)
+    return f"<div>{mistune.html(text)}</div>"
+
+
+def _write_svg(text: str, metadata: dict[str, Any]) -> str:
+    # inline <svg> is dropped from an untrusted notebook, an image is not
+    return _img("image/svg+xml", base64.b64encode(text.encode()).decode(), metadata)
+
+
+def _image_writer(mime: str) -> Callable[[str, dict[str, Any]], str]:
+    return lambda text, metadata: _img(mime, "".join(text.split()), metadata)
+
+
+def _img(mime: str, encoded: str, metadata: dict[str, Any]) -> str:
+    size = "".join(f' {side}="{int(metadata[side])}"' for side in ("width", "height") if side in metadata)
+    return f'<div><img alt="{mime}"{size} style="max-width:100%" src="data:{mime};base64,{escape(encoded)}"></div>'
+
+
+_WRITERS: tuple[tuple[str, Callable[[str, dict[str, Any]], str]], ...] = (
+    ("text/html", _write_html),
+    ("text/markdown", _write_markdown),
+    ("text/latex", _write_latex),
+    ("image/svg+xml", _write_svg),
+    *((mime, _image_writer(mime)) for mime in ("image/png", "image/jpeg", "image/gif", "image/webp")),
+    ("text/plain", _write_plain),
+)
+"""In the order of JupyterLab's own preference."""

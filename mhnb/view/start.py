@@ -1,0 +1,155 @@
+"""A cluster that starts: a line with each rank's phase, and the summary it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from mhnb.values import PHASES, Phase
+from mhnb.view.style import QUIET, host_color, wrap
+from mhnb.view.words import Places, format_rank_label, format_seconds
+
+__all__ = [
+    "RankStart",
+    "StartSnapshot",
+    "StartSummary",
+    "format_start_html",
+    "format_start_text",
+    "format_summary_html",
+    "format_summary_text",
+]
+
+_MAX_ROWS = 16
+_PER_LINE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RankStart:
+    """How far one rank has come."""
+
+    rank: int
+    host: str
+    phase: Phase | None = None
+    """The last phase it reached; None before its process exists."""
+    pid: int | None = None
+    devices: int = 0
+    """Local devices, once it is ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartSnapshot:
+    """A start that goes on."""
+
+    ranks: tuple[RankStart, ...]
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartSummary:
+    """A start that has ended well."""
+
+    ranks: tuple[RankStart, ...]
+    ready_s: float
+    jax_version: str
+    guard: str
+    """As `lockstep`, or `unavailable (reason)`."""
+    platform: str = "CPU"
+    where: str = "on this machine"
+    log_dir: str = ""
+    notes: tuple[str, ...] = ()
+
+
+# -- while it starts
+
+
+def format_start_text(snapshot: StartSnapshot) -> str:
+    """Write one line: how many ranks, how long, and who is where.
+
+    >>> format_start_text(StartSnapshot((RankStart(0, "host0", "jax"), RankStart(1, "host1", "connected")), 1.2))
+    'mhjax · starting 2 ranks · 1.2 s · rank 0 jax · rank 1 connected'
+    """
+    return " · ".join([_start_heading(snapshot), *_phase_words(snapshot.ranks)])
+
+
+def format_start_html(snapshot: StartSnapshot) -> str:
+    """Write a bar over all ranks, and each rank's phase."""
+    steps = sum(map(_steps, snapshot.ranks))
+    bar = f'<progress max="{len(PHASES) * len(snapshot.ranks)}" value="{steps}"></progress>'
+    head = f"<div>{escape(_start_heading(snapshot))} {bar}</div>"
+    if len(snapshot.ranks) > _MAX_ROWS:
+        return wrap(head + f"<div>{escape(' · '.join(_phase_words(snapshot.ranks)))}</div>")
+    return wrap(head + "".join(map(_rank_row, snapshot.ranks)))
+
+
+def _start_heading(snapshot: StartSnapshot) -> str:
+    count = len(snapshot.ranks)
+    return f"mhjax · starting {count} {'rank' if count == 1 else 'ranks'} · {format_seconds(snapshot.elapsed_s)}"
+
+
+def _phase_words(ranks: Sequence[RankStart]) -> list[str]:
+    """Ranks by phase, the furthest first."""
+    by_phase: dict[Phase | None, list[int]] = {}
+    for rank in sorted(ranks, key=lambda r: -_steps(r)):
+        by_phase.setdefault(rank.phase, []).append(rank.rank)
+    return [f"{format_rank_label(same)} {phase or 'not there yet'}" for phase, same in by_phase.items()]
+
+
+def _steps(rank: RankStart) -> int:
+    return 0 if rank.phase is None else PHASES.index(rank.phase) + 1
+
+
+def _rank_row(rank: RankStart) -> str:
+    steps = _steps(rank)
+    pid = "" if rank.pid is None else f" pid {rank.pid}"
+    return (
+        f'<div style="{_bar(rank)}"><b>rank {rank.rank}</b> <span style="{QUIET}">{escape(rank.host)}{pid}</span> '
+        f"{'▰' * steps}{'▱' * (len(PHASES) - steps)} {rank.phase or 'not there yet'}</div>"
+    )
+
+
+def _bar(rank: RankStart) -> str:
+    return f"border-left:3px solid {host_color(Places({rank.rank: rank.host}), (rank.rank,))};padding-left:8px"
+
+
+# -- when it has started
+
+
+def _summary_heading(summary: StartSummary) -> str:
+    count = len(summary.ranks)
+    devices = sorted({rank.devices for rank in summary.ranks})
+    each = "-".join(map(str, devices[:1] + devices[1:][-1:]))
+    what = f"{each} {summary.platform} {'device' if each == '1' else 'devices'}"
+    return " · ".join([
+        f"mhjax · {count} {'rank' if count == 1 else 'ranks'} × {what} {summary.where}",
+        f"jax {summary.jax_version}",
+        f"guard {summary.guard}" if summary.guard.split()[0] != "unavailable" else f"guard: {summary.guard}",
+        f"ready in {format_seconds(summary.ready_s)}",
+    ])  # fmt: skip
+
+
+def _rank_words(rank: RankStart) -> str:
+    return f"{rank.host} rank {rank.rank} pid {rank.pid} {rank.devices} {'device' if rank.devices == 1 else 'devices'}"
+
+
+def format_summary_text(summary: StartSummary) -> str:
+    """Write the summary: one line for the cluster, then the ranks, four a line."""
+    logs = f"        logs {summary.log_dir}" if summary.log_dir else ""
+    words = list(map(_rank_words, summary.ranks[:_MAX_ROWS]))
+    lines = ["  " + "   ".join(words[at : at + _PER_LINE]) for at in range(0, len(words), _PER_LINE)]
+    if len(summary.ranks) > _MAX_ROWS:
+        lines.append(f"  … {len(summary.ranks) - _MAX_ROWS} more: %mhjax status")
+    return "\n".join([_summary_heading(summary) + logs, *lines, *summary.notes])
+
+
+def format_summary_html(summary: StartSummary) -> str:
+    """Write the summary, the ranks behind a click when they are many."""
+    logs = f' <span style="{QUIET}">logs {escape(summary.log_dir)}</span>' if summary.log_dir else ""
+    rows = "".join(
+        f'<span style="{_bar(rank)};margin-right:14px;display:inline-block">{escape(_rank_words(rank))}</span> '
+        for rank in summary.ranks
+    )
+    is_open = " open" if len(summary.ranks) <= _MAX_ROWS else ""
+    notes = "".join(f"<div>{escape(note, quote=False)}</div>" for note in summary.notes)
+    heading = f'<summary style="cursor:pointer"><b>{escape(_summary_heading(summary))}</b>{logs}</summary>'
+    return wrap(f"<details{is_open}>{heading}<div>{rows}</div></details>{notes}")

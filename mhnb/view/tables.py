@@ -1,0 +1,148 @@
+"""Small tables as text and HTML, and the two that the magics show: the ranks' status and their variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from mhnb.values import ClusterState
+from mhnb.view.style import QUIET, RED, wrap
+from mhnb.view.words import format_nbytes
+
+__all__ = [
+    "Status",
+    "StatusRow",
+    "VarRow",
+    "format_status_html",
+    "format_status_text",
+    "format_table_html",
+    "format_table_text",
+    "format_vars_html",
+    "format_vars_text",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRow:
+    """One rank's line in the status."""
+
+    rank: int
+    host: str
+    pid: int | None
+    state: str
+    """As `alive`, or how it ended."""
+    devices: int = 0
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `%mhjax status` shows."""
+
+    heading: str
+    """As `default · clean · generation 1 · 4 ranks × 2 CPU devices · guard lockstep`."""
+    state: ClusterState
+    rows: tuple[StatusRow, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VarRow:
+    """One name that the ranks hold."""
+
+    name: str
+    kind: str
+    """The type's name."""
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    spec: str | None = None
+    """As `P('data', None)`; None where it is no global array."""
+    nbytes_per_device: int | None = None
+    differs: str = ""
+    """As `missing on rank 2`; empty where all ranks hold the same."""
+
+
+def format_table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Align cells in columns: numbers to the right, words to the left.
+
+    >>> print(format_table_text(["rank", "host"], [["0", "host0"], ["10", "host1"]]))
+    rank  host
+       0  host0
+      10  host1
+    """
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    right = _right_columns(header, rows)
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def format_table_html(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a table that keeps its alignment without a style sheet."""
+    right = _right_columns(header, rows)
+    lines = [_tr(line, right, tag) for tag, group in (("th", [header]), ("td", rows)) for line in group]
+    return f'<table style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>'
+
+
+def _tr(line: Sequence[str], right: set[int], tag: str) -> str:
+    cells = "".join(
+        f'<{tag} style="text-align:{"right" if column in right else "left"};padding:1px 10px 1px 0">'
+        f"{escape(cell, quote=False)}</{tag}>"
+        for column, cell in enumerate(line)
+    )
+    return f"<tr>{cells}</tr>"
+
+
+def _right_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> set[int]:
+    return {
+        column
+        for column in range(len(header))
+        if rows and all(not row[column] or row[column][0].isdecimal() for row in rows) and any(r[column] for r in rows)
+    }
+
+
+_STATUS_HEADER = ("rank", "host", "pid", "state", "devices", "log")
+_VARS_HEADER = ("name", "kind", "shape", "spec", "bytes/device", "")
+
+
+def _status_rows(status: Status) -> list[tuple[str, ...]]:
+    return [
+        (str(r.rank), r.host, "" if r.pid is None else str(r.pid), r.state, str(r.devices), r.log) for r in status.rows
+    ]
+
+
+def format_status_text(status: Status) -> str:
+    """Write the status as text."""
+    return "\n".join([status.heading, format_table_text(_STATUS_HEADER, _status_rows(status)), *status.notes])
+
+
+def format_status_html(status: Status) -> str:
+    """Write the status as HTML."""
+    color = f' style="color:{RED}"' if status.state in ("dead", "tainted", "split") else ""
+    notes = "".join(f"<div>{escape(note, quote=False)}</div>" for note in status.notes)
+    table = format_table_html(_STATUS_HEADER, _status_rows(status))
+    return wrap(f"<div{color}><b>{escape(status.heading, quote=False)}</b></div>{table}{notes}")
+
+
+def _var_cells(row: VarRow) -> tuple[str, ...]:
+    shape = "" if row.shape is None else f"{row.dtype or ''}[{','.join(map(str, row.shape))}]"
+    nbytes = "" if row.nbytes_per_device is None else format_nbytes(row.nbytes_per_device)
+    return row.name, row.kind, shape, row.spec or "", nbytes, row.differs
+
+
+def format_vars_text(rows: Sequence[VarRow]) -> str:
+    """Write what the ranks hold as text."""
+    return format_table_text(_VARS_HEADER, list(map(_var_cells, rows))) if rows else "the ranks hold no variables yet"
+
+
+def format_vars_html(rows: Sequence[VarRow]) -> str:
+    """Write what the ranks hold as HTML."""
+    if not rows:
+        return wrap(f'<span style="{QUIET}">the ranks hold no variables yet</span>')
+    return wrap(format_table_html(_VARS_HEADER, list(map(_var_cells, rows))))

@@ -1,0 +1,100 @@
+"""A traceback with the frames folded that are not the user's.
+
+Reads the list of strings that IPython makes, colours and all.
+A frame of JAX or of mhnb is theirs; any other is the user's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+from mhnb.values import RankError
+from mhnb.view.ansi import strip_ansi
+from mhnb.view.words import join_words
+
+__all__ = ["TracePart", "count_user_frames", "fold_traceback", "format_trace_text", "trim_traceback"]
+
+_FRAME = re.compile(r"\s*(?:File (?P<path>.+?):\d+|Cell In\[)")
+_HIDDEN = re.compile(r"\s*\[\.\.\. skipping hidden (\d+) frames?\]")
+_RULE = re.compile(r"-{20,}\s*$")
+_OURS = re.compile(r"[/\\]mhnb[/\\](?:cluster|core|launch|link|magics|rank|sharding|view)\b")
+_LIBRARIES = (
+    (re.compile(r"[/\\](?:site|dist)-packages[/\\](?:jax|jaxlib)[/\\]|[/\\]jax[/\\]_src[/\\]"), "jax"),
+    (_OURS, "mhnb"),
+    (re.compile(r"[/\\](?:site|dist)-packages[/\\](?:IPython|ipykernel|ipyparallel)[/\\]"), "IPython"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TracePart:
+    """A stretch of a traceback."""
+
+    text: str
+    label: str = ""
+    """As `… 12 frames inside jax` where the stretch is folded; empty where it is the user's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    text: str
+    owner: str | None
+    """The library whose frame this is; None for the user's frames and everything that is no frame."""
+    frames: int
+
+
+def fold_traceback(traceback: Iterable[str]) -> tuple[TracePart, ...]:
+    r"""Fold each run of library frames into one part with a label.
+
+    >>> fold_traceback(["File /v/site-packages/jax/_src/core.py:7, in f\n----> 7 raise", "TypeError: no"])[0].label
+    '… 1 frame inside jax'
+    """
+    items = [_read(text) for text in traceback if not _RULE.match(strip_ansi(text))]
+    parts = []
+    for folded, run in groupby(items, key=lambda item: item.owner is not None):
+        same = list(run)
+        text = "\n".join(item.text.rstrip("\n") for item in same)
+        parts.append(TracePart(text, _label(same) if folded else ""))
+    return tuple(parts)
+
+
+def _read(text: str) -> _Item:
+    plain = strip_ansi(text)
+    hidden = _HIDDEN.match(plain)
+    if hidden:  # JAX marks its own frames as hidden, and so do we
+        return _Item(text, "jax", int(hidden[1]))
+    frame = _FRAME.match(plain)
+    path = frame["path"] if frame else None
+    owner = next((name for pattern, name in _LIBRARIES if path and pattern.search(path)), None)
+    return _Item(text, owner, 1 if frame else 0)
+
+
+def _label(items: list[_Item]) -> str:
+    count = sum(item.frames for item in items)
+    owners = list(dict.fromkeys(item.owner or "" for item in items))
+    return f"… {count} {'frame' if count == 1 else 'frames'} inside {join_words(owners)}"
+
+
+def trim_traceback(error: RankError) -> tuple[str, ...]:
+    """Leave out what is said above it already: the exception's name as a title, and its message at the end."""
+    kept = []
+    for text in error.traceback:
+        plain = strip_ansi(text).strip()
+        title = plain.startswith(f"{error.ename} ") and plain.endswith("Traceback (most recent call last)")
+        if not title and plain != f"{error.ename}: {strip_ansi(error.evalue)}".strip().removesuffix(":"):
+            kept.append(text)
+    return tuple(kept)
+
+
+def count_user_frames(traceback: Iterable[str]) -> int:
+    """How many frames are the user's own; one means that the cell's line says it all."""
+    items = [_read(text) for text in traceback]
+    return sum(item.frames for item in items if item.owner is None)
+
+
+def format_trace_text(traceback: Iterable[str], *, color: bool) -> str:
+    """Write a folded traceback as text, each folded run as its label."""
+    text = "\n".join(f"    {part.label}" if part.label else part.text for part in fold_traceback(traceback))
+    return text if color else strip_ansi(text)

@@ -1,0 +1,75 @@
+"""Small words that every view writes alike: seconds, bytes, ranks, and where a rank lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mhnb.core.ranks import format_ranks
+
+__all__ = ["Places", "format_nbytes", "format_rank_label", "format_seconds", "join_words"]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where each rank lives and writes, by rank. A rank that is missing is shown without."""
+
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    """Host label, as `host2`."""
+    logs: Mapping[int, str] = field(default_factory=dict)
+    """Path of the log file that has everything the rank ever said."""
+
+    def host_of(self, ranks: Iterable[int]) -> str | None:
+        """The one host that holds all of `ranks`; None when there are several or it is unknown."""
+        hosts = {self.hosts.get(rank) for rank in ranks}
+        return hosts.pop() if len(hosts) == 1 else None
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration with two or three digits.
+
+    >>> [format_seconds(s) for s in (0.004, 0.21, 1.44, 23.4, 200.0)]
+    ['4 ms', '0.21 s', '1.4 s', '23 s', '3 min 20 s']
+    """
+    if seconds < 0.095:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60} s"
+
+
+def format_nbytes(nbytes: int) -> str:
+    """Write a size in binary units.
+
+    >>> [format_nbytes(n) for n in (32, 32768, 13_000_000)]
+    ['32 B', '32.0 KiB', '12.4 MiB']
+    """
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    size = float(nbytes)
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"
+
+
+def format_rank_label(ranks: Sequence[int]) -> str:
+    """Name a set of ranks.
+
+    >>> format_rank_label((2,)), format_rank_label((0, 1, 3))
+    ('rank 2', 'ranks 0-1,3')
+    """
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"
+
+
+def join_words(words: Sequence[str]) -> str:
+    """List words as a sentence does.
+
+    >>> join_words(["jax", "mhnb", "flax"])
+    'jax, mhnb and flax'
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -1,0 +1,180 @@
+"""Results made by hand, a screen that records, and a reader of HTML as a strict page would show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html.parser import HTMLParser
+
+from mhnb.core.results import CellResult, RankResult
+from mhnb.values import Outcome, Output, RankError
+from mhnb.view.screen import LiveBox
+
+FRAME = "\x1b[36mCell\x1b[39m \x1b[32mIn[1], line 3\x1b[39m\n----> 3 x = x.reshape(7, -1)\n"
+HELPER = "\x1b[36mFile \x1b[39m\x1b[32m~/work/model.py:8\x1b[39m, in step(x)\n----> 8 return x.reshape(7, -1)\n"
+JAX_FRAME = "\x1b[36mFile \x1b[39m\x1b[32m/v/lib/site-packages/jax/_src/core.py:7\x1b[39m, in f(x)\n----> 7 raise\n"
+TRACEBACK = (
+    "\x1b[31m" + "-" * 75 + "\x1b[39m",
+    "\x1b[31mValueError\x1b[39m                                Traceback (most recent call last)",
+    FRAME,
+    "    \x1b[31m[... skipping hidden 2 frame]\x1b[39m\n",
+    JAX_FRAME,
+    "\x1b[31mValueError\x1b[39m: cannot reshape",
+)
+
+
+def out(text: str, name: str = "stdout") -> Output:
+    """A stream."""
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+def value(text: str, **data: str) -> Output:
+    """The value of a last expression."""
+    return {"output_type": "execute_result", "data": {"text/plain": text, **data}, "metadata": {}, "execution_count": 1}
+
+
+def shown(**data: str) -> Output:
+    """A display; the MIME types' slashes are written as two underscores."""
+    types = {name.replace("__", "/").replace("svg", "svg+xml"): text for name, text in data.items()}
+    return {"output_type": "display_data", "data": types, "metadata": {}}
+
+
+def failed(
+    rank: int, ename: str = "ValueError", *, at_s: float = 0.1, said: Sequence[Output] = (), hint: str | None = None
+) -> RankResult:
+    """A rank on which the cell raised."""
+    traceback = tuple(text.replace("ValueError", ename) for text in TRACEBACK)
+    error = RankError(ename, "cannot reshape", traceback, hint=hint, line=3, code="x = x.reshape(7, -1)", at_s=at_s)
+    stored: Output = {"output_type": "error", "ename": ename, "evalue": "", "traceback": list(traceback)}
+    return RankResult(rank, "error", (*said, stored), error=error)
+
+
+def cell(
+    *said: Sequence[Output] | RankResult,
+    wall_s: float = 0.21,
+    done: bool = True,
+    outcome: Outcome = "ok",
+    notes: tuple[str, ...] = (),
+) -> CellResult:
+    """A cell in which rank k said the k-th."""
+    ranks = tuple(
+        part if isinstance(part, RankResult) else RankResult(rank, outcome if done else "running", tuple(part))
+        for rank, part in enumerate(said)
+    )
+    return CellResult(12, "x", ranks, wall_s, done=done, notes=notes, process_count=len(ranks))
+
+
+class StrictPage(HTMLParser):
+    """What is left of a page once every style, script and input element is gone."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text = ""
+        """All text, also in closed blocks."""
+        self.visible = ""
+        """The text that is seen without a click."""
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self._dropped = 0
+        self._path: list[tuple[str, bool]] = []
+        self.feed(html)
+        self.close()
+        self.unclosed = [tag for tag, _ in self._path]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Enter an element."""
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("style", "script"):
+            self._dropped += 1
+        if tag not in ("img", "input", "br", "hr"):
+            self._path.append((tag, "open" in dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        """Leave an element."""
+        assert self._path, f"</{tag}> closes nothing"
+        assert self._path[-1][0] == tag, f"</{tag}> closes <{self._path[-1][0]}>"
+        self._path.pop()
+        self._dropped -= tag in ("style", "script")
+
+    def handle_data(self, data: str) -> None:
+        """Take in text."""
+        if self._dropped:
+            return
+        self.text += data
+        if not any(self._hides(depth) for depth, (tag, _) in enumerate(self._path) if tag == "details"):
+            self.visible += data
+
+    def _hides(self, depth: int) -> bool:
+        is_open = self._path[depth][1]
+        in_summary = [tag for tag, _ in self._path[depth + 1 : depth + 2]] == ["summary"]
+        return not is_open and not in_summary
+
+
+class RecordingBox:
+    """A live widget that remembers what it showed."""
+
+    def __init__(self, html: str) -> None:
+        self.values = [html]
+        self.closed = False
+
+    def set_html(self, html: str) -> None:
+        """Show other HTML."""
+        assert not self.closed
+        self.values.append(html)
+
+    def close(self) -> None:
+        """Close it."""
+        self.closed = True
+
+
+class RecordingScreen:
+    """A screen that remembers what was done: the same surface as a notebook's, without a front end."""
+
+    color = False
+
+    def __init__(self, *, rich: bool = True, widgets: bool = True, broken: bool = False) -> None:
+        self.rich, self.widgets, self.broken = rich, widgets, broken
+        self.acts: list[tuple[str, Mapping[str, str], str]] = []
+        self.boxes: list[RecordingBox] = []
+        self.written: list[str] = []
+        self.complaints: list[str] = []
+
+    def _act(self, name: str, data: Mapping[str, str], display_id: str) -> None:
+        if self.broken:
+            raise RuntimeError("no front end")
+        self.acts.append((name, data, display_id))
+
+    def show(self, data: Mapping[str, str], display_id: str) -> None:
+        """Make a display."""
+        self._act("show", data, display_id)
+
+    def replace(self, data: Mapping[str, str], display_id: str) -> None:
+        """Replace a display."""
+        self._act("replace", data, display_id)
+
+    def show_late(self, data: Mapping[str, str], display_id: str) -> None:
+        """Make a display in an ended cell."""
+        self._act("show_late", data, display_id)
+
+    def replace_late(self, data: Mapping[str, str], display_id: str) -> None:
+        """Replace a display of an ended cell."""
+        self._act("replace_late", data, display_id)
+
+    def open_live(self, html: str, text: str, display_id: str) -> LiveBox | None:
+        """Open a widget."""
+        if not self.widgets:
+            return None
+        self._act("open", {"text/plain": text}, display_id)
+        self.boxes.append(RecordingBox(html))
+        return self.boxes[-1]
+
+    def write(self, text: str) -> None:
+        """Print."""
+        self.written.append(text)
+
+    def complain(self, text: str) -> None:
+        """Print a complaint."""
+        self.complaints.append(text)
+
+    @property
+    def names(self) -> list[str]:
+        """What was done, in order."""
+        return [name for name, _, _ in self.acts]

@@ -1,0 +1,85 @@
+"""The order in which a person reads a result."""
+
+from __future__ import annotations
+
+from mhnb.core.results import RankResult
+from mhnb.view.digest import clip_outputs, digest
+from tests.view.samples import cell, failed, out, shown, value
+
+
+def test_the_odd_one_out_comes_first() -> None:
+    """Minorities stand above the majority."""
+    seen = digest(cell([out("a")], [out("a")], [out("b")], [out("a")]))
+    assert [block.ranks for block in seen.blocks] == [(2,), (0, 1, 3)]
+    assert seen.verdict == "rank 2 differs"
+
+
+def test_without_a_majority_ranks_are_in_order() -> None:
+    """Two against two has no odd one."""
+    seen = digest(cell([out("b")], [out("a")], [out("a")], [out("b")]))
+    assert [block.ranks for block in seen.blocks] == [(0, 3), (1, 2)]
+    assert (seen.verdict, seen.odd) == ("2 different outputs", frozenset())
+
+
+def test_ranks_that_agree_have_no_verdict() -> None:
+    """One block, and nothing to say about it."""
+    seen = digest(cell([out("a")], [out("a")]))
+    assert (len(seen.blocks), seen.verdict, seen.heading) == (1, "", "ranks 0-1 · 0.21 s")
+
+
+def test_silence_is_empty() -> None:
+    """A cell that said nothing shows nothing."""
+    assert digest(cell([], [])).empty
+
+
+def test_print_on_one_rank() -> None:
+    """The usual `if rank == 0: print` is no difference to worry about."""
+    assert digest(cell([out("a")], [], [])).verdict == "only rank 0 said something"
+    assert digest(cell([], [out("a")])).verdict == "only rank 1 said something"
+
+
+def test_an_error_does_not_make_outputs_differ() -> None:
+    """What a failing rank printed folds with what the others printed."""
+    seen = digest(cell([out("a")], failed(1, said=[out("a")]), [out("a")]))
+    assert [block.ranks for block in seen.blocks] == [(0, 1, 2)]
+
+
+def test_the_first_to_fail_is_on_top() -> None:
+    """Time decides, not the rank's number."""
+    seen = digest(cell(failed(0, "KeyError", at_s=0.3), failed(1, at_s=0.1), []))
+    assert [failure.word for failure in seen.failures] == ["ValueError", "KeyError"]
+    assert seen.failure_heading == "ValueError on rank 1 · KeyError on rank 0 · rank 2 finished"
+
+
+def test_equal_tracebacks_are_one_failure() -> None:
+    """Ranks that failed alike are listed together."""
+    assert [f.ranks for f in digest(cell(failed(0), failed(1), [], failed(3))).failures] == [(0, 1, 3)]
+
+
+def test_a_lost_rank_is_a_failure_without_error() -> None:
+    """The outcome is the word where there is no exception."""
+    seen = digest(cell(RankResult(0, "died"), RankResult(1, "killed")))
+    assert seen.failure_heading == "died on rank 0 · killed on rank 1"
+
+
+def test_a_running_cell_says_for_whom_it_waits() -> None:
+    """Ranks that have ended are not waited for."""
+    assert digest(cell([], RankResult(1, "ok"), [], done=False, wall_s=3.2)).heading == (
+        "ranks 0-2 · running 3.2 s · waiting for ranks 0,2"
+    )
+
+
+def test_clipping_keeps_both_ends_and_what_is_no_text() -> None:
+    """The middle goes, with a note where the rest is; figures stay."""
+    outputs = [out("a" * 60), shown(image__png="AAAA"), out("b" * 60), value("c" * 60)]
+    clipped = clip_outputs(outputs, 40, where="rank0.log")
+    assert clipped[0]["text"].startswith("a" * 20 + "\n… 140 B left out, all of it is in rank0.log …")
+    assert clipped[1] == outputs[1]
+    assert clipped[-1]["data"]["text/plain"] == "c" * 20
+    assert len(clipped) == 3
+
+
+def test_clipping_leaves_what_fits() -> None:
+    """Nothing changes below the limit."""
+    outputs = (out("a"), value("b"))
+    assert clip_outputs(outputs, 2, where="x") == outputs

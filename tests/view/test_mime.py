@@ -1,0 +1,87 @@
+"""One output as an HTML fragment and as text."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import pytest
+
+from mhnb.values import Output
+from mhnb.view import mime
+from mhnb.view.mime import output_to_html, output_to_text
+from tests.view.samples import out, shown, value
+
+PNG = base64.b64encode(b"\x89PNG figure").decode()
+
+
+def test_text_is_escaped_in_a_monospace_block() -> None:
+    """Printed text cannot become markup, and brings its font along."""
+    html = output_to_html(out("<b>&\n"))
+    assert "&lt;b&gt;&amp;</pre>" in html
+    assert "font-family:monospace" in html
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg"])
+def test_a_figure_is_embedded(kind: str) -> None:
+    """An image is a data URI, so that it is stored with the notebook."""
+    html = output_to_html({"output_type": "display_data", "data": {f"image/{kind}": PNG + "\n", "text/plain": "fig"}})
+    assert f'src="data:image/{kind};base64,{PNG}"' in html
+
+
+def test_an_svg_is_an_image() -> None:
+    """Inline <svg> would be dropped from an untrusted notebook."""
+    html = output_to_html(shown(image__svg="<svg><text>hello</text></svg>", text__plain="svg"))
+    encoded = re.search(r'src="data:image/svg\+xml;base64,([^"]+)"', html)
+    assert encoded
+    assert base64.b64decode(encoded[1]) == b"<svg><text>hello</text></svg>"
+
+
+def test_html_goes_before_the_text() -> None:
+    """A rich form is preferred, unchanged."""
+    assert "<table>1</table>" in output_to_html(value("1", **{"text/html": "<table>1</table>"}))
+
+
+def test_a_widget_is_shown_as_its_text() -> None:
+    """A widget's view outside its kernel is an error message, so it is never kept."""
+    html = output_to_html(value("IntSlider(0)", **{"application/vnd.jupyter.widget-view+json": "{}"}))
+    assert "IntSlider(0)" in html
+    assert "widget" not in html
+
+
+def test_latex_is_left_to_the_front_end() -> None:
+    """LaTeX stays as source outside <pre>, where MathJax finds it."""
+    assert output_to_html(shown(text__latex="$a<b$", text__plain="tex")) == "<div>$a&lt;b$</div>"
+
+
+def test_markdown_is_rendered() -> None:
+    """Markdown becomes HTML."""
+    assert "<strong>bold</strong>" in output_to_html(shown(text__markdown="**bold**", text__plain="md"))
+
+
+def test_a_figure_too_large_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit the text form stays, with a note of what is missing."""
+    monkeypatch.setattr(mime, "MAX_RICH_NBYTES", 8)
+    html = output_to_html(shown(image__png="A" * 9, text__plain="fig"))
+    assert "fig" in html
+    assert "image/png of 9 B is not stored" in html
+
+
+@pytest.mark.parametrize(
+    ("output", "text"),
+    [
+        (out("\x1b[31mred\x1b[0m"), "red"),
+        (value("3"), "3"),
+        (shown(text__markdown="**b**"), "**b**"),
+        (shown(image__png=PNG), "<image/png>"),
+        ({"output_type": "error", "ename": "E", "evalue": "", "traceback": ["a", "b"]}, "a\nb"),
+    ],
+)
+def test_every_output_has_a_text(output: Output, text: str) -> None:
+    """The text form names what it cannot show."""
+    assert output_to_text(output) == text
+
+
+def test_colours_stay_where_they_are_wanted() -> None:
+    """A terminal gets the colours."""
+    assert output_to_text(out("\x1b[31mred"), color=True) == "\x1b[31mred"

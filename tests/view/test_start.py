@@ -1,0 +1,84 @@
+"""A start as it goes on, and its summary."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.values import PHASES
+from mhnb.view.board import StartBoard
+from mhnb.view.start import (
+    RankStart,
+    StartSnapshot,
+    StartSummary,
+    format_start_html,
+    format_start_text,
+    format_summary_html,
+    format_summary_text,
+)
+from tests.view.samples import RecordingScreen, StrictPage
+
+RANKS = tuple(RankStart(rank, f"host{rank}", "ready", 4711 + rank, 2) for rank in range(4))
+SUMMARY = StartSummary(RANKS, 3.1, "0.10.2", "lockstep", log_dir="/l")
+SNAPSHOT = StartSnapshot((*RANKS[:2], RankStart(2, "host2", "jax", 4713), RankStart(3, "host3")), 1.2)
+
+
+def test_progress_is_one_line_with_each_phase() -> None:
+    """The furthest first; a rank without a process is named too."""
+    assert format_start_text(SNAPSHOT) == (
+        "mhjax · starting 4 ranks · 1.2 s · ranks 0-1 ready · rank 2 jax · rank 3 not there yet"
+    )
+
+
+@pytest.mark.parametrize("count", [4, 40])
+def test_progress_names_every_rank_in_html(count: int) -> None:
+    """Few ranks have a line each, many are grouped by phase."""
+    snapshot = StartSnapshot(tuple(RankStart(r, f"host{r}", PHASES[r % 7]) for r in range(count)), 1.0)
+    page = StrictPage(format_start_html(snapshot))
+    assert not page.unclosed
+    assert all(phase in page.visible for phase in PHASES[: min(count, 7)])
+
+
+def test_the_summary_is_the_line_and_the_ranks() -> None:
+    """Tone and order of the line are settled."""
+    assert format_summary_text(SUMMARY).splitlines() == [
+        "mhjax · 4 ranks × 2 CPU devices on this machine · jax 0.10.2 · guard lockstep · ready in 3.1 s        logs /l",
+        "  " + "   ".join(f"host{rank} rank {rank} pid {4711 + rank} 2 devices" for rank in range(4)),
+    ]
+
+
+def test_a_guard_that_is_not_there_is_in_plain_sight() -> None:
+    """Never silently off."""
+    summary = StartSummary(RANKS, 3.1, "0.10.2", "unavailable (no hook)")
+    assert "guard: unavailable (no hook)" in format_summary_text(summary)
+    assert "guard: unavailable (no hook)" in StrictPage(format_summary_html(summary)).visible
+
+
+def test_a_start_leaves_its_summary_alone() -> None:
+    """One display from the first phase to the summary."""
+    screen = RecordingScreen()
+    with StartBoard(screen, uid="s") as board:
+        board.update(SNAPSHOT)
+        board.update(SNAPSHOT)
+        board.finish(SUMMARY)
+    assert screen.names == ["show", "replace", "replace"]
+    assert "ready in 3.1 s" in screen.acts[-1][1]["text/html"]
+
+
+def test_a_start_that_fails_leaves_the_last_phases() -> None:
+    """No bar stays that no longer moves."""
+    screen = RecordingScreen()
+    board = StartBoard(screen, uid="s")
+    board.update(SNAPSHOT)
+    with pytest.raises(RuntimeError), board:
+        raise RuntimeError
+    assert "<progress" not in screen.acts[-1][1]["text/html"]
+    assert "rank 3 not there yet" in screen.acts[-1][1]["text/html"]
+
+
+def test_a_terminal_gets_the_summary_alone() -> None:
+    """Progress would only scroll."""
+    screen = RecordingScreen(rich=False)
+    with StartBoard(screen, uid="s") as board:
+        board.update(SNAPSHOT)
+        board.finish(SUMMARY)
+    assert screen.names == ["show"]

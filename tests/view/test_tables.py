@@ -1,0 +1,65 @@
+"""The tables of status and vars."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.view.board import show_status, show_vars
+from mhnb.view.tables import (
+    Status,
+    StatusRow,
+    VarRow,
+    format_status_html,
+    format_status_text,
+    format_vars_html,
+    format_vars_text,
+)
+from tests.view.samples import RecordingScreen, StrictPage
+
+STATUS = Status(
+    "default · dead · generation 1",
+    "dead",
+    (StatusRow(0, "host0", 4711, "alive", 2, "r0.log"), StatusRow(1, "host1", None, "SIGKILL", 2, "r1.log")),
+    ("%mhjax restart",),
+)
+ROWS = (
+    VarRow("x", "Array", (8, 8), "float32", "P('data', None)", 32),
+    VarRow("seed", "int", differs="missing on rank 2"),
+)
+
+
+def test_the_status_has_a_line_a_rank() -> None:
+    """Columns line up; a rank without a process has no number."""
+    assert format_status_text(STATUS) == (
+        "default · dead · generation 1\n"
+        "rank  host    pid  state    devices  log\n"
+        "   0  host0  4711  alive          2  r0.log\n"
+        "   1  host1        SIGKILL        2  r1.log\n"
+        "%mhjax restart"
+    )
+
+
+def test_variables_show_their_shape_and_cost() -> None:
+    """What has no shape or size has an empty place; what differs says where."""
+    assert format_vars_text(ROWS).splitlines() == [
+        "name  kind   shape         spec             bytes/device",
+        "x     Array  float32[8,8]  P('data', None)          32 B",
+        "seed  int                                                 missing on rank 2",
+    ]
+
+
+@pytest.mark.parametrize("html", [format_status_html(STATUS), format_vars_html(ROWS), format_vars_html(())])
+def test_tables_are_well_formed(html: str) -> None:
+    """Each is HTML that survives without a style sheet."""
+    page = StrictPage(html)
+    assert not page.unclosed
+    assert page.visible
+
+
+def test_tables_are_shown_in_both_forms() -> None:
+    """HTML for the notebook and text for everything else."""
+    screen = RecordingScreen()
+    show_status(STATUS, screen)
+    show_vars((), screen)
+    assert [set(data) for _, data, _ in screen.acts] == [{"text/html", "text/plain"}] * 2
+    assert screen.acts[1][1]["text/plain"] == "the ranks hold no variables yet"

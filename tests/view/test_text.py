@@ -1,0 +1,82 @@
+"""A result as text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mhnb.core.results import RankResult
+from mhnb.view.ansi import strip_ansi
+from mhnb.view.text import MAX_TEXT_NBYTES, format_cell_text
+from mhnb.view.words import Places
+from tests.view.samples import HELPER, TRACEBACK, cell, failed, out, value
+
+
+def test_agreement_is_one_block() -> None:
+    """A quiet heading and what they said."""
+    assert format_cell_text(cell(*[[out("a\n"), value("b")]] * 4)) == "ranks 0-3 · 0.21 s\n  a\n  b"
+
+
+def test_the_odd_one_out_stands_beside_its_name() -> None:
+    """Labels are a column of equal width."""
+    assert format_cell_text(cell(*[[out("loss 1\n")], [out("loss 2\nmore\n")], [out("loss 1\n")]])) == (
+        "ranks 0-2 · 0.21 s · rank 1 differs\n"
+        "rank 1    │ loss 2\n"
+        "          │ more\n"
+        "ranks 0,2 │ loss 1"
+    )  # fmt: skip
+
+
+def test_silent_ranks_are_named() -> None:
+    """Nothing is hidden, silence neither."""
+    assert format_cell_text(cell([out("a")], [])).endswith("rank 1 │ (no output)")
+
+
+def test_an_error_says_where_what_and_how_to_mend_it() -> None:
+    """Heading, the cell's line, the message, the cure, the notes."""
+    result = cell([], failed(1, hint="Make it fit."), [], notes=("The ranks are in step.",))
+    assert format_cell_text(result) == (
+        "ValueError on rank 1 · ranks 0,2 finished\n"
+        "  cell 12, line 3:   x = x.reshape(7, -1)\n"
+        "  ValueError: cannot reshape\n"
+        "  → Make it fit.\n"
+        "The ranks are in step."
+    )
+
+
+def test_a_traceback_is_shown_where_the_cell_does_not_say_it_all() -> None:
+    """A second frame of the user's is worth its lines; JAX's are one line."""
+    one = failed(0)
+    assert one.error
+    deep = replace(one, error=replace(one.error, traceback=(*TRACEBACK[:3], HELPER, *TRACEBACK[3:])))
+    text = format_cell_text(cell(deep))
+    assert "model.py:8" in text
+    assert "… 3 frames inside jax" in text
+    assert "core.py" not in text
+
+
+def test_colours_are_all_that_color_adds() -> None:
+    """The coloured text is the plain text once stripped."""
+    result = cell([out("a")], failed(1), [out("b")])
+    colored = format_cell_text(result, color=True)
+    assert "\x1b[" in colored
+    assert strip_ansi(colored) == format_cell_text(result)
+
+
+def test_long_text_is_cut_and_names_the_log() -> None:
+    """The stored text is bounded, whatever was printed."""
+    log = "/log/rank0.log"
+    text = format_cell_text(cell([out("x" * 79 + "\n")] * 9000), places=Places(logs={0: log}))
+    assert len(text) < 1.2 * MAX_TEXT_NBYTES
+    assert f"all of it is in {log}" in text
+
+
+def test_bytes_that_never_came_are_counted() -> None:
+    """What a rank left out is said, with the log that has it."""
+    result = cell(RankResult(0, "ok", (out("a"),), omitted_nbytes=2048))
+    assert format_cell_text(result, places=Places(logs={0: "r.log"})).endswith("… 2.0 KiB more in r.log")
+
+
+def test_silence_is_empty_but_for_a_badge() -> None:
+    """Nothing to say, unless it must be told where the cell ran."""
+    assert format_cell_text(cell([], [])) == ""
+    assert format_cell_text(cell([], []), badge=True) == "mhjax · ranks 0-1 · 0.21 s"
