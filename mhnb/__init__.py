@@ -1,0 +1,56 @@
+"""mhnb: one notebook, many JAX hosts.
+
+`%load_ext mhnb`, then `%mhjax start` and `%%mhjax` cells; or, without IPython, `mhnb.start()` and `cluster.run(...)`.
+Names load on first use, so that `import mhnb` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from mhnb.cluster import Cluster
+    from mhnb.core.results import CellResult
+    from mhnb.starting import current, start
+
+__all__ = [
+    "CellResult",
+    "Cluster",
+    "__version__",
+    "current",
+    "load_ipython_extension",
+    "start",
+    "unload_ipython_extension",
+]
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CellResult": "mhnb.core.results",
+    "Cluster": "mhnb.cluster",
+    "current": "mhnb.starting",
+    "start": "mhnb.starting",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if (home := _HOMES.get(name)) is None:
+        raise AttributeError(f"module 'mhnb' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
+    return getattr(importlib.import_module(home), name)
+
+
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Give a notebook the magics `%mhjax` and `%%mhjax`."""
+    from mhnb.magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """Take the magics away again and stop what was started."""
+    from mhnb.magics import unload
+
+    unload(shell)

@@ -1,0 +1,84 @@
+"""What the view shows of a cluster, gathered from the cluster: pure gathering, no drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mhnb.core.ranks import format_ranks
+from mhnb.core.variables import VarRow as VarFound
+from mhnb.view.start import RankStart, StartSnapshot, StartSummary
+from mhnb.view.tables import Status, StatusRow, VarRow
+from mhnb.view.words import Places
+
+if TYPE_CHECKING:
+    from mhnb.cluster import Cluster
+    from mhnb.roll import RankInfo, StartReport
+
+__all__ = ["gather_places", "gather_snapshot", "gather_status", "gather_summary", "gather_vars"]
+
+
+def gather_snapshot(report: StartReport) -> StartSnapshot:
+    """What a start shows while it goes on."""
+    return StartSnapshot(_starts(report.ranks), report.elapsed_s)
+
+
+def gather_summary(cluster: Cluster) -> StartSummary:
+    """What a start shows when it has ended well."""
+    return StartSummary(
+        _starts(cluster.ranks),
+        cluster.started_in_s,
+        cluster.jax_version,
+        cluster.guard,
+        log_dir=str(cluster.log_dir),
+        notes=cluster.notes,
+    )
+
+
+def _starts(ranks: Sequence[RankInfo]) -> tuple[RankStart, ...]:
+    return tuple(RankStart(r.rank, r.host, r.phase, r.pid, len(r.devices)) for r in ranks)
+
+
+def gather_status(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
+    """What `%mhjax status` shows."""
+    rows = tuple(StatusRow(r.rank, r.host, r.pid, r.state, len(r.devices), str(r.log_path)) for r in cluster.ranks)
+    shape = f"{cluster.process_count} ranks × {cluster.shape.devices} CPU devices"
+    heading = f"{cluster.name} · {cluster.state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
+    notes = [cluster.reason] if cluster.reason else []
+    if cluster.refused_messages:
+        notes.append(f"{cluster.refused_messages} messages without this cluster's signature were dropped")
+    return Status(heading, cluster.state, rows, (*notes, *warnings))
+
+
+def gather_places(cluster: Cluster) -> Places:
+    """Which host each rank is on, and where its log is."""
+    return Places(hosts={r.rank: r.host for r in cluster.ranks}, logs={r.rank: str(r.log_path) for r in cluster.ranks})
+
+
+def gather_vars(found: Sequence[VarFound]) -> tuple[VarRow, ...]:
+    """What `%mhjax vars` shows."""
+    return tuple(_var_row(row) for row in found)
+
+
+def _var_row(row: VarFound) -> VarRow:
+    facts = row.facts
+    return VarRow(
+        row.name,
+        f"{facts.type} {facts.summary}" if facts.summary else facts.type,
+        facts.shape,
+        facts.dtype,
+        facts.spec,
+        facts.nbytes_per_device,
+        _difference(row),
+    )
+
+
+def _difference(row: VarFound) -> str:
+    parts = [f"missing on {_name_ranks(row.missing)}"] if row.missing else []
+    for ranks, facts in row.groups[1:]:
+        parts.append(f"{facts.summary or facts.spec or facts.shape or facts.type} on {_name_ranks(ranks)}")
+    return ", ".join(parts)
+
+
+def _name_ranks(ranks: Sequence[int]) -> str:
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {format_ranks(ranks)}"

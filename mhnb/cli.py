@@ -1,0 +1,104 @@
+"""The shell's twin of the magics: `mhnb demo | lab | run | list | stop`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mhnb.errors import MhnbError
+
+__all__ = ["main"]
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from mhnb.demo import run_demo
+
+    return run_demo(Path(args.html))
+
+
+def _lab(args: argparse.Namespace) -> int:
+    from mhnb.demo import copy_notebooks
+
+    folder = copy_notebooks(Path(args.folder))
+    command = [sys.executable, "-m", "jupyter", "lab", str(folder / "00_tour.ipynb"), *args.rest]
+    print(f"opening {folder / '00_tour.ipynb'} in JupyterLab; Ctrl-C ends it")
+    try:
+        return subprocess.run(command, check=False).returncode
+    except KeyboardInterrupt:
+        return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    from mhnb.core.ranks import format_ranks
+    from mhnb.starting import start
+    from mhnb.view.text import format_cell_text
+
+    source = Path(args.script).read_text(encoding="utf-8")
+    cluster = start(args.n, args.devices, name=f"run-{os.getpid()}")
+    try:
+        result = cluster.run(source)
+        print(format_cell_text(result, color=sys.stdout.isatty()))
+        failed = [rank.rank for rank in result.failed]
+        if failed:
+            print(f"{args.script}: failed on ranks {format_ranks(failed)}", file=sys.stderr)
+        return 0 if result.ok else 1
+    finally:
+        cluster.stop()
+
+
+def _list(args: argparse.Namespace) -> int:
+    from mhnb.launch.rundir import read_owners
+
+    for record in read_owners(os.environ):
+        kept = " keep" if record["keep"] else ""
+        print(
+            f"{record['name']}  {len(record['ranks'])} ranks  notebook {record['owner']}  supervisor {record['supervisor']}{kept}"
+        )
+    return 0
+
+
+def _stop(args: argparse.Namespace) -> int:
+    from mhnb.launch.rundir import read_owners
+
+    named = [record for record in read_owners(os.environ) if record["name"] == args.name]
+    for record in named:
+        os.kill(record["supervisor"], signal.SIGTERM)
+        print(f"{args.name}: {len(record['ranks'])} ranks stopped")
+    if not named:
+        print(f"mhnb stop {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)
+    return 0 if named else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mhnb", description="One notebook, many JAX hosts.")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    demo = verbs.add_parser("demo", help="run the tour on simulated hosts, here in the terminal")
+    demo.add_argument("--html", default="mhnb-tour.html", help="where to write the page")
+    lab = verbs.add_parser("lab", help="open the tour in JupyterLab")
+    lab.add_argument("--folder", default="mhnb-notebooks", help="where your copy of the notebooks is put")
+    lab.add_argument("rest", nargs="*", help="arguments for jupyter lab")
+    run = verbs.add_parser("run", help="run a script on every rank")
+    run.add_argument("script")
+    run.add_argument("-n", type=int, default=4, help="simulated hosts")
+    run.add_argument("--devices", type=int, default=2, help="CPU devices per host")
+    verbs.add_parser("list", help="clusters of this user on this machine")
+    stop = verbs.add_parser("stop", help="end a cluster by name")
+    stop.add_argument("name")
+    for name, function in {"demo": _demo, "lab": _lab, "run": _run, "list": _list, "stop": _stop}.items():
+        verbs.choices[name].set_defaults(function=function)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; return the exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.function(args))
+    except (MhnbError, FileNotFoundError) as error:
+        print(f"mhnb {args.verb}: {error}", file=sys.stderr)
+        return 1

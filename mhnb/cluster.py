@@ -1,0 +1,371 @@
+"""The cluster as its user holds it: start, cells, values, state, stop.
+
+It owns the launched hosts, the link's reader thread and the machine, and it alone reads the clock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import secrets
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mhnb import exchange
+from mhnb.core.environment import rank_environment
+from mhnb.core.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
+from mhnb.core.hostspec import HostSpec
+from mhnb.core.machine import Machine
+from mhnb.core.protocol import Answer
+from mhnb.core.ranks import parse_ranks
+from mhnb.core.results import CellResult
+from mhnb.core.shape import Shape, check_initialize
+from mhnb.core.variables import VarRow
+from mhnb.errors import InvalidRequest, MhnbError
+from mhnb.launch.local import LocalHost
+from mhnb.launch.ports import find_free_port
+from mhnb.launch.rundir import make_run_dir, write_owner
+from mhnb.link.router import RouterLink
+from mhnb.reader import Reader, Submission
+from mhnb.resources import profile_dir
+from mhnb.roll import RankInfo, StartReport, describe_ranks
+from mhnb.values import ClusterState, DeviceRef
+
+__all__ = ["Cluster", "StartOptions"]
+
+_GUARDS = ("lockstep", "parity", "off")
+_START_TIMEOUT_S = 120.0
+_STOP_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """How to start, beyond the shape."""
+
+    name: str = "default"
+    start_timeout_s: float = _START_TIMEOUT_S
+    keep: bool = False
+    guard: str = "lockstep"
+    fork: bool = sys.platform == "linux"
+
+
+class _Listener:
+    """Passes what the reader hears on to the cluster's user."""
+
+    def __init__(self, report: Callable[[Machine, float], StartReport]) -> None:
+        self._report = report
+        self.starting: queue.SimpleQueue[StartReport | MhnbError] = queue.SimpleQueue()
+        self.late: Callable[[CellResult], None] | None = None
+        self.notice: Callable[[str], None] = partial(print, file=sys.stderr)
+
+    def on_progress(self, machine: Machine, now: float) -> None:
+        """Queue how far the ranks are."""
+        self.starting.put(self._report(machine, now))
+
+    def on_failure(self, error: MhnbError) -> None:
+        """Queue why the start failed."""
+        self.starting.put(error)
+
+    def on_late(self, result: CellResult) -> None:
+        """Show late output, where somebody does."""
+        if self.late is not None:
+            self.late(result)
+
+    def on_notice(self, text: str) -> None:
+        """Tell the user."""
+        self.notice(text)
+
+
+class Cluster:
+    """Ranks that run every cell in the same order. Made by `mhnb.start`."""
+
+    def __init__(self, shape: Shape, options: StartOptions, *, generation: int = 1) -> None:
+        self.shape, self.options, self.generation = shape, options, generation
+        self.name = options.name
+        self.started_in_s = 0.0
+        self.notes = check_initialize(shape.initialize, shape.hosts)
+        self._run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=profile_dir("local"))
+        self._key = secrets.token_bytes(32)
+        self._began = time.monotonic()
+        self._link = RouterLink(self._key)
+        logs = [str(self._run_dir / "log" / f"rank{rank}.log") for rank in range(shape.hosts)]
+        self._machine = Machine(
+            [f"host{rank}" for rank in range(shape.hosts)],
+            logs,
+            generation=generation,
+            now=self._began,
+            start_timeout_s=options.start_timeout_s,
+        )
+        self._listener = _Listener(self._report)
+        spec = self._spec()
+        self._hosts = [LocalHost(spec, os.environ | spec.environment)]
+        self._reader = Reader(self._link, self._machine, self._hosts, clock=time.monotonic, listener=self._listener)
+        self._reader.start()
+        atexit.register(self._at_exit)
+
+    # -- start
+
+    def _spec(self) -> HostSpec:
+        initialize = dict(self.shape.initialize)
+        for given in ("num_processes", "cluster_detection_method"):
+            initialize.pop(given, None)
+        address = initialize.pop("coordinator_address", None)
+        return HostSpec(
+            link_url=self._link.url,
+            key=self._key.hex(),
+            supervisor=0,
+            generation=self.generation,
+            process_count=self.shape.hosts,
+            ranks=list(range(self.shape.hosts)),
+            devices=self.shape.devices,
+            coordinator_address=address or f"127.0.0.1:{find_free_port()}",
+            initialize=initialize,
+            environment=rank_environment(os.environ, devices=self.shape.devices, simulated=True),
+            cwd=str(Path.cwd()),
+            run_dir=str(self._run_dir),
+            init=self.shape.init,
+            keep=self.options.keep,
+            fork=self.options.fork,
+        )
+
+    def wait_ready(self, on_progress: Callable[[StartReport], None] | None = None) -> None:
+        """Wait until every rank can take cells.
+
+        Raises:
+            LaunchError: the start failed; no process is left.
+            KeyboardInterrupt: the user gave up; no process is left.
+        """
+        try:
+            while True:
+                update = self._listener.starting.get()
+                if isinstance(update, MhnbError):
+                    raise update
+                self.started_in_s = update.elapsed_s
+                if on_progress is not None:
+                    on_progress(update)
+                if update.ready:
+                    break
+        except BaseException:
+            self.stop()
+            raise
+        write_owner(self._run_dir, self.name, self._hosts[0].pid, [r.pid for r in self.ranks], keep=self.options.keep)
+
+    def _report(self, machine: Machine, now: float) -> StartReport:
+        return StartReport(describe_ranks(machine), now - machine.started_at, machine.state == "clean")
+
+    # -- what it is
+
+    @property
+    def state(self) -> ClusterState:
+        """DESIGN's state, as judged when the last cell ended."""
+        return self._machine.state
+
+    @property
+    def reason(self) -> str:
+        """Why the cluster is not clean."""
+        return self._machine.reason
+
+    @property
+    def process_count(self) -> int:
+        """Number of ranks."""
+        return self._machine.process_count
+
+    @property
+    def devices(self) -> tuple[DeviceRef, ...]:
+        """Every device, by rank and ordinal."""
+        return tuple(device for rank in self.ranks for device in rank.devices)
+
+    @property
+    def ranks(self) -> tuple[RankInfo, ...]:
+        """Every rank, in order."""
+        return describe_ranks(self._machine)
+
+    @property
+    def guard(self) -> str:
+        """Which guard is in force, or why none is."""
+        for entry in self._machine.roster.entries:
+            guard = entry.facts.get("guard")
+            if guard and not guard["available"]:
+                return f"unavailable ({guard['reason']})"
+        return "parity" if self.options.guard == "lockstep" else self.options.guard
+
+    @property
+    def refused_messages(self) -> int:
+        """Messages that came without this cluster's signature, and were dropped."""
+        return self._link.refused
+
+    @property
+    def jax_version(self) -> str:
+        """The ranks' JAX."""
+        return str(self._machine.roster.entries[0].facts.get("versions", {}).get("jax", "?"))
+
+    @property
+    def log_dir(self) -> Path:
+        """Where each rank's full output is."""
+        return self._run_dir / "log"
+
+    @property
+    def supervisor_pid(self) -> int:
+        """The process that holds hub and ranks."""
+        return self._hosts[0].pid
+
+    @property
+    def hub_pid(self) -> int | None:
+        """ipyparallel's controller."""
+        return self._machine.roster.hub_pid
+
+    # -- cells
+
+    def submit(
+        self,
+        source: str,
+        *,
+        ranks: str | Sequence[int] | None = None,
+        guard: str | None = None,
+        timeout_s: float | None = None,
+        live: bool = False,
+    ) -> Submission:
+        """Hand in a cell and return at once; `follow` waits for it.
+
+        Raises:
+            InvalidRequest: a rank that is not there, an unknown guard, a time limit that is none.
+        """
+        chosen = self._choose_ranks(ranks)
+        guard = guard or self.options.guard
+        if guard not in _GUARDS:
+            raise InvalidRequest(f"--guard {guard!r}: choose lockstep, parity or off")
+        if timeout_s is not None and not timeout_s > 0:
+            raise InvalidRequest(f"--timeout {timeout_s!r}: give a number of seconds above 0")
+        request = CellRequest(source, chosen, guard, timeout_s)
+        return self._reader.submit(partial(CellSubmitted, request=request), live=live)
+
+    def _choose_ranks(self, ranks: str | Sequence[int] | None) -> tuple[int, ...] | None:
+        if ranks is None:
+            return None
+        spec = ranks if isinstance(ranks, str) else ",".join(str(rank) for rank in ranks)
+        chosen = parse_ranks(spec, self.process_count)
+        return None if len(chosen) == self.process_count else chosen
+
+    def follow(self, submission: Submission, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
+        """Wait for a cell's end; Ctrl-C interrupts the ranks, and the truth about what that led to is the result.
+
+        Raises:
+            ClusterError: the cell was refused; nothing was sent.
+        """
+        while True:
+            try:
+                update = submission.updates.get()
+            except KeyboardInterrupt:
+                self.interrupt()
+                continue
+            if isinstance(update, MhnbError):
+                raise update
+            if update.done:
+                return update
+            if on_snapshot is not None:
+                on_snapshot(update)
+
+    def run(
+        self,
+        source: str,
+        *,
+        ranks: str | Sequence[int] | None = None,
+        guard: str | None = None,
+        timeout_s: float | None = None,
+    ) -> CellResult:
+        """Run a cell on every rank, or some, and return what each said, also when ranks failed.
+
+        Args:
+            source: the cell, as typed.
+            ranks: `0,2-3` or numbers; None for all.
+            guard: lockstep, parity or off; None for the cluster's own.
+            timeout_s: seconds after which the cell is interrupted; None for no limit.
+
+        Raises:
+            ClusterError: the cluster takes no cell; nothing was sent.
+            InvalidRequest: a bad argument; nothing was sent.
+        """
+        return self.follow(self.submit(source, ranks=ranks, guard=guard, timeout_s=timeout_s))
+
+    def interrupt(self) -> None:
+        """Interrupt the cell that runs: KeyboardInterrupt on its ranks, and after 4 s the end of those that do not stop."""
+        self._reader.post(InterruptRequested())
+
+    def accept(self) -> None:
+        """Go on with a split or tainted cluster as it is."""
+        self._reader.post(Accepted())
+        # The answer to a question asked afterwards comes afterwards: the change is in force when this returns.
+        self.ask(0, "names", {}).result()
+
+    def on_late(self, show: Callable[[CellResult], None]) -> None:
+        """Have output that comes after a cell's end shown; called in the reader thread."""
+        self._listener.late = show
+
+    def on_notice(self, tell: Callable[[str], None]) -> None:
+        """Have what happens between cells told; called in the reader thread."""
+        self._listener.notice = tell
+
+    # -- values
+
+    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: Sequence[bytes] = ()) -> Future[Answer]:
+        """Ask one rank something between cells."""
+        return self._reader.ask(rank, verb, arguments, payload)
+
+    def pull(self, *names: str, ranks: str | Sequence[int] | None = None, each: bool = False) -> Any:
+        """Bring values from the ranks: NumPy arrays, pytrees kept. A global array is put together from its shards, without a collective.
+
+        Args:
+            *names: variables on the ranks.
+            ranks: whose; None for all.
+            each: for each name a list with every rank's own value.
+
+        Returns:
+            The value of one name; a tuple for several.
+
+        Raises:
+            ValueDiffers: a name is missing on a rank, or its value is not the same on all.
+        """
+        return exchange.pull(self, names, ranks=self._choose_ranks(ranks), each=each)
+
+    def push(self, *, ranks: str | Sequence[int] | None = None, **values: Any) -> None:
+        """Bind the same host values on every rank, never a global array; on none when one rank cannot take them."""
+        exchange.push(self, values, ranks=self._choose_ranks(ranks))
+
+    def vars(self) -> tuple[VarRow, ...]:
+        """Say what the ranks hold, and where they differ. Fetches nothing."""
+        return exchange.list_variables(self)
+
+    # -- end
+
+    def stop(self) -> None:
+        """End every process of the cluster and wait until they are gone. A second call does nothing."""
+        if not self._reader.alive:
+            return
+        pids = tuple(rank.pid for rank in self.ranks if rank.pid is not None)
+        self._reader.post(StopRequested())
+        self._reader.close(_STOP_S)
+        for host in self._hosts:
+            host.wait(pids)
+        atexit.unregister(self._at_exit)
+
+    def _at_exit(self) -> None:
+        if self.options.keep and self._reader.alive:
+            for host in self._hosts:
+                host.release()
+        else:
+            self.stop()
+
+    def restart(self) -> Cluster:
+        """Stop, and start a cluster of the same shape and name, one generation on. Its variables are gone."""
+        self.stop()
+        return Cluster(self.shape, self.options, generation=self.generation + 1)
+
+    def __repr__(self) -> str:
+        return f"<mhnb.Cluster {self.name!r}: {self.shape.describe()}, {self.state}, generation {self.generation}>"

@@ -1,0 +1,95 @@
+"""`mhnb demo`: run the tour notebook for real, print what each rank said, write an HTML page."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from mhnb.errors import MhnbError
+from mhnb.launch.rundir import read_owners
+from mhnb.resources import notebooks_dir
+
+__all__ = ["copy_notebooks", "run_demo"]
+
+_CELL_TIMEOUT_S = 300
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def copy_notebooks(folder: Path) -> Path:
+    """Put the user's own copy of the notebooks into a folder; files that are there stay as they are."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in sorted(notebooks_dir().glob("*.ipynb")):
+        target = folder / source.name
+        if not target.exists():
+            target.write_bytes(source.read_bytes())
+    return folder
+
+
+def run_demo(html: Path) -> int:
+    """Run the tour in a kernel of its own; return 0 when every cell did what it should.
+
+    Args:
+        html: where to write the page.
+
+    Raises:
+        MhnbError: the parts that run notebooks are not installed.
+    """
+    try:
+        import nbformat
+        from nbclient import NotebookClient
+        from nbclient.exceptions import CellExecutionError
+    except ModuleNotFoundError as error:
+        raise MhnbError(f"mhnb demo needs {error.name}; pip install 'mhnb[lab]'") from error
+    notebook: Any = nbformat.read(notebooks_dir() / "00_tour.ipynb", as_version=4)
+    client = NotebookClient(notebook, timeout=_CELL_TIMEOUT_S, kernel_name="python3", on_cell_executed=_print_cell)
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        print(error, file=sys.stderr)
+        return 1
+    _write_page(notebook, html)
+    print(f"\nthe same as a page: {html}")
+    return 0
+
+
+def _print_cell(cell: Any, **_: Any) -> None:
+    """Print one cell and what came of it, as it ends."""
+    if cell.cell_type != "code":
+        return
+    print(f"\n\033[2m[{cell.execution_count}]\033[0m")
+    print(textwrap.indent(cell.source, "  \033[2m>\033[0m "))
+    for output in cell.outputs:
+        print(_text_of(output), flush=True)
+    if "%mhjax start" in cell.source:
+        _print_processes()
+
+
+def _text_of(output: Any) -> str:
+    if output.output_type == "stream":
+        return str(output.text).rstrip("\n")
+    if output.output_type == "error":
+        return "\n".join(output.traceback) if sys.stdout.isatty() else _ANSI.sub("", "\n".join(output.traceback))
+    return str(output.data.get("text/plain", "")).rstrip("\n")
+
+
+def _print_processes() -> None:
+    """Show that the ranks are processes of this machine."""
+    for record in read_owners(os.environ):
+        if os.getpid() in [parent.pid for parent in psutil.Process(record["owner"]).parents()]:
+            for rank, pid in enumerate(record["ranks"]):
+                print(
+                    f"  rank {rank}: process {pid} {psutil.Process(pid).status() if psutil.pid_exists(pid) else 'is gone'}"
+                )
+
+
+def _write_page(notebook: Any, html: Path) -> None:
+    from nbconvert import HTMLExporter
+
+    page, _ = HTMLExporter(template_name="lab").from_notebook_node(notebook)
+    html.write_text(page, encoding="utf-8")

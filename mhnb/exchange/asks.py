@@ -1,0 +1,145 @@
+"""Questions to ranks, several at once, and what becomes of an answer that is not ok."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mhnb.core.protocol import Answer
+from mhnb.core.transfer import IN_FLIGHT
+from mhnb.errors import ClusterError, InvalidRequest
+
+__all__ = ["Asker", "Job", "Transfer", "ask_all", "check_names", "check_ranks", "open_transfer", "settle", "stream"]
+
+_NUMBERS = itertools.count(1)
+_OPEN: set[str] = set()
+"""The transfers of this process that are under way; a rank lets go of every other one."""
+
+
+class Asker(Protocol):
+    """What carries questions to ranks: the cluster."""
+
+    @property
+    def process_count(self) -> int:
+        """Number of ranks."""
+
+    def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[Answer]:
+        """Ask a rank between cells. Several questions may be under way; a rank answers in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One question of a transfer, and what to do with the answer's payload."""
+
+    rank: int
+    verb: str
+    arguments: dict[str, Any]
+    payload: tuple[Any, ...] = ()
+    take: Callable[[Any], None] | None = None
+
+
+@dataclass(slots=True)
+class Transfer:
+    """A transfer under way: its number, and the ranks that keep something for it."""
+
+    asker: Asker
+    number: str
+    keeping: set[int] = field(default_factory=set)
+
+    @property
+    def live(self) -> list[str]:
+        """The transfers that ranks are to keep, this one included."""
+        return sorted(_OPEN)
+
+
+@contextmanager
+def open_transfer(asker: Asker) -> Iterator[Transfer]:
+    """Number a transfer; at its end, however it ends, tell the ranks that keep something to let go."""
+    transfer = Transfer(asker, str(next(_NUMBERS)))
+    _OPEN.add(transfer.number)
+    try:
+        yield transfer
+    finally:
+        _OPEN.discard(transfer.number)
+        for rank in sorted(transfer.keeping):
+            # Nobody waits for it: Ctrl-C must not hang here, and a rank that is gone keeps nothing.
+            asker.ask(rank, "release", {"transfer": transfer.number})
+
+
+def settle(rank: int, verb: str, future: Future[Answer]) -> Answer:
+    """Wait for an answer.
+
+    Raises:
+        ClusterError: the rank could not answer; `rank`, `ename` and `traceback` say more.
+    """
+    answer = future.result()
+    if not answer.ok:
+        ename, evalue = answer.value["ename"], answer.value["evalue"]
+        raise ClusterError(
+            f"rank {rank} could not answer {verb!r}: {ename}: {evalue}",
+            rank=rank,
+            ename=ename,
+            traceback=answer.value["traceback"],
+        )
+    return answer
+
+
+def ask_all(asker: Asker, ranks: Iterable[int], verb: str, arguments: Mapping[str, Any]) -> dict[int, Answer]:
+    """Ask ranks the same, all at once, and wait for all of them."""
+    futures = {rank: asker.ask(rank, verb, dict(arguments)) for rank in ranks}
+    return {rank: settle(rank, verb, future) for rank, future in futures.items()}
+
+
+def stream(asker: Asker, jobs: Iterable[Job], *, in_flight: int = IN_FLIGHT) -> None:
+    """Ask one thing after another, a few at a time, so that no more than those are in memory."""
+    pending: deque[tuple[Job, Future[Answer]]] = deque()
+    for job in jobs:
+        pending.append((job, asker.ask(job.rank, job.verb, job.arguments, job.payload)))
+        if len(pending) >= in_flight:
+            _finish(*pending.popleft())
+    while pending:
+        _finish(*pending.popleft())
+
+
+def _finish(job: Job, future: Future[Answer]) -> None:
+    answer = settle(job.rank, job.verb, future)
+    if job.take is not None:
+        job.take(answer.payload[0])
+
+
+def check_ranks(ranks: Iterable[int] | None, process_count: int) -> tuple[int, ...]:
+    """Return the ranks meant, sorted; None means all.
+
+    Raises:
+        InvalidRequest: none, or one that is not there.
+    """
+    if ranks is None:
+        return tuple(range(process_count))
+    chosen = tuple(sorted(set(ranks)))
+    absent = [rank for rank in chosen if not 0 <= rank < process_count]
+    if absent or not chosen:
+        what = f"there is no rank {absent[0]}" if absent else "no rank is named"
+        raise InvalidRequest(f"{what}; this cluster has ranks 0-{process_count - 1}", ranks=chosen)
+    return chosen
+
+
+def check_names(names: Sequence[str], verb: str) -> tuple[str, ...]:
+    """Return the names.
+
+    Raises:
+        InvalidRequest: none, or one that is no variable's name.
+    """
+    if not names:
+        raise InvalidRequest(f"{verb} what? Name one or more variables; %mhjax vars lists what the ranks hold")
+    for name in names:
+        if not name.isidentifier():
+            raise InvalidRequest(
+                f"{verb} takes names of variables, not {name!r}. Bind the value to a name first, where it comes from",
+                name=name,
+            )
+    return tuple(names)

@@ -1,0 +1,126 @@
+"""`%mhjax` and `%%mhjax`: parse, call, show, raise. Every decision is made elsewhere."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
+from IPython.core.magic_arguments import MagicArgumentParser, argument, construct_parser, magic_arguments
+
+from mhnb import assist, verbs
+from mhnb.core.select import route_cell
+from mhnb.errors import InvalidRequest
+from mhnb.notebook import CellFlags, Notebook
+
+__all__ = ["MhjaxMagics", "load", "unload"]
+
+_NOT_YET = {"collectives": "--collectives comes with the sharding views; this version records launches only"}
+
+
+@magic_arguments("%%mhjax")
+@argument(
+    "--ranks", metavar="SPEC", help="ranks that run the cell, like 0,2-3; a collective that leaves them is an error"
+)
+@argument("--guard", choices=("lockstep", "parity", "off"), help="how the ranks' launches are compared")
+@argument("--timeout", type=float, metavar="SECONDS", help="interrupt the cell after so many seconds")
+@argument("--out", metavar="NAME", help="bind the cell's CellResult to this name here")
+@argument("--view", choices=("fold", "tabs", "grid"), default="fold", help="how the ranks' outputs are laid out")
+@argument("--collectives", action="store_true", help="show the collectives that the cell launched")
+@argument("--quiet", action="store_true", help="show nothing unless the cell fails")
+@argument("--auto", action="store_true", help="(set by auto mode)")
+def _cell_arguments(self: Any, args: Any) -> None:
+    """Run the cell on every rank, in the same order as every other cell."""
+
+
+_cell_parser: MagicArgumentParser = construct_parser(_cell_arguments)
+_DEFAULT_FLAGS = CellFlags()
+
+
+def parse_cell_flags(line: str) -> CellFlags:
+    """Read the flags of a `%%mhjax` line.
+
+    Raises:
+        UsageError: an unknown flag or a bad value; nothing is sent.
+    """
+    if not line or line.isspace():
+        return _DEFAULT_FLAGS
+    try:
+        args = _cell_parser.parse_args(shlex.split(line))
+    except ValueError as error:
+        raise UsageError(f"%%mhjax {line}: {error}") from error
+    for name, why in _NOT_YET.items():
+        if getattr(args, name):
+            raise UsageError(why)
+    if args.out is not None and not args.out.isidentifier():
+        raise UsageError(f"--out {args.out!r}: give a Python name to bind the result to")
+    return CellFlags(args.ranks, args.guard, args.timeout, args.out, args.view, args.quiet, args.auto)
+
+
+@magics_class
+class MhjaxMagics(Magics):
+    """The two magics, and `%%local` for auto mode."""
+
+    def __init__(self, shell: Any) -> None:
+        super().__init__(shell)
+        self.notebook = Notebook(shell)
+
+    @line_cell_magic
+    def mhjax(self, line: str, cell: str | None = None) -> Any:
+        """Drive many JAX hosts from this notebook.
+
+        %%mhjax [--ranks SPEC] [--guard lockstep|parity|off] [--timeout SECONDS] [--out NAME] [--view fold|tabs|grid] [--quiet]
+            Run the cell on every rank, or those of SPEC (0,2-3), in the same order as every other cell.
+
+        %mhjax start [-n N] [--devices D] [--name NAME]   start N hosts with D devices each; 4 x 2
+        %mhjax status                                      the ranks, their processes and the cluster's state
+        %mhjax vars                                        what the ranks hold
+        %mhjax pull NAME... [--ranks SPEC] [--each]        bring values here
+        %mhjax push NAME...                                bind values of this notebook on every rank
+        %mhjax interrupt | accept | restart | stop | list  %mhjax VERB --help tells more
+        %mhjax auto on|off                                 plain cells go to the ranks too
+        """
+        if cell is None:
+            return verbs.run_verb(self.notebook, line)
+        flags = parse_cell_flags(line)
+        if flags.auto:
+            # The mixed cell is refused here, where an error is shown as one.
+            _as_usage(route_cell, cell)
+        self.notebook.run_cell(cell, flags)
+        return None
+
+    @cell_magic
+    def local(self, line: str, cell: str) -> None:
+        """Keep a cell here while auto mode is on. Without auto mode every plain cell is here, so it changes nothing."""
+        if line.strip():
+            raise UsageError(f"%%local takes no arguments, and got {line.strip()!r}")
+        self.notebook.shell.run_cell(cell)
+
+
+def _as_usage(check: Any, source: str) -> None:
+    try:
+        check(source)
+    except InvalidRequest as error:
+        raise UsageError(str(error)) from error
+
+
+def load(shell: Any) -> None:
+    """Register the magics and everything that helps while typing. A second load changes nothing."""
+    if getattr(shell, "mhnb_assist", None) is not None:
+        return
+    magics = MhjaxMagics(shell)
+    shell.register_magics(magics)
+    shell.mhnb_assist = assist.Assist(shell, magics.notebook)
+    shell.mhnb_assist.install()
+
+
+def unload(shell: Any) -> None:
+    """Take back what `load` did and stop the clusters."""
+    if (helper := getattr(shell, "mhnb_assist", None)) is None:
+        return
+    helper.uninstall()
+    shell.mhnb_assist = None
+    for kind, name in (("line", "mhjax"), ("cell", "mhjax"), ("cell", "local")):
+        shell.magics_manager.magics[kind].pop(name, None)
+    verbs.stop_all()

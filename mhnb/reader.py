@@ -1,0 +1,310 @@
+"""The one thread that owns the link and the machine, from start to stop, also between cells.
+
+It turns messages, submissions, exits and time into events, and the machine's commands into sends and answers.
+Nobody else touches link or machine.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from mhnb.core.events import (
+    CellSubmitted,
+    Command,
+    Event,
+    FailStart,
+    FinishCell,
+    HostExited,
+    KillRanks,
+    RefuseCell,
+    ReportReady,
+    SendToRank,
+    ShowLate,
+    SignalRanks,
+    TellUser,
+    Ticked,
+)
+from mhnb.core.machine import Machine
+from mhnb.core.protocol import Answer, Ask, HostUp, Message, RankExited, RankReady, SignalRank, StopHost
+from mhnb.core.results import CellResult
+from mhnb.errors import MhnbError, NotStarted, RanksLost
+from mhnb.link.base import Link, rank_peer, supervisor_peer
+
+__all__ = ["Host", "Listener", "Reader", "Submission"]
+
+_TICK_S = 0.1
+_IDLE_S = 0.25
+LIVE_AFTER_S = 0.15
+"""A cell that lasts longer is shown while it runs."""
+
+Update: TypeAlias = CellResult | MhnbError
+
+
+class Host(Protocol):
+    """A supervisor's process as the reader sees it."""
+
+    supervisor: int
+
+    def has_exited(self) -> bool:
+        """Whether it is gone."""
+
+    def explain(self) -> str:
+        """How it ended."""
+
+
+class Listener(Protocol):
+    """Who hears of what no submitter waits for. Called in the reader thread."""
+
+    def on_progress(self, machine: Machine, now: float) -> None:
+        """A rank came further while starting, or all are ready."""
+
+    def on_failure(self, error: MhnbError) -> None:
+        """The start failed."""
+
+    def on_late(self, result: CellResult) -> None:
+        """Output came for a cell that had ended."""
+
+    def on_notice(self, text: str) -> None:
+        """The user must know."""
+
+
+@dataclass(slots=True)
+class Submission:
+    """A cell that somebody waits for: results so far, then the last one, or the error that refused it."""
+
+    live: bool
+    updates: queue.SimpleQueue[Update] = field(default_factory=queue.SimpleQueue)
+
+
+class Reader:
+    """Runs the loop.
+
+    Args:
+        link: the open link; closed by the loop's end.
+        machine: the machine of this generation.
+        hosts: the supervisors' processes.
+        clock: seconds, rising.
+        listener: hears of starts, late output and deaths.
+    """
+
+    def __init__(
+        self, link: Link, machine: Machine, hosts: Sequence[Host], *, clock: Callable[[], float], listener: Listener
+    ) -> None:
+        self._link, self._machine, self._hosts = link, machine, list(hosts)
+        self._clock, self._listener = clock, listener
+        self._inbox: queue.SimpleQueue[Event | _Asked | None] = queue.SimpleQueue()
+        self._submissions: dict[int, Submission] = {}
+        self._asks: dict[int, tuple[int, Future[Answer]]] = {}
+        self._last_ask = self._last_ticket = 0
+        self._next_tick = self._next_show = 0.0
+        self._dirty = self._stopping = self._closed = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="mhnb-reader", daemon=True)
+
+    # -- from any thread
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def post(self, event: Event) -> None:
+        """Hand in an event. After the end nobody takes it, and that is no error."""
+        self._put(event)
+
+    def submit(self, event_of: Callable[[int], CellSubmitted], *, live: bool) -> Submission:
+        """Hand in a cell; the updates of the submission end with a done result or an error."""
+        submission = Submission(live)
+        with self._lock:
+            # One lock orders tickets and inbox alike: two threads give one order, the same everywhere.
+            self._last_ticket += 1
+            ticket = self._last_ticket
+            self._submissions[ticket] = submission
+            taken = self._put_locked(event_of(ticket))
+        if not taken:
+            self._finish(ticket, NotStarted("the cluster is stopped; %mhjax start starts one"))
+        return submission
+
+    def ask(self, rank: int, verb: str, arguments: dict[str, object], payload: Sequence[bytes] = ()) -> Future[Answer]:
+        """Ask a rank something between cells."""
+        with self._lock:
+            self._last_ask += 1
+            future: Future[Answer] = Future()
+            taken = self._put_locked(_Asked(rank, Ask(self._last_ask, verb, arguments, tuple(payload)), future))
+        if not taken:
+            future.set_exception(NotStarted("the cluster is stopped; %mhjax start starts one"))
+        return future
+
+    def close(self, timeout_s: float) -> None:
+        """Tell the supervisors to end everything, and end the loop."""
+        self._put(None)
+        self._thread.join(timeout_s)
+
+    def _put(self, item: Event | _Asked | None) -> bool:
+        with self._lock:
+            return self._put_locked(item)
+
+    def _put_locked(self, item: Event | _Asked | None) -> bool:
+        """Hand something to the loop; false when it has ended."""
+        if self._closed:
+            return False
+        self._inbox.put(item)
+        self._link.wake()
+        return True
+
+    @property
+    def alive(self) -> bool:
+        """Whether the loop still runs."""
+        return self._thread.is_alive()
+
+    # -- the loop
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except Exception:  # noqa: BLE001  # reported below
+            # The one broad catch of the link: a defect of ours ends the cluster in plain sight, and nobody waits for ever.
+            text = traceback.format_exc()
+            print(text, file=sys.stderr)
+            self._listener.on_notice(
+                f"mhnb's reader thread failed; the cluster cannot go on. Please report this:\n{text}"
+            )
+        finally:
+            with self._lock:
+                self._closed = True
+            self._give_up()
+            self._link.close()
+
+    def _turn(self) -> None:
+        busy = self._machine.current is not None or self._machine.state == "starting"
+        messages = self._link.poll(_TICK_S if busy else _IDLE_S)
+        for message in messages:
+            self._take_message(message)
+        self._drain_inbox()
+        now = self._clock()
+        if now >= self._next_tick:
+            self._next_tick = now + _TICK_S
+            self._look_at_hosts()
+            self._handle(Ticked())
+            self._show(now)
+
+    def _drain_inbox(self) -> None:
+        while True:
+            try:
+                item = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            if item is None:
+                self._stopping = True
+                for host in self._hosts:
+                    self._link.send(supervisor_peer(host.supervisor), StopHost())
+            elif isinstance(item, _Asked):
+                self._send_ask(item)
+            else:
+                self._handle(item)
+
+    def _take_message(self, message: Message) -> None:
+        if isinstance(message, Answer):
+            _, future = self._asks.pop(message.ask_id, (0, None))
+            if future is not None:
+                future.set_result(message)
+            return
+        self._dirty = True
+        self._handle(message)
+        if isinstance(message, RankExited):
+            self._fail_asks(message.rank)
+        if self._machine.state == "starting" or isinstance(message, HostUp | RankReady):
+            self._listener.on_progress(self._machine, self._clock())
+
+    def _send_ask(self, item: _Asked) -> None:
+        if item.rank not in self._machine.roster.alive or self._machine.state == "stopped":
+            item.future.set_exception(RanksLost(f"rank {item.rank} is gone; %mhjax restart", ranks=(item.rank,)))
+            return
+        self._asks[item.ask.ask_id] = (item.rank, item.future)
+        self._link.send(rank_peer(item.rank), item.ask)
+
+    def _fail_asks(self, rank: int) -> None:
+        for number, (asked, future) in list(self._asks.items()):
+            if asked == rank:
+                del self._asks[number]
+                future.set_exception(RanksLost(f"rank {rank} ended before it answered; %mhjax restart", ranks=(rank,)))
+
+    def _look_at_hosts(self) -> None:
+        for host in [host for host in self._hosts if host.has_exited()]:
+            self._hosts.remove(host)
+            self._handle(HostExited(host.supervisor, host.explain()))
+            for rank in range(self._machine.process_count):
+                self._fail_asks(rank)
+
+    def _show(self, now: float) -> None:
+        cell = self._machine.current
+        if cell is None or not self._dirty or now - cell.started_at < LIVE_AFTER_S:
+            return
+        submission = self._submissions.get(cell.ticket)
+        if submission is not None and submission.live:
+            self._dirty = False
+            submission.updates.put(cell.result(now, self._machine.process_count))
+
+    # -- commands
+
+    def _handle(self, event: Event) -> None:
+        for command in self._machine.handle(event, self._clock()):
+            self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case SendToRank(rank, message):
+                self._link.send(rank_peer(rank), message)
+            case FinishCell(ticket, result):
+                self._finish(ticket, result)
+            case RefuseCell(ticket, error) if error is not None:
+                self._finish(ticket, error)
+            case SignalRanks(ranks, signum):
+                self._signal(ranks, signum)
+            case KillRanks(ranks):
+                self._signal(ranks, int(signal.SIGKILL))
+            case ShowLate(result):
+                self._listener.on_late(result)
+            case TellUser(text):
+                self._listener.on_notice(text)
+            case ReportReady():
+                self._listener.on_progress(self._machine, self._clock())
+            case FailStart(error):
+                self._listener.on_failure(error)
+
+    def _signal(self, ranks: tuple[int, ...], signum: int) -> None:
+        # Each supervisor signals its own and ignores the others'.
+        for host in self._hosts:
+            for rank in ranks:
+                self._link.send(supervisor_peer(host.supervisor), SignalRank(rank, signum))
+
+    def _finish(self, ticket: int, update: Update) -> None:
+        submission = self._submissions.pop(ticket, None)
+        if submission is not None:
+            submission.updates.put(update)
+
+    def _give_up(self) -> None:
+        """Leave nobody waiting."""
+        self._stopping = True
+        gone = NotStarted("the cluster was stopped before the cell's turn came")
+        for ticket in list(self._submissions):
+            self._finish(ticket, gone)
+        for rank in range(self._machine.process_count):
+            self._fail_asks(rank)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question on its way to the link."""
+
+    rank: int
+    ask: Ask
+    future: Future[Answer]

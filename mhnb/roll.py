@@ -1,0 +1,48 @@
+"""The roll of a cluster's ranks, as values for its user: who is there, how far a start has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mhnb.core.machine import Machine
+from mhnb.values import DeviceRef, Phase
+
+__all__ = ["RankInfo", "StartReport", "describe_ranks"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """One rank as status shows it."""
+
+    rank: int
+    host: str
+    hostname: str
+    pid: int | None
+    log_path: Path
+    phase: Phase | None
+    state: str
+    """alive, or how it ended."""
+    devices: tuple[DeviceRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartReport:
+    """How a start stands, for a progress line."""
+
+    ranks: tuple[RankInfo, ...]
+    elapsed_s: float
+    ready: bool
+
+
+def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
+    """Gather what is known of each rank, in rank order."""
+    infos = []
+    for entry in machine.roster.entries:
+        found = entry.facts.get("devices", [])
+        devices = tuple(DeviceRef(entry.rank, ordinal) for _, ordinal, _ in found)
+        state = "alive" if entry.exit is None else machine.roster.explain_death(entry.exit)
+        hostname = str(entry.facts.get("hostname", ""))
+        log_path = Path(entry.log_path)
+        infos.append(RankInfo(entry.rank, entry.host, hostname, entry.pid, log_path, entry.phase, state, devices))
+    return tuple(infos)

@@ -1,0 +1,266 @@
+"""The verbs of `%mhjax VERB`: each a parser and a short function over the cluster."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from mhnb import starting
+from mhnb.boards import gather_snapshot, gather_status, gather_summary, gather_vars
+from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape
+from mhnb.errors import InvalidRequest, NotStarted
+from mhnb.notebook import Notebook
+from mhnb.rank.jaxhooks import backend_is_initialized
+from mhnb.roll import StartReport
+from mhnb.view import board
+
+__all__ = ["VERBS", "run_verb", "stop_all", "verb_flags"]
+
+Verb: TypeAlias = Callable[[Notebook, argparse.Namespace], Any]
+_INITIALIZE_FLAGS = tuple(name for name in INITIALIZE_ARGUMENTS if name not in ("num_processes", "process_id"))
+
+
+def _start(notebook: Notebook, args: argparse.Namespace) -> None:
+    initialize = {name: _literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None}
+    if args.hosts is not None:
+        raise UsageError(
+            "--hosts comes with the ssh profile; this version starts simulated hosts on this machine: %mhjax start -n 4"
+        )
+    shape = Shape(args.n, args.devices, not args.no_init, initialize)
+    if (running := starting.find_running(args.name, shape)) is not None:
+        print(f"mhjax · {shape.describe()} run already ({running.state}); going on")
+        return
+    with board.StartBoard() as progress:
+        cluster = starting.start(
+            args.n,
+            args.devices,
+            name=args.name,
+            init=shape.init,
+            initialize=initialize,
+            on_progress=_shown(progress),
+            start_timeout_s=args.start_timeout,
+            keep=args.keep,
+            guard=args.guard,
+        )
+        progress.finish(gather_summary(cluster))
+
+
+def _shown(progress: board.StartBoard) -> Callable[[StartReport], None]:
+    return lambda report: progress.update(gather_snapshot(report))
+
+
+def _warnings() -> list[str]:
+    """Say when this notebook has a JAX backend of its own: its devices are not the ranks', and a GPU it holds is not theirs."""
+    if backend_is_initialized():
+        return [
+            "this notebook's own process has initialised JAX too; what it computes there has nothing to do with the ranks"
+        ]
+    return []
+
+
+def _literal(text: str) -> Any:
+    """Read a flag's value as a Python literal where it is one: 60, [0, 1]; else as text."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _start_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("-n", type=int, default=4, metavar="N", help="simulated hosts, a process each (4)")
+    parser.add_argument("--devices", type=int, default=2, metavar="D", help="CPU devices per host (2)")
+    parser.add_argument("--name", default="default", help="the cluster's name")
+    parser.add_argument("--no-init", action="store_true", help="leave jax.distributed.initialize() to a cell")
+    parser.add_argument(
+        "--keep", action="store_true", help="let the ranks outlive this notebook; mhnb stop NAME ends them"
+    )
+    parser.add_argument(
+        "--guard", choices=("lockstep", "parity", "off"), default="lockstep", help="how launches are compared"
+    )
+    parser.add_argument(
+        "--start-timeout", type=float, default=120.0, metavar="SECONDS", help="limit for the whole start (120)"
+    )
+    parser.add_argument("--hosts", help=argparse.SUPPRESS)
+    for name in INITIALIZE_ARGUMENTS:
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, f"--{name}", metavar="VALUE", help="an argument of jax.distributed.initialize")
+
+
+def _status(notebook: Notebook, args: argparse.Namespace) -> None:
+    board.show_status(gather_status(starting.latest(), _warnings()))
+
+
+def _interrupt(notebook: Notebook, args: argparse.Namespace) -> None:
+    starting.current().interrupt()
+
+
+def _accept(notebook: Notebook, args: argparse.Namespace) -> None:
+    cluster = starting.current()
+    was = cluster.state
+    cluster.accept()
+    print(
+        f"mhjax · {was} accepted, {cluster.state} now" if was != cluster.state else f"mhjax · {was}: nothing to accept"
+    )
+
+
+def _restart(notebook: Notebook, args: argparse.Namespace) -> None:
+    if args.replay:
+        raise UsageError(
+            "restart --replay comes with the journal; %mhjax restart gives fresh processes without their variables"
+        )
+    cluster = starting.latest()
+    with board.StartBoard() as progress:
+        progress.finish(gather_summary(starting.restart(cluster, _shown(progress))))
+
+
+def _restart_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("--replay", action="store_true", help="run the cells so far again (a later version)")
+
+
+def _stop(notebook: Notebook, args: argparse.Namespace) -> None:
+    cluster = starting.current() if args.name is None else starting.by_name(args.name)
+    cluster.stop()
+    print(f"mhjax · {cluster.name}: {cluster.process_count} ranks stopped")
+
+
+def _stop_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="the cluster's name; else the one in use")
+
+
+def _list(notebook: Notebook, args: argparse.Namespace) -> None:
+    for cluster in starting.all_clusters():
+        print(f"{cluster.name}  {cluster.shape.describe()}  {cluster.state}  generation {cluster.generation}")
+    if not starting.all_clusters():
+        print("mhjax · no cluster; %mhjax start starts one")
+
+
+def _auto(notebook: Notebook, args: argparse.Namespace) -> None:
+    if args.switch == "on":
+        starting.current()
+    notebook.auto = args.switch == "on"
+    where = "plain cells go to the ranks; %%local keeps one here" if notebook.auto else "plain cells stay here"
+    print(f"mhjax auto {args.switch} · {where}")
+
+
+def _auto_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("switch", choices=("on", "off"))
+
+
+def _pull(notebook: Notebook, args: argparse.Namespace) -> None:
+    cluster = starting.current()
+    values = cluster.pull(*args.names, ranks=args.ranks, each=args.each)
+    bound = dict(zip(args.names, (values,) if len(args.names) == 1 else values, strict=True))
+    notebook.shell.user_ns.update(bound)
+    for name, value in bound.items():
+        print(f"{name} · {_describe(value)}")
+
+
+def _describe(value: Any) -> str:
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype}{list(value.shape)}, {value.nbytes} bytes"
+    return type(value).__name__
+
+
+def _pull_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("names", nargs="+", metavar="NAME")
+    parser.add_argument("--ranks", metavar="SPEC", help="take it from these ranks")
+    parser.add_argument("--each", action="store_true", help="a list with each rank's own value")
+
+
+def _push(notebook: Notebook, args: argparse.Namespace) -> None:
+    missing = [name for name in args.names if name not in notebook.shell.user_ns]
+    if missing:
+        raise UsageError(f"%mhjax push: this notebook has no {', '.join(missing)}; define it in a plain cell first")
+    starting.current().push(ranks=args.ranks, **{name: notebook.shell.user_ns[name] for name in args.names})
+
+
+def _push_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("names", nargs="+", metavar="NAME")
+    parser.add_argument("--ranks", metavar="SPEC", help="bind it on these ranks only")
+
+
+def _vars(notebook: Notebook, args: argparse.Namespace) -> None:
+    board.show_vars(gather_vars(starting.current().vars()))
+
+
+def _no_flags(parser: MagicArgumentParser) -> None:
+    return
+
+
+VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
+    "accept": (_accept, _no_flags),
+    "auto": (_auto, _auto_flags),
+    "interrupt": (_interrupt, _no_flags),
+    "list": (_list, _no_flags),
+    "pull": (_pull, _pull_flags),
+    "push": (_push, _push_flags),
+    "restart": (_restart, _restart_flags),
+    "start": (_start, _start_flags),
+    "status": (_status, _no_flags),
+    "stop": (_stop, _stop_flags),
+    "vars": (_vars, _no_flags),
+}
+_LATER = {
+    "attach": "real hosts",
+    "check": "the guard",
+    "collectives": "the sharding views",
+    "doctor": "real hosts",
+    "export": "the lessons",
+    "layout": "the sharding views",
+    "panel": "the output views",
+    "plan": "the sharding views",
+    "profile": "real hosts",
+}
+
+
+def _parser(name: str) -> MagicArgumentParser:
+    _, flags = VERBS[name]
+    parser = MagicArgumentParser(prog=f"%mhjax {name}", add_help=True)
+    flags(parser)
+    return parser
+
+
+def verb_flags(name: str) -> list[str]:
+    """List the flags of a verb, for completion."""
+    if name not in VERBS:
+        return []
+    return sorted(flag for action in _parser(name)._actions for flag in action.option_strings if flag.startswith("--"))
+
+
+def run_verb(notebook: Notebook, line: str) -> Any:
+    """Run one `%mhjax` line.
+
+    Raises:
+        UsageError: no such verb, an unknown flag, a bad value.
+    """
+    words = shlex.split(line)
+    if not words:
+        raise UsageError(f"%mhjax VERB, where VERB is one of {', '.join(VERBS)}; %%mhjax? is the manual")
+    name, *rest = words
+    if name in _LATER:
+        raise UsageError(f"%mhjax {name} is planned and comes with {_LATER[name]}; this version has {', '.join(VERBS)}")
+    if name not in VERBS:
+        raise UsageError(f"%mhjax {name}: there is no such verb; choose one of {', '.join(VERBS)}")
+    try:
+        args = _parser(name).parse_args(rest)
+    except SystemExit:
+        # argparse ends the program after --help; a notebook goes on.
+        return None
+    try:
+        return VERBS[name][0](notebook, args)
+    except (InvalidRequest, NotStarted) as error:
+        raise UsageError(str(error)) from error
+
+
+def stop_all(clusters: Sequence[Any] | None = None) -> None:
+    """Stop every cluster of this process."""
+    for cluster in clusters if clusters is not None else starting.all_clusters():
+        cluster.stop()
+        print(f"mhjax · {cluster.name} stopped", file=sys.stderr)
