@@ -1,0 +1,137 @@
+"""From samples to medians, ratios and a table. Pure: it starts nothing and reads no clock."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["METRICS", "Headline", "Sample", "Summary", "format_headlines", "format_table", "headlines", "summarise"]
+
+METRICS = {
+    "empty": ("an empty cell, front end to idle", 1e3, "ms"),
+    "psum": ("a cell with one warm psum, front end to idle", 1e3, "ms"),
+    "start": ("start, request to first checked psum", 1.0, "s"),
+    "first": ("start, request to the first checked psum of the user's own", 1.0, "s"),
+    "stop": ("stop, request to the last rank's end", 1.0, "s"),
+}
+"""What each metric is called, what its seconds are multiplied by, and the unit."""
+
+TARGET_EMPTY, AIM_EMPTY, TARGET_START = 0.2, 0.1, 1.4
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one life of one contestant took for one metric, in seconds; many values for cells, one for the rest."""
+
+    contestant: str
+    ranks: int
+    round: int
+    metric: str
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The median over rounds of each round's median, and the lowest and highest round, in seconds."""
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """One ratio that the project has a target for."""
+
+    what: str
+    ranks: int
+    ours: float
+    theirs: float
+    whose: str
+    ratio: float
+    target: float
+
+    @property
+    def met(self) -> bool:
+        """Whether the target is reached in this run."""
+        return self.ratio <= self.target
+
+
+def summarise(samples: Sequence[Sample]) -> dict[tuple[str, int, str], Summary]:
+    """Group samples by (contestant, ranks, metric).
+
+    >>> summarise([Sample("a", 2, 0, "empty", (1.0, 2.0, 9.0)), Sample("a", 2, 1, "empty", (4.0,))])
+    {('a', 2, 'empty'): Summary(median=3.0, low=2.0, high=4.0, rounds=2)}
+    """
+    medians: dict[tuple[str, int, str], list[float]] = {}
+    for sample in samples:
+        key = (sample.contestant, sample.ranks, sample.metric)
+        medians.setdefault(key, []).append(statistics.median(sample.seconds))
+    return {k: Summary(statistics.median(v), min(v), max(v), len(v)) for k, v in medians.items()}
+
+
+def headlines(
+    summaries: dict[tuple[str, int, str], Summary], *, ours: str, plain: str, floor: str, peers: Sequence[str]
+) -> list[Headline]:
+    """The ratios with a target, for every rank count at which all they need was measured.
+
+    The empty cell is compared by what it costs over a plain kernel's, so that the front end's own share cancels.
+    """
+    found = []
+    for ranks in sorted({key[1] for key in summaries}):
+        median = {(who, metric): s.median for (who, n, metric), s in summaries.items() if n == ranks}
+        over = _over(median, plain, (ours, *peers))
+        if len(over) == 1 + len(peers):
+            best = min(peers, key=over.__getitem__)
+            what = "empty cell over a plain kernel's"
+            found.append(Headline(what, ranks, over[ours], over[best], best, over[ours] / over[best], TARGET_EMPTY))
+        if (ours, "start") in median and (floor, "start") in median:
+            mine, theirs = median[ours, "start"], median[floor, "start"]
+            what = "start to first checked psum"
+            found.append(Headline(what, ranks, mine, theirs, floor, mine / theirs, TARGET_START))
+    return sorted(found, key=lambda h: (h.what, h.ranks))
+
+
+def _over(median: dict[tuple[str, str], float], plain: str, names: Sequence[str]) -> dict[str, float]:
+    """What an empty cell costs each of those measured, over the plain kernel's."""
+    if (plain, "empty") not in median:
+        return {}
+    return {n: median[n, "empty"] - median[plain, "empty"] for n in names if (n, "empty") in median}
+
+
+def format_table(summaries: dict[tuple[str, int, str], Summary], contestants: Sequence[str]) -> str:
+    """One block for each metric: a row for each rank count, a column for each contestant."""
+    blocks = []
+    for metric, (title, factor, unit) in METRICS.items():
+        counts = sorted({n for _, n, m in summaries if m == metric})
+        if counts:
+            head = ["ranks", *contestants]
+            rows = [[str(n), *(_entry(summaries.get((c, n, metric)), factor) for c in contestants)] for n in counts]
+            blocks.append(f"{title}, {unit}\n{_aligned([head, *rows])}")
+    return "\n\n".join(blocks)
+
+
+def _entry(summary: Summary | None, factor: float) -> str:
+    if summary is None:
+        return "-"
+    spread = f" ({summary.low * factor:.2f}-{summary.high * factor:.2f})" if summary.rounds > 1 else ""
+    return f"{summary.median * factor:.2f}{spread}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join("  " + "  ".join(text.rjust(w) for text, w in zip(row, widths, strict=True)) for row in rows)
+
+
+def format_headlines(found: Sequence[Headline]) -> str:
+    """One line for each ratio: both sides, the ratio, the target and whether it is met."""
+    lines = []
+    for h in found:
+        factor, unit = (1e3, "ms") if "cell" in h.what else (1.0, "s")
+        aim = f", aim {AIM_EMPTY}" if h.target == TARGET_EMPTY else ""
+        sides = f"mhnb {h.ours * factor:.2f} {unit}, {h.whose} {h.theirs * factor:.2f} {unit}"
+        verdict = "met" if h.met else "MISSED"
+        lines.append(f"{h.what}, {h.ranks} ranks: {sides}: ratio {h.ratio:.3f} (target {h.target}{aim}): {verdict}")
+    return "\n".join(lines)

@@ -1,0 +1,72 @@
+"""What every test can count on: folders of its own, an environment without JAX settings, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.leftovers import no_leftovers
+
+pytest_plugins = ["tests.parts"]
+
+_OWN_FOLDERS = (
+    "IPYTHONDIR",
+    "JUPYTER_CONFIG_DIR",
+    "JUPYTER_DATA_DIR",
+    "JUPYTER_RUNTIME_DIR",
+    "JUPYTERLAB_SETTINGS_DIR",
+    "JUPYTERLAB_WORKSPACES_DIR",
+    "MHNB_HOME",
+    "MPLCONFIGDIR",
+)
+_ONE_WORKER = ("ranks", "browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests that start ranks in one xdist worker: there are more ranks than cores already."""
+    for item in items:
+        if any(item.get_closest_marker(name) for name in _ONE_WORKER):
+            item.add_marker(pytest.mark.xdist_group("ranks"))
+
+
+@pytest.fixture(scope="session")
+def own_folders() -> Iterator[Path]:
+    """A folder of this session (with xdist: of this worker), removed at its end. Short: socket paths go below it."""
+    folder = Path(tempfile.mkdtemp(prefix="mhnb-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_environment(own_folders: Path) -> Iterator[None]:
+    """Point IPython, Jupyter, matplotlib and mhnb at folders of this session; drop the user's JAX settings."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _OWN_FOLDERS:
+            folder = own_folders / name.lower()
+            folder.mkdir()
+            patch.setenv(name, str(folder))
+        for name in [n for n in os.environ if n.startswith(("JAX_", "XLA_")) or n == "PYTHONHASHSEED"]:
+            patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session")
+def mhnb_home(own_environment: None) -> Path:
+    """Where clusters of this session keep their logs and files; inherited by every process of theirs."""
+    return Path(os.environ["MHNB_HOME"])
+
+
+@pytest.fixture
+def leftovers(mhnb_home: Path) -> Iterator[None]:
+    """Assert at the end that no process of a cluster and no lasting thread is left.
+
+    A fixture that starts a cluster for one test asks for this one, so that the look comes after its own end.
+    Clusters of wider scope were there before and may stay.
+    """
+    with no_leftovers(mhnb_home):
+        yield

@@ -1,0 +1,67 @@
+"""What a test must not leave behind: processes of its clusters, and threads that keep the interpreter alive.
+
+A process belongs to this suite when `MHNB_HOME` in its environment is the session's own folder; ranks, hubs and
+supervisors inherit it, forked ones too.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+__all__ = ["no_leftovers", "processes_of"]
+
+
+def _home_of(process: psutil.Process) -> str | None:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:  # ended; only its parent has not looked yet
+            return None
+        return process.environ().get("MHNB_HOME")
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None  # gone meanwhile, or another user's
+
+
+def processes_of(home: str | Path) -> list[psutil.Process]:
+    """List the living processes, other than this one, whose MHNB_HOME is `home`."""
+    return [p for p in psutil.process_iter() if p.pid != os.getpid() and _home_of(p) == str(home)]
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        return f"pid {process.pid}: {' '.join(process.cmdline())}"
+    except psutil.NoSuchProcess:
+        return f"pid {process.pid}: ended late"
+
+
+def _lasting_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not thread.daemon}
+
+
+@contextmanager
+def no_leftovers(home: str | Path, *, grace_s: float = 10.0) -> Iterator[None]:
+    """Assert that the block leaves no process of `home` and no thread that is not a daemon.
+
+    What was there before may stay: a cluster that several tests share.
+    What is found is killed, so that one leak does not fail every test after it.
+
+    Args:
+        home: the MHNB_HOME of the clusters in question.
+        grace_s: how long something that is already ending may take.
+    """
+    before, threads_before = {p.pid for p in processes_of(home)}, _lasting_threads()
+    yield
+    new = [p for p in processes_of(home) if p.pid not in before]
+    _, left = psutil.wait_procs(new, timeout=grace_s)
+    names = [_describe(process) for process in left]
+    for process in left:
+        process.kill()
+    threads = _lasting_threads() - threads_before
+    for thread in threads:
+        thread.join(grace_s)
+    names += [f"thread {thread.name!r}" for thread in threads if thread.is_alive()]
+    assert not names, "left behind:\n  " + "\n  ".join(names)

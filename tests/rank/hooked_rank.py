@@ -1,0 +1,84 @@
+"""One rank of the hook tests: `python hooked_rank.py RANK COUNT PORT` runs the cells of stdin and prints the record.
+
+Cells come as JSON lines [name, source]; the answers go out as JSON lines {name, rows, abandoned, error, value, frames}.
+A cell's file name differs between the ranks, as it does in ipykernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+from mhnb.rank import jaxhooks
+from mhnb.rank.launches import LaunchRecorder
+
+DEVICES = 2
+
+
+def start(rank: int, count: int, port: int) -> tuple[LaunchRecorder, dict[str, Any]]:
+    """Bring up JAX as a rank does: hooks first, and no backend by them."""
+    import jax
+    import numpy as np
+
+    recorder = LaunchRecorder()
+    status = jaxhooks.install(recorder)
+    assert status.available, status.reason
+    jax.distributed.initialize(f"127.0.0.1:{port}", count, rank, [0], cluster_detection_method="deactivate")
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
+    scope = {"jax": jax, "np": np, "jnp": jax.numpy, "mesh": mesh, "os": os, "rank": rank, "recorder": recorder}
+    setup = """
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+    rows, whole = NamedSharding(mesh, P('x')), NamedSharding(mesh, P())
+    swapped = Mesh(np.array(jax.devices())[::-1], ('x',))
+    def spread(values):
+        values = np.asarray(values, np.float32)
+        return jax.make_array_from_callback(values.shape, rows, lambda i: values[i])
+    x = spread(np.arange(2 * mesh.size))
+    """
+    exec(compile("if 1:\n" + setup, "<setup>", "exec"), scope)
+    return recorder, scope
+
+
+def run_cell(recorder: LaunchRecorder, scope: dict[str, Any], name: str, source: str) -> dict[str, Any]:
+    """Run one cell as a rank does: begin, code, wait, end."""
+    scope.pop("value", None)
+    file = f"<cell {os.getpid()} {name}>"
+    recorder.is_cell_file = file.__eq__
+    recorder.begin_cell()
+    error, frames = None, []
+    try:
+        try:
+            exec(compile(source, file, "exec"), scope)
+        finally:
+            recorder.wait()
+    except BaseException as problem:  # noqa: BLE001 - as a rank does: any outcome is an answer
+        error = f"{type(problem).__name__}: {problem}"
+        frames = frames_of_hooks(problem)
+    rows, abandoned = recorder.end_cell()
+    facts = {"name": name, "rows": rows, "abandoned": abandoned, "error": error, "frames": frames}
+    return facts | {"value": scope.get("value")}
+
+
+def frames_of_hooks(problem: BaseException) -> list[tuple[str, bool]]:
+    """The functions of the hooks in a traceback, and whether each asks to be hidden."""
+    frames = [frame for frame, _ in traceback.walk_tb(problem.__traceback__)]
+    ours = [frame for frame in frames if frame.f_code.co_filename == jaxhooks.__file__]
+    return [(frame.f_code.co_name, bool(frame.f_locals.get("__tracebackhide__"))) for frame in ours]
+
+
+def main() -> None:
+    """Serve cells until stdin ends."""
+    rank, count, port = map(int, sys.argv[1:])
+    recorder, scope = start(rank, count, port)
+    for line in sys.stdin:
+        name, source = json.loads(line)
+        print("\x00" + json.dumps(run_cell(recorder, scope, name, source)), flush=True)
+    # No orderly end: the ranks would wait for each other.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""What a rank keeps of a cell's output until it is sent."""
+
+from __future__ import annotations
+
+from mhnb.core.outputs import fold_events
+from mhnb.core.protocol import OutputEvent
+from mhnb.rank.buffer import EventBuffer
+
+
+def text_of(events: list[OutputEvent]) -> str:
+    """All text of stdout."""
+    return "".join(event[1] for event in events if event[0] == "stdout")
+
+
+def omitted(events: list[OutputEvent]) -> int:
+    """How many bytes were left out."""
+    return sum(event[2] for event in events if event[0] == "omitted")
+
+
+def test_order_is_kept() -> None:
+    """Events come out in the order they went in, neighbouring text merged."""
+    buffer = EventBuffer()
+    buffer.add_text("stdout", "a")
+    buffer.add_text("stdout", "b")
+    buffer.add_text("stderr", "e")
+    buffer.add(["display", {}, {}, None])
+    buffer.add_text("stdout", "c")
+    assert buffer.take() == [["stdout", "ab"], ["stderr", "e"], ["display", {}, {}, None], ["stdout", "c"]]
+    assert buffer.take() == []
+
+
+def test_head_and_tail() -> None:
+    """Beyond head and tail the middle is left out, and counted exactly."""
+    buffer = EventBuffer(head=10, tail=10)
+    for digit in "0123456789":
+        buffer.add_text("stdout", digit * 5)
+    assert buffer.take() == [["stdout", "0000011111"], ["omitted", "stdout", 30], ["stdout", "8888899999"]]
+
+
+def test_one_huge_text() -> None:
+    """A single text longer than everything allowed is cut like any other."""
+    buffer = EventBuffer(head=10, tail=10)
+    buffer.add_text("stdout", "a" * 10 + "é" * 100 + "z" * 10)
+    assert buffer.take() == [["stdout", "a" * 10], ["omitted", "stdout", 200], ["stdout", "z" * 10]]
+
+
+def test_live_takes_lose_nothing_slow() -> None:
+    """Output that comes slower than the live rate is sent whole, however much there is of it in the end."""
+    buffer = EventBuffer(head=1000, tail=100_000)
+    taken: list[OutputEvent] = []
+    for _ in range(100):
+        buffer.add_text("stdout", "x" * 1000)
+        taken += buffer.take(everything=False)
+    taken += buffer.take()
+    assert (len(text_of(taken)), omitted(taken)) == (100_000, 0)
+
+
+def test_live_takes_are_bounded() -> None:
+    """Output that comes faster is sent at a bounded rate, with the gaps in place."""
+    buffer = EventBuffer(head=1000, tail=100_000)
+    live: list[OutputEvent] = []
+    for _ in range(100):
+        buffer.add_text("stdout", "x" * 200_000)
+        live += buffer.take(everything=False)
+    rest = buffer.take()
+    assert len(text_of(live)) < 2_000_000
+    assert len(text_of(rest)) == 100_000
+    assert len(text_of(live)) + omitted(live) + len(text_of(rest)) + omitted(rest) == 20_000_000
+
+
+def test_clear_makes_room() -> None:
+    """What is cleared before anyone saw it is never sent, and does not count."""
+    buffer = EventBuffer(head=10, tail=10)
+    for step in range(1000):
+        buffer.add(["clear", True])
+        buffer.add_text("stdout", f"step {step:4}")
+    assert buffer.take() == [["clear", False], ["stdout", "step  999"]]
+
+
+def test_clear_that_still_waits_is_told_at_the_end() -> None:
+    """A clear with nothing after it goes out as one that waits."""
+    buffer = EventBuffer()
+    buffer.add_text("stdout", "a")
+    buffer.add(["clear", True])
+    assert buffer.take() == [["stdout", "a"], ["clear", True]]
+
+
+def test_unseen_updates_coalesce() -> None:
+    """Of updates that nobody has seen only the latest of a display is sent; it folds to the same outputs."""
+    buffer = EventBuffer()
+    buffer.add(["display", {"text/plain": "0"}, {}, "a"])
+    for step in range(100):
+        buffer.add(["update", {"text/plain": str(step)}, {}, "a"])
+    buffer.add(["display", {"text/plain": "again"}, {}, "a"])
+    buffer.add(["update", {"text/plain": "last"}, {}, "a"])
+    events = buffer.take()
+    assert len(events) == 4
+    assert [o["data"]["text/plain"] for o in fold_events(events)] == ["last", "last"]
+
+
+def test_displays_are_bounded() -> None:
+    """Displays beyond 64 MiB in a cell are left out and counted."""
+    buffer = EventBuffer()
+    picture = "x" * (1 << 20)
+    for _ in range(70):
+        buffer.add(["display", {"image/png": picture}, {}, None])
+    events = buffer.take()
+    assert [event[0] for event in events].count("display") == 64
+    assert omitted(events) == 6 << 20

@@ -1,0 +1,207 @@
+"""The record of launches, with arrays that are told when to be ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from mhnb.core.guard import FREE_PREFIX
+from mhnb.rank.launches import Launched, LaunchRecorder
+
+
+class FakeArray:
+    """An array that is ready, deleted or failed when the test says so."""
+
+    def __init__(self, *, ready: bool = False, failure: Exception | None = None) -> None:
+        self.ready, self.failure, self.deleted = ready, failure, False
+
+    def is_ready(self) -> bool:
+        if self.deleted:
+            raise RuntimeError("Array has been deleted")
+        return self.ready
+
+    def is_deleted(self) -> bool:
+        return self.deleted
+
+    def block_until_ready(self) -> None:
+        assert self.is_ready(), "would block"
+        if self.failure is not None:
+            raise self.failure
+
+
+class Sleeper:
+    """Stands for time.sleep: counts, and does what the test wants done meanwhile."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.count, self._then = 0, then
+
+    def __call__(self, pause_s: float) -> None:
+        assert pause_s < 0.01
+        self.count += 1
+        if self.count == 200:
+            self._then()
+
+
+def note(
+    recorder: LaunchRecorder, outputs: Sequence[object] | None = (), fingerprint: str = "a", line: int = 1
+) -> Launched:
+    """Record a launch on ranks 0 and 1."""
+    return recorder.note(fingerprint, f"jit({fingerprint})", (0, 1), line, outputs)
+
+
+def test_equal_launches_fold() -> None:
+    """Launches of one program from one line make one row with their count; another line or program begins a new one."""
+    recorder = LaunchRecorder()
+    for fingerprint, line in [("a", 1), ("a", 1), ("a", 2), ("b", 2), ("a", 2)]:
+        note(recorder, (), fingerprint, line)
+    rows, abandoned = recorder.end_cell()
+    assert [(r[0], r[3], r[4]) for r in rows] == [("a", 1, 2), ("a", 2, 1), ("b", 2, 1), ("a", 2, 1)]
+    assert abandoned == 0
+
+
+def test_a_cell_begins_empty() -> None:
+    """What one cell launched is not told again by the next."""
+    recorder = LaunchRecorder()
+    note(recorder, [FakeArray()])
+    recorder.end_cell()
+    recorder.begin_cell()
+    recorder.wait()
+    assert recorder.end_cell() == ([], 0)
+
+
+def test_wait_ends_when_all_is_ready() -> None:
+    """The wait looks again until the last array is ready."""
+    array = FakeArray()
+    sleeper = Sleeper(lambda: setattr(array, "ready", True))
+    recorder = LaunchRecorder(sleep=sleeper)
+    note(recorder, [FakeArray(ready=True)])
+    note(recorder, [array])
+    recorder.wait()
+    assert sleeper.count == 200
+    assert recorder.end_cell()[1] == 0
+
+
+def test_wait_without_launches_does_not_sleep() -> None:
+    """A cell that launched nothing ends at once, and still waits for prints from compiled code."""
+    sleeper, finished = Sleeper(), []
+    recorder = LaunchRecorder(sleep=sleeper)
+    recorder.finish_effects = lambda: finished.append(True)
+    recorder.wait()
+    assert (sleeper.count, finished) == (0, [True])
+
+
+def test_interrupt_leaves_the_wait() -> None:
+    """KeyboardInterrupt comes out of the wait at once, and what still runs counts as abandoned."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    recorder = LaunchRecorder(sleep=Sleeper(interrupt))
+    note(recorder, [FakeArray()])
+    with pytest.raises(KeyboardInterrupt):
+        recorder.wait()
+    assert recorder.end_cell()[1] == 1
+
+
+def test_limited_wait_gives_up() -> None:
+    """With a limit the wait returns, and what did not end in time counts as abandoned."""
+    recorder = LaunchRecorder(sleep=Sleeper())
+    note(recorder, [FakeArray()])
+    recorder.wait(limit_s=0.5)
+    assert recorder.end_cell()[1] == 1
+
+
+def test_programs_that_do_not_communicate_are_not_abandoned() -> None:
+    """A launch that meets no other rank may be left."""
+    recorder = LaunchRecorder()
+    note(recorder, [FakeArray()], FREE_PREFIX + "a")
+    assert recorder.end_cell()[1] == 0
+
+
+def test_a_failed_launch_is_told() -> None:
+    """The wait raises what the first failed launch failed with, and the launch counts as abandoned."""
+    recorder = LaunchRecorder()
+    note(recorder, [FakeArray(ready=True, failure=RuntimeError("Gloo all-reduce failed"))])
+    note(recorder, [FakeArray(ready=True, failure=RuntimeError("later"))])
+    with pytest.raises(RuntimeError, match="Gloo"):
+        recorder.wait()
+    assert recorder.end_cell()[1] == 2
+
+
+@pytest.mark.parametrize(("launches_after", "abandoned"), [(0, 0), (1, 1)])
+def test_failure_in_a_callback(launches_after: int, abandoned: int) -> None:
+    """A callback that raised in this rank's last launch leaves nothing behind; before another launch it might."""
+    recorder = LaunchRecorder()
+    note(recorder, [FakeArray(ready=True, failure=RuntimeError("CpuCallback error calling callback"))])
+    for _ in range(launches_after):
+        note(recorder, [FakeArray(ready=True)])
+    with pytest.raises(RuntimeError, match="CpuCallback"):
+        recorder.wait()
+    assert recorder.end_cell()[1] == abandoned
+
+
+def test_donated_arrays_are_let_go() -> None:
+    """An array that was donated cannot be asked; the launch is judged by another of its arrays, or is over."""
+    recorder = LaunchRecorder()
+    donated, loss = FakeArray(), FakeArray()
+    note(recorder, [donated, loss])
+    note(recorder, [gone := FakeArray()])
+    donated.deleted = gone.deleted = True
+    assert recorder.end_cell()[1] == 1
+
+
+def test_long_loops_keep_no_arrays() -> None:
+    """Of 10,000 launches that end as they go, no arrays are kept, also when one old launch never ends."""
+    recorder = LaunchRecorder()
+    note(recorder, [FakeArray()])
+    most = 0
+    for _ in range(10_000):
+        note(recorder, [FakeArray(ready=True)])
+        most = max(most, len(recorder._running))
+    assert most < 100
+    assert recorder.end_cell()[1] == 1
+
+
+def test_a_refused_launch_is_withdrawn() -> None:
+    """What the runtime refused before anything ran was no launch."""
+    recorder = LaunchRecorder()
+    note(recorder, [])
+    recorder.withdraw(note(recorder, None))
+    recorder.withdraw(note(recorder, None, "b"))
+    rows, abandoned = recorder.end_cell()
+    assert [(r[0], r[4]) for r in rows] == [("a", 1)]
+    assert abandoned == 0
+
+
+def test_interrupted_dispatch_is_abandoned() -> None:
+    """After an interrupt between dispatch and record nobody can know: no wait for it, and it is abandoned."""
+    recorder = LaunchRecorder()
+    note(recorder, None).break_dispatch(KeyboardInterrupt())
+    recorder.wait()
+    assert recorder.end_cell()[1] == 1
+
+
+def test_line_is_the_innermost_of_the_cell() -> None:
+    """The line told is that of the innermost frame of the running cell, below it library frames and older cells."""
+    recorder = LaunchRecorder(lambda name: name == "<cell 2>")
+    scope: dict[str, Any] = {"find": recorder.find_line}
+    exec(compile("def old(f):\n\n\n    return f()", "<cell 1>", "exec"), scope)
+    exec(compile("def new():\n    return old(find)\nline = new()", "<cell 2>", "exec"), scope)
+    assert scope["line"] == 2
+    assert recorder.find_line() is None
+
+
+def test_each_cell_has_its_own_lines() -> None:
+    """Which file is the running cell's is asked anew for each cell."""
+    current = "<cell 1>"
+    recorder = LaunchRecorder(lambda name: name == current)
+    code = {name: compile("line = find()", name, "exec") for name in ("<cell 1>", "<cell 2>")}
+    scope: dict[str, Any] = {"find": recorder.find_line}
+    exec(code["<cell 1>"], scope)
+    assert scope["line"] == 1
+    current = "<cell 2>"
+    recorder.begin_cell()
+    exec(code["<cell 1>"], scope)
+    assert scope["line"] is None

@@ -1,0 +1,435 @@
+"""How a cell runs on a rank: IPython's whole meaning, one answer each, interrupts that lose nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import nbformat.v4
+import pytest
+
+from mhnb.core.protocol import CellEnded, RunCell, SkipCell
+from tests.rank.cellprocess import CellProcess
+
+
+@pytest.fixture(scope="module")
+def rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellProcess]:
+    """A process that the tests of this module share."""
+    with CellProcess(tmp_path_factory.mktemp("rank")) as process:
+        yield process
+
+
+@pytest.fixture
+def own_rank(tmp_path: Path) -> Iterator[CellProcess]:
+    """A process whose cells are numbered from 1."""
+    with CellProcess(tmp_path, generation=3) as process:
+        yield process
+
+
+# -- what a cell means
+
+
+@pytest.mark.parametrize(
+    ("source", "result"),
+    [
+        ("1 + 1", "2"),
+        ("x = 5\nx", "5"),
+        ("1 + 1;", None),
+        ("x = 3", None),
+        ("None", None),
+        ("'a;b'", "'a;b'"),
+        ("for i in range(3): i", None),
+        ("", None),
+        ("  \n", None),
+        ("# only a remark", None),
+    ],
+)
+def test_last_expression(rank: CellProcess, source: str, result: str | None) -> None:
+    """The value of the last expression is shown, unless a semicolon ends it."""
+    said = rank.run(source)
+    assert (said.ended.outcome, said.result) == ("ok", result)
+
+
+def test_variables_persist(rank: CellProcess) -> None:
+    """What a cell defines is there in the cells after it."""
+    rank.run("kept = [1]\ndef double(v): return 2 * v")
+    assert rank.run("double(kept)").result == "[1, 1]"
+
+
+def test_in_out_and_underscores(own_rank: CellProcess) -> None:
+    """_, Out, In and the numbered names follow the cells' numbers, skipped cells and empty ones included."""
+    own_rank.run("41 + 1")
+    assert own_rank.skip().outcome == "skipped"
+    own_rank.run("")
+    assert own_rank.run("_, Out[1], _1, In[1], In[2], In[3], _i1, get_ipython().execution_count").result == (
+        "(42, 42, 42, '41 + 1', '', '', '41 + 1', 5)"
+    )
+    said = own_rank.run("sorted(Out), len(In)")
+    assert said.result == "([1, 4], 6)"
+    assert said.outputs[-1]["execution_count"] == 5
+
+
+def test_history_magics(own_rank: CellProcess) -> None:
+    """%history and _i name the session's cells."""
+    own_rank.run("first = 1")
+    own_rank.run("second = 2")
+    assert own_rank.run("%history 1-2").stdout == "first = 1\nsecond = 2\n"
+    assert own_rank.run("_i, _ii").result == "('%history 1-2', 'second = 2')"
+
+
+def test_await(rank: CellProcess) -> None:
+    """Top-level await works, on the loop that the rank already runs."""
+    said = rank.run("import asyncio\nawait asyncio.sleep(0)\nprint('slept')\nasync def f(): return 7\nawait f()")
+    assert (said.ended.outcome, said.stdout, said.result) == ("ok", "slept\n", "7")
+
+
+def test_async_with_and_for(rank: CellProcess) -> None:
+    """async for and async with at top level work too."""
+    said = rank.run("async def gen():\n    yield 1\n    yield 2\nasync for v in gen():\n    print(v)")
+    assert said.stdout == "1\n2\n"
+
+
+def test_the_word_await_alone_does_not_need_the_loop(rank: CellProcess) -> None:
+    """A cell that merely mentions await runs like any other."""
+    assert rank.run("'await'").result == "'await'"
+
+
+def test_main_thread(rank: CellProcess) -> None:
+    """Cells run on the main thread, awaiting ones too."""
+    source = "import threading; threading.current_thread() is threading.main_thread()"
+    assert rank.run(source).result == "True"
+    assert rank.run("import asyncio; await asyncio.sleep(0)\n" + source).result == "True"
+
+
+def test_shell_escape(rank: CellProcess) -> None:
+    """! runs a command and shows what it says; its value can be taken."""
+    assert rank.run("!echo hello && echo there").stdout == "hello\nthere\n"
+    assert rank.run("listed = !echo a b\nlisted").result == "['a b']"
+
+
+def test_time_magic(rank: CellProcess) -> None:
+    """%%time runs the cell, shows its value and its time."""
+    said = rank.run("%%time\nv = 2\nprint('in it')\nv * 2")
+    assert said.stdout.startswith("in it\n")
+    assert "Wall time" in said.stdout
+    assert said.result == "4"
+    assert rank.run("v").result == "2"
+
+
+def test_other_magics(rank: CellProcess, tmp_path: Path) -> None:
+    """%%bash, %%writefile, %run, %timeit and %who do what they do."""
+    bash = rank.run("%%bash\necho out\necho err >&2")
+    assert (bash.stdout, bash.stderr) == ("out\n", "err\n")
+    script = tmp_path / "script.py"
+    rank.run(f"%%writefile {script}\nprint('from the script')\nof_the_script = 1")
+    assert rank.run(f"%run {script}").stdout == "from the script\n"
+    assert rank.run("of_the_script").result == "1"
+    assert "loop" in rank.run("%timeit -n1 -r1 1").stdout
+    assert "of_the_script" in rank.run("%who").stdout
+
+
+def test_help(rank: CellProcess) -> None:
+    """name? shows help as a display, since no rank has a pager."""
+    (event,) = rank.run("len?").events
+    assert event[0] == "display"
+    assert "number of items" in event[1]["text/plain"]
+
+
+def test_display(rank: CellProcess) -> None:
+    """display() shows rich data, pictures as base64."""
+    said = rank.run("""
+from IPython.display import HTML, Image, display
+display(HTML("<b>bold</b>"))
+display(Image(data=bytes([0x89, 0x50, 0x4E, 0x47]) + b"\\r\\n\\x1a\\n" + bytes(24), format="png"))
+""")
+    assert said.outputs[0]["data"]["text/html"] == "<b>bold</b>"
+    assert said.outputs[1]["data"]["image/png"].strip() == "iVBORw0KGgoAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+    cell = nbformat.v4.new_code_cell(outputs=[nbformat.from_dict(o) for o in said.outputs])
+    nbformat.validate(nbformat.v4.new_notebook(cells=[cell]))
+
+
+def test_update_display(rank: CellProcess) -> None:
+    """A display is updated through its handle in its cell, and named by its id in a later one."""
+    said = rank.run("from IPython.display import display\nh = display('old', display_id='of-a-test')\nh.update('new')")
+    assert [o["data"]["text/plain"] for o in said.outputs] == ["'new'"]
+    later = rank.run("h.update('newer')")
+    assert later.events == [["update", {"text/plain": "'newer'"}, {}, "of-a-test"]]
+
+
+def test_clear_output(rank: CellProcess) -> None:
+    """clear_output drops what the cell has shown."""
+    said = rank.run("from IPython.display import clear_output\nprint('a')\nclear_output()\nprint('b')")
+    assert said.stdout == "b\n"
+
+
+def test_carriage_returns(rank: CellProcess) -> None:
+    """A progress line shows its last state."""
+    assert rank.run("for i in range(3): print(f'\\r{i} of 3', end='')").stdout == "2 of 3"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_figures(rank: CellProcess) -> None:
+    """A figure that a cell leaves open is shown once, at the cell's end, as a picture."""
+    said = rank.run(
+        "import matplotlib.pyplot as plt\nfig = plt.figure(figsize=(1, 1)); plt.plot([1, 2]);\nprint('drawn')"
+    )
+    assert [o["output_type"] for o in said.outputs] == ["stream", "display_data"]
+    assert said.outputs[1]["data"]["image/png"].startswith("iVBOR")
+    assert rank.run("plt.plot([1]); plt.show(); print('after')").outputs[0]["output_type"] == "display_data"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_figures_after_an_early_import(tmp_path: Path) -> None:
+    """Figures are shown too where the inline backend was imported before there was a shell, as a supervisor does."""
+    with CellProcess(tmp_path, preload=["matplotlib_inline.backend_inline"]) as rank:
+        said = rank.run("import matplotlib.pyplot as plt\nplt.figure(figsize=(1, 1)); plt.plot([1, 2]);")
+        assert [list(o["data"]) for o in said.outputs] == [["text/plain", "image/png"]]
+
+
+def test_main_module(rank: CellProcess) -> None:
+    """Cells are __main__: what they define can be pickled and its source be found."""
+    said = rank.run("""
+import inspect, pickle
+class Point:
+    def __init__(self, x): self.x = x
+def area(p): return p.x
+__name__, pickle.loads(pickle.dumps(Point(3))).x, inspect.getsource(area)
+""")
+    assert said.result == "('__main__', 3, 'def area(p): return p.x\\n')"
+
+
+# -- errors
+
+
+def test_error_has_its_place(rank: CellProcess) -> None:
+    """An error names the innermost line of the cell, and the traceback shows the cell's own lines and none of ours."""
+    said = rank.run("import json\ndef f():\n    return json.loads('{')   # here\n\nf()")
+    _, ename, evalue, traceback, line, code, at_s = said.error
+    assert said.ended.outcome == "error"
+    assert (ename, line, code) == ("JSONDecodeError", 3, "return json.loads('{')   # here")
+    text = "\n".join(traceback)
+    assert f"[{said.ended.seq}]" in text
+    assert "line 5" in text
+    assert "here" in text
+    assert evalue in text
+    assert "mhnb" not in text
+    assert at_s >= 0
+
+
+def test_own_frames_are_hidden(rank: CellProcess) -> None:
+    """Where the rank's own code stands between the user's frames, the traceback leaves it out."""
+    said = rank.run(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "def fail(): return 1 / 0\n"
+        "ThreadPoolExecutor(1).submit(fail).result()"
+    )
+    text = "\n".join(said.error[3])
+    assert "fail" in text
+    assert "mhnb" not in text
+    assert said.error[4] == 2
+
+
+def test_error_below_time_magic(rank: CellProcess) -> None:
+    """An error below %%time names the line of the cell."""
+    assert rank.run("%%time\na = 1\nb = a / 0\nprint(b)").error[4:6] == [3, "b = a / 0"]
+
+
+def test_error_from_elsewhere_has_no_line_of_this_cell(rank: CellProcess) -> None:
+    """A function of an older cell that fails is placed at the line of this cell that called it."""
+    rank.run("def older():\n    pass\n    raise KeyError('k')")
+    assert rank.run("1\n2\nolder()").error[4:6] == [3, "older()"]
+
+
+def test_syntax_error(rank: CellProcess) -> None:
+    """A syntax error is the cell's error, with its line."""
+    said = rank.run("a = 1\ndef :\n")
+    assert said.ended.outcome == "error"
+    assert (said.error[1], said.error[4], said.error[5]) == ("SyntaxError", 2, "def :")
+
+
+@pytest.mark.parametrize(
+    ("source", "ename"),
+    [
+        ("%no_such_magic", "UsageError"),
+        ("%%no_such_magic\n1", "UsageError"),
+        ("raise ExceptionGroup('several', [ValueError('one')])", "ExceptionGroup"),
+        ("return 5", "SyntaxError"),
+        ("class Odd(Exception):\n    def __str__(self): raise ValueError\nraise Odd", "Odd"),
+        ("raise GeneratorExit", "GeneratorExit"),
+        ("await_me = 1\nawait await_me", "TypeError"),
+        ("class Shy:\n    def __repr__(self): raise KeyError('no repr')\nShy()", None),
+    ],
+)
+def test_every_error_is_told_once(rank: CellProcess, source: str, ename: str | None) -> None:
+    """Whatever a cell raises, there is one error and the outcome says so; a failing repr only shows its traceback."""
+    said = rank.run(source)
+    if ename is None:
+        assert "no repr" in str(said.events)
+    else:
+        assert (said.ended.outcome, said.error[1]) == ("error", ename)
+    assert rank.run("1").result == "1"
+
+
+def test_own_rendering_of_an_error(rank: CellProcess) -> None:
+    """An exception that renders itself is shown as it wants."""
+    said = rank.run(
+        "class Short(Exception):\n    def _render_traceback_(self): return ['short and sweet']\nraise Short"
+    )
+    assert said.error[3] == ["short and sweet"]
+
+
+@pytest.mark.parametrize("source", ["exit", "exit()", "quit()", "import sys; sys.exit(3)", "raise SystemExit('bye')"])
+def test_exit_is_an_error(rank: CellProcess, source: str) -> None:
+    """A cell cannot end its rank; the error says how the cluster is ended, and nothing else is printed."""
+    said = rank.run(source)
+    assert said.ended.outcome == "error"
+    assert said.stderr == ""
+    assert said.error[1] == "SystemExit"
+    assert "%mhjax stop" in said.error[2]
+    assert rank.run("1").result == "1"
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("input('name? ')", "input()"),
+        ("import getpass; getpass.getpass()", "getpass()"),
+        ("breakpoint()", "breakpoint()"),
+        ("import pdb; pdb.set_trace()", "pdb.set_trace()"),
+        ("import pdb; pdb.Pdb().set_trace()\nx = 1", "pdb"),
+        ("from IPython.core.debugger import Pdb; Pdb().set_trace()\nx = 1", "pdb"),
+        ("%debug", "%debug"),
+        ("%pdb on", "%pdb"),
+        ("%%debug\nx = 1", "%debug"),
+    ],
+)
+def test_no_keyboard(rank: CellProcess, source: str, what: str) -> None:
+    """Whatever would wait for a keyboard raises at once, with the reason and the next step."""
+    said = rank.run(source)
+    assert (said.ended.outcome, said.error[1]) == ("error", "NoKeyboard")
+    assert said.error[2].startswith(f"{what} has no keyboard")
+    assert "%mhjax" in said.error[2]
+
+
+def test_no_keyboard_is_end_of_file(rank: CellProcess) -> None:
+    """Programs that get along without input see the end of file that they expect."""
+    assert rank.run("try: input()\nexcept EOFError: print('no input')").stdout == "no input\n"
+
+
+# -- order
+
+
+def test_wrong_number_is_refused(own_rank: CellProcess) -> None:
+    """A cell that is not the next is refused with the number that is, and nothing runs."""
+    own_rank.send(RunCell(3, 2, "print('never')"))
+    refused = own_rank.refused()
+    assert refused.seq == 2
+    assert "next on this rank is cell 1" in refused.reason
+    assert own_rank.run("'x' in globals()").result == "False"
+    own_rank.send(SkipCell(3, 1))
+    assert "next on this rank is cell 2" in own_rank.refused().reason
+
+
+def test_wrong_generation_is_refused(own_rank: CellProcess) -> None:
+    """A cell for another generation of the cluster is refused."""
+    own_rank.send(RunCell(2, 1, "print('never')"))
+    assert "generation 2" in own_rank.refused().reason
+    assert own_rank.run("1").result == "1"
+
+
+def test_one_cell_at_a_time(own_rank: CellProcess) -> None:
+    """While a cell awaits, another is refused; afterwards it runs under the same number."""
+    seq = own_rank.begin("import asyncio\nfree = asyncio.Event()\nprint('waiting')\nawait free.wait()")
+    own_rank.wait_for_output(seq, "waiting\n")
+    own_rank.send(RunCell(3, 2, "1"))
+    assert "cell 1 still runs" in own_rank.refused().reason
+    own_rank.interrupt()
+    own_rank.finish(seq)
+    assert own_rank.run("1").result == "1"
+
+
+def test_launches_are_part_of_the_cell(own_rank: CellProcess) -> None:
+    """The answer carries what the cell launched; waiting for it is the cell's, and its failure too."""
+    said = own_rank.run("rows = [['f', 'jit(f)', [0, 1], 1, 2]]; abandoned = 1\ndef waiting(): print('waited')")
+    assert (said.ended.launches, said.ended.abandoned, said.stdout) == ([["f", "jit(f)", [0, 1], 1, 2]], 1, "waited\n")
+    said = own_rank.run("def waiting(): raise RuntimeError('a launch failed')")
+    assert (said.ended.outcome, said.error[1], said.error[2]) == ("error", "RuntimeError", "a launch failed")
+    said = own_rank.run("import asyncio\nawait asyncio.sleep(0)")
+    assert (said.ended.outcome, said.error[1]) == ("error", "RuntimeError")
+
+
+# -- interrupts
+
+SPIN = "print('started')\nwhile True: pass"
+SLEEP = "import time\nprint('started')\ntime.sleep(600)"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SPIN,
+        SLEEP,
+        "import asyncio\nprint('started')\nawait asyncio.sleep(600)",
+        "import asyncio\nawait asyncio.sleep(0)\n" + SPIN,
+        "import asyncio, time\nasync def f():\n    print('started')\n    time.sleep(600)\nawait f()",
+        "def waiting():\n    import time\n    print('started')\n    time.sleep(600)",
+        "while True: print('started')",
+    ],
+)
+def test_interrupt(tmp_path: Path, source: str) -> None:
+    """SIGINT ends a cell that computes, sleeps, awaits, prints or waits for its launches; the next one runs."""
+    with CellProcess(tmp_path) as rank:
+        seq = rank.begin(source)
+        rank.wait_for_output(seq, "started\n")
+        rank.interrupt()
+        said = rank.finish(seq)
+        assert said.ended.outcome == "interrupted"
+        assert said.error[1] == "KeyboardInterrupt"
+        assert rank.run("waiting = int; 'alive'").result == "'alive'"
+
+
+def test_interrupt_that_is_caught(rank: CellProcess) -> None:
+    """A cell may catch its interrupt and end well; the next SIGINT works again."""
+    source = "try:\n    print('started')\n    while True: pass\nexcept KeyboardInterrupt:\n    print('caught')"
+    for _ in range(2):
+        seq = rank.begin(source)
+        rank.wait_for_output(seq, "started\n")
+        rank.interrupt()
+        said = rank.finish(seq)
+        assert (said.ended.outcome, said.stdout) == ("ok", "caught\n")
+
+
+def test_interrupt_between_cells(rank: CellProcess) -> None:
+    """SIGINT while no cell runs does nothing."""
+    for _ in range(20):
+        rank.interrupt()
+    assert rank.run("1").result == "1"
+
+
+def test_interrupt_taken_by_a_cell(rank: CellProcess) -> None:
+    """After a cell has taken SIGINT for itself, a later one can be interrupted again."""
+    rank.run("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN);")
+    first = rank.begin("import time\nprint('first')\ntime.sleep(0.5)")
+    rank.wait_for_output(first, "first\n")
+    rank.finish(first)
+    seq = rank.begin(SPIN)
+    rank.wait_for_output(seq, "started\n")
+    rank.interrupt()
+    assert rank.finish(seq).ended.outcome == "interrupted"
+
+
+@pytest.mark.parametrize("source", ["x = 1", "print('x')", "import asyncio; await asyncio.sleep(0)", "1 / 0"])
+def test_interrupt_at_any_moment(own_rank: CellProcess, source: str) -> None:
+    """Whenever SIGINT comes, each cell is answered exactly once and the rank lives on."""
+    own_rank.run("pass")
+    for _ in range(60):
+        seq = own_rank.begin(source)
+        own_rank.interrupt()
+        own_rank.interrupt()
+        ended = own_rank.receive(lambda message: isinstance(message, CellEnded))
+        assert isinstance(ended, CellEnded)
+        assert ended.seq == seq
+        assert ended.outcome in ("ok", "error", "interrupted")
+    assert own_rank.run("'alive'").result == "'alive'"

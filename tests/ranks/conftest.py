@@ -1,0 +1,76 @@
+"""Real ranks for the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from mhnb import starting
+from mhnb.cluster import Cluster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here starts ranks."""
+    for item in items:
+        if "tests/ranks/" in str(item.path).replace("\\", "/"):
+            item.add_marker(pytest.mark.ranks)
+
+
+def every_pid(cluster: Cluster) -> list[int]:
+    """Supervisor, hub and ranks."""
+    pids = [cluster.supervisor_pid, cluster.hub_pid, *(rank.pid for rank in cluster.ranks)]
+    return [pid for pid in pids if pid is not None]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_gone(pids: list[int], timeout_s: float) -> list[int]:
+    """Wait until processes are gone; return those that are not."""
+    there = [psutil.Process(pid) for pid in pids if is_running(pid)]
+    _, left = psutil.wait_procs(there, timeout=timeout_s)
+    return [process.pid for process in left if is_running(process.pid)]
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Cluster]:
+    """One cluster of 4 x 2 for tests that leave it clean."""
+    cluster = starting.start(4, 2, name="shared")
+    pids = every_pid(cluster)
+    yield cluster
+    cluster.stop()
+    assert wait_gone(pids, 5) == []
+
+
+@pytest.fixture
+def cluster(shared: Cluster) -> Iterator[Cluster]:
+    """The shared cluster, clean before and after."""
+    assert shared.state == "clean", shared.reason
+    yield shared
+    assert shared.state == "clean", shared.reason
+
+
+@pytest.fixture
+def fresh(leftovers: None) -> Iterator[Callable[..., Cluster]]:
+    """Start a cluster for one test alone; afterwards none of its processes may be left."""
+    started: list[Cluster] = []
+    pids: list[int] = []
+
+    def begin(hosts: int = 2, devices: int = 2, **options: Any) -> Cluster:
+        cluster = starting.start(hosts, devices, **({"name": f"fresh{len(started)}"} | options))
+        started.append(cluster)
+        pids.extend(every_pid(cluster))
+        return cluster
+
+    yield begin
+    for cluster in started:
+        cluster.stop()
+    assert wait_gone(pids, 5) == []

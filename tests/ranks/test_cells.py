@@ -1,0 +1,333 @@
+"""Cells on real ranks: IPython's whole meaning on each, one order on all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mhnb.cluster import Cluster
+from mhnb.core.results import CellResult
+from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, InvalidRequest, NotClean
+
+Fresh = Callable[..., Cluster]
+
+
+def run(cluster: Cluster, code: str, **flags: Any) -> CellResult:
+    """Run dedented code and expect it to end well."""
+    return cluster.run(textwrap.dedent(code), **flags).check()
+
+
+def test_last_expression_of_every_rank(cluster: Cluster) -> None:
+    """Each rank shows its own value."""
+    result = run(cluster, "import jax\n10 * jax.process_index()")
+    assert [r.text for r in result] == ["0", "10", "20", "30"]
+    assert result.ok
+    assert [g.ranks for g in result.groups] == [(0,), (1,), (2,), (3,)]
+
+
+def test_equal_outputs_make_one_group(cluster: Cluster) -> None:
+    """What all say is said once; the odd one out is a group of its own."""
+    result = run(cluster, "print('same' if jax.process_index() != 2 else 'other')")
+    assert [g.ranks for g in result.groups] == [(0, 1, 3), (2,)]
+
+
+def test_variables_last_and_seq_is_the_execution_count(cluster: Cluster) -> None:
+    """The namespace stays, and every rank counts alike."""
+    first = run(cluster, "kept = 41")
+    second = run(cluster, "kept += 1; kept")
+    assert second.seq == first.seq + 1
+    assert {(r.text, r.outputs[-1]["execution_count"]) for r in second} == {("42", second.seq)}
+
+
+def test_underscore_and_out_stay_aligned_over_skipped_cells(cluster: Cluster) -> None:
+    """A rank that skips a cell still counts it, so Out and In mean the same everywhere."""
+    a = run(cluster, "'a'")
+    run(cluster, "'b'", ranks="0")
+    result = run(cluster, f"(Out[{a.seq}], In[{a.seq}], len(In))")
+    assert len({r.text for r in result}) == 1
+    assert "'a'" in str(result[3].text)
+
+
+def test_top_level_await(cluster: Cluster) -> None:
+    """`await` works as in a notebook, on every rank at once."""
+    result = run(cluster, "import asyncio\nawait asyncio.sleep(0.01)\nawait asyncio.sleep(0, 'done')")
+    assert {r.text for r in result} == {"'done'"}
+
+
+def test_magics_and_shell(cluster: Cluster) -> None:
+    """Line magics, cell magics and `!` work on the ranks."""
+    result = run(cluster, "%%time\nx = 1")
+    assert all("Wall time" in r.stdout for r in result)
+    result = run(cluster, "!echo from the shell")
+    assert {r.stdout.strip() for r in result} == {"from the shell"}
+    assert {r.stdout for r in run(cluster, "%%bash\necho bash")} == {"bash\n"}
+
+
+def test_c_prints_subprocesses_and_threads(cluster: Cluster) -> None:
+    """What does not go through Python's stdout is seen too."""
+    code = """
+    import ctypes, subprocess, threading, sys
+    ctypes.CDLL(None).puts(b"from C")
+    subprocess.run(["echo", "from a child"])
+    t = threading.Thread(target=lambda: print("from a thread")); t.start(); t.join()
+    print("on stderr", file=sys.stderr)
+    """
+    for rank in run(cluster, code):
+        assert sorted(rank.stdout.splitlines()) == ["from C", "from a child", "from a thread"]
+        assert rank.stderr == "on stderr\n"
+
+
+def test_main_thread_and_main_module(cluster: Cluster) -> None:
+    """Cells run where signal handlers and pickles expect them."""
+    result = run(cluster, "import threading\n(threading.current_thread() is threading.main_thread(), __name__)")
+    assert {r.text for r in result} == {"(True, '__main__')"}
+
+
+def test_rich_display_update_and_clear(cluster: Cluster) -> None:
+    """Displays keep their kinds, are replaced by id, and cleared."""
+    code = """
+    from IPython.display import display, HTML, clear_output
+    print("gone"); clear_output()
+    handle = display(HTML("<b>one</b>"), display_id=True)
+    handle.update(HTML("<b>two</b>"))
+    """
+    (output,) = run(cluster, code)[0].outputs
+    assert output["data"]["text/html"] == "<b>two</b>"
+
+
+def test_matplotlib_inline(cluster: Cluster) -> None:
+    """A figure left open at the cell's end is shown as an image."""
+    pytest.importorskip("matplotlib")
+    result = run(cluster, "import matplotlib.pyplot as plt\nplt.plot([1, 2]);")
+    assert all(any("image/png" in o.get("data", {}) for o in r.outputs) for r in result)
+
+
+def test_an_error_has_the_cells_line_and_a_rich_traceback(cluster: Cluster) -> None:
+    """The first rank to fail is on top, with its own line of the cell; the others' values stand."""
+    result = cluster.run("x = 1\nif jax.process_index() == 2:\n    1 / 0\nx")
+    assert not result.ok
+    error = result[2].error
+    assert error is not None
+    assert (error.ename, error.line, (error.code or "").strip()) == ("ZeroDivisionError", 3, "1 / 0")
+    assert any("1 / 0" in line.replace("\x1b[39m", "") or "ZeroDivision" in line for line in error.traceback)
+    assert result[0].text == "1"
+    assert result.notes
+    with pytest.raises(CellFailed, match="ZeroDivisionError on rank 2"):
+        result.check()
+
+
+def test_a_syntax_error_fails_everywhere_and_leaves_clean(cluster: Cluster) -> None:
+    """Nothing ran, so nothing differs."""
+    result = cluster.run("def f(:")
+    assert {r.error.ename for r in result if r.error} == {"SyntaxError"}
+
+
+@pytest.mark.parametrize("code", ["input('? ')", "breakpoint()", "%debug", "import getpass; getpass.getpass()"])
+def test_what_needs_a_keyboard_raises_at_once(cluster: Cluster, code: str) -> None:
+    """A rank has no keyboard; it says so instead of waiting for ever."""
+    result = cluster.run(code, timeout_s=30)
+    assert result.how == ""
+    assert all(r.outcome == "error" and r.error and "keyboard" in r.error.evalue for r in result)
+
+
+def test_exit_does_not_end_a_rank(cluster: Cluster) -> None:
+    """`exit()` is a habit; it must not cost the cluster."""
+    assert not cluster.run("raise SystemExit(3)").ok
+    assert cluster.state == "clean"
+
+
+def test_a_cell_on_some_ranks(cluster: Cluster) -> None:
+    """Only the chosen ranks run it, and only they are in the result."""
+    result = run(cluster, "jax.process_index()", ranks="0,2-3")
+    assert [r.rank for r in result] == [0, 2, 3]
+    with pytest.raises(InvalidRequest, match="rank 1"):
+        result[1]
+
+
+@pytest.mark.parametrize(
+    "flags", [{"ranks": "7"}, {"ranks": "x"}, {"guard": "none"}, {"timeout_s": 0}, {"ranks": "3-1"}], ids=str
+)
+def test_bad_flags_send_nothing(cluster: Cluster, flags: dict[str, Any]) -> None:
+    """Bad input is refused before anything is sent."""
+    before = run(cluster, "0").seq
+    with pytest.raises(InvalidRequest):
+        cluster.run("1", **flags)
+    assert run(cluster, "0").seq == before + 1
+
+
+def test_two_threads_give_one_order_everywhere(cluster: Cluster) -> None:
+    """300 cells from two threads reach every rank in one and the same order."""
+    run(cluster, "seen = []")
+
+    def submit(name: str) -> None:
+        for number in range(150):
+            cluster.run(f"seen.append(('{name}', {number}))").check()
+
+    threads = [threading.Thread(target=submit, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    result = run(cluster, "(len(seen), __import__('hashlib').sha256(repr(seen).encode()).hexdigest())")
+    assert len({r.text for r in result}) == 1
+    assert str(result[0].text).startswith("(300,")
+
+
+def test_late_output_belongs_to_the_cell_that_started_it(cluster: Cluster) -> None:
+    """A thread that prints after its cell ended is heard, under that cell."""
+    heard: list[CellResult] = []
+    arrived = threading.Event()
+
+    def hear(result: CellResult) -> None:
+        heard.append(result)
+        if all("late" in r.stdout for r in result):
+            arrived.set()
+
+    cluster.on_late(hear)
+    code = """
+    import threading
+    go = threading.Event()
+    threading.Thread(target=lambda: (go.wait(), print("late"))).start()
+    """
+    first = run(cluster, code)
+    run(cluster, "go.set()")
+    assert arrived.wait(20)
+    assert heard[-1].seq == first.seq
+
+
+def test_a_long_cell_is_seen_while_it_runs(cluster: Cluster) -> None:
+    """Snapshots show what was printed before the end."""
+    snapshots: list[CellResult] = []
+    code = "import time\nfor i in range(10):\n    print(i)\n    time.sleep(0.1)"
+    result = cluster.follow(cluster.submit(code, live=True), snapshots.append)
+    assert result.ok
+    assert any(0 < len(s[0].stdout.split()) < 10 for s in snapshots)
+    assert all(not s.done for s in snapshots)
+
+
+def test_100_000_lines_are_bounded_here_and_whole_in_the_log(cluster: Cluster) -> None:
+    """The notebook holds head and tail and says what is missing; the log file has every line."""
+    result = run(cluster, "for i in range(100_000):\n    print('line', i, 'of a cell that talks too much')")
+    for rank in result:
+        assert len(rank.stdout) < 2_000_000
+        assert "line 0 of" in rank.stdout
+        assert "line 99999 of" in rank.stdout
+        assert rank.omitted_nbytes > 0
+        log = cluster.ranks[rank.rank].log_path.read_text()
+        assert all(f"line {i} of" in log for i in (0, 50_000, 99_999))
+
+
+def test_an_interrupt_ends_python_code_and_leaves_clean(cluster: Cluster) -> None:
+    """Ctrl-C: KeyboardInterrupt on every rank, then the next cell runs."""
+    submission = cluster.submit("import time\nprint('on')\nwhile True: time.sleep(0.01)", live=True)
+    result = cluster.follow(submission, lambda _snapshot: cluster.interrupt())
+    assert {r.outcome for r in result} == {"interrupted"}
+    with pytest.raises(CellInterrupted):
+        result.check()
+    assert run(cluster, "1 + 1")[0].text == "2"
+
+
+def test_a_timeout_ends_the_cell(cluster: Cluster) -> None:
+    """`--timeout` is an interrupt that says so."""
+    result = cluster.run("while True: pass", timeout_s=0.5)
+    with pytest.raises(CellTimeout):
+        result.check()
+    assert run(cluster, "1")[0].text == "1"
+
+
+PSUM = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(np.array(jax.devices()), ("x",))
+ones = jax.make_array_from_callback((8,), NamedSharding(mesh, P("x")), lambda i: np.ones(8, np.float32)[i])
+total = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))
+"""
+
+
+def test_a_global_sum_over_all_ranks(cluster: Cluster) -> None:
+    """The reason for all of this."""
+    run(cluster, PSUM)
+    assert {r.text for r in run(cluster, "float(total(ones))")} == {"8.0"}
+
+
+def test_printing_a_global_array_never_fails(cluster: Cluster) -> None:
+    """JAX's own repr does for a start: it communicates nothing."""
+    run(cluster, PSUM)
+    assert all("shape=(8,)" in str(r.text) for r in run(cluster, "ones"))
+
+
+def test_pasted_initialize_returns_with_a_note_and_others_raise(cluster: Cluster) -> None:
+    """Every guide begins with this line."""
+    result = run(cluster, "import jax\njax.distributed.initialize()")
+    assert all("initialised already" in r.stderr for r in result)
+    result = cluster.run("jax.distributed.initialize('10.0.0.1:1', num_processes=7, process_id=1)")
+    assert {r.error.ename for r in result if r.error} == {"RuntimeError"}
+
+
+def test_different_launches_taint_and_accept_goes_on(fresh: Fresh) -> None:
+    """Two ranks that launch different programs of their own accord are not trusted afterwards."""
+    cluster = fresh(2, 1)
+    run(cluster, PSUM.replace("8", "2"))
+    # Rank 1 never waits for its extra launch, and rank 0 never makes it.
+    code = "if jax.process_index() == 1:\n    extra = total(ones)"
+    result = cluster.run(code, timeout_s=5)
+    assert result.state in ("tainted", "dead")
+    with pytest.raises(NotClean):
+        cluster.run("1")
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_killed_in_a_cell_is_blamed_by_name(fresh: Fresh, victim: int) -> None:
+    """kill -9: the first to die is named with its signal, the others were stopped with it."""
+    cluster = fresh(2, 1)
+    pid = cluster.ranks[victim].pid
+    assert pid is not None
+    submission = cluster.submit("import time; print('on'); time.sleep(1000)", live=True)
+    killed: list[int] = []
+
+    def kill(_snapshot: CellResult) -> None:
+        if not killed:
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    result = cluster.follow(submission, kill)
+    assert (result[victim].outcome, result[1 - victim].outcome) == ("died", "killed")
+    assert result.state == "dead"
+    assert any(f"rank {victim}" in note and "SIGKILL" in note for note in result.notes)
+    with pytest.raises(NotClean, match="restart"):
+        cluster.run("1")
+
+
+@pytest.mark.parametrize("who", ["rank", "hub", "supervisor"])
+def test_a_death_between_cells_is_told(fresh: Fresh, who: str) -> None:
+    """Nobody waits for a cell, and the user hears of it all the same."""
+    cluster = fresh(2, 1)
+    told: list[str] = []
+    heard = threading.Event()
+
+    def hear(text: str) -> None:
+        told.append(text)
+        heard.set()
+
+    cluster.on_notice(hear)
+    pid = {"rank": cluster.ranks[1].pid, "hub": cluster.hub_pid, "supervisor": cluster.supervisor_pid}[who]
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    assert heard.wait(20)
+    assert who in told[0]
+    assert cluster.state == "dead"
+
+
+def test_a_rank_that_aborts_leaves_its_last_words(fresh: Fresh) -> None:
+    """What C code wrote before it died is in the notebook's message and in the log."""
+    cluster = fresh(2, 1)
+    code = "import os, jax\nif jax.process_index() == 0:\n    os.write(2, b'the last words\\n'); os.abort()\nimport time; time.sleep(1000)"
+    result = cluster.run(code)
+    assert any("SIGABRT" in note and "the last words" in note for note in result.notes)
+    assert "the last words" in cluster.ranks[0].log_path.read_text()

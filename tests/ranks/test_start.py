@@ -1,0 +1,291 @@
+"""Start and stop, with real processes: what comes up, what is refused, what is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mhnb import starting
+from mhnb.cluster import Cluster
+from mhnb.errors import (
+    AlreadyStarted,
+    EnginesMissing,
+    InvalidRequest,
+    LaunchError,
+    MhnbError,
+    NotStarted,
+    PreflightFailed,
+)
+from mhnb.roll import StartReport
+from mhnb.values import DeviceRef
+from tests.ranks.conftest import every_pid, is_running, wait_gone
+
+Fresh = Callable[..., Cluster]
+
+
+def test_every_rank_is_what_jax_says_it_is(cluster: Cluster) -> None:
+    """Rank, process index, process count and engine id are one and the same, read back from each rank."""
+    result = cluster.run(
+        "import jax; print(jax.process_index(), jax.process_count(), get_ipython().kernel.engine_id)"
+    ).check()
+    assert [r.stdout for r in result] == [f"{rank} 4 {rank}\n" for rank in range(4)]
+
+
+def test_devices_are_known_by_rank_and_ordinal(cluster: Cluster) -> None:
+    """4 x 2 devices, and JAX on each rank counts the same."""
+    assert cluster.devices == tuple(DeviceRef(rank, ordinal) for rank in range(4) for ordinal in range(2))
+    result = cluster.run("jax.device_count(), jax.local_device_count()").check()
+    assert {r.text for r in result} == {"(8, 2)"}
+
+
+def test_ranks_are_processes_with_logs(cluster: Cluster) -> None:
+    """Each rank has a live process and a log file of its own, under a host label."""
+    assert len({rank.pid for rank in cluster.ranks}) == 4
+    assert all(rank.pid and is_running(rank.pid) and rank.log_path.exists() for rank in cluster.ranks)
+    assert [rank.host for rank in cluster.ranks] == ["host0", "host1", "host2", "host3"]
+
+
+def test_the_environment_of_ranks(cluster: Cluster) -> None:
+    """One hash seed, CPU only, the preemption service off, a pool for many devices, the notebook's folder."""
+    code = """
+    import os, signal
+    names = ("PYTHONHASHSEED", "JAX_PLATFORMS", "JAX_ENABLE_PREEMPTION_SERVICE", "PJRT_NPROC")
+    print([os.environ[n] for n in names], os.getcwd(), hash("a"))
+    """
+    result = cluster.run(textwrap.dedent(code)).check()
+    assert len({r.stdout for r in result}) == 1
+    assert result[0].stdout.startswith(f"['0', 'cpu', '0', '32'] {Path.cwd()}")
+
+
+def test_no_key_is_in_a_ranks_environment_or_arguments(cluster: Cluster) -> None:
+    """What a rank's subprocesses inherit holds no key of the cluster."""
+    key = cluster._key.hex()
+    for pid in every_pid(cluster):
+        process = psutil.Process(pid)
+        assert key not in " ".join(process.cmdline())
+        assert key not in "".join(process.environ().values())
+
+
+def test_everything_listens_on_loopback_only(cluster: Cluster) -> None:
+    """Coordinator and hub have no password worth the name: nothing may listen on another interface."""
+    listening = [
+        connection
+        for pid in every_pid(cluster)
+        for connection in psutil.Process(pid).net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    # Gloo listens where the host's own name resolves to; the kernel of each rank on loopback.
+    own_name = socket.gethostbyname(socket.gethostname())
+    assert {connection.laddr.ip for connection in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1", own_name}
+
+
+def test_modules_beside_the_notebook_import(fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks run where the notebook runs, also beside a file that hides a standard module from nobody but its user."""
+    (tmp_path / "beside.py").write_text("value = 42")
+    monkeypatch.chdir(tmp_path)
+    result = fresh(1, 1).run("import beside; beside.value").check()
+    assert result[0].text == "42"
+
+
+def test_progress_names_every_phase(fresh: Fresh) -> None:
+    """The progress line has something to show: each rank passes through the phases and ends ready."""
+    reports: list[StartReport] = []
+    fresh(2, 1, on_progress=reports.append)
+    seen = {info.phase for report in reports for info in report.ranks}
+    assert {"connected", "jax", "initialised", "devices", "checked", "ready"} <= seen
+    assert reports[-1].ready
+
+
+def test_start_again_goes_on(cluster: Cluster) -> None:
+    """The same name and shape is the same cluster: Run All twice works."""
+    assert starting.start(4, 2, name="shared") is cluster
+
+
+def test_another_shape_is_refused_and_names_the_ways_out(cluster: Cluster) -> None:
+    """Nothing is lost by a start that does not fit."""
+    with pytest.raises(AlreadyStarted, match=r"restart.*stop"):
+        starting.start(2, 2, name="shared")
+
+
+@pytest.mark.parametrize(("hosts", "devices"), [(0, 2), (1000, 2), (4, 0)])
+def test_counts_that_cannot_be_start_nothing(hosts: int, devices: int) -> None:
+    """Bad input is refused before any process."""
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    with pytest.raises(InvalidRequest):
+        starting.start(hosts, devices, name="bad")
+    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+
+
+def test_a_taken_coordinator_port_is_refused() -> None:
+    """JAX would crash or share it in silence."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        address = f"127.0.0.1:{holder.getsockname()[1]}"
+        with pytest.raises(PreflightFailed, match=address):
+            starting.start(2, 1, name="taken", initialize={"coordinator_address": address})
+
+
+def test_a_free_coordinator_port_is_used(fresh: Fresh) -> None:
+    """What the user sets is in force."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    cluster = fresh(2, 1, initialize={"coordinator_address": f"127.0.0.1:{port}", "initialization_timeout": 60})
+    listeners = psutil.Process(cluster.ranks[0].pid).net_connections(kind="tcp")
+    assert port in {c.laddr.port for c in listeners if c.status == psutil.CONN_LISTEN}
+
+
+def failed_start(**options: object) -> tuple[MhnbError, list[int]]:
+    """Start and fail; return the error and every pid that was seen."""
+    pids: set[int] = set()
+
+    def look(report: StartReport) -> None:
+        pids.update(info.pid for info in report.ranks if info.pid)
+        if spoil := options.get("spoil"):
+            spoil(report)  # type: ignore[operator]
+
+    arguments = {key: value for key, value in options.items() if key != "spoil"}
+    with pytest.raises(MhnbError) as caught:
+        starting.start(2, 1, name="failing", on_progress=look, **arguments)  # type: ignore[arg-type]
+    return caught.value, sorted(pids)
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_a_rank_that_dies_while_starting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An XLA flag that does not exist aborts JAX: the error has rank, phase, cause and its own words, and nothing is left."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_there_is_no_such_flag=1")
+    error, pids = failed_start()
+    assert isinstance(error, EnginesMissing)
+    assert "there_is_no_such_flag" in str(error)
+    assert wait_gone(pids, 5) == []
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_a_rank_killed_while_starting_is_named() -> None:
+    """kill -9 in the start is a failed start with the signal's name."""
+    killed: list[int] = []
+
+    def kill(report: StartReport) -> None:
+        pid = report.ranks[1].pid
+        if not killed and pid and report.ranks[1].phase == "connected":
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    error, pids = failed_start(spoil=kill)
+    assert isinstance(error, EnginesMissing)
+    assert (error.parts["rank"], "SIGKILL" in str(error)) == (1, True)
+    assert wait_gone(pids, 5) == []
+
+
+@pytest.mark.usefixtures("leftovers")
+def test_a_rank_that_sleeps_while_starting_is_named() -> None:
+    """A stopped process reaches no further phase: the time limit says who."""
+    stopped: list[int] = []
+
+    def freeze(report: StartReport) -> None:
+        pid = report.ranks[1].pid
+        if not stopped and pid:
+            stopped.append(pid)
+            os.kill(pid, signal.SIGSTOP)
+
+    error, pids = failed_start(spoil=freeze, start_timeout_s=8.0)
+    assert isinstance(error, LaunchError)
+    assert "8 s" in str(error)
+    assert "rank" in str(error)
+    assert wait_gone(pids, 5) == []
+
+
+def test_stop_ends_stuck_ranks_too(fresh: Fresh) -> None:
+    """A rank in a C-level wait and one that ignores signals end with the rest."""
+    cluster = fresh(2, 1)
+    pids = every_pid(cluster)
+    cluster.submit(
+        "import signal, ctypes\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nctypes.CDLL(None).sleep(1000)"
+    )
+    cluster.stop()
+    assert wait_gone(pids, 5) == []
+    with pytest.raises(NotStarted):
+        cluster.run("1")
+
+
+def test_what_a_rank_started_ends_with_it(fresh: Fresh) -> None:
+    """A rank's own children are of its process group."""
+    cluster = fresh(1, 1)
+    code = "import subprocess; p = subprocess.Popen(['sleep', '1000']); p.pid"
+    child = int(cluster.run(code).check()[0].text or 0)
+    assert is_running(child)
+    cluster.stop()
+    assert wait_gone([child], 5) == []
+
+
+def test_restart_gives_fresh_processes_of_the_next_generation(fresh: Fresh) -> None:
+    """Same shape, no variables, another process each."""
+    cluster = fresh(2, 1)
+    cluster.run("x = 1").check()
+    pids = every_pid(cluster)
+    again = starting.restart(cluster)
+    try:
+        assert again.generation == cluster.generation + 1
+        assert not set(pids) & set(every_pid(again))
+        assert again.run("x")[0].error is not None
+        assert wait_gone(pids, 5) == []
+    finally:
+        again.stop()
+
+
+OWNER = """
+import os, sys, time
+import mhnb
+from mhnb.cluster import Cluster
+cluster = mhnb.start(2, 1, name="owned", **{options})
+pids = [cluster.supervisor_pid, cluster.hub_pid, *(r.pid for r in cluster.ranks)]
+print(*pids, flush=True)
+{then}
+"""
+
+
+@pytest.mark.parametrize(
+    "then", ["sys.stdin.read()", "cluster.run('import time; time.sleep(1000)')"], ids=["idle", "in a cell"]
+)
+def test_ranks_end_when_the_owner_is_killed(then: str) -> None:
+    """kill -9 of the notebook's process leaves nothing within 10 s."""
+    code = OWNER.format(options={}, then=then)
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        pids = [int(word) for word in owner.stdout.readline().split()]
+        assert len(pids) == 4
+        assert all(map(is_running, pids))
+        owner.kill()
+        owner.wait()
+    assert wait_gone(pids, 10) == []
+
+
+def test_ranks_end_when_the_owner_exits() -> None:
+    """A script that forgets stop leaves nothing either."""
+    code = OWNER.format(options={}, then="")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert wait_gone([int(word) for word in done.stdout.split()], 10) == []
+
+
+def test_keep_outlives_the_owner_and_stop_ends_it() -> None:
+    """`--keep` is the user's word, and the shell's `mhnb stop NAME` the end of it."""
+    code = OWNER.format(options={"keep": True}, then="os._exit(0)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    pids = [int(word) for word in done.stdout.split()]
+    assert all(map(is_running, pids))
+    stop = subprocess.run([sys.executable, "-m", "mhnb", "stop", "owned"], capture_output=True, text=True, check=True)
+    assert "2 ranks stopped" in stop.stdout
+    assert wait_gone(pids, 10) == []

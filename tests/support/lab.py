@@ -1,0 +1,297 @@
+"""A private JupyterLab on loopback and one page of it in Chromium.
+
+It decides how a test plays the user: open, run, interrupt, restart, save, look.
+It refuses to know what is in the notebooks, and touches none of the user's own Jupyter or IPython folders.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.parts import chromium
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page, WebSocket
+
+__all__ = ["ROOT", "Heard", "Lab", "LabPage", "open_chromium", "wait_until"]
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN_DIRS = (
+    "IPYTHONDIR",
+    "JUPYTERLAB_SETTINGS_DIR",
+    "JUPYTERLAB_WORKSPACES_DIR",
+    "JUPYTER_CONFIG_DIR",
+    "JUPYTER_DATA_DIR",
+    "JUPYTER_RUNTIME_DIR",
+)
+SETTINGS: dict[str, dict[str, object]] = {
+    # both would ask the network
+    "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    # else cells out of sight have no elements to look at
+    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
+}
+CHROMIUM_ARGS = (
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+)
+LIMIT_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One kernel message that reached the page, in the order heard."""
+
+    msg_type: str
+    parent_id: str
+    content: Mapping[str, Any]
+
+
+def wait_until(condition: Callable[[], object], what: str, *, limit_s: float = LIMIT_S) -> None:
+    """Ask until it holds.
+
+    Raises:
+        TimeoutError: it did not within `limit_s`; `what` is in the text.
+    """
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {limit_s} s")
+        time.sleep(0.02)
+
+
+@contextmanager
+def open_chromium() -> Iterator[Browser]:
+    """The system's Chromium, without a window. One at a time: Playwright's loop does not nest."""
+    from playwright.sync_api import sync_playwright  # absent where no browser test can run
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=list(CHROMIUM_ARGS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Lab:
+    """A JupyterLab server with the tests' interpreter, a token, and folders of its own below `root`."""
+
+    def __init__(self, root: Path, **env: str) -> None:
+        self.root = root
+        self.token = secrets.token_hex(16)
+        own = {name: str(root / ".own" / name.lower()) for name in OWN_DIRS}
+        paths = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+        self.env = {**os.environ, **own, "JUPYTER_PREFER_ENV_PATH": "1", "PYTHONPATH": paths, **env}
+
+    def __enter__(self) -> Lab:
+        self.root.mkdir(parents=True, exist_ok=True)
+        for name, values in SETTINGS.items():
+            path = Path(self.env["JUPYTERLAB_SETTINGS_DIR"]) / f"{name}.jupyterlab-settings"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(values))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = self.root / ".own" / "lab.log"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as log:
+            self.server = subprocess.Popen(
+                self._argv(port), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env, start_new_session=True
+            )
+        try:
+            wait_until(self._answers, "JupyterLab answers")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _argv(self, port: int) -> list[str]:
+        return [
+            *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--ip=127.0.0.1"),
+            *(f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={self.token}"),
+            *(f"--ServerApp.root_dir={self.root}", "--LabApp.expose_app_in_browser=True", "--LabApp.news_url="),
+            *("--LabApp.extension_manager=readonly", "--ServerApp.terminals_enabled=False"),
+        ]
+
+    def _answers(self) -> bool:
+        if self.server.poll() is not None:
+            raise RuntimeError(f"JupyterLab ended with {self.server.returncode}:\n{self.log.read_text()[-3000:]}")
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/status?token={self.token}", timeout=2) as reply:  # noqa: S310
+                return bool(reply.status == http.HTTPStatus.OK)
+        except (urllib.error.URLError, OSError):
+            return False  # not yet
+
+    def __exit__(self, *_: object) -> None:
+        self.server.terminate()  # shuts its kernels down too
+        try:
+            self.server.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.server.pid, signal.SIGKILL)
+            self.server.wait()
+
+    @contextmanager
+    def page(self, browser: Browser, *, scale: float = 1) -> Iterator[LabPage]:
+        """One page with cookies of its own; `scale` is device pixels for each CSS pixel, for pictures."""
+        page = browser.new_page(viewport={"width": 1280, "height": 900}, device_scale_factor=scale)
+        try:
+            yield LabPage(self, page)
+        finally:
+            page.close()
+
+
+class LabPage:
+    """JupyterLab in a browser, with one notebook in front."""
+
+    def __init__(self, lab: Lab, page: Page) -> None:
+        self.lab = lab
+        self.page = page
+        self.heard: list[Heard] = []
+        self.sent = 0
+        self.pending: set[str] = set()
+        page.on("websocket", self._listen)
+
+    def _listen(self, channel: WebSocket) -> None:
+        channel.on("framesent", self._note_sent)
+        channel.on("framereceived", self._note_heard)
+
+    def _note_sent(self, frame: bytes | str) -> None:
+        if isinstance(frame, bytes):
+            header, *_ = _decode(frame)
+            if header["msg_type"] == "execute_request":
+                self.sent += 1
+                self.pending.add(header["msg_id"])
+
+    def _note_heard(self, frame: bytes | str) -> None:
+        if isinstance(frame, bytes):
+            header, parent, content = _decode(frame)
+            self.heard.append(Heard(header["msg_type"], parent.get("msg_id", ""), content))
+            if content.get("execution_state") == "idle":
+                self.pending.discard(parent.get("msg_id"))
+
+    def _wait_until(self, condition: Callable[[], bool], what: str, limit_s: float) -> None:
+        def holds() -> bool:
+            self.page.wait_for_timeout(20)  # Playwright delivers what it heard only inside calls of its own
+            return condition()
+
+        wait_until(holds, what, limit_s=limit_s)
+
+    def open(self, path: str, *, kernel: bool = True) -> None:
+        """Open a notebook below the root, alone in a fresh workspace, and wait for its kernel; or open it with none."""
+        self.page.goto(f"{self.lab.url}/lab?token={self.lab.token}&reset")
+        self.page.wait_for_function("window.jupyterapp !== undefined", timeout=LIMIT_S * 1000)
+        preference = {} if kernel else {"shouldStart": False, "canStart": False, "autoStartDefault": False}
+        self.command("docmanager:open", path=path, factory="Notebook", kernelPreference=preference)
+        self.page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=LIMIT_S * 1000)
+        if kernel:
+            self.wait_idle()
+
+    def command(self, name: str, **arguments: object) -> None:
+        """Execute a command of Lab's and wait for its end."""
+        code = "async ([n, a]) => { await jupyterapp.started; await jupyterapp.commands.execute(n, a); return null }"
+        self.page.evaluate(code, [name, arguments])
+
+    def begin(self, name: str) -> None:
+        """Execute a command of Lab's and go on."""
+        self.page.evaluate("n => { jupyterapp.commands.execute(n) }", name)
+
+    def run_all(self, *, limit_s: float = LIMIT_S) -> None:
+        """Run every cell and wait until none is left."""
+        self._run("notebook:run-all-cells")
+        self.wait_idle(limit_s=limit_s)
+
+    def begin_cell(self, index: int) -> None:
+        """Send one cell off and go on."""
+        self._activate(index)
+        self._run("notebook:run-cell")
+
+    def _activate(self, index: int) -> None:
+        self.page.evaluate("i => { jupyterapp.shell.currentWidget.content.activeCellIndex = i }", index)
+
+    def _run(self, command: str) -> None:
+        before = self.sent
+        self.begin(command)
+        self._wait_until(lambda: self.sent > before, f"{command} sends a cell", 30)
+
+    def wait_idle(self, *, limit_s: float = LIMIT_S) -> None:
+        """Wait until the kernel is idle and has ended every cell that was sent.
+
+        The prompts do not tell: after a cell that raises, Lab empties those of the cells that are still to run.
+        """
+        idle = "jupyterapp.shell.currentWidget?.context?.sessionContext?.session?.kernel?.status === 'idle'"
+        self._wait_until(lambda: not self.pending and bool(self.page.evaluate(idle)), "the kernel is idle", limit_s)
+
+    def interrupt(self) -> None:
+        """Press the stop button."""
+        self.command("notebook:interrupt-kernel")
+
+    def restart(self) -> None:
+        """Ask for a new kernel, confirm it as a user does, and wait until it is there."""
+        self.page.evaluate("() => { window.restarted = jupyterapp.commands.execute('notebook:restart-kernel') }")
+        self.page.locator(".jp-Dialog button.jp-mod-accept").click()
+        self.page.evaluate("async () => { await window.restarted; return null }")
+        self.pending.clear()  # the old kernel answers no more
+
+    def save(self) -> None:
+        """Write the notebook to its file."""
+        self.command("docmanager:save")
+
+    def cell(self, index: int) -> Locator:
+        """A cell of the notebook, markdown cells counted."""
+        return self.page.locator(".jp-Notebook .jp-Cell").nth(index)
+
+    def outputs(self, index: int) -> Locator:
+        """What stands under a cell, without its source."""
+        return self.cell(index).locator(".jp-OutputArea-output")
+
+    def readable(self, index: int) -> str:
+        """All the text a reader can get to see under a cell: as it stands, then with each fold clicked open in turn."""
+        area = self.cell(index).locator(".jp-Cell-outputArea")
+        seen = [area.inner_text()]
+        folds = area.locator("details:has(> summary)").all()
+        was_open = [fold.get_attribute("open") is not None for fold in folds]
+        for fold in folds:
+            self._set_open(fold, wanted=True)
+            seen.append(area.inner_text())
+        for fold, wanted in zip(folds, was_open, strict=True):
+            self._set_open(fold, wanted=wanted)
+        return "\n".join(seen)
+
+    def _set_open(self, fold: Locator, *, wanted: bool) -> None:
+        if (fold.get_attribute("open") is not None) != wanted:
+            fold.locator("> summary").click()
+
+    def screenshot(self, path: Path, *, cell: int | None = None) -> None:
+        """Write what is on the page, or one cell of it as if the user worked elsewhere, as a PNG."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if cell is None:
+            self.page.screenshot(path=path)
+        else:
+            self._activate(int(cell == 0))
+            self.cell(cell).screenshot(path=path)
+
+
+def _decode(frame: bytes) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Header, parent's header and content of a message on the page's socket to its kernel."""
+    from jupyter_server.services.kernels.connection.base import deserialize_msg_from_ws_v1
+
+    _, (header, parent, _, content, *_) = deserialize_msg_from_ws_v1(frame)
+    return json.loads(header), json.loads(parent), json.loads(content)

@@ -1,0 +1,297 @@
+"""Pull, push and vars over two real ranks: what agrees, what differs, what is missing, and how much memory it takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mhnb import exchange
+from mhnb.errors import InvalidRequest, ValueDiffers
+from tests.rank.piped import PipedRanks
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[PipedRanks]:
+    """Two ranks of two devices each, on a mesh (data 2, model 2); tests use names of their own."""
+    with PipedRanks(2, devices=2) as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    "axes", ["", "'data'", "'model'", "'data', 'model'", "None, 'data'", "None, ('data', 'model')"]
+)
+def test_a_global_array_is_put_together(ranks: PipedRanks, axes: str) -> None:
+    """Parts that only one rank holds, and copies that both hold, give the one array."""
+    ranks.run(f"whole = put(np.arange(32, dtype='f4').reshape(4, 8), {axes})")
+    np.testing.assert_array_equal(exchange.pull(ranks, ["whole"]), np.arange(32, dtype="f4").reshape(4, 8), strict=True)
+
+
+def test_a_large_global_array_is_fetched_once_from_each_owner(ranks: PipedRanks) -> None:
+    """Each rank sends its part once, though two of its devices hold it; the first also sends what is around it."""
+    ranks.run("large = put(np.arange(2**18, dtype='f4').reshape(512, 512), 'data')")
+    before = len(ranks.asked)
+    exchange.pull(ranks, ["large"])
+    fetched = [rank for rank, verb in ranks.asked[before:] if verb == "fetch"]
+    assert sorted(fetched) == [0, 0, 1]
+
+
+def test_equal_local_values_are_one(ranks: PipedRanks) -> None:
+    """What all ranks hold alike is pulled without a question."""
+    ranks.run("alike = {'n': 3, 'a': np.arange(4), 'j': jnp.ones(2)}")
+    value = exchange.pull(ranks, ["alike"])
+    assert (value["n"], value["a"].tolist(), value["j"].tolist()) == (3, [0, 1, 2, 3], [1, 1])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{8, 0} if rank else {0, 8}",
+        "dict(a=1, b=2) if rank else dict(b=2, a=1)",
+        "['ab'] * 2 if rank else ['ab', ''.join(['a', 'b'])]",
+        "np.asfortranarray(np.eye(3)) if rank else np.eye(3)",
+        "dict(w=wa, b=ba) if rank else dict(b=ba, w=wa)",
+    ],
+)
+def test_equal_values_with_other_pickles_are_one(ranks: PipedRanks, source: str) -> None:
+    """Order in a set or dict, sharing and memory order are no difference."""
+    ranks.run(f"wa, ba = put(np.arange(4.), 'data'), put(np.arange(4.) + 4, 'data'); turned = {source}")
+    value = exchange.pull(ranks, ["turned"])
+    if isinstance(value, dict) and "w" in value:
+        assert (value["w"].tolist(), value["b"].tolist()) == ([0, 1, 2, 3], [4, 5, 6, 7])
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("rank", "0 on rank 0, 1 on rank 1"),
+        ("np.arange(2) + rank", r"i64\[2\] \[0, 1\] on rank 0, i64\[2\] \[1, 2\] on rank 1"),
+        ("jnp.arange(2) + rank", r"local i32\[2\] \[0, 1\] on rank 0, local i32\[2\] \[1, 2\] on rank 1"),
+        ("{'step': rank, 'w': put(np.ones(4), 'data')}", r"dict of 2 items.*\(\['step'\]: 0 and 1\)"),
+        ("np.zeros(4) if rank else put(np.ones(4), 'data')", r"global f32\[4\] on rank 0, f64\[4\] .* on rank 1"),
+        ("[1.0, float('nan')][rank]", "1.0 on rank 0, nan on rank 1"),
+        ("np.arange(2**22) + rank", r"i64\[4194304\] on rank 0, another i64\[4194304\] on rank 1"),
+    ],
+)
+def test_a_local_value_that_differs_says_who_holds_what(ranks: PipedRanks, source: str, says: str) -> None:
+    """Values that differ are an error with each side's ranks and the two ways to have them."""
+    ranks.run(f"uneven = {source}")
+    with pytest.raises(ValueDiffers, match=f"^uneven differs between the ranks: .*{says}") as caught:
+        exchange.pull(ranks, ["uneven"])
+    assert caught.value.parts["groups"] == ((0,), (1,))
+    assert "%mhjax pull uneven --ranks 1; or all as a list by rank: %mhjax pull uneven --each" in str(caught.value)
+
+
+def test_one_ranks_value_can_be_taken(ranks: PipedRanks) -> None:
+    """With one rank named, its value comes, whatever the others hold."""
+    ranks.run("own = rank * 10")
+    assert exchange.pull(ranks, ["own"], ranks=[1]) == 10
+
+
+def test_each_rank_gives_its_own(ranks: PipedRanks) -> None:
+    """With `each`, a list by rank comes, arrays and all."""
+    ranks.run("own = [rank, np.arange(2) + rank]")
+    first, second = exchange.pull(ranks, ["own"], each=True)
+    assert (first[0], first[1].tolist(), second[0], second[1].tolist()) == (0, [0, 1], 1, [1, 2])
+
+
+def test_a_name_missing_on_one_rank_says_where(ranks: PipedRanks) -> None:
+    """A name that only some ranks have is an error with both sides."""
+    ranks.run("partial_name = 1", ranks=(0,))
+    ranks.run("partial_nome = 1", ranks=(1,))
+    with pytest.raises(
+        ValueDiffers, match=r"missing on rank 1, not on rank 0\. Similar names there: partial_nome"
+    ) as caught:
+        exchange.pull(ranks, ["partial_name"])
+    assert caught.value.parts["missing"] == (1,)
+
+
+def test_copies_with_other_values_are_found(ranks: PipedRanks) -> None:
+    """A replicated array that was built from different values is an error, not one rank's value."""
+    ranks.run("copies = put(np.arange(4.) + rank)")
+    with pytest.raises(ValueDiffers, match=r"hold different values: 0:0 0:1 ≠ 1:0 1:1"):
+        exchange.pull(ranks, ["copies"])
+    assert exchange.pull(ranks, ["copies"], ranks=[1]).tolist() == [1, 2, 3, 4]
+    assert [value.tolist() for value in exchange.pull(ranks, ["copies"], each=True)] == [[0, 1, 2, 3], [1, 2, 3, 4]]
+
+
+def test_ranks_that_disagree_about_the_global_shape_are_found(ranks: PipedRanks) -> None:
+    """Local parts of different sizes give ranks different global arrays; that is an error with both shapes."""
+    ranks.run("by_rows = NamedSharding(mesh, P('data')); own = np.zeros(2 + 2 * rank)")
+    ranks.run("skewed = jax.make_array_from_process_local_data(by_rows, own)")
+    with pytest.raises(
+        ValueDiffers, match=r"disagree about its shape or dtype: f32\[4\] on rank 0, f32\[8\] on rank 1"
+    ):
+        exchange.pull(ranks, ["skewed"])
+
+
+def test_one_rank_of_a_spread_array_is_not_enough(ranks: PipedRanks) -> None:
+    """A part that the ranks named do not hold is an error that says who does."""
+    ranks.run("spread = put(np.arange(8.), 'data')")
+    with pytest.raises(InvalidRequest, match=r"spread f32\[8\] .* rank 1 lacks \[0:4\], that is on rank 0"):
+        exchange.pull(ranks, ["spread"], ranks=[1])
+
+
+def test_each_of_a_spread_array_is_the_whole(ranks: PipedRanks) -> None:
+    """With `each`, a global array is the same whole array for every rank."""
+    ranks.run("spread = put(np.arange(8.), 'data')")
+    first, second = exchange.pull(ranks, ["spread"], each=True)
+    assert first is second
+    assert first.tolist() == list(range(8))
+
+
+def test_each_does_not_guess_which_array_is_which(ranks: PipedRanks) -> None:
+    """Where containers differ, parts of their global arrays are not put together by position."""
+    ranks.run("mixed = {'n': rank, 'w': put(np.arange(8.), 'data')}")
+    with pytest.raises(ValueDiffers, match="pull it by itself"):
+        exchange.pull(ranks, ["mixed"], each=True)
+
+
+def test_an_array_on_one_ranks_devices_is_pulled(ranks: PipedRanks) -> None:
+    """An array of which the other ranks hold only a handle comes from the one that has it."""
+    ranks.run(
+        """
+        small = Mesh(np.array(jax.devices()[2:]), ('a',))
+        elsewhere = jax.make_array_from_callback(
+            (4,), NamedSharding(small, P('a')), lambda i: np.arange(4., dtype='f4')[i], dtype=np.float32)
+        """
+    )
+    assert exchange.pull(ranks, ["elsewhere"]).tolist() == [0, 1, 2, 3]
+
+
+# -- push
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        3,
+        {"a": [1, None], "b": np.arange(6).reshape(2, 3)},
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.zeros((0, 2)),
+        np.arange(2**18),
+        [np.arange(2**18), "x" * 2**18, np.ones(3)],
+    ],
+)
+def test_a_pushed_value_comes_back(ranks: PipedRanks, value: Any) -> None:
+    """A value pushed is bound on every rank, equal on all, and the same when pulled."""
+    exchange.push(ranks, {"pushed": value})
+    np.testing.assert_equal(exchange.pull(ranks, ["pushed"]), value)
+
+
+def test_a_pushed_array_is_a_writable_host_value(ranks: PipedRanks) -> None:
+    """A pushed array is NumPy's on every rank, each rank's own, and can be changed."""
+    exchange.push(ranks, {"given": np.zeros(4)})
+    assert ranks.run("given += rank; answer = [type(given).__name__, given.tolist()]") == [
+        ["ndarray", [0, 0, 0, 0]],
+        ["ndarray", [1, 1, 1, 1]],
+    ]
+
+
+def test_a_push_to_some_ranks_leaves_the_others(ranks: PipedRanks) -> None:
+    """Ranks that are not named keep what they have."""
+    ranks.run("aimed = 'old'")
+    exchange.push(ranks, {"aimed": "new"}, ranks=[1])
+    assert ranks.run("answer = aimed") == ["old", "new"]
+
+
+def test_a_value_that_cannot_be_packed_sends_nothing(ranks: PipedRanks) -> None:
+    """With one bad value in a push, no rank is asked and no name is bound."""
+    before = len(ranks.asked)
+    with pytest.raises(InvalidRequest, match=r"^bad cannot be pushed: .*generator.* nothing was bound"):
+        exchange.push(ranks, {"fine": 1, "bad": (_ for _ in ())})
+    assert len(ranks.asked) == before
+
+
+def test_a_value_that_one_rank_cannot_make_is_bound_nowhere(ranks: PipedRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class that one rank lacks stops the push on all, and the error names rank and class."""
+    import sys
+
+    made = type("Lacking", (), {"__module__": "__main__"})
+    monkeypatch.setattr(sys.modules["__main__"], "Lacking", made, raising=False)
+    ranks.run("class Lacking: pass", ranks=(0,))
+    ranks.run("unbound = 'old'")
+    with pytest.raises(InvalidRequest, match=r"unbound cannot be pushed: on rank 1 it needs __main__\.Lacking"):
+        exchange.push(ranks, {"unbound": made()})
+    assert ranks.run("answer = unbound") == ["old", "old"]
+    assert ranks.run("from mhnb.rank.asks import _DEPOTS; answer = len(_DEPOTS[rank]._arrivals)") == [0, 0]
+
+
+@pytest.mark.parametrize("name", ["class", "a b", ""])
+def test_a_name_that_cannot_be_bound_is_refused(ranks: PipedRanks, name: str) -> None:
+    """What is no variable's name cannot be pushed to."""
+    with pytest.raises(InvalidRequest, match="push"):
+        exchange.push(ranks, {name: 1})
+
+
+# -- vars
+
+
+def test_variables_show_where_ranks_differ(ranks: PipedRanks) -> None:
+    """A global array is one row for all; a number that differs and a name that is missing say where."""
+    ranks.run("shared_array, number = put(np.zeros((4, 4), 'f4'), 'data', 'model'), rank")
+    ranks.run("lonely = 1", ranks=(1,))
+    rows = {row.name: row for row in exchange.list_variables(ranks)}
+    assert (rows["shared_array"].kind, rows["shared_array"].spec) == ("global Array", "P('data', 'model')")
+    assert rows["shared_array"].agrees
+    assert rows["number"].differs == "int 1 on rank 1"
+    assert rows["lonely"].differs == "missing on rank 0"
+
+
+# -- memory
+
+NBYTES = 300 * 2**20
+
+
+def _peak_nbytes() -> int:
+    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text(encoding="ascii"))
+    assert found
+    return int(found[1]) * 1024
+
+
+def _reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+_PEAK = """
+import re
+answer = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
+@pytest.mark.parametrize("axes", ["'data'", "None, 'data'"])
+def test_a_pull_needs_little_more_than_the_value(ranks: PipedRanks, axes: str) -> None:
+    """The notebook needs the array and a few chunks, the ranks nothing: they send what they hold."""
+    ranks.run(
+        f"bulk = put(np.ones(({NBYTES} // 4096, 1024), 'f4'), {axes}); bulk.block_until_ready()\n"
+        "open('/proc/self/clear_refs', 'w').write('5')"
+    )
+    held = ranks.run(_PEAK)
+    _reset_peak()
+    before = _peak_nbytes()
+    value = exchange.pull(ranks, ["bulk"])
+    assert value.nbytes == NBYTES
+    assert _peak_nbytes() - before < 1.5 * NBYTES
+    assert all(after - was < 0.2 * NBYTES for was, after in zip(held, ranks.run(_PEAK), strict=True))
+    ranks.run("del bulk")
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc")
+def test_a_push_needs_little_more_than_the_value(ranks: PipedRanks) -> None:
+    """Each rank needs the array and a few chunks, the notebook nothing but what it holds."""
+    value = np.ones(NBYTES // 8)
+    ranks.run("open('/proc/self/clear_refs', 'w').write('5')")
+    held = ranks.run(_PEAK)
+    _reset_peak()
+    before = _peak_nbytes()
+    exchange.push(ranks, {"bulk": value})
+    assert _peak_nbytes() - before < 0.5 * NBYTES
+    assert all(after - was < 1.5 * NBYTES for was, after in zip(held, ranks.run(_PEAK), strict=True))
+    ranks.run("del bulk")
