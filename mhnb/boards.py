@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mhnb.core.ranks import format_ranks
 from mhnb.core.variables import VarRow as VarFound
 from mhnb.view.start import RankStart, StartSnapshot, StartSummary
 from mhnb.view.tables import Status, StatusRow, VarRow
@@ -62,23 +61,4 @@ def gather_vars(found: Sequence[VarFound]) -> tuple[VarRow, ...]:
 
 def _var_row(row: VarFound) -> VarRow:
     facts = row.facts
-    return VarRow(
-        row.name,
-        f"{facts.type} {facts.summary}" if facts.summary else facts.type,
-        facts.shape,
-        facts.dtype,
-        facts.spec,
-        facts.nbytes_per_device,
-        _difference(row),
-    )
-
-
-def _difference(row: VarFound) -> str:
-    parts = [f"missing on {_name_ranks(row.missing)}"] if row.missing else []
-    for ranks, facts in row.groups[1:]:
-        parts.append(f"{facts.summary or facts.spec or facts.shape or facts.type} on {_name_ranks(ranks)}")
-    return ", ".join(parts)
-
-
-def _name_ranks(ranks: Sequence[int]) -> str:
-    return f"{'ranks' if len(ranks) > 1 else 'rank'} {format_ranks(ranks)}"
+    return VarRow(row.name, row.kind, facts.shape, row.dtype, facts.spec, facts.nbytes_per_device, row.differs)

@@ -173,7 +173,7 @@ def find_hint(ename: str, evalue: str) -> str | None:
     """Find the cure for a known error; None for any other.
 
     >>> find_hint("RuntimeError", "Array has been deleted with shape=float32[8].").split(":")[1]
-    " go on with its result."
+    ' go on with its result.'
     """
     for pattern, names, hint in _COMPILED:
         if pattern.search(evalue) and (not hint.ename or names.fullmatch(ename)):

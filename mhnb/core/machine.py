@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from mhnb.core.cell import Cell
 from mhnb.core.events import (
     Accepted,
-    CellRequest,
     CellSubmitted,
     Command,
     Event,
@@ -169,15 +168,11 @@ class Machine:
         self._next_seq += 1
         self.current = Cell(submitted.ticket, submitted.request, seq=seq, ranks=ranks, now=now)
         self.state = "running"
-        return [
-            SendToRank(rank, self._cell_message(rank, seq, submitted.request)) for rank in range(self.process_count)
-        ]
-
-    def _cell_message(self, rank: int, seq: int, request: CellRequest) -> RunCell | SkipCell:
-        if request.ranks is not None and rank not in request.ranks:
-            return SkipCell(self.generation, seq)
-        ranks = None if request.ranks is None else list(request.ranks)
-        return RunCell(self.generation, seq, request.source, request.guard, ranks)
+        chosen = None if submitted.request.ranks is None else list(ranks)
+        # One object for all: the link writes it once.
+        run = RunCell(self.generation, seq, submitted.request.source, submitted.request.guard, chosen)
+        skip = SkipCell(self.generation, seq)
+        return [SendToRank(rank, run if rank in self.current.parts else skip) for rank in range(self.process_count)]
 
     def _refuse_waiting(self) -> list[Command]:
         refused = [RefuseCell(waiting.ticket, self._gate_error()) for waiting in self._waiting]

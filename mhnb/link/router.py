@@ -46,6 +46,7 @@ class RouterLink:
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._wake_read, zmq.POLLIN)
+        self._last_sent: tuple[Message | None, list[bytes]] = (None, [])
         self.refused = 0
 
     def poll(self, timeout_s: float | None) -> list[Message]:
@@ -72,7 +73,10 @@ class RouterLink:
         """Send to a peer. A peer that is gone is no error here: its exit is an event of its own."""
         if (signer := self._signers.get(peer)) is None:
             signer = self._signers[peer] = Signer(self._key, _NOTEBOOK + peer.encode())
-        frames = [peer.encode(), *signer.sign(encode(message))]
+        if message is not self._last_sent[0]:
+            # One cell goes to every rank: it is written once.
+            self._last_sent = (message, encode(message))
+        frames = [peer.encode(), *signer.sign(self._last_sent[1])]
         try:
             self._socket.send_multipart(frames, copy=all(len(frame) < _COPY_LIMIT for frame in frames))
         except zmq.ZMQError as error:

@@ -15,10 +15,7 @@ from mhnb.errors import NoKeyboard
 __all__ = ["refuse_keyboard"]
 
 _PUSH = "Ask in a plain notebook cell, name = {what}(...), then %mhjax push name."
-_LOOK = (
-    "Print what you want to see, or bring it to the notebook with %mhjax pull NAME; "
-    "%mhjax where shows on which line each rank is."
-)
+_LOOK = "Print what you want to see, or bring it to the notebook with %mhjax pull NAME."
 
 
 def refuse_keyboard(shell: InteractiveShell) -> None:

@@ -27,6 +27,8 @@ _LIVE_AFTER_S = 0.15
 """A cell that lasts longer shows its output while it runs."""
 _LIVE_S = 0.05
 _IDLE_S = 0.3
+_STOPPED_WAIT_S = 0.5
+"""After an interrupt: launches that are about to end do, and those that hang are counted as abandoned."""
 
 
 class Launches(Protocol):
@@ -37,8 +39,8 @@ class Launches(Protocol):
     def begin_cell(self) -> None:
         """From now on launches belong to a new cell."""
 
-    def wait(self) -> None:
-        """Wait until what was launched has finished; raise what a launch failed with."""
+    def wait(self, limit_s: float | None = None) -> None:
+        """Wait until what was launched has finished, at most `limit_s`; raise what a launch failed with."""
 
     def end_cell(self) -> tuple[list[LaunchRow], int]:
         """Return the rows, and how many launches were abandoned."""
@@ -89,13 +91,17 @@ class CellRunner:
     def handle(self, message: RunCell | SkipCell) -> None:
         """Run or count a cell. Returns when it has ended, or when it awaits on the event loop."""
         if reason := self._objection(message):
-            self.send(CellRefused(self.rank, message.seq, reason))
+            self._tell(CellRefused(self.rank, message.seq, reason))
             return
         self._next_seq += 1
         if isinstance(message, RunCell):
             self._run(message)
         else:
-            self.send(CellEnded(self.rank, message.seq, "skipped", [], [], abandoned=0, wall_s=0.0))
+            self._tell(CellEnded(self.rank, message.seq, "skipped", [], [], abandoned=0, wall_s=0.0))
+
+    def _tell(self, message: Message) -> None:
+        with self._lock:
+            self.send(message)
 
     def _objection(self, message: RunCell | SkipCell) -> str:
         if message.generation != self.generation:
@@ -132,7 +138,7 @@ class CellRunner:
         if self._interrupt_early:
             raise KeyboardInterrupt
         result = self.shell.run_prepared(cell)
-        self.launches.wait()
+        self._wait_for_launches(result)
         return result
 
     async def _user_code_async(self, cell: PreparedCell) -> ExecutionResult | BaseException:
@@ -140,11 +146,22 @@ class CellRunner:
             if self._interrupt_early:
                 raise KeyboardInterrupt
             result = await self.shell.run_prepared_async(cell)
-            self.launches.wait()
+            self._wait_for_launches(result)
         except (KeyboardInterrupt, SystemExit) as error:
             # The event loop would let these two out of itself.
             return error
         return result
+
+    def _wait_for_launches(self, result: ExecutionResult) -> None:
+        """Let what the cell launched finish, however its code ended; a hang belongs to the cell that caused it."""
+        error = result.error_before_exec or result.error_in_exec
+        stopped = self.shell.interrupted or isinstance(error, KeyboardInterrupt)
+        try:
+            self.launches.wait(_STOPPED_WAIT_S if stopped else None)
+        except Exception:
+            # A cell that failed already has said why; a launch that failed with it is a consequence, or the same.
+            if error is None:
+                raise
 
     # -- the end of a cell
 

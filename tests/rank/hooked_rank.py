@@ -1,6 +1,6 @@
 """One rank of the hook tests: `python hooked_rank.py RANK COUNT PORT` runs the cells of stdin and prints the record.
 
-Cells come as JSON lines [name, source]; the answers go out as JSON lines {name, rows, abandoned, error, value, frames}.
+Cells come as JSON lines [name, source]; the answers go out as JSON lines {name, rows, abandoned, error, value}.
 A cell's file name differs between the ranks, as it does in ipykernel.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
 from typing import Any
 
 from mhnb.rank import jaxhooks
@@ -48,7 +47,7 @@ def run_cell(recorder: LaunchRecorder, scope: dict[str, Any], name: str, source:
     file = f"<cell {os.getpid()} {name}>"
     recorder.is_cell_file = file.__eq__
     recorder.begin_cell()
-    error, frames = None, []
+    error = None
     try:
         try:
             exec(compile(source, file, "exec"), scope)
@@ -56,17 +55,8 @@ def run_cell(recorder: LaunchRecorder, scope: dict[str, Any], name: str, source:
             recorder.wait()
     except BaseException as problem:  # noqa: BLE001 - as a rank does: any outcome is an answer
         error = f"{type(problem).__name__}: {problem}"
-        frames = frames_of_hooks(problem)
     rows, abandoned = recorder.end_cell()
-    facts = {"name": name, "rows": rows, "abandoned": abandoned, "error": error, "frames": frames}
-    return facts | {"value": scope.get("value")}
-
-
-def frames_of_hooks(problem: BaseException) -> list[tuple[str, bool]]:
-    """The functions of the hooks in a traceback, and whether each asks to be hidden."""
-    frames = [frame for frame, _ in traceback.walk_tb(problem.__traceback__)]
-    ours = [frame for frame in frames if frame.f_code.co_filename == jaxhooks.__file__]
-    return [(frame.f_code.co_name, bool(frame.f_locals.get("__tracebackhide__"))) for frame in ours]
+    return {"name": name, "rows": rows, "abandoned": abandoned, "error": error, "value": scope.get("value")}
 
 
 def main() -> None:
