@@ -184,7 +184,7 @@ class PlayedLaunches:
     def begin_cell(self) -> None:
         self._names["begun"] = self._names.get("begun", 0) + 1
 
-    def wait(self, limit_s: float | None = None) -> None:
+    def wait(self, limit_s: float | None = None) -> None:  # noqa: ARG002  # of the contract
         self._names.get("waiting", lambda: None)()
 
     def end_cell(self) -> tuple[list[LaunchRow], int]:

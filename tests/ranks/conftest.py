@@ -45,6 +45,7 @@ def shared() -> Iterator[Cluster]:
     """One cluster of 4 x 2 for tests that leave it clean."""
     cluster = starting.start(4, 2, name="shared")
     pids = every_pid(cluster)
+    cluster.run("import jax").check()
     yield cluster
     cluster.stop()
     assert wait_gone(pids, 5) == []

@@ -23,6 +23,7 @@ def run(cluster: Cluster, code: str, **flags: Any) -> CellResult:
     return cluster.run(textwrap.dedent(code), **flags).check()
 
 
+@pytest.mark.other_python
 def test_last_expression_of_every_rank(cluster: Cluster) -> None:
     """Each rank shows its own value."""
     result = run(cluster, "import jax\n10 * jax.process_index()")
@@ -54,6 +55,7 @@ def test_underscore_and_out_stay_aligned_over_skipped_cells(cluster: Cluster) ->
     assert "'a'" in str(result[3].text)
 
 
+@pytest.mark.other_python
 def test_top_level_await(cluster: Cluster) -> None:
     """`await` works as in a notebook, on every rank at once."""
     result = run(cluster, "import asyncio\nawait asyncio.sleep(0.01)\nawait asyncio.sleep(0, 'done')")
@@ -179,6 +181,7 @@ def test_two_threads_give_one_order_everywhere(cluster: Cluster) -> None:
     assert str(result[0].text).startswith("(300,")
 
 
+@pytest.mark.other_python
 def test_late_output_belongs_to_the_cell_that_started_it(cluster: Cluster) -> None:
     """A thread that prints after its cell ended is heard, under that cell."""
     heard: list[CellResult] = []
@@ -223,6 +226,7 @@ def test_100_000_lines_are_bounded_here_and_whole_in_the_log(cluster: Cluster) -
         assert all(f"line {i} of" in log for i in (0, 50_000, 99_999))
 
 
+@pytest.mark.other_python
 def test_an_interrupt_ends_python_code_and_leaves_clean(cluster: Cluster) -> None:
     """Ctrl-C: KeyboardInterrupt on every rank, then the next cell runs."""
     submission = cluster.submit("import time\nprint('on')\nwhile True: time.sleep(0.01)", live=True)
@@ -250,8 +254,10 @@ total = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))
 """
 
 
+@pytest.mark.other_python
 def test_a_global_sum_over_all_ranks(cluster: Cluster) -> None:
-    """The reason for all of this."""
+    """The reason for all of this: the same number on every rank, and the guard has a record of it."""
+    assert cluster.guard == "parity"
     run(cluster, PSUM)
     assert {r.text for r in run(cluster, "float(total(ones))")} == {"8.0"}
 
@@ -270,6 +276,7 @@ def test_pasted_initialize_returns_with_a_note_and_others_raise(cluster: Cluster
     assert {r.error.ename for r in result if r.error} == {"RuntimeError"}
 
 
+@pytest.mark.other_python
 def test_different_launches_taint_and_accept_goes_on(fresh: Fresh) -> None:
     """Two ranks that launch different programs of their own accord are not trusted afterwards."""
     cluster = fresh(2, 1)

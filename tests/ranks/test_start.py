@@ -32,6 +32,7 @@ from tests.ranks.conftest import every_pid, is_running, wait_gone
 Fresh = Callable[..., Cluster]
 
 
+@pytest.mark.other_python
 def test_every_rank_is_what_jax_says_it_is(cluster: Cluster) -> None:
     """Rank, process index, process count and engine id are one and the same, read back from each rank."""
     result = cluster.run(
@@ -206,6 +207,7 @@ def test_a_rank_that_sleeps_while_starting_is_named() -> None:
     assert wait_gone(pids, 5) == []
 
 
+@pytest.mark.other_python
 def test_stop_ends_stuck_ranks_too(fresh: Fresh) -> None:
     """A rank in a C-level wait and one that ignores signals end with the rest."""
     cluster = fresh(2, 1)
