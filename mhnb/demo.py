@@ -47,7 +47,10 @@ def run_demo(html: Path) -> int:
     except ModuleNotFoundError as error:
         raise MhnbError(f"mhnb demo needs {error.name}; pip install 'mhnb[lab]'") from error
     notebook: Any = nbformat.read(notebooks_dir() / "00_tour.ipynb", as_version=4)
-    client = NotebookClient(notebook, timeout=_CELL_TIMEOUT_S, kernel_name="python3", on_cell_executed=_print_cell)
+    quiet = ["--IPKernelApp.log_level=ERROR"]
+    client = NotebookClient(
+        notebook, timeout=_CELL_TIMEOUT_S, kernel_name="python3", on_cell_executed=_print_cell, extra_arguments=quiet
+    )
     try:
         client.execute()
     except CellExecutionError as error:

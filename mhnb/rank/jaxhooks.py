@@ -285,8 +285,15 @@ class _NotingResults:
         outputs = self._results.consume_with_handlers(handlers, **kwargs)
         # A program with ordered effects consumes its tokens first, by an incomplete list of handlers.
         if kwargs.get("strict", True):
-            self._launched.end_dispatch(outputs)
+            self._launched.end_dispatch([_find_plain(output) for output in outputs])
         return outputs
+
+
+def _find_plain(output: Any) -> Any:
+    """Give the plain array behind an array of keys or of another extended type: those do not say whether they are ready."""
+    while not hasattr(output, "is_ready"):
+        output = output._base_array if hasattr(output, "_base_array") else output._data
+    return output
 
 
 def _fingerprint(unloaded: Any) -> str:

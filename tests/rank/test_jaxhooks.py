@@ -64,6 +64,9 @@ if rank < 2:
     part = NamedSharding(Mesh(np.array(jax.devices()[:4]), ('x',)), P('x'))
     jax.jit(jnp.sum)(jax.make_array_from_callback((8,), part, lambda i: np.arange(8.0)[i], dtype=np.float32))""",
     "mutable": "r = jax.new_ref(x)\n@jax.jit\ndef bump(): r[...] += r[...].sum()\nbump()",
+    "keys": """
+k = jax.jit(lambda a: jax.random.split(jax.random.key(a.sum().astype(int)), 12), out_shardings=rows)
+for i in range(70): value = str(k(x).dtype)""",
     "thread": "import threading\nt = threading.Thread(target=x.max); t.start(); t.join()",
     "local": "b = jax.jit(lambda a: a + 1)\nfor i in range(10): b(1.0)",
     "local stays fast": """
@@ -280,6 +283,12 @@ def test_a_refused_launch_is_no_launch(answers: Answers) -> None:
 def test_mutable_arrays_are_waited_for(answers: Answers) -> None:
     """A program whose only result goes into a mutable array is recorded; left alone it counts as abandoned (below)."""
     assert [row[1] for row in rows_of(answers, "mutable") if "bump" in row[1]] == ["jit(bump) f32[12] → f32[12]"]
+
+
+def test_arrays_of_keys_are_waited_for(answers: Answers) -> None:
+    """A program that returns typed random keys, which cannot be asked whether they are ready, is like any other."""
+    assert rows_of(answers, "keys")[-1][4] == 70
+    assert answers["keys"][0]["value"] == "key<fry>"
 
 
 def test_callbacks_have_run_when_the_cell_ends(answers: Answers) -> None:
