@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mhnb.core.variables import VarRow as VarFound
+from mhnb.values import ClusterState
 from mhnb.view.start import RankStart, StartSnapshot, StartSummary
 from mhnb.view.tables import Status, StatusRow, VarRow
 from mhnb.view.words import Places
@@ -40,13 +41,19 @@ def _starts(ranks: Sequence[RankInfo]) -> tuple[RankStart, ...]:
 
 def gather_status(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
     """What `%mhjax status` shows."""
-    rows = tuple(StatusRow(r.rank, r.host, r.pid, r.state, len(r.devices), str(r.log_path)) for r in cluster.ranks)
+    rows = tuple(_status_row(r, cluster.state) for r in cluster.ranks)
     shape = f"{cluster.process_count} ranks × {cluster.shape.devices} CPU devices"
     heading = f"{cluster.name} · {cluster.state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
     notes = [cluster.reason] if cluster.reason else []
     if cluster.refused_messages:
         notes.append(f"{cluster.refused_messages} messages without this cluster's signature were dropped")
     return Status(heading, cluster.state, rows, (*notes, *warnings))
+
+
+def _status_row(rank: RankInfo, state: ClusterState) -> StatusRow:
+    # Nobody listens for the end of processes that were told to end.
+    word = "stopped" if state == "stopped" and rank.state == "alive" else rank.state
+    return StatusRow(rank.rank, rank.host, rank.pid, word, len(rank.devices), str(rank.log_path))
 
 
 def gather_places(cluster: Cluster) -> Places:

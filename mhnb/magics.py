@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from argparse import SUPPRESS
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -19,7 +20,7 @@ __all__ = ["MhjaxMagics", "load", "unload"]
 _NOT_YET = {"collectives": "--collectives comes with the sharding views; this version records launches only"}
 
 
-@magic_arguments("%%mhjax")
+@magic_arguments("%mhjax")
 @argument(
     "--ranks", metavar="SPEC", help="ranks that run the cell, like 0,2-3; a collective that leaves them is an error"
 )
@@ -29,7 +30,7 @@ _NOT_YET = {"collectives": "--collectives comes with the sharding views; this ve
 @argument("--view", choices=("fold", "tabs", "grid"), default="fold", help="how the ranks' outputs are laid out")
 @argument("--collectives", action="store_true", help="show the collectives that the cell launched")
 @argument("--quiet", action="store_true", help="show nothing unless the cell fails")
-@argument("--auto", action="store_true", help="(set by auto mode)")
+@argument("--auto", action="store_true", help=SUPPRESS)  # auto mode sets it
 def _cell_arguments(self: Any, args: Any) -> None:
     """Run the cell on every rank, in the same order as every other cell."""
 
@@ -50,12 +51,36 @@ def parse_cell_flags(line: str) -> CellFlags:
         args = _cell_parser.parse_args(shlex.split(line))
     except ValueError as error:
         raise UsageError(f"%%mhjax {line}: {error}") from error
+    except UsageError as error:
+        raise UsageError(f"%%mhjax {line}: {error}; %%mhjax? lists the flags") from error
     for name, why in _NOT_YET.items():
         if getattr(args, name):
             raise UsageError(why)
     if args.out is not None and not args.out.isidentifier():
         raise UsageError(f"--out {args.out!r}: give a Python name to bind the result to")
     return CellFlags(args.ranks, args.guard, args.timeout, args.out, args.view, args.quiet, args.auto)
+
+
+_MANUAL = f"""Drive many JAX hosts from this notebook.
+
+A cell that begins with %%mhjax runs on every rank.
+
+{_cell_parser.format_help().replace("::", "", 1).strip()}
+
+verbs:
+  %mhjax start [-n N] [--devices D] [--name NAME]  start N hosts with D devices each; 4 x 2
+  %mhjax status                                    the ranks, their processes and the cluster's state
+  %mhjax vars                                      what the ranks hold
+  %mhjax pull NAME... [--ranks SPEC] [--each]      bring values here
+  %mhjax push NAME... [--ranks SPEC]               bind values of this notebook on every rank
+  %mhjax auto on|off                               plain cells go to the ranks too; %%local keeps one here
+  %mhjax interrupt                                 stop the cell that runs
+  %mhjax accept                                    go on with a split or tainted cluster as it is
+  %mhjax restart                                   fresh processes, without their variables
+  %mhjax stop [NAME]                               end every process
+  %mhjax list                                      the clusters of this notebook
+  %mhjax VERB --help                               every flag of a verb
+"""
 
 
 @magics_class
@@ -68,26 +93,17 @@ class MhjaxMagics(Magics):
 
     @line_cell_magic
     def mhjax(self, line: str, cell: str | None = None) -> Any:
-        """Drive many JAX hosts from this notebook.
-
-        %%mhjax [--ranks SPEC] [--guard lockstep|parity|off] [--timeout SECONDS] [--out NAME] [--view fold|tabs|grid] [--quiet]
-            Run the cell on every rank, or those of SPEC (0,2-3), in the same order as every other cell.
-
-        %mhjax start [-n N] [--devices D] [--name NAME]   start N hosts with D devices each; 4 x 2
-        %mhjax status                                      the ranks, their processes and the cluster's state
-        %mhjax vars                                        what the ranks hold
-        %mhjax pull NAME... [--ranks SPEC] [--each]        bring values here
-        %mhjax push NAME...                                bind values of this notebook on every rank
-        %mhjax interrupt | accept | restart | stop | list  %mhjax VERB --help tells more
-        %mhjax auto on|off                                 plain cells go to the ranks too
-        """
+        """See `_MANUAL`, which becomes this docstring."""
         if cell is None:
             return verbs.run_verb(self.notebook, line)
         flags = parse_cell_flags(line)
         if flags.auto:
             # The mixed cell is refused here, where an error is shown as one.
             _as_usage(route_cell, cell)
-        self.notebook.run_cell(cell, flags)
+        try:
+            self.notebook.run_cell(cell, flags)
+        except InvalidRequest as error:
+            raise UsageError(f"%%mhjax {error}") from error
         return None
 
     @cell_magic
@@ -96,6 +112,10 @@ class MhjaxMagics(Magics):
         if line.strip():
             raise UsageError(f"%%local takes no arguments, and got {line.strip()!r}")
         self.notebook.shell.run_cell(cell)
+
+
+# The magic's docstring is what `%%mhjax?` and `%mhjax?` show.
+MhjaxMagics.mhjax.__doc__ = _MANUAL
 
 
 def _as_usage(check: Any, source: str) -> None:
@@ -111,7 +131,7 @@ def load(shell: Any) -> None:
         return
     magics = MhjaxMagics(shell)
     shell.register_magics(magics)
-    shell.mhnb_assist = assist.Assist(shell, magics.notebook)
+    shell.mhnb_assist = assist.Assist(shell, magics.notebook, _cell_parser)
     shell.mhnb_assist.install()
 
 

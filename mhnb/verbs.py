@@ -21,7 +21,7 @@ from mhnb.rank.jaxhooks import backend_is_initialized
 from mhnb.roll import StartReport
 from mhnb.view import board
 
-__all__ = ["VERBS", "run_verb", "stop_all", "verb_flags"]
+__all__ = ["VERBS", "run_verb", "stop_all", "verb_parser"]
 
 Verb: TypeAlias = Callable[[Notebook, argparse.Namespace], Any]
 _INITIALIZE_FLAGS = tuple(name for name in INITIALIZE_ARGUMENTS if name not in ("num_processes", "process_id"))
@@ -98,7 +98,10 @@ def _status(notebook: Notebook, args: argparse.Namespace) -> None:
 
 
 def _interrupt(notebook: Notebook, args: argparse.Namespace) -> None:
-    starting.current().interrupt()
+    cluster = starting.current()
+    is_running = cluster.state == "running"
+    cluster.interrupt()
+    print("mhjax · the cell that runs is being interrupted" if is_running else "mhjax · no cell runs: nothing to interrupt")
 
 
 def _accept(notebook: Notebook, args: argparse.Namespace) -> None:
@@ -150,7 +153,7 @@ def _auto(notebook: Notebook, args: argparse.Namespace) -> None:
 
 
 def _auto_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("switch", choices=("on", "off"))
+    parser.add_argument("switch", choices=("on", "off"), help="whether plain cells go to the ranks too")
 
 
 def _pull(notebook: Notebook, args: argparse.Namespace) -> None:
@@ -169,7 +172,7 @@ def _describe(value: Any) -> str:
 
 
 def _pull_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("names", nargs="+", metavar="NAME")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="a variable of the ranks")
     parser.add_argument("--ranks", metavar="SPEC", help="take it from these ranks")
     parser.add_argument("--each", action="store_true", help="a list with each rank's own value")
 
@@ -182,7 +185,7 @@ def _push(notebook: Notebook, args: argparse.Namespace) -> None:
 
 
 def _push_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("names", nargs="+", metavar="NAME")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="a variable of this notebook")
     parser.add_argument("--ranks", metavar="SPEC", help="bind it on these ranks only")
 
 
@@ -220,18 +223,14 @@ _LATER = {
 }
 
 
-def _parser(name: str) -> MagicArgumentParser:
-    _, flags = VERBS[name]
-    parser = MagicArgumentParser(prog=f"%mhjax {name}", add_help=True)
-    flags(parser)
-    return parser
-
-
-def verb_flags(name: str) -> list[str]:
-    """List the flags of a verb, for completion."""
+def verb_parser(name: str) -> MagicArgumentParser | None:
+    """Make the parser of a verb; None where there is no such verb."""
     if name not in VERBS:
-        return []
-    return sorted(flag for action in _parser(name)._actions for flag in action.option_strings if flag.startswith("--"))
+        return None
+    # IPython's help puts a % before the name.
+    parser = MagicArgumentParser(prog=f"mhjax {name}", add_help=True)
+    VERBS[name][1](parser)
+    return parser
 
 
 def run_verb(notebook: Notebook, line: str) -> Any:
@@ -240,16 +239,21 @@ def run_verb(notebook: Notebook, line: str) -> Any:
     Raises:
         UsageError: no such verb, an unknown flag, a bad value.
     """
-    words = shlex.split(line)
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"%mhjax {line}: {error}") from error
     if not words:
         raise UsageError(f"%mhjax VERB, where VERB is one of {', '.join(VERBS)}; %%mhjax? is the manual")
     name, *rest = words
     if name in _LATER:
         raise UsageError(f"%mhjax {name} is planned and comes with {_LATER[name]}; this version has {', '.join(VERBS)}")
-    if name not in VERBS:
+    if (parser := verb_parser(name)) is None:
         raise UsageError(f"%mhjax {name}: there is no such verb; choose one of {', '.join(VERBS)}")
     try:
-        args = _parser(name).parse_args(rest)
+        args = parser.parse_args(rest)
+    except UsageError as error:
+        raise UsageError(f"%mhjax {name}: {error}; %mhjax {name} --help tells more") from error
     except SystemExit:
         # argparse ends the program after --help; a notebook goes on.
         return None

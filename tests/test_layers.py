@@ -40,6 +40,7 @@ BESIDE = {
     "reader": "cluster",
     "roll": "cluster",
     "starting": "cluster",
+    "tab": "magics",
     "verbs": "magics",
 }
 """Modules that are parts of another one's work, too long for one file."""

@@ -27,7 +27,7 @@ __all__ = [
 FREE_PREFIX = "free:"
 """Begins the fingerprint of a program that never communicates: its order among the ranks is of no consequence."""
 
-_WAY_OUT = "%mhjax restart --replay"
+_WAY_OUT = "%mhjax restart"
 
 _Participants: TypeAlias = tuple[int, ...]
 _Rows: TypeAlias = tuple[LaunchRow, ...]

@@ -145,7 +145,7 @@ _HINTS = (
     _Hint(
         r"Gloo \S+ failed|Application timeout caused pair closure|Connection closed by peer",
         "A collective broke off because a rank did not come or is gone. The first rank to fail is the cause; "
-        "then %mhjax restart --replay.",
+        "then %mhjax restart.",
     ),
     _Hint(
         r"tasks are unhealthy|stopped sending heartbeats|Failed to send RPC to coordination service",

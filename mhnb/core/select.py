@@ -11,7 +11,7 @@ __all__ = ["Route", "route_cell"]
 Route: TypeAlias = Literal["ranks", "here", "local"]
 """`local` is here too, with the first line `%%local` taken off."""
 
-_HERE = ("%mhjax", "%load_ext", "%reload_ext")
+_HERE = ("%mhjax", "%mhjax?", "%load_ext", "%reload_ext", "%unload_ext")
 
 
 def route_cell(source: str) -> Route:

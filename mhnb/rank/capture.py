@@ -17,7 +17,13 @@ from pathlib import Path
 
 from mhnb.core.protocol import OutputEvent
 from mhnb.rank.buffer import EventBuffer
-from mhnb.rank.native import NativeFile, flush_c_stdout, line_buffer_c_stdout, watch_subprocesses
+from mhnb.rank.native import (
+    NativeFile,
+    flush_c_stdout,
+    leave_out_noise,
+    line_buffer_c_stdout,
+    watch_subprocesses,
+)
 from mhnb.rank.origin import CELL_SEQ, current_seq, mark_threads
 from mhnb.rank.streams import RankStream
 
@@ -169,8 +175,8 @@ class Capture:
             if text := file.read_new():
                 # Under a name of its own, so that it does not land inside an unfinished line of Python's.
                 self._log.write(f"native {name}", text.encode())
-                if (buffer := self._buffer(0)) is not None:
-                    buffer.add_text(name, text)
+                if (shown := leave_out_noise(text)) and (buffer := self._buffer(0)) is not None:
+                    buffer.add_text(name, shown)
 
     def _expect_subprocess(self) -> None:
         """From here to the cell's end look at the files before each printed line, so that the order is kept."""

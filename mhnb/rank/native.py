@@ -9,15 +9,17 @@ import codecs
 import ctypes
 import functools
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NativeFile", "flush_c_stdout", "line_buffer_c_stdout", "watch_subprocesses"]
+__all__ = ["NativeFile", "flush_c_stdout", "leave_out_noise", "line_buffer_c_stdout", "watch_subprocesses"]
 
 _READ_NBYTES = 1 << 20
 _IOLBF = 1
+_GLOO = re.compile(r"^\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. .*\n?", re.MULTILINE)
 
 
 class NativeFile:
@@ -43,6 +45,17 @@ class NativeFile:
     def close(self) -> None:
         """Let the file go."""
         os.close(self._fd)
+
+
+def leave_out_noise(text: str) -> str:
+    r"""Take out the line that Gloo prints for each new set of devices: it differs on every rank and says nothing of the program.
+
+    The log has it. Anything else that C code prints is the user's to see.
+
+    >>> leave_out_noise("[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\nhere\n")
+    'here\n'
+    """
+    return _GLOO.sub("", text)
 
 
 @functools.cache

@@ -231,6 +231,32 @@ def test_what_a_rank_started_ends_with_it(fresh: Fresh) -> None:
     assert wait_gone([child], 5) == []
 
 
+def test_ranks_started_afresh_do_the_same(fresh: Fresh) -> None:
+    """Where a fork is not safe (macOS) each rank is a new interpreter; the same ranks come up and the same are gone."""
+    cluster = fresh(2, 1, fork=False)
+    pids = every_pid(cluster)
+    code = "import jax; (jax.process_index(), jax.device_count(), hash('a'))"
+    result = cluster.run(code).check()
+    assert [str(r.text).split(",")[:2] for r in result] == [["(0", " 2"], ["(1", " 2"]]
+    assert len({str(r.text).split(",")[2] for r in result}) == 1
+    cluster.stop()
+    assert wait_gone(pids, 5) == []
+
+
+def test_a_new_set_of_devices_prints_nothing(cluster: Cluster) -> None:
+    """Gloo announces each one on every rank; the log has it, the cell does not."""
+    code = """
+    import jax, jax.numpy as jnp, numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+    mesh = Mesh(np.array(jax.devices()[1::2]), ("x",))
+    x = jax.make_array_from_callback((4,), NamedSharding(mesh, P("x")), lambda i: np.ones(4, np.float32)[i])
+    float(jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))(x))
+    """
+    result = cluster.run(textwrap.dedent(code)).check()
+    assert {(r.stdout, r.text) for r in result} == {("", "4.0")}
+    assert "[Gloo]" in cluster.ranks[0].log_path.read_text()
+
+
 def test_restart_gives_fresh_processes_of_the_next_generation(fresh: Fresh) -> None:
     """Same shape, no variables, another process each."""
     cluster = fresh(2, 1)
