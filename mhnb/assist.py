@@ -5,8 +5,10 @@ All of it hangs on IPython's own hooks and asks rank 0 at most; a rank that is b
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Iterable
 from concurrent.futures import TimeoutError as AnswerTimeout
-from functools import partial
+from html import escape
 from typing import Any
 
 from IPython.core.completer import (
@@ -20,25 +22,32 @@ from mhnb import starting
 from mhnb.core.select import route_cell
 from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.notebook import Notebook
-from mhnb.verbs import VERBS, verb_flags
+from mhnb.tab import complete_line, is_magic_line
 
 __all__ = ["Assist"]
 
 _ANSWER_S = 0.5
-_CELL_FLAGS = ("--collectives", "--guard", "--out", "--quiet", "--ranks", "--timeout", "--view")
-_CHOICES = {"--guard": ("lockstep", "off", "parity"), "--view": ("fold", "grid", "tabs")}
 
 
 class Assist:
     """Hooks of one shell; `uninstall` takes every one back."""
 
-    def __init__(self, shell: Any, notebook: Notebook) -> None:
-        self._shell, self._notebook = shell, notebook
-        # IPython sets attributes on a matcher, which a bound method does not take.
-        self._matcher = context_matcher(identifier="mhnb")(partial(self._match))
+    def __init__(self, shell: Any, notebook: Notebook, cell_parser: argparse.ArgumentParser) -> None:
+        self._shell, self._notebook, self._cell_parser = shell, notebook, cell_parser
+
+        # IPython wants a matcher's `__qualname__` and sets attributes on it: of callables only a function has both.
+        @context_matcher(identifier="mhnb")  # type: ignore[untyped-decorator]  # IPython's own has no types
+        def match(context: CompletionContext) -> SimpleMatcherResult:
+            return self._match(context)
+
+        self._matcher = match
+        self._in_ranks_cell = False
+        """Whether what is asked about now stands in a cell of the ranks."""
         self._own_inspect = shell._inspect
         self._own_mime = shell.object_inspect_mime
         self._own_custom_exceptions = (shell.custom_exceptions, shell.CustomTB)
+        self._kernel = getattr(shell, "kernel", None)
+        self._own_do_inspect = getattr(self._kernel, "do_inspect", None)
 
     def install(self) -> None:
         """Hang in."""
@@ -47,6 +56,8 @@ class Assist:
         shell.Completer.custom_matchers.append(self._matcher)
         shell._inspect = self._inspect
         shell.object_inspect_mime = self._inspect_mime
+        if self._kernel is not None:
+            self._kernel.do_inspect = self._do_inspect
         shell.set_custom_exc((NameError,), self._name_error)
 
     def uninstall(self) -> None:
@@ -55,93 +66,103 @@ class Assist:
         shell.input_transformers_cleanup.remove(self._route)
         shell.Completer.custom_matchers.remove(self._matcher)
         shell._inspect, shell.object_inspect_mime = self._own_inspect, self._own_mime
+        if self._kernel is not None:
+            self._kernel.do_inspect = self._own_do_inspect
         shell.custom_exceptions, shell.CustomTB = self._own_custom_exceptions
 
     # -- auto mode
 
     def _route(self, lines: list[str]) -> list[str]:
+        source = "".join(lines)
         if not self._notebook.auto:
-            return lines
+            return _without_local(lines) if source.lstrip().startswith("%%local") else lines
         try:
-            route = route_cell("".join(lines))
+            route = route_cell(source)
         except InvalidRequest:
             # The magic refuses it again, as a usage error in the cell's own place.
             route = "ranks"
         if route == "ranks":
             return ["%%mhjax --auto\n", *lines]
-        if route == "local":
-            first = next(index for index, line in enumerate(lines) if line.strip().startswith("%%local"))
-            return lines[first + 1 :] or ["\n"]
-        return lines
+        return _without_local(lines) if route == "local" else lines
+
+    def _runs_on_ranks(self, source: str) -> bool:
+        """Whether a cell, perhaps half typed, is meant for the ranks."""
+        if source.lstrip().startswith("%%mhjax"):
+            return True
+        try:
+            return self._notebook.auto and route_cell(source) == "ranks"
+        except InvalidRequest:
+            return False
 
     # -- Tab
 
     def _match(self, context: CompletionContext) -> SimpleMatcherResult:
-        text = context.full_text
-        first, _, _ = text.partition("\n")
-        if context.cursor_line == 0 and first.lstrip().startswith(("%mhjax", "%%mhjax")):
-            found = self._match_flags(first[: context.cursor_position], context.token)
-        elif first.startswith("%%mhjax") or (self._notebook.auto and not text.startswith(("%mhjax", "%%local"))):
-            return self._match_names(context)
-        else:
-            found = []
-        return {"completions": [SimpleCompletion(text=word, type="param") for word in found]}
-
-    @staticmethod
-    def _match_flags(line: str, token: str) -> list[str]:
-        words = line.split()
-        last = words[-1] if words and not line.endswith(" ") else ""
-        before = words[-2] if last and len(words) > 1 else (words[-1] if words else "")
-        cell = words[0] == "%%mhjax"
-        if before in _CHOICES:
-            wanted: list[str] = list(_CHOICES[before])
-        elif cell:
-            wanted = list(_CELL_FLAGS)
-        elif len(words) < 2 or (len(words) == 2 and last):
-            wanted = list(VERBS)
-        else:
-            wanted = verb_flags(words[1])
-        # The completer replaces its own token, which may begin after the dashes.
-        cut = len(last) - len(token) if last.endswith(token) else 0
-        return [word[cut:] for word in wanted if word.startswith(last)]
-
-    def _match_names(self, context: CompletionContext) -> SimpleMatcherResult:
         lines = context.full_text.split("\n")
-        cursor = sum(len(line) + 1 for line in lines[: context.cursor_line]) + context.cursor_position
-        skip = len(lines[0]) + 1 if lines[0].startswith("%%mhjax") else 0
-        value = self._ask("complete", text=context.full_text[skip:], cursor=cursor - skip)
+        line = lines[context.cursor_line][: context.cursor_position]
+        first = not "".join(lines[: context.cursor_line]).strip()
+        if is_magic_line(line, first=first):
+            words, fragment = complete_line(line, self._cell_parser, self._names_for)
+            return _matched(words, fragment, "param")
+        if self._runs_on_ranks(context.full_text):
+            return self._match_on_rank(lines, context)
+        return {"completions": []}
+
+    def _match_on_rank(self, lines: list[str], context: CompletionContext) -> SimpleMatcherResult:
+        before = sum(len(line) + 1 for line in lines[: context.cursor_line]) + context.cursor_position
+        head = next((at for at, line in enumerate(lines) if line.strip()), 0)
+        skip = sum(len(line) + 1 for line in lines[: head + 1]) if lines[head].startswith("%%mhjax") else 0
+        if before < skip:
+            return {"completions": []}
+        value = self._ask("complete", text=context.full_text[skip:], cursor=before - skip)
         if not value:
             return {"completions": []}
-        typed = cursor - skip - value["start"]
-        fragment = context.full_text[cursor - typed : cursor]
-        return {
-            "completions": [SimpleCompletion(text=match, type="rank") for match in value["matches"]],
-            "matched_fragment": fragment,
-            # The notebook's own names mean nothing in a cell that runs on the ranks.
-            "suppress": True,
-        }
+        return _matched(value["matches"], context.full_text[skip + value["start"] : before], "rank")
+
+    def _names_for(self, verb: str) -> Iterable[str]:
+        """The names that a verb takes."""
+        if verb == "pull":
+            return self._ask("names") or []
+        if verb == "push":
+            hidden = self._shell.user_ns_hidden
+            return [name for name in self._shell.user_ns if name not in hidden and not name.startswith("_")]
+        return [cluster.name for cluster in starting.all_clusters()] if verb == "stop" else []
 
     # -- ? and Shift-Tab
 
     def _inspect(self, meth: str, oname: str, namespaces: Any = None, **kwargs: Any) -> Any:
-        if meth == "pinfo" and not self._shell._ofind(oname, namespaces).found and (data := self._ask_about(oname)):
+        known = meth != "pinfo" or self._shell._ofind(oname, namespaces).found
+        if not known and (data := self._ask_about(oname, kwargs.get("detail_level", 0))):
             from IPython.core import page
 
-            page.page({"data": data, "start": 0, "text/plain": data.get("text/plain", "")})
+            page.page(data)
             return None
         return self._own_inspect(meth, oname, namespaces, **kwargs)
 
+    def _do_inspect(self, code: str, *args: Any, **kwargs: Any) -> Any:
+        """Stand before the kernel's `do_inspect`, which alone sees the whole cell."""
+        assert self._own_do_inspect is not None
+        self._in_ranks_cell = self._runs_on_ranks(code)
+        try:
+            return self._own_do_inspect(code, *args, **kwargs)
+        finally:
+            self._in_ranks_cell = False
+
     def _inspect_mime(self, oname: str, detail_level: int = 0, **kwargs: Any) -> Any:
+        if self._in_ranks_cell and (data := self._ask_about(oname, detail_level)):
+            return data
         try:
             return self._own_mime(oname, detail_level, **kwargs)
         except KeyError:
-            if data := self._ask_about(oname):
+            if data := self._ask_about(oname, detail_level):
                 return data
             raise
 
-    def _ask_about(self, name: str) -> dict[str, str]:
-        value = self._ask("inspect", name=name, detail=0)
-        return dict(value["data"]) if value and value["found"] else {}
+    def _ask_about(self, name: str, detail: int) -> dict[str, str]:
+        value = self._ask("inspect", name=name, detail=detail)
+        if not (value and value["found"]):
+            return {}
+        # ipykernel takes text/html out of the bundle, and finds nothing where there is none.
+        return {"text/html": f"<pre>{escape(value['data']['text/plain'])}</pre>", **value["data"]}
 
     # -- a name of the other side
 
@@ -164,3 +185,19 @@ class Assist:
         except (ClusterError, AnswerTimeout):
             return None
         return answer.value if answer.ok else None
+
+
+def _matched(words: Iterable[str], fragment: str, kind: str) -> SimpleMatcherResult:
+    return {
+        "completions": [SimpleCompletion(text=word, type=kind) for word in words],
+        "matched_fragment": fragment,
+        # The notebook's own names, magics and files mean nothing here.
+        "suppress": True,
+        "ordered": True,
+    }
+
+
+def _without_local(lines: list[str]) -> list[str]:
+    """Take the line `%%local` off; with anything behind the word it stays, for the magic to refuse."""
+    first = next(index for index, line in enumerate(lines) if line.strip().startswith("%%local"))
+    return lines if lines[first].strip() != "%%local" else lines[first + 1 :] or ["\n"]

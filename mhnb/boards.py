@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mhnb.core.variables import VarRow as VarFound
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["gather_places", "gather_snapshot", "gather_status", "gather_summary", "gather_vars"]
 
 
+_NOT_INITIALISED = "JAX is not initialised: jax.distributed.initialize() in a %%mhjax cell does it, without arguments"
+
+
 def gather_snapshot(report: StartReport) -> StartSnapshot:
     """What a start shows while it goes on."""
     return StartSnapshot(_starts(report.ranks), report.elapsed_s)
@@ -25,13 +29,18 @@ def gather_snapshot(report: StartReport) -> StartSnapshot:
 
 def gather_summary(cluster: Cluster) -> StartSummary:
     """What a start shows when it has ended well."""
+    starts, notes = _starts(cluster.ranks), cluster.notes
+    if not cluster.shape.init:
+        # JAX does not know its devices yet; those are what was asked for.
+        starts = tuple(replace(start, devices=cluster.shape.devices) for start in starts)
+        notes = (*notes, _NOT_INITIALISED)
     return StartSummary(
-        _starts(cluster.ranks),
+        starts,
         cluster.started_in_s,
         cluster.jax_version,
         cluster.guard,
         log_dir=str(cluster.log_dir),
-        notes=cluster.notes,
+        notes=notes,
     )
 
 
@@ -45,6 +54,8 @@ def gather_status(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
     shape = f"{cluster.process_count} ranks × {cluster.shape.devices} CPU devices"
     heading = f"{cluster.name} · {cluster.state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
     notes = [cluster.reason] if cluster.reason else []
+    if not (cluster.shape.init or cluster.devices or cluster.state == "stopped"):
+        notes.append(_NOT_INITIALISED)
     if cluster.refused_messages:
         notes.append(f"{cluster.refused_messages} messages without this cluster's signature were dropped")
     return Status(heading, cluster.state, rows, (*notes, *warnings))

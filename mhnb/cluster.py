@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import queue
 import secrets
 import sys
 import time
@@ -31,8 +30,9 @@ from mhnb.core.variables import VarRow
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.launch.local import LocalHost
 from mhnb.launch.ports import find_free_port
-from mhnb.launch.rundir import make_run_dir, write_owner
+from mhnb.launch.rundir import find_cwd, make_run_dir, write_owner
 from mhnb.link.router import RouterLink
+from mhnb.listening import ClusterListener
 from mhnb.reader import Reader, Submission
 from mhnb.resources import profile_dir
 from mhnb.roll import RankInfo, StartReport, describe_ranks
@@ -56,37 +56,11 @@ class StartOptions:
     fork: bool = sys.platform == "linux"
 
 
-class _Listener:
-    """Passes what the reader hears on to the cluster's user."""
-
-    def __init__(self, report: Callable[[Machine, float], StartReport]) -> None:
-        self._report = report
-        self.starting: queue.SimpleQueue[StartReport | MhnbError] = queue.SimpleQueue()
-        self.late: Callable[[CellResult], None] | None = None
-        self.notice: Callable[[str], None] = partial(print, file=sys.stderr)
-
-    def on_progress(self, machine: Machine, now: float) -> None:
-        """Queue how far the ranks are."""
-        self.starting.put(self._report(machine, now))
-
-    def on_failure(self, error: MhnbError) -> None:
-        """Queue why the start failed."""
-        self.starting.put(error)
-
-    def on_late(self, result: CellResult) -> None:
-        """Show late output, where somebody does."""
-        if self.late is not None:
-            self.late(result)
-
-    def on_notice(self, text: str) -> None:
-        """Tell the user."""
-        self.notice(text)
-
-
 class Cluster:
     """Ranks that run every cell in the same order. Made by `mhnb.start`."""
 
     def __init__(self, shape: Shape, options: StartOptions, *, generation: int = 1) -> None:
+        _check_guard(options.guard)
         self.shape, self.options, self.generation = shape, options, generation
         self.name = options.name
         self.started_in_s = 0.0
@@ -94,6 +68,7 @@ class Cluster:
         self._run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=profile_dir("local"))
         self._key = secrets.token_bytes(32)
         self._began = time.monotonic()
+        self._cwd = find_cwd()
         self._link = RouterLink(self._key)
         logs = [str(self._run_dir / "log" / f"rank{rank}.log") for rank in range(shape.hosts)]
         self._machine = Machine(
@@ -103,14 +78,28 @@ class Cluster:
             now=self._began,
             start_timeout_s=options.start_timeout_s,
         )
-        self._listener = _Listener(self._report)
-        spec = self._spec()
-        self._hosts = [LocalHost(spec, os.environ | spec.environment)]
+        self._listener = ClusterListener(self._report)
+        self._ended = False
+        self._hosts: list[LocalHost] = []
+        try:
+            self._launch(self._spec())
+        except BaseException:
+            # Also by Ctrl-C: nobody holds this object yet, so nobody else could end it.
+            self._link.close()
+            for host in self._hosts:
+                host.wait(())
+            raise
         self._reader = Reader(self._link, self._machine, self._hosts, clock=time.monotonic, listener=self._listener)
         self._reader.start()
         atexit.register(self._at_exit)
 
     # -- start
+
+    def _launch(self, spec: HostSpec) -> None:
+        self._hosts.append(LocalHost(spec, os.environ | spec.environment))
+        # At once: with `keep` the processes outlive a notebook that is killed while they start, and must be found.
+        nobody = [None] * self.shape.hosts
+        write_owner(self._run_dir, self.name, self._hosts[0].pid, nobody, keep=self.options.keep)
 
     def _spec(self) -> HostSpec:
         initialize = dict(self.shape.initialize)
@@ -128,7 +117,7 @@ class Cluster:
             coordinator_address=address or f"127.0.0.1:{find_free_port()}",
             initialize=initialize,
             environment=rank_environment(os.environ, devices=self.shape.devices, simulated=True),
-            cwd=str(Path.cwd()),
+            cwd=self._cwd,
             run_dir=str(self._run_dir),
             init=self.shape.init,
             keep=self.options.keep,
@@ -152,10 +141,11 @@ class Cluster:
                     on_progress(update)
                 if update.ready:
                     break
+            pids = [rank.pid for rank in self.ranks]
+            write_owner(self._run_dir, self.name, self._hosts[0].pid, pids, keep=self.options.keep)
         except BaseException:
             self.stop()
             raise
-        write_owner(self._run_dir, self.name, self._hosts[0].pid, [r.pid for r in self.ranks], keep=self.options.keep)
 
     def _report(self, machine: Machine, now: float) -> StartReport:
         return StartReport(describe_ranks(machine), now - machine.started_at, machine.state == "clean")
@@ -237,10 +227,11 @@ class Cluster:
         Raises:
             InvalidRequest: a rank that is not there, an unknown guard, a time limit that is none.
         """
+        if not isinstance(source, str):
+            raise InvalidRequest(f"a cell is text, and this is {type(source).__name__}: {source!r:.80}")
         chosen = self._choose_ranks(ranks)
         guard = guard or self.options.guard
-        if guard not in _GUARDS:
-            raise InvalidRequest(f"--guard {guard!r}: choose lockstep, parity or off")
+        _check_guard(guard)
         if timeout_s is not None and not timeout_s > 0:
             raise InvalidRequest(f"--timeout {timeout_s!r}: give a number of seconds above 0")
         request = CellRequest(source, chosen, guard, timeout_s)
@@ -346,13 +337,14 @@ class Cluster:
 
     def stop(self) -> None:
         """End every process of the cluster and wait until they are gone. A second call does nothing."""
-        if not self._reader.alive:
+        if self._ended:
             return
-        pids = tuple(rank.pid for rank in self.ranks if rank.pid is not None)
         self._reader.post(StopRequested())
         self._reader.close(_STOP_S)
         for host in self._hosts:
-            host.wait(pids)
+            host.wait(self._machine.roster.pids)
+        # Last: a stop that a second Ctrl-C broke off is gone on with by the next one.
+        self._ended = True
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
@@ -363,9 +355,15 @@ class Cluster:
             self.stop()
 
     def restart(self) -> Cluster:
-        """Stop, and start a cluster of the same shape and name, one generation on. Its variables are gone."""
-        self.stop()
-        return Cluster(self.shape, self.options, generation=self.generation + 1)
+        """Stop, and return a cluster of the same shape and name, one generation on, ready. The variables are gone."""
+        from mhnb import starting
+
+        return starting.restart(self)
 
     def __repr__(self) -> str:
         return f"<mhnb.Cluster {self.name!r}: {self.shape.describe()}, {self.state}, generation {self.generation}>"
+
+
+def _check_guard(guard: str) -> None:
+    if guard not in _GUARDS:
+        raise InvalidRequest(f"--guard {guard!r}: choose lockstep, parity or off")

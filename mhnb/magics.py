@@ -8,7 +8,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
-from IPython.core.magic_arguments import MagicArgumentParser, argument, construct_parser, magic_arguments
+from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
 from mhnb import assist, verbs
 from mhnb.core.select import route_cell
@@ -35,7 +35,7 @@ def _cell_arguments(self: Any, args: Any) -> None:
     """Run the cell on every rank, in the same order as every other cell."""
 
 
-_cell_parser: MagicArgumentParser = construct_parser(_cell_arguments)
+_cell_parser: MagicArgumentParser = _cell_arguments.parser
 _DEFAULT_FLAGS = CellFlags()
 
 
@@ -55,9 +55,9 @@ def parse_cell_flags(line: str) -> CellFlags:
         raise UsageError(f"%%mhjax {line}: {error}; %%mhjax? lists the flags") from error
     for name, why in _NOT_YET.items():
         if getattr(args, name):
-            raise UsageError(why)
+            raise UsageError(f"%%mhjax {why}")
     if args.out is not None and not args.out.isidentifier():
-        raise UsageError(f"--out {args.out!r}: give a Python name to bind the result to")
+        raise UsageError(f"%%mhjax --out {args.out!r}: give a Python name to bind the result to")
     return CellFlags(args.ranks, args.guard, args.timeout, args.out, args.view, args.quiet, args.auto)
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mhnb.boards import gather_places
 from mhnb.core.results import CellResult
 from mhnb.starting import current
+from mhnb.values import RankError
 from mhnb.view.html import View
 from mhnb.view.live import CellView
 from mhnb.view.words import Places
@@ -17,9 +21,10 @@ from mhnb.view.words import Places
 if TYPE_CHECKING:
     from mhnb.cluster import Cluster
 
-__all__ = ["CellFlags", "Notebook"]
+__all__ = ["CellFlags", "Notebook", "add_push_hint"]
 
 _KEPT_VIEWS = 64
+_UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +62,20 @@ class Notebook:
             source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, live=not flags.quiet
         )
         view = CellView(view=flags.view, quiet=flags.quiet, places=self._places_of(cluster), badge=flags.auto)
-        result = cluster.follow(submission, view.update)
+        result = self._explain(cluster.follow(submission, view.update))
         if flags.out:
             self.shell.user_ns[flags.out] = result
         view.finish(result)
         self._keep(cluster, result, view)
         result.check()
+
+    def _explain(self, result: CellResult) -> CellResult:
+        """Say of a name that the ranks miss and this notebook has how it gets there."""
+        known = {name: value for name, value in self.shell.user_ns.items() if name not in self.shell.user_ns_hidden}
+        hinted = tuple(
+            rank if rank.error is None else replace(rank, error=add_push_hint(rank.error, known)) for rank in result
+        )
+        return result if hinted == result.ranks else replace(result, ranks=hinted)
 
     def _keep(self, cluster: Cluster, result: CellResult, view: CellView) -> None:
         self.views[cluster.name, cluster.generation, result.seq] = view
@@ -78,10 +91,31 @@ class Notebook:
     def _listen(self, cluster: Cluster) -> None:
         def late(result: CellResult) -> None:
             if (view := self.views.get((cluster.name, cluster.generation, result.seq))) is not None:
-                view.late(result)
+                view.late(self._explain(result))
 
         cluster.on_late(late)
         cluster.on_notice(tell)
+
+
+def add_push_hint(error: RankError, known: Mapping[str, Any]) -> RankError:
+    """Add the way out to a NameError about a name that the notebook knows; leave any other error as it is.
+
+    Args:
+        error: what a rank raised.
+        known: the notebook's names with their values.
+    """
+    found = _UNDEFINED.match(error.evalue) if error.ename == "NameError" and error.hint is None else None
+    if found is None or (name := found[1]) not in known:
+        return error
+    value = known[name]
+    if isinstance(value, ModuleType):
+        way = f"import it there too, in a %%mhjax cell: import {value.__name__}"
+        way += f" as {name}" if value.__name__ != name else ""
+    elif getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
+        way = "run the cell that defines it with %%mhjax too"
+    else:
+        way = f"%mhjax push {name} binds it on every rank"
+    return replace(error, hint=f"{name!r} lives in this notebook, not on the ranks: {way}")
 
 
 def tell(text: str) -> None:

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
@@ -29,6 +29,7 @@ from mhnb.core.events import (
     SendToRank,
     ShowLate,
     SignalRanks,
+    StopRequested,
     TellUser,
     Ticked,
 )
@@ -58,6 +59,9 @@ class Host(Protocol):
 
     def explain(self) -> str:
         """How it ended."""
+
+    def wait(self, pids: tuple[int, ...]) -> None:
+        """Wait for its end, and end the process groups of its ranks by force if it did not."""
 
 
 class Listener(Protocol):
@@ -137,6 +141,8 @@ class Reader:
         with self._lock:
             self._last_ask += 1
             future: Future[Answer] = Future()
+            # From here on nobody can cancel it: the reader must not find it answered already.
+            future.set_running_or_notify_cancel()
             taken = self._put_locked(_Asked(rank, Ask(self._last_ask, verb, arguments, tuple(payload)), future))
         if not taken:
             future.set_exception(NotStarted("the cluster is stopped; %mhjax start starts one"))
@@ -174,6 +180,9 @@ class Reader:
             # The one broad catch of the link: a defect of ours ends the cluster in plain sight, and nobody waits for ever.
             text = traceback.format_exc()
             print(text, file=sys.stderr)
+            # Nobody would hear of the ranks again: the machine takes no cell from here on.
+            self._machine.handle(StopRequested(), self._clock())
+            self._machine.reason = "mhnb's reader thread failed; please report it"
             self._listener.on_notice(
                 f"mhnb's reader thread failed; the cluster cannot go on. Please report this:\n{text}"
             )
@@ -225,7 +234,9 @@ class Reader:
             self._listener.on_progress(self._machine, self._clock())
 
     def _send_ask(self, item: _Asked) -> None:
-        if item.rank not in self._machine.roster.alive or self._machine.state == "stopped":
+        # A rank whose supervisor is gone went with it, though nobody was left to tell.
+        lost = item.rank not in self._machine.roster.alive or not self._hosts
+        if lost or self._machine.state == "stopped":
             item.future.set_exception(RanksLost(f"rank {item.rank} is gone; %mhjax restart", ranks=(item.rank,)))
             return
         self._asks[item.ask.ask_id] = (item.rank, item.future)
@@ -240,6 +251,8 @@ class Reader:
     def _look_at_hosts(self) -> None:
         for host in [host for host in self._hosts if host.has_exited()]:
             self._hosts.remove(host)
+            # Now, while no other process can have taken their numbers: what ranks have started outlives a supervisor that was killed.
+            host.wait(self._machine.roster.pids)
             self._handle(HostExited(host.supervisor, host.explain()))
             for rank in range(self._machine.process_count):
                 self._fail_asks(rank)
@@ -292,13 +305,21 @@ class Reader:
             submission.updates.put(update)
 
     def _give_up(self) -> None:
-        """Leave nobody waiting."""
+        """Leave nobody waiting, nor one who waits for the start."""
         self._stopping = True
+        self._listener.on_failure(NotStarted(f"the cluster is stopped: {self._machine.reason or 'by its user'}"))
         gone = NotStarted("the cluster was stopped before the cell's turn came")
         for ticket in list(self._submissions):
             self._finish(ticket, gone)
         for rank in range(self._machine.process_count):
             self._fail_asks(rank)
+        for item in self._left_in_inbox():
+            item.future.set_exception(gone)
+
+    def _left_in_inbox(self) -> Iterator[_Asked]:
+        while not self._inbox.empty():
+            if isinstance(item := self._inbox.get_nowait(), _Asked):
+                yield item
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,11 @@ def start(
 def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
     """Give a cluster fresh processes: same ranks, no variables, one generation on."""
     cluster.stop()
-    return _bring_up(Cluster(cluster.shape, cluster.options, generation=cluster.generation + 1), on_progress)
+    # One that was restarted before: its successor has the name and the folder.
+    newest = _clusters.get(cluster.name, cluster)
+    newest.stop()
+    generation = max(cluster.generation, newest.generation) + 1
+    return _bring_up(Cluster(cluster.shape, cluster.options, generation=generation), on_progress)
 
 
 def _bring_up(cluster: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:

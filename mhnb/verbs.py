@@ -24,7 +24,6 @@ from mhnb.view import board
 __all__ = ["VERBS", "run_verb", "stop_all", "verb_parser"]
 
 Verb: TypeAlias = Callable[[Notebook, argparse.Namespace], Any]
-_INITIALIZE_FLAGS = tuple(name for name in INITIALIZE_ARGUMENTS if name not in ("num_processes", "process_id"))
 
 
 def _start(notebook: Notebook, args: argparse.Namespace) -> None:
@@ -101,7 +100,11 @@ def _interrupt(notebook: Notebook, args: argparse.Namespace) -> None:
     cluster = starting.current()
     is_running = cluster.state == "running"
     cluster.interrupt()
-    print("mhjax · the cell that runs is being interrupted" if is_running else "mhjax · no cell runs: nothing to interrupt")
+    print(
+        "mhjax · the cell that runs is being interrupted"
+        if is_running
+        else "mhjax · no cell runs: nothing to interrupt"
+    )
 
 
 def _accept(notebook: Notebook, args: argparse.Namespace) -> None:

@@ -36,6 +36,7 @@ BESIDE = {
     "boards": "magics",
     "demo": "cli",
     "exchange": "cluster",
+    "listening": "cluster",
     "notebook": "magics",
     "reader": "cluster",
     "roll": "cluster",

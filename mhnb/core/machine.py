@@ -192,6 +192,7 @@ class Machine:
         if cell is None or ended.seq != cell.seq or ended.rank not in cell.parts:
             return []
         cell.end_rank(ended)
+        self.roster.learn(ended.rank, ended.facts)
         late = self._foreign_updates(cell, ended.rank, now)
         return [*late, *self._finish_if_done(now)]
 

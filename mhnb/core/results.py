@@ -127,13 +127,13 @@ class CellResult:
     def summary(self) -> str:
         """One line: what failed where, first to fail first."""
         if not self.failed:
-            return f"cell {self.seq} ended well on ranks {format_ranks(r.rank for r in self.ranks)}"
+            return f"cell {self.seq} ended well on {'ranks' if len(self) > 1 else 'rank'} {format_ranks(r.rank for r in self)}"
         first = self.failed[0]
         word = first.error.ename if first.error else first.outcome
         others = sorted({r.rank for r in self.ranks} - {r.rank for r in self.failed})
         same = [r.rank for r in self.failed if (r.error.ename if r.error else r.outcome) == word]
         text = f"{word} on {'ranks' if len(same) > 1 else 'rank'} {format_ranks(same)}"
-        return text + (f" · ranks {format_ranks(others)} finished" if others else "")
+        return text + (f" · {'ranks' if len(others) > 1 else 'rank'} {format_ranks(others)} finished" if others else "")
 
 
 def group_by_outputs(ranks: Iterable[RankResult]) -> tuple[Group, ...]:

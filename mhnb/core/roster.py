@@ -81,6 +81,10 @@ class Roster:
             entry.exit = event
             self.deaths.append(event)
 
+    def learn(self, rank: int, facts: Mapping[str, Any]) -> None:
+        """Take in what a rank found out after its start: devices, where a cell brought up JAX."""
+        self.entries[rank].facts |= facts
+
     @staticmethod
     def _advance(entry: RankEntry, phase: Phase) -> None:
         # A supervisor's word "spawned" may arrive after the rank's own first words.
@@ -96,6 +100,12 @@ class Roster:
     def alive(self) -> tuple[int, ...]:
         """Ranks whose process has not been seen to end."""
         return tuple(e.rank for e in self.entries if e.exit is None)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process groups that were heard of: ranks and hub."""
+        known = (*(entry.pid for entry in self.entries), self.hub_pid)
+        return tuple(pid for pid in known if pid is not None)
 
     def explain_death(self, exited: RankExited) -> str:
         """Say who died, how, and what it said last."""

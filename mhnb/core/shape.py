@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,8 +45,12 @@ class Shape:
 
         >>> Shape(4, 2).describe()
         '4 hosts x 2 devices'
+        >>> Shape(1, 2, False, {"initialization_timeout": 60}).describe()
+        '1 host x 2 devices, not initialised, initialization_timeout=60'
         """
-        return f"{self.hosts} hosts x {self.devices} devices"
+        text = f"{self.hosts} {'host' if self.hosts == 1 else 'hosts'} x {self.devices} {'device' if self.devices == 1 else 'devices'}"
+        given = [f"{name}={value!r}" for name, value in self.initialize.items()]
+        return ", ".join([text, *([] if self.init else ["not initialised"]), *given])
 
 
 def count_hosts(hosts: int | Sequence[str]) -> int:
@@ -110,6 +115,12 @@ def check_initialize(arguments: Mapping[str, Any], hosts: int) -> tuple[str, ...
             raise InvalidRequest(
                 f"jax.distributed.initialize has no argument {name!r} ({name}={value!r}); it has {', '.join(INITIALIZE_ARGUMENTS)}"
             )
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(
+                f"{name}={value!r}: give a number, a text or a list of them, not {type(value).__name__}"
+            ) from error
         if name == "process_id":
             raise InvalidRequest(
                 f"process_id={value!r}: each rank gets its own from mhnb, 0 to {hosts - 1}; leave it out"

@@ -40,6 +40,9 @@ class LocalHost:
 
     def __init__(self, spec: HostSpec, environment: Mapping[str, str]) -> None:
         self.supervisor = spec.supervisor
+        self._forced = False
+        # Before there is a process: an argument of the user's that no JSON can hold must not leave one behind.
+        line = format_hostspec(spec).encode()
         self._log = Path(spec.run_dir) / "log" / f"supervisor{spec.supervisor}.log"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -54,7 +57,7 @@ class LocalHost:
             )
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(format_hostspec(spec).encode())
+            self._process.stdin.write(line)
             self._process.stdin.flush()
         except BrokenPipeError:
             # It died at once; `explain` tells why, and the owner asks.
@@ -86,13 +89,20 @@ class LocalHost:
         """
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
-            self._process.wait(_KILL_AFTER_S)
-        except subprocess.TimeoutExpired:
+        # Only once: later the numbers may be other processes'.
+        if not self._ends_in_order() and not self._forced:
+            self._forced = True
             for pid in pids:
                 _kill_group(pid)
             self._process.kill()
             self._process.wait()
+
+    def _ends_in_order(self) -> bool:
+        """Whether it ends by itself: then it has ended its ranks, and what they had started, before."""
+        try:
+            return self._process.wait(_KILL_AFTER_S) == 0
+        except subprocess.TimeoutExpired:
+            return False
 
     def release(self) -> None:
         """Let it live on after this process (`keep`)."""
@@ -105,5 +115,6 @@ class LocalHost:
 def _kill_group(pid: int) -> None:
     try:
         os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):
+        # Gone; macOS says "not permitted" of a group that has only a zombie.
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,16 +13,30 @@ from typing import Any
 import psutil
 from platformdirs import user_state_path
 
-from mhnb.errors import InvalidRequest
+from mhnb.errors import InvalidRequest, LaunchError
 
-__all__ = ["make_run_dir", "prune_run_dirs", "read_owners", "write_owner"]
+__all__ = ["find_cwd", "make_run_dir", "prune_run_dirs", "read_owners", "write_owner"]
 
 _KEPT_RUNS = 20
+_RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
 
 
 def _home(environment: Mapping[str, str]) -> Path:
     chosen = environment.get("MHNB_HOME")
-    return Path(chosen) if chosen else user_state_path("mhnb")
+    # Absolute: the notebook may change its folder while the cluster runs.
+    return Path(chosen).expanduser().absolute() if chosen else user_state_path("mhnb")
+
+
+def find_cwd() -> str:
+    """Give the folder of this process, where the ranks are to run too.
+
+    Raises:
+        LaunchError: it was removed.
+    """
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError as error:
+        raise LaunchError("the folder of this process was removed; go to another one first: %cd ~") from error
 
 
 def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], profile: Path) -> Path:
@@ -52,29 +67,50 @@ def prune_run_dirs(environment: Mapping[str, str]) -> None:
     home = _home(environment)
     if not home.is_dir():
         return
-    ended = [path for path in home.iterdir() if path.is_dir() and not _owner_lives(path)]
-    for path in sorted(ended, key=lambda p: p.stat().st_mtime)[:-_KEPT_RUNS]:
-        shutil.rmtree(path)
+    ended = [path for path in home.iterdir() if _is_run_dir(path) and not _owner_lives(path)]
+    for path in sorted(ended, key=_changed_at)[:-_KEPT_RUNS]:
+        # Another notebook that starts at this moment may be removing the same.
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_run_dir(path: Path) -> bool:
+    """Whether a directory is one of ours: MHNB_HOME may be a place where the user keeps other things."""
+    return _RUN_NAME.fullmatch(path.name) is not None and (path / "log").is_dir() and (path / "profile").is_dir()
+
+
+def _changed_at(path: Path) -> float:
+    return path.stat().st_mtime if path.exists() else 0.0
 
 
 def _owner_lives(path: Path) -> bool:
-    parts = path.name.split(".")
-    kept = path / "cluster.json"
-    if kept.exists() and _is_supervisor(json.loads(kept.read_text())["supervisor"]):
+    record = _read_owner(path / "cluster.json")
+    if record is not None and _is_supervisor(record["supervisor"]):
         return True
-    return len(parts) == 3 and parts[1].isdecimal() and psutil.pid_exists(int(parts[1]))
+    return psutil.pid_exists(int(path.name.split(".")[1]))
 
 
 def write_owner(run_dir: Path, name: str, supervisor_pid: int, rank_pids: Sequence[int | None], *, keep: bool) -> None:
     """Note who runs here, so that a shell can list and stop it."""
     record = {"name": name, "owner": os.getpid(), "supervisor": supervisor_pid, "ranks": list(rank_pids), "keep": keep}
-    (run_dir / "cluster.json").write_text(json.dumps(record))
+    # In one step: others read it at any time.
+    fresh = run_dir / "cluster.json.new"
+    fresh.write_text(json.dumps(record))
+    fresh.replace(run_dir / "cluster.json")
+
+
+def _read_owner(path: Path) -> dict[str, Any] | None:
+    """Read the note; None where there is none, or one that a full disk has cut short."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return record
 
 
 def read_owners(environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """List the clusters of this user on this machine whose supervisor lives."""
-    records = [json.loads(path.read_text()) for path in sorted(_home(environment).glob("*/cluster.json"))]
-    return [record for record in records if _is_supervisor(record["supervisor"])]
+    records = [_read_owner(path) for path in sorted(_home(environment).glob("*/cluster.json"))]
+    return [record for record in records if record is not None and _is_supervisor(record["supervisor"])]
 
 
 def _is_supervisor(pid: int) -> bool:

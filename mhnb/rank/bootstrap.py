@@ -35,6 +35,8 @@ class Bootstrap:
         self.recorder = LaunchRecorder()
         self.guard: dict[str, Any] = {}
         self.notes: list[str] = []
+        self._awaits_init = not spec.init
+        """Whether a cell has yet to bring up JAX."""
 
     def run(self) -> None:
         """Go through every phase up to `checked`; without init, only up to `jax`."""
@@ -45,6 +47,9 @@ class Bootstrap:
         status = jaxhooks.install(self.recorder)
         self.guard = {"available": status.available, "reason": status.reason}
         self._progress("jax", jax=jax.__version__)
+        if "jax_check_proxy_envs" in jax.config.values:
+            # It warns of every proxy variable, also of those that keep loopback off the proxy.
+            jax.config.update("jax_check_proxy_envs", False)
         arguments = self._arguments(jax.distributed.initialize)
         if self._spec.init:
             jax.distributed.initialize(**arguments)
@@ -112,6 +117,20 @@ class Bootstrap:
         """Believe the hooks only when they have seen both launches of the sum."""
         if self.guard["available"] and self._spec.process_count > 1 and seen != 2:
             self.guard = {"available": False, "reason": f"of 2 launches the record has {seen}"}
+
+    def news(self) -> dict[str, Any]:
+        """Give the facts once more as soon as a cell has brought up JAX itself; else nothing. To be asked after each cell."""
+        if not self._awaits_init:
+            return {}
+        import jax
+
+        from mhnb.rank import jaxhooks
+
+        # To ask for devices earlier would bring up the backend, which waits for all ranks: that is the cell's to do.
+        if not (jax.distributed.is_initialized() and jaxhooks.backend_is_initialized()):
+            return {}
+        self._awaits_init = False
+        return self.facts()
 
     def facts(self) -> dict[str, Any]:
         """Say what this rank is, as JAX itself reports it. Touches the backend only where it is initialised already."""

@@ -126,8 +126,8 @@ class Supervisor:
 def _signal_group(pid: int, signum: int) -> None:
     try:
         os.killpg(pid, signum)
-    except ProcessLookupError:
-        # It ended by itself in this moment; the reaper tells.
+    except (ProcessLookupError, PermissionError):
+        # It ended by itself in this moment; the reaper tells. macOS says "not permitted" of a group that has only a zombie.
         return
 
 

@@ -25,6 +25,7 @@ def run_hub(spec: HostSpec) -> None:
 
 def main() -> None:
     """Run the controller in a process started afresh: the spec comes on standard input."""
+    end_with_parent(int(sys.argv[1]))
     run_hub(parse_hostspec(sys.stdin.readline()))
 
 

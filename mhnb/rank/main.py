@@ -16,6 +16,7 @@ from mhnb.core.hostspec import HostSpec, parse_hostspec
 from mhnb.core.protocol import PhaseReached, StartFailed
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.channel import Channel
+from mhnb.rank.spawn import end_with_parent
 from mhnb.values import Phase
 
 __all__ = ["main", "run_rank"]
@@ -87,6 +88,7 @@ def _watch_owner() -> None:
 
 def main() -> None:
     """Run a rank in a process started afresh: the spec comes on standard input."""
+    end_with_parent(int(sys.argv[1]))
     spec = parse_hostspec(sys.stdin.readline())
     Path(spec.run_dir).mkdir(parents=True, exist_ok=True)
     run_rank(spec)

@@ -19,7 +19,11 @@ __all__ = ["NativeFile", "flush_c_stdout", "leave_out_noise", "line_buffer_c_std
 
 _READ_NBYTES = 1 << 20
 _IOLBF = 1
-_GLOO = re.compile(r"^\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. .*\n?", re.MULTILINE)
+_WHOLE = r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. Expected number of connected peer ranks is : \d+"
+_PIECES = r"(?:\[Gloo\] Rank | is connected to | peer ranks\. |Expected number of connected peer ranks is : |\d)+"
+_TELLING = r"(?=.*(?:\[Gloo\] Rank|is connected to|peer ranks))"
+# Each device has a thread that prints this line in six pieces: now and then they come interleaved.
+_GLOO = re.compile(rf"^{_WHOLE}(?:\n|\Z)|^{_TELLING}{_PIECES}(?:\n|\Z)(?:^\d*\n)*", re.MULTILINE)
 
 
 class NativeFile:

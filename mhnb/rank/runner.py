@@ -60,6 +60,8 @@ class CellRunner:
     """Called from the main thread and from the service thread, never from both at once."""
     clock: Callable[[], float]
     """Seconds, of any origin."""
+    news: Callable[[], dict[str, Any]] = dict
+    """What has become known of this rank during a cell; asked at its end."""
 
     def __post_init__(self) -> None:
         self._next_seq = 1
@@ -183,13 +185,14 @@ class CellRunner:
         if error is not None:
             self.shell.see_to_error(error)
         rows, abandoned = self.launches.end_cell()
+        facts = self.news()
         assert self._running is not None
         seq = self._running.seq
         with self._lock:
             events = self.capture.end()
             self._running = None
             wall_s = self.clock() - self._began_s
-            self.send(CellEnded(self.rank, seq, outcome, events, rows, abandoned=abandoned, wall_s=wall_s))
+            self.send(CellEnded(self.rank, seq, outcome, events, rows, abandoned=abandoned, wall_s=wall_s, facts=facts))
 
     def _name_outcome(self, error: BaseException) -> Outcome:
         stopped = isinstance(error, KeyboardInterrupt)

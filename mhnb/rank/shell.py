@@ -14,11 +14,13 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.autocall import IPyAutocall, ZMQExitAutocall
 from IPython.core.interactiveshell import ExecutionResult
+from IPython.core.macro import Macro
 from traitlets import Type, default
 
 from mhnb.rank.capture import Capture
@@ -30,6 +32,8 @@ from mhnb.rank.keyboard import refuse_keyboard
 __all__ = ["PreparedCell", "RankShell"]
 
 _FIRST_WORD = re.compile(r"[^\W\d]\w*")
+_PROMPT = re.compile(r"(\[(nav|ins)\] )?In \[\d+\]: ")
+"""What is pasted with its prompt parses as Python too, as an annotation; IPython takes the prompt away."""
 _INLINE = "module://matplotlib_inline.backend_inline"
 _NO_EXIT = "The rank goes on: a cell cannot end its own rank. %mhjax stop ends the cluster."
 
@@ -130,6 +134,7 @@ class RankShell(ZMQInteractiveShell):
             tuple(map(len, transformers)) != self._own_transformers
             or self.input_transformers_post
             or source[:1].isspace()
+            or _PROMPT.match(source)
         ):
             return False
         if "await" in source or "async" in source:
@@ -137,7 +142,9 @@ class RankShell(ZMQInteractiveShell):
         if "\n" not in source.strip() and self._may_be_magic(source):
             return False
         try:
-            ast.parse(source)
+            # What the parser has to say of an escape like '\d' it says again when the cell is compiled, with the cell's name.
+            with warnings.catch_warnings(action="ignore") if "\\" in source else nullcontext():
+                ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return False
         return True
@@ -146,7 +153,9 @@ class RankShell(ZMQInteractiveShell):
         found = _FIRST_WORD.match(line)
         if found is None or keyword.iskeyword(word := found[0]):
             return False
-        return word in self.magics_manager.magics["line"] or isinstance(self.user_ns.get(word), IPyAutocall)
+        if self.autocall:
+            return True
+        return word in self.magics_manager.magics["line"] or isinstance(self.user_ns.get(word), IPyAutocall | Macro)
 
     def run_prepared(self, cell: PreparedCell) -> ExecutionResult:
         """Run a cell that needs no event loop."""

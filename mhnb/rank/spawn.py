@@ -110,9 +110,12 @@ def run_child(run: Callable[[], None], native: tuple[Path, Path], parent: int) -
     except BaseException:  # noqa: BLE001  # the last frame of a process
         # The last frame of this process: say it where the supervisor will look.
         traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        # Also on a full disk: an error that left this function would have the child end its siblings.
+        os._exit(code)
 
 
 def _own_group(pid: int) -> None:
@@ -152,7 +155,12 @@ def _reseed() -> None:
 def _afresh(module: str, spec: HostSpec, native: tuple[Path, Path]) -> int:
     with native[0].open("ab") as out, native[1].open("ab") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=out, stderr=err, process_group=0
+            # -P, as for the supervisor. Its own id goes along: the child is to end with it.
+            [sys.executable, "-P", "-m", module, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=err,
+            process_group=0,
         )
     assert process.stdin is not None
     process.stdin.write(format_hostspec(spec).encode())

@@ -52,6 +52,30 @@ def test_last_expression(rank: CellProcess, source: str, result: str | None) -> 
     assert (said.ended.outcome, said.result) == ("ok", result)
 
 
+@pytest.mark.parametrize(
+    "source", ["In [1]: pasted = 5", "In [1]: pasted = 5\n   ...: pasted", "[ins] In [1]: pasted = 5"]
+)
+def test_a_pasted_prompt_is_taken_away(rank: CellProcess, source: str) -> None:
+    """`In [1]: x = 5` is Python too, an annotation of In[1]; IPython's users mean x."""
+    rank.run("pasted = None")
+    assert rank.run(source).ended.outcome == "ok"
+    assert rank.run("pasted").result == "5"
+
+
+def test_a_macro_runs_by_its_name(own_rank: CellProcess) -> None:
+    """A name alone is Python too, and would only show the macro."""
+    own_rank.run("print('ran')")
+    own_rank.run("%macro -q again 1")
+    assert own_rank.run("again").stdout.endswith("ran\n")
+
+
+def test_a_doubtful_escape_is_told_once(own_rank: CellProcess) -> None:
+    """The parser's look at a cell beforehand says nothing of its own."""
+    own_rank.run("import warnings; warnings.simplefilter('always')\nx = 1")
+    said = own_rank.run(r"y = '\d'" + "\nz = 1")
+    assert said.stderr.count("invalid escape") == 1
+
+
 def test_variables_persist(rank: CellProcess) -> None:
     """What a cell defines is there in the cells after it."""
     rank.run("kept = [1]\ndef double(v): return 2 * v")

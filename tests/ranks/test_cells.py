@@ -163,6 +163,14 @@ def test_bad_flags_send_nothing(cluster: Cluster, flags: dict[str, Any]) -> None
     assert run(cluster, "0").seq == before + 1
 
 
+@pytest.mark.parametrize("source", [b"1", 1, None], ids=str)
+def test_a_cell_that_is_no_text_is_refused(cluster: Cluster, source: Any) -> None:
+    """It would end the reader, or leave a rank without an answer."""
+    with pytest.raises(InvalidRequest, match="text"):
+        cluster.run(source)
+    assert run(cluster, "1").ok
+
+
 def test_two_threads_give_one_order_everywhere(cluster: Cluster) -> None:
     """300 cells from two threads reach every rank in one and the same order."""
     run(cluster, "seen = []")

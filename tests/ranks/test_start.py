@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -25,6 +26,7 @@ from mhnb.errors import (
     NotStarted,
     PreflightFailed,
 )
+from mhnb.launch.rundir import read_owners
 from mhnb.roll import StartReport
 from mhnb.values import DeviceRef
 from tests.ranks.conftest import every_pid, is_running, wait_gone
@@ -207,6 +209,37 @@ def test_a_rank_that_sleeps_while_starting_is_named() -> None:
     assert wait_gone(pids, 5) == []
 
 
+@pytest.mark.parametrize("fork", [True, False], ids=["forked", "afresh"])
+def test_a_killed_supervisor_leaves_nothing(fresh: Fresh, fork: bool) -> None:  # noqa: FBT001
+    """Ranks, hub and what a cell has started end with it, also where ranks are not forked."""
+    cluster = fresh(1, 1, fork=fork)
+    pids = every_pid(cluster)
+    result = cluster.run("import subprocess\nprint(subprocess.Popen(['sleep', '600']).pid)").check()
+    os.kill(cluster.supervisor_pid, signal.SIGKILL)
+    assert wait_gone([*pids, int(result[0].stdout)], 10) == []
+
+
+@pytest.mark.usefixtures("leftovers")
+@pytest.mark.parametrize("wrong", [{"guard": "none"}, {"initialize": {"initialization_timeout": object()}}], ids=str)
+def test_options_that_cannot_be_start_nothing(wrong: dict[str, Any]) -> None:
+    """They are refused before any process."""
+    with pytest.raises(InvalidRequest):
+        starting.start(1, 1, name="bad", **wrong)
+
+
+def test_a_cluster_can_be_found_while_it_starts(mhnb_home: Path) -> None:
+    """One that is kept outlives a notebook killed at this moment; `mhnb stop` must find it."""
+    found: list[str] = []
+
+    def look(_report: StartReport) -> None:
+        found.extend(record["name"] for record in read_owners({"MHNB_HOME": str(mhnb_home)}))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        starting.start(1, 1, name="early", on_progress=look)
+    assert "early" in found
+
+
 @pytest.mark.other_python
 def test_stop_ends_stuck_ranks_too(fresh: Fresh) -> None:
     """A rank in a C-level wait and one that ignores signals end with the rest."""
@@ -270,6 +303,20 @@ def test_restart_gives_fresh_processes_of_the_next_generation(fresh: Fresh) -> N
         assert wait_gone(pids, 5) == []
     finally:
         again.stop()
+
+
+def test_restart_of_a_cluster_that_was_restarted_ends_its_successor(fresh: Fresh) -> None:
+    """An old variable of the notebook's still means the cluster of that name: never two of them in one folder."""
+    old = fresh(1, 1)
+    second = old.restart()
+    pids = every_pid(second)
+    third = old.restart()
+    try:
+        assert wait_gone(pids, 5) == []
+        assert third.generation == second.generation + 1
+        assert third.run("1").ok
+    finally:
+        third.stop()
 
 
 OWNER = """

@@ -1,0 +1,61 @@
+"""What the reader hears, passed on to the cluster's user: how the start goes, late output, notices.
+
+It knows who is to be told, and nothing of how it is shown.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from mhnb.core.machine import Machine
+from mhnb.core.results import CellResult
+from mhnb.errors import MhnbError
+from mhnb.roll import StartReport
+
+__all__ = ["ClusterListener"]
+
+_Shown = TypeVar("_Shown")
+
+
+class ClusterListener:
+    """Keeps how a start goes for the one who waits for it, and calls who shows the rest.
+
+    Args:
+        report: makes the progress report of a machine at a time.
+    """
+
+    def __init__(self, report: Callable[[Machine, float], StartReport]) -> None:
+        self._report = report
+        self.starting: queue.SimpleQueue[StartReport | MhnbError] = queue.SimpleQueue()
+        self.late: Callable[[CellResult], None] | None = None
+        self.notice: Callable[[str], None] = partial(print, file=sys.stderr)
+
+    def on_progress(self, machine: Machine, now: float) -> None:
+        """Queue how far the ranks are."""
+        self.starting.put(self._report(machine, now))
+
+    def on_failure(self, error: MhnbError) -> None:
+        """Queue why the start failed."""
+        self.starting.put(error)
+
+    def on_late(self, result: CellResult) -> None:
+        """Show late output, where somebody does."""
+        if self.late is not None:
+            _show(self.late, result)
+
+    def on_notice(self, text: str) -> None:
+        """Tell the user."""
+        _show(self.notice, text)
+
+
+def _show(show: Callable[[_Shown], None], what: _Shown) -> None:
+    """Call a view. One that fails says so, and does not end the reader thread that called it."""
+    try:
+        show(what)
+    except Exception:  # noqa: BLE001  # a view is anybody's code
+        traceback.print_exc()

@@ -1,0 +1,159 @@
+"""The reader's promise: whoever waits for something gets an answer, whatever ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from mhnb.core.events import StopRequested
+from mhnb.core.machine import Machine
+from mhnb.core.protocol import Message, RankReady, RankSpawned
+from mhnb.core.results import CellResult
+from mhnb.errors import MhnbError, NotStarted, RanksLost
+from mhnb.link.memory import MemoryLink
+from mhnb.listening import ClusterListener
+from mhnb.reader import Reader
+
+WAIT_S = 20.0
+
+
+@dataclass
+class PlayedHost:
+    """A supervisor that is there until it is told otherwise."""
+
+    supervisor: int = 0
+    exited: threading.Event = field(default_factory=threading.Event)
+    forced: list[tuple[int, ...]] = field(default_factory=list)
+
+    def has_exited(self) -> bool:
+        return self.exited.is_set()
+
+    def explain(self) -> str:
+        return "the supervisor ended"
+
+    def wait(self, pids: tuple[int, ...]) -> None:
+        self.forced.append(pids)
+
+
+class Listening:
+    """Notes what it hears."""
+
+    def __init__(self) -> None:
+        self.ready, self.failed, self.told = threading.Event(), threading.Event(), threading.Event()
+        self.errors: list[MhnbError] = []
+
+    def on_progress(self, machine: Machine, now: float) -> None:  # noqa: ARG002  # of the contract
+        if machine.state == "clean":
+            self.ready.set()
+
+    def on_failure(self, error: MhnbError) -> None:
+        self.errors.append(error)
+        self.failed.set()
+
+    def on_late(self, result: CellResult) -> None: ...
+
+    def on_notice(self, text: str) -> None:  # noqa: ARG002  # of the contract
+        self.told.set()
+
+
+class BrokenLink(MemoryLink):
+    """Fails like a defect of ours."""
+
+    def poll(self, timeout_s: float | None) -> list[Message]:  # noqa: ARG002  # of the contract
+        raise ZeroDivisionError("a defect")
+
+
+@dataclass
+class Rig:
+    """A reader of two ranks that nobody plays."""
+
+    reader: Reader
+    machine: Machine
+    host: PlayedHost
+    heard: Listening
+    link: MemoryLink
+
+    def get_ready(self) -> None:
+        for rank in (0, 1):
+            peer = self.link.connect(f"r{rank}")
+            peer.send(RankSpawned(rank, 1000 + rank))
+            peer.send(RankReady(rank, {}))
+        assert self.heard.ready.wait(WAIT_S)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[[MemoryLink], Rig]]:
+    """Make a reader that runs; ended at the end."""
+    made: list[Reader] = []
+
+    def begin(link: MemoryLink) -> Rig:
+        host, heard = PlayedHost(), Listening()
+        machine = Machine(["a", "b"], ["x", "y"], generation=1, now=time.monotonic(), start_timeout_s=60)
+        reader = Reader(link, machine, [host], clock=time.monotonic, listener=heard)
+        made.append(reader)
+        reader.start()
+        return Rig(reader, machine, host, heard, link)
+
+    yield begin
+    for reader in made:
+        reader.close(WAIT_S)
+        assert not reader.alive
+
+
+def test_a_question_after_the_supervisors_death_is_answered(make: Callable[[MemoryLink], Rig]) -> None:
+    """A rank goes with its supervisor, and nobody is left to tell: a question to it must not wait for ever."""
+    rig = make(MemoryLink())
+    rig.get_ready()
+    rig.host.exited.set()
+    assert rig.heard.told.wait(WAIT_S)
+    with pytest.raises(RanksLost):
+        rig.reader.ask(0, "names", {}).result(WAIT_S)
+
+
+def test_what_ranks_started_ends_with_a_dead_supervisor(make: Callable[[MemoryLink], Rig]) -> None:
+    """The process groups of all its ranks are handed to the host at once, while their numbers are theirs."""
+    rig = make(MemoryLink())
+    rig.get_ready()
+    rig.host.exited.set()
+    assert rig.heard.told.wait(WAIT_S)
+    assert rig.host.forced == [(1000, 1001)]
+
+
+def test_a_question_cannot_be_cancelled_under_the_reader(make: Callable[[MemoryLink], Rig]) -> None:
+    """asyncio cancels the futures it wraps; the answer that comes then must not end the cluster."""
+    rig = make(MemoryLink())
+    rig.get_ready()
+    assert not rig.reader.ask(0, "names", {}).cancel()
+
+
+def test_stop_while_starting_ends_the_wait_for_the_start(make: Callable[[MemoryLink], Rig]) -> None:
+    """A thread that stops a cluster leaves none waiting until it is ready."""
+    rig = make(MemoryLink())
+    rig.reader.post(StopRequested())
+    rig.reader.close(WAIT_S)
+    assert rig.heard.failed.wait(WAIT_S)
+    assert isinstance(rig.heard.errors[0], NotStarted)
+
+
+def test_a_defect_of_the_reader_takes_no_further_cell(
+    make: Callable[[MemoryLink], Rig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told, whoever waits for the start hears of it, and the cluster counts as stopped."""
+    rig = make(BrokenLink())
+    assert rig.heard.failed.wait(WAIT_S)
+    assert rig.heard.told.is_set()
+    assert rig.machine.state == "stopped"
+    assert "reader thread failed" in str(rig.heard.errors[0])
+    assert "a defect" in capsys.readouterr().err
+
+
+def test_a_view_that_fails_says_so_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+    """Late output and notices go to anybody's code, in the reader thread."""
+    listener = ClusterListener(lambda _machine, _now: pytest.fail("nobody asked"))
+    listener.notice = lambda text: [][len(text)]
+    listener.on_notice("told")
+    assert "IndexError" in capsys.readouterr().err

@@ -1,0 +1,59 @@
+"""The directories of clusters: which are ours to remove, and what a broken note among them does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mhnb.errors import LaunchError
+from mhnb.launch.rundir import find_cwd, make_run_dir, prune_run_dirs, read_owners
+
+GONE = 2**22 + 1
+"""A process id that Linux never gives."""
+
+
+def ended_run(home: Path, number: int) -> Path:
+    """Make the directory of a cluster whose notebook is gone."""
+    folder = home / f"default.{GONE}.{number}"
+    (folder / "log").mkdir(parents=True)
+    (folder / "profile").mkdir()
+    os.utime(folder, (number, number))
+    return folder
+
+
+def test_only_our_own_directories_are_pruned(tmp_path: Path) -> None:
+    """MHNB_HOME may be a folder with other things in it: those stay, however old and many."""
+    foreign = [tmp_path / f"thesis{n}" for n in range(30)] + [tmp_path / f"backup.{GONE}.{n}" for n in range(30)]
+    for folder in foreign:
+        folder.mkdir()
+    runs = [ended_run(tmp_path, number) for number in range(1, 26)]
+    prune_run_dirs({"MHNB_HOME": str(tmp_path)})
+    assert all(folder.is_dir() for folder in foreign)
+    assert [run.exists() for run in runs] == [False] * 5 + [True] * 20
+
+
+@pytest.mark.parametrize("text", ["", '{"supervisor": 12', "\x00"])
+def test_a_note_cut_short_stops_nobody(tmp_path: Path, text: str) -> None:
+    """A full disk leaves half a note; starting and listing go on without it."""
+    (ended_run(tmp_path, 1) / "cluster.json").write_text(text)
+    prune_run_dirs({"MHNB_HOME": str(tmp_path)})
+    assert read_owners({"MHNB_HOME": str(tmp_path)}) == []
+
+
+def test_a_relative_home_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The notebook may go to another folder while its cluster runs."""
+    monkeypatch.chdir(tmp_path)
+    profile = tmp_path / "profile"
+    profile.mkdir()
+    run_dir = make_run_dir("a", 1, environment={"MHNB_HOME": "here"}, profile=profile)
+    assert run_dir == tmp_path / "here" / f"a.{os.getpid()}.1"
+
+
+def test_a_folder_that_was_removed_is_named_as_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks run in the notebook's folder, which must be there."""
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    with pytest.raises(LaunchError, match="removed"):
+        find_cwd()

@@ -1,0 +1,1 @@
+"""The notebook's surface: magics, Tab, `?`, auto mode, a kernel, a terminal."""

@@ -1,0 +1,129 @@
+"""A bare shell with the magics, and one cluster of 2 x 2 for each module."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+from mhnb import starting
+from mhnb.cluster import Cluster
+from tests.ranks.conftest import every_pid, wait_gone
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here starts ranks."""
+    for item in items:
+        if "tests/notebook/" in str(item.path).replace("\\", "/"):
+            item.add_marker(pytest.mark.ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a cell of the notebook led to."""
+
+    out: str
+    """stdout, without colours."""
+    err: str
+    error: BaseException | None
+    value: Any
+
+    @property
+    def text(self) -> str:
+        """Both streams."""
+        return self.out + self.err
+
+
+class Session:
+    """A user who types cells into a bare shell."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], shell: InteractiveShell) -> None:
+        self.shell = shell
+        self._capsys = capsys
+
+    def try_(self, source: str) -> Said:
+        """Run a cell, whatever comes of it."""
+        self._capsys.readouterr()
+        result = self.shell.run_cell(source, store_history=True)
+        heard = self._capsys.readouterr()
+        error = result.error_before_exec or result.error_in_exec
+        return Said(_ANSI.sub("", heard.out), _ANSI.sub("", heard.err), error, result.result)
+
+    def run(self, source: str) -> Said:
+        """Run a cell that ends well."""
+        said = self.try_(source)
+        assert said.error is None, said.text
+        return said
+
+    def refuse(self, source: str) -> str:
+        """Run a cell that is a usage error and reaches no rank; return the error's text."""
+        before = starting.current().run("0").seq if starting.all_clusters() else 0
+        said = self.try_(source)
+        assert type(said.error).__name__ == "UsageError", said.text
+        assert "Traceback" not in said.text
+        if before:
+            assert starting.current().run("0").seq == before + 1
+        return str(said.error)
+
+
+@pytest.fixture(scope="module")
+def no_other_cluster() -> Iterator[None]:
+    """Clusters that other folders share are out of sight: here `%mhjax` finds those of this module alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(starting, "_clusters", {})
+        patch.setattr(starting, "_in_use", [])
+        yield
+
+
+@pytest.fixture(scope="module")
+def module_shell(own_environment: None, no_other_cluster: None) -> Iterator[InteractiveShell]:
+    """A shell as a script would make it, with the magics."""
+    config = Config({"HistoryManager": {"enabled": False}, "InteractiveShell": {"colors": "nocolor"}})
+    shell = InteractiveShell.instance(config=config)
+    shell.run_cell("%load_ext mhnb")
+    yield shell
+    shell.run_line_magic("unload_ext", "mhnb")
+    shell.restore_sys_module_state()
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def idle(module_shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Session:
+    """The shell, where no cluster is needed."""
+    return Session(capsys, module_shell)
+
+
+@pytest.fixture(scope="module")
+def module_cluster(module_shell: InteractiveShell) -> Iterator[Cluster]:
+    """2 x 2, started by the magic."""
+    assert module_shell.run_cell("%mhjax start -n 2 --devices 2").success
+    cluster = starting.current()
+    pids = every_pid(cluster)
+    cluster.run("import jax\nme = jax.process_index()").check()
+    yield cluster
+    for running in starting.all_clusters():
+        pids += every_pid(running)
+        running.stop()
+    assert wait_gone(pids, 5) == []
+
+
+@pytest.fixture
+def cluster(module_cluster: Cluster) -> Iterator[Cluster]:
+    """The module's cluster, clean before and after."""
+    assert module_cluster.state == "clean", module_cluster.reason
+    yield module_cluster
+    assert module_cluster.state == "clean", module_cluster.reason
+
+
+@pytest.fixture
+def nb(idle: Session, cluster: Cluster) -> Iterator[Session]:
+    """A user in front of the cluster; auto mode is off before and after."""
+    yield idle
+    idle.run("%mhjax auto off")

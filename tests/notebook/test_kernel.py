@@ -1,0 +1,178 @@
+"""A kernel as JupyterLab drives it: Tab and Shift-Tab, the stop button, kill -9 during a cell, and a restart."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager, start_new_kernel
+
+from tests.leftovers import processes_of
+from tests.ranks.conftest import wait_gone
+
+STUCK = "%%mhjax\nprint('in the cell', flush=True)\nimport time\nwhile True: time.sleep(0.01)"
+
+
+class Front:
+    """A front end with one kernel."""
+
+    def __init__(self) -> None:
+        self.manager: KernelManager
+        self.client: BlockingKernelClient
+        self.manager, self.client = start_new_kernel()
+
+    def close(self) -> None:
+        """End the kernel as a closed tab does."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.context.destroy()
+
+    def run(self, code: str) -> tuple[dict[str, Any], str]:
+        """Run a cell; return the reply and what was shown as text."""
+        shown: list[str] = []
+        reply = self.client.execute_interactive(code, timeout=60, output_hook=lambda m: shown.append(_text(m)))
+        return reply["content"], "".join(shown)
+
+    def begin(self, code: str, until: str) -> str:
+        """Start a cell and return, with its message id, once it has shown a text."""
+        sent = str(self.client.execute(code))
+        while until not in str(self.client.get_iopub_msg(timeout=60)["content"]):
+            pass
+        return sent
+
+    def complete(self, code: str) -> list[str]:
+        """What the code becomes with each completion."""
+        reply = self.client.complete(code, len(code), reply=True, timeout=30)["content"]
+        return [code[: reply["cursor_start"]] + word + code[reply["cursor_end"] :] for word in reply["matches"]]
+
+    def inspect(self, code: str, cursor: int | None = None) -> str:
+        """What Shift-Tab shows; empty where nothing is found."""
+        reply = self.client.inspect(code, cursor, reply=True, timeout=30)["content"]
+        return str(reply["data"].get("text/plain", "")) if reply["found"] else ""
+
+
+def _text(message: Any) -> str:
+    content = message["content"]
+    if message["msg_type"] == "error":
+        return "\n".join(content["traceback"])
+    return str(content.get("text") or content.get("data", {}).get("text/plain", ""))
+
+
+@pytest.fixture(scope="module")
+def front(own_environment: None) -> Iterator[Front]:
+    """A kernel with a cluster of 2 x 2 and a few names on either side."""
+    front = Front()
+    front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 2")
+    front.run("%%mhjax\nimport jax.numpy as jnp\nrank_array, both = jnp.zeros((2, 3)), 'of the ranks'")
+    front.run("both, alone_here = 1.5, 2")
+    yield front
+    front.close()
+
+
+@pytest.fixture
+def auto(front: Front) -> Iterator[Front]:
+    """The same with auto mode on."""
+    front.run("%mhjax auto on")
+    yield front
+    front.run("%mhjax auto off")
+
+
+def test_tab(front: Front) -> None:
+    """Flags, choices, verbs, names and attributes of the ranks, as JupyterLab inserts them."""
+    assert front.complete("%%mhjax --gu") == ["%%mhjax --guard"]
+    assert front.complete("%%mhjax --view t") == ["%%mhjax --view tabs"]
+    assert front.complete("%mhjax sta") == ["%mhjax start", "%mhjax status"]
+    assert front.complete("%mhjax start --dev") == ["%mhjax start --devices"]
+    assert front.complete("%%mhjax\nrank_") == ["%%mhjax\nrank_array"]
+    assert front.complete("%%mhjax\nrank_array.resh") == ["%%mhjax\nrank_array.reshape"]
+    assert front.complete("alone_") == ["alone_here"]
+
+
+def test_tab_in_auto_mode(auto: Front) -> None:
+    """A plain cell completes with the names of the ranks."""
+    assert auto.complete("rank_") == ["rank_array"]
+    assert auto.complete("x = rank_array.resh") == ["x = rank_array.reshape"]
+    assert auto.complete("%%local\nalone_") == ["%%local\nalone_here"]
+
+
+def test_shift_tab_asks_a_rank(front: Front) -> None:
+    """A name that only the ranks hold is found; an array is described, not read."""
+    assert "f32[2,3]" in front.inspect("rank_array", 10)
+    assert front.inspect("nobody_has_this", 4) == ""
+
+
+def test_shift_tab_knows_whose_cell_it_is(front: Front) -> None:
+    """A name of both sides is the notebook's in a plain cell, and the ranks' in a `%%mhjax` cell."""
+    assert "float" in front.inspect("both", 4)
+    assert "of the ranks" in front.inspect("%%mhjax\nboth", 12)
+
+
+def test_shift_tab_in_auto_mode(auto: Front) -> None:
+    """A plain cell is the ranks', `%%local` the notebook's."""
+    assert "of the ranks" in auto.inspect("both", 4)
+    assert "float" in auto.inspect("%%local\nboth", 12)
+
+
+def test_question_mark_opens_the_pager(front: Front) -> None:
+    """`name?` gives the front end what a rank says of it."""
+    reply, _ = front.run("rank_array?")
+    (payload,) = reply["payload"]
+    assert payload["source"] == "page"
+    assert "f32[2,3]" in payload["data"]["text/plain"]
+
+
+def test_a_name_of_the_ranks_in_a_plain_cell(front: Front) -> None:
+    """The front end gets the NameError as the cell's error, and the word where the name lives."""
+    reply, shown = front.run("rank_array")
+    assert (reply["status"], reply["ename"]) == ("error", "NameError")
+    assert "%mhjax pull rank_array" in shown
+
+
+def test_the_stop_button(front: Front) -> None:
+    """Interrupting the kernel interrupts the ranks: the cell ends, and the next one runs."""
+    sent = front.begin(STUCK, until="in the cell")
+    front.manager.interrupt_kernel()
+    while (reply := front.client.get_shell_msg(timeout=30))["parent_header"]["msg_id"] != sent:
+        pass
+    assert reply["content"]["ename"] == "CellInterrupted"
+    assert "clean" in front.run("%mhjax status")[1]
+    assert "  3" in front.run("%%mhjax\n1 + 2")[1]
+
+
+@pytest.fixture
+def own_front(leftovers: None) -> Iterator[Front]:
+    """A kernel for one test alone."""
+    front = Front()
+    yield front
+    front.close()
+
+
+def _kill(front: Front) -> None:
+    os.kill(_pid(front), signal.SIGKILL)
+
+
+def _pid(front: Front) -> int:
+    return int(front.manager.provisioner.pid)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("end", [_kill, lambda front: front.manager.restart_kernel(now=True)], ids=["kill", "restart"])
+def test_a_kernel_that_ends_during_a_cell_takes_its_ranks_along(
+    own_front: Front, mhnb_home: Any, end: Callable[[Front], None]
+) -> None:
+    """Within 10 s nothing of its cluster is left, and in the restarted kernel a start works."""
+    before = {process.pid for process in processes_of(mhnb_home)} - {_pid(own_front)}
+    own_front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 1")
+    pids = [p.pid for p in processes_of(mhnb_home) if p.pid not in before and p.pid != _pid(own_front)]
+    assert len(pids) >= 4  # the supervisor, the hub, which has a helper, and two ranks
+    own_front.begin(STUCK, until="in the cell")
+    end(own_front)
+    assert wait_gone(pids, 10) == []
+    own_front.manager.restart_kernel(now=True)
+    own_front.client.wait_for_ready(timeout=60)
+    _, shown = own_front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 1")
+    assert "ready in" in shown
+    assert "  3" in own_front.run("%%mhjax\n1 + 2")[1]

@@ -1,0 +1,176 @@
+"""`%mhjax VERB`: what each says, binds and refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from mhnb import starting
+from mhnb.cluster import Cluster
+from mhnb.errors import CellInterrupted
+from mhnb.verbs import VERBS
+from tests.notebook.conftest import Session
+
+
+def test_start_twice_is_one_line(nb: Session, cluster: Cluster) -> None:
+    """The same shape goes on with what is there, and says so: Run All twice works."""
+    said = nb.run("%mhjax start -n 2 --devices 2")
+    assert said.out == "mhjax · 2 hosts x 2 devices run already (clean); going on\n"
+    assert starting.current() is cluster
+
+
+@pytest.mark.parametrize("flags", ["-n 1 --devices 2", "-n 2 --devices 1", "-n 2 --devices 2 --no-init"])
+def test_another_shape_names_the_ways_out(nb: Session, cluster: Cluster, flags: str) -> None:
+    """Both shapes are in the error, restart and stop too, and nothing is lost."""
+    said = nb.try_(f"%mhjax start {flags}")
+    assert type(said.error).__name__ == "AlreadyStarted"
+    assert all(word in said.text for word in ("%mhjax restart", "%mhjax stop", "--name"))
+    ran, asked = str(said.error).partition(", and ")[::2]
+    assert "2 hosts x 2 devices" in ran
+    assert not asked.startswith("2 hosts x 2 devices was")
+    assert starting.current() is cluster
+
+
+@pytest.mark.parametrize(("line", "said"), [("-n 0", "from 1 to"), ("-n 1000", "from 1 to"), ("-n x", "invalid int")])
+def test_a_start_that_cannot_be(nb: Session, line: str, said: str) -> None:
+    """A count that cannot be is a usage error."""
+    assert said in nb.refuse(f"%mhjax start {line} --name other")
+
+
+def test_status_shows_each_process(nb: Session, cluster: Cluster) -> None:
+    """Every rank with its process id and log, the state, no warning: this process has no backend."""
+    said = nb.run("%mhjax status").out
+    assert said.startswith("default · clean · generation ")
+    for rank in cluster.ranks:
+        assert f"host{rank.rank}  {rank.pid}  alive" in said
+        assert str(rank.log_path) in said
+    assert "this notebook's own process" not in said
+
+
+def test_status_warns_of_a_backend_in_the_notebook() -> None:
+    """Devices of the notebook's own JAX are not the ranks': status says so, and mhnb itself never makes them."""
+    code = """
+    from IPython.core.interactiveshell import InteractiveShell
+    shell = InteractiveShell.instance()
+    for line in ("%load_ext mhnb", "%mhjax start -n 1 --devices 1", "%mhjax status", "print('-' * 9)",
+                 "import jax; jax.devices()", "%mhjax status"):
+        assert shell.run_cell(line).success
+    """
+    lines = "\n".join(line.removeprefix("    ") for line in code.splitlines())
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True, env=environment)
+    before, after = done.stdout.split("-" * 9)
+    assert "initialised JAX too" not in before
+    assert "this notebook's own process has initialised JAX too" in after
+
+
+def test_vars_lists_what_the_ranks_hold(nb: Session) -> None:
+    """Name, kind, shape, and where the ranks differ."""
+    nb.run("%%mhjax\nimport jax.numpy as jnp\nlisted = jnp.arange(6.0)\nuneven = me")
+    said = nb.run("%mhjax vars").out
+    assert any(line.split() == ["listed", "local", "Array", "f32[6]", "24", "B"] for line in said.splitlines())
+    assert any(line.startswith("uneven") and "on rank 1" in line for line in said.splitlines())
+
+
+def test_pull_binds_here(nb: Session) -> None:
+    """Several names at once, each bound under its own."""
+    nb.run("%%mhjax\nimport numpy as np\npulled, text = np.arange(3), 'word'")
+    assert nb.run("%mhjax pull pulled text").out == "pulled · int64[3], 24 bytes\ntext · str\n"
+    np.testing.assert_array_equal(nb.run("pulled").value, [0, 1, 2])
+    assert nb.run("text").value == "word"
+
+
+def test_pull_of_a_missing_name_says_where(nb: Session) -> None:
+    """A name that only some ranks have is an error that names the others."""
+    nb.run("%%mhjax --ranks 0\nhalf = 1")
+    assert "half is missing on rank 1, not on rank 0" in nb.try_("%mhjax pull half").text
+    assert "nowhere does not exist on ranks 0-1" in nb.try_("%mhjax pull nowhere").text
+
+
+def test_pull_of_a_value_that_differs_offers_both_ways(nb: Session) -> None:
+    """Which rank holds what is in the error; `--ranks` and `--each` do what it says."""
+    said = nb.try_("%mhjax pull me").text
+    assert "0 on rank 0, 1 on rank 1" in said
+    assert "Traceback" not in said
+    assert "--ranks 1" in said
+    nb.run("%mhjax pull me --ranks 1")
+    assert nb.run("me").value == 1
+    nb.run("%mhjax pull me --each")
+    assert nb.run("me").value == [0, 1]
+
+
+def test_push_binds_on_the_ranks(nb: Session) -> None:
+    """The same host value everywhere, or on those that were named."""
+    nb.run("pushed, some = {'a': [1, 2]}, 3")
+    nb.run("%mhjax push pushed")
+    assert "{'a': [1, 2]}" in nb.run("%%mhjax\npushed").out
+    nb.run("%mhjax push some --ranks 1")
+    assert "rank 0 │ False\nrank 1 │ True" in nb.run("%%mhjax\n'some' in globals()").out
+
+
+def test_push_of_an_undefined_name_is_refused(nb: Session) -> None:
+    """Nothing is pushed, not even the names that exist."""
+    nb.run("defined_here = 1")
+    assert "this notebook has no undefined_here" in nb.refuse("%mhjax push defined_here undefined_here")
+    assert "False" in nb.run("%%mhjax\n'defined_here' in globals()").out
+
+
+def test_interrupt_ends_the_cell_that_runs(nb: Session, cluster: Cluster) -> None:
+    """From another thread, as a second front end would; without a running cell it says so."""
+    assert nb.run("%mhjax interrupt").out == "mhjax · no cell runs: nothing to interrupt\n"
+    submission = cluster.submit("import time\nprint('in it', flush=True)\nwhile True: time.sleep(0.01)", live=True)
+    while not any("in it" in rank.stdout for rank in submission.updates.get(timeout=30)):  # type: ignore[union-attr]
+        pass
+    assert nb.run("%mhjax interrupt").out == "mhjax · the cell that runs is being interrupted\n"
+    with pytest.raises(CellInterrupted):
+        cluster.follow(submission).check()
+
+
+def test_a_cell_waits_for_its_turn(nb: Session, cluster: Cluster) -> None:
+    """A magic cell that comes while another thread's cell runs is run after it."""
+    submission = cluster.submit("import time; time.sleep(0.2); turns = ['first']")
+    assert "['first', 'second']" in nb.run("%%mhjax\nturns.append('second'); turns").out
+    assert cluster.follow(submission).ok
+
+
+def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
+    """One line a cluster: name, shape, state, generation."""
+    assert nb.run("%mhjax list").out == f"default  2 hosts x 2 devices  clean  generation {cluster.generation}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "VERB is one of accept, auto"),
+        ("bogus", "there is no such verb; choose one of accept"),
+        ("start --bogus", "unrecognized arguments: --bogus; %mhjax start --help"),
+        ("status extra", "unrecognized arguments: extra"),
+        ("auto maybe", "choose from"),
+        ("auto", "the following arguments are required"),
+        ("pull", "the following arguments are required"),
+        ("pull x --ranks 9", "there is no rank 9"),
+        ("pull not-a-name", "not-a-name"),
+        ("push x --each", "unrecognized arguments: --each"),
+        ("stop nobody", "there is no cluster 'nobody' here; there are default"),
+        ("pull 'open", "No closing quotation"),
+        ("start --hosts a,b", "ssh profile"),
+        ("restart --replay", "journal"),
+        ("layout x", "is planned"),
+    ],
+)
+def test_a_bad_verb_or_flag_changes_nothing(nb: Session, line: str, said: str) -> None:
+    """It is a UsageError of one line that says what fits, and the ranks hear nothing."""
+    nb.run("x = 1")
+    assert said in nb.refuse(f"%mhjax {line}")
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_each_verb_has_help(idle: Session, verb: str) -> None:
+    """`--help` prints the flags and runs nothing."""
+    said = idle.run(f"%mhjax {verb} --help").out
+    assert f"  %mhjax {verb}" in said
+    assert "--help" in said

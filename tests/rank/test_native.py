@@ -1,0 +1,43 @@
+"""What Gloo says to C's stdout when devices first meet: left out, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.rank.native import leave_out_noise
+
+TAIL = "peer ranks. Expected number of connected peer ranks is :"
+NOISE = {
+    "whole": f"[Gloo] Rank 1 is connected to 7 {TAIL} 7\n",
+    "before its end": "[Gloo] Rank 1",
+    "after its beginning": f" is connected to 7 {TAIL} 7\n",
+    "one inside another": f"[Gloo] Rank 1 is connected to [Gloo] Rank 0 is connected to 1 {TAIL} 1\n1 {TAIL} 1\n",
+    "beginnings first": f"[Gloo] Rank [Gloo] Rank 1 is connected to 1 {TAIL} 1\n0 is connected to 1 {TAIL} 1\n",
+    "in pieces": f"[Gloo] Rank 6[Gloo] Rank  is connected to 5 is connected to 7 {TAIL} 7\n7 {TAIL} 7\n",
+    "ends last": f"[Gloo] Rank 0 is connected to 1 {TAIL} [Gloo] Rank 0 is connected to 1 {TAIL} 1\n1\n",
+}
+
+
+@pytest.mark.parametrize("name", NOISE)
+def test_noise_is_left_out(name: str) -> None:
+    """The line of each device, also where two threads write theirs at once, as recorded from real ranks."""
+    assert leave_out_noise(NOISE[name]) == ""
+    assert leave_out_noise("before\n" + NOISE[name]) == "before\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "42\n",
+        "[Gloo] Rank 1 failed\n",
+        "it is connected to nothing\n",
+        "7 peer ranks\n",
+        "\n\n",
+        "1" * 50_000 + " peer ranks x",
+    ],
+    ids=range(6),
+)
+def test_anything_else_is_kept(text: str) -> None:
+    """Whatever else C code prints is the user's to see, a number after an undisturbed line of Gloo's too."""
+    assert leave_out_noise(text) == text
+    assert leave_out_noise(NOISE["whole"] + text) == text
