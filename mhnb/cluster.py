@@ -253,15 +253,16 @@ class Cluster:
         while True:
             try:
                 update = submission.updates.get()
+                if isinstance(update, CellResult) and not update.done:
+                    if on_snapshot is not None:
+                        on_snapshot(update)
+                    continue
             except KeyboardInterrupt:
                 self.interrupt()
                 continue
             if isinstance(update, MhnbError):
                 raise update
-            if update.done:
-                return update
-            if on_snapshot is not None:
-                on_snapshot(update)
+            return update
 
     def run(
         self,

@@ -58,11 +58,16 @@ class Notebook:
         """
         cluster = current()
         self._listen(cluster)
-        submission = cluster.submit(
-            source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, live=not flags.quiet
-        )
         view = CellView(view=flags.view, quiet=flags.quiet, places=self._places_of(cluster), badge=flags.auto)
-        result = self._explain(cluster.follow(submission, view.update))
+        try:
+            submission = cluster.submit(
+                source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, live=not flags.quiet
+            )
+            result = self._explain(cluster.follow(submission, view.update))
+        except KeyboardInterrupt:
+            # It came between two steps, not while we waited: the ranks must not go on without anybody who watches.
+            cluster.interrupt()
+            raise
         if flags.out:
             self.shell.user_ns[flags.out] = result
         view.finish(result)

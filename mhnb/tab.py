@@ -17,11 +17,7 @@ Names = Callable[[str], Iterable[str]]
 
 
 def is_magic_line(line: str, *, first: bool) -> bool:
-    """Whether a line is a `%mhjax` line, or, as the first of its cell, a `%%mhjax` line, with something after it.
-
-    >>> is_magic_line("%mhjax st", first=False), is_magic_line("%%mhjax --g", first=False)
-    (True, False)
-    """
+    """Whether a line is a `%mhjax` line, or, as the first of its cell, a `%%mhjax` line, with something after it."""
     word = line.split()[:1]
     return (word == ["%mhjax"] or (first and word == ["%%mhjax"])) and line.lstrip() != word[0]
 

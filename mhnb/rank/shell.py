@@ -32,7 +32,7 @@ from mhnb.rank.keyboard import refuse_keyboard
 __all__ = ["PreparedCell", "RankShell"]
 
 _FIRST_WORD = re.compile(r"[^\W\d]\w*")
-_PROMPT = re.compile(r"(\[(nav|ins)\] )?In \[\d+\]: ")
+_PROMPT = re.compile(r"In \[\d+\]: ")
 """What is pasted with its prompt parses as Python too, as an annotation; IPython takes the prompt away."""
 _INLINE = "module://matplotlib_inline.backend_inline"
 _NO_EXIT = "The rank goes on: a cell cannot end its own rank. %mhjax stop ends the cluster."

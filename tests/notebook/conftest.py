@@ -1,9 +1,10 @@
-"""A bare shell with the magics, and one cluster of 2 x 2 for each module."""
+"""A bare shell with the magics, and one cluster of 2 x 2 that every test leaves clean."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,53 +74,52 @@ class Session:
         return str(said.error)
 
 
-@pytest.fixture(scope="module")
-def no_other_cluster() -> Iterator[None]:
-    """Clusters that other folders share are out of sight: here `%mhjax` finds those of this module alone."""
+@contextmanager
+def no_cluster_in_sight() -> Iterator[None]:
+    """Hide what runs already: `%mhjax` finds only what is started within."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(starting, "_clusters", {})
         patch.setattr(starting, "_in_use", [])
         yield
 
 
-@pytest.fixture(scope="module")
-def module_shell(own_environment: None, no_other_cluster: None) -> Iterator[InteractiveShell]:
-    """A shell as a script would make it, with the magics."""
+@pytest.fixture(scope="package")
+def one_shell(own_environment: None) -> Iterator[InteractiveShell]:
+    """A shell as a script would make it, with the magics; clusters that other folders share are out of its sight."""
     config = Config({"HistoryManager": {"enabled": False}, "InteractiveShell": {"colors": "nocolor"}})
-    shell = InteractiveShell.instance(config=config)
-    shell.run_cell("%load_ext mhnb")
-    yield shell
-    shell.run_line_magic("unload_ext", "mhnb")
-    shell.restore_sys_module_state()
-    InteractiveShell.clear_instance()
+    with no_cluster_in_sight():
+        shell = InteractiveShell.instance(config=config)
+        shell.run_cell("%load_ext mhnb")
+        yield shell
+        shell.run_line_magic("unload_ext", "mhnb")
+        shell.restore_sys_module_state()
+        InteractiveShell.clear_instance()
 
 
 @pytest.fixture
-def idle(module_shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Session:
+def idle(one_shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> Session:
     """The shell, where no cluster is needed."""
-    return Session(capsys, module_shell)
+    return Session(capsys, one_shell)
 
 
-@pytest.fixture(scope="module")
-def module_cluster(module_shell: InteractiveShell) -> Iterator[Cluster]:
+@pytest.fixture(scope="package")
+def one_cluster(one_shell: InteractiveShell) -> Iterator[Cluster]:
     """2 x 2, started by the magic."""
-    assert module_shell.run_cell("%mhjax start -n 2 --devices 2").success
+    assert one_shell.run_cell("%mhjax start -n 2 --devices 2").success
     cluster = starting.current()
     pids = every_pid(cluster)
     cluster.run("import jax\nme = jax.process_index()").check()
     yield cluster
-    for running in starting.all_clusters():
-        pids += every_pid(running)
-        running.stop()
+    cluster.stop()
     assert wait_gone(pids, 5) == []
 
 
 @pytest.fixture
-def cluster(module_cluster: Cluster) -> Iterator[Cluster]:
-    """The module's cluster, clean before and after."""
-    assert module_cluster.state == "clean", module_cluster.reason
-    yield module_cluster
-    assert module_cluster.state == "clean", module_cluster.reason
+def cluster(one_cluster: Cluster) -> Iterator[Cluster]:
+    """The folder's cluster, clean before and after."""
+    assert one_cluster.state == "clean", one_cluster.reason
+    yield one_cluster
+    assert one_cluster.state == "clean", one_cluster.reason
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -38,11 +38,12 @@ class Front:
         return reply["content"], "".join(shown)
 
     def begin(self, code: str, until: str) -> str:
-        """Start a cell and return, with its message id, once it has shown a text."""
+        """Start a cell and return, with its message id, once its widget has shown a text."""
         sent = str(self.client.execute(code))
-        while until not in str(self.client.get_iopub_msg(timeout=60)["content"]):
-            pass
-        return sent
+        while True:
+            message = self.client.get_iopub_msg(timeout=60)
+            if message["msg_type"] in ("comm_open", "comm_msg") and until in str(message["content"]):
+                return sent
 
     def complete(self, code: str) -> list[str]:
         """What the code becomes with each completion."""
@@ -151,28 +152,29 @@ def own_front(leftovers: None) -> Iterator[Front]:
     front.close()
 
 
-def _kill(front: Front) -> None:
-    os.kill(_pid(front), signal.SIGKILL)
-
-
 def _pid(front: Front) -> int:
     return int(front.manager.provisioner.pid)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("end", [_kill, lambda front: front.manager.restart_kernel(now=True)], ids=["kill", "restart"])
-def test_a_kernel_that_ends_during_a_cell_takes_its_ranks_along(
-    own_front: Front, mhnb_home: Any, end: Callable[[Front], None]
-) -> None:
-    """Within 10 s nothing of its cluster is left, and in the restarted kernel a start works."""
-    before = {process.pid for process in processes_of(mhnb_home)} - {_pid(own_front)}
-    own_front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 1")
-    pids = [p.pid for p in processes_of(mhnb_home) if p.pid not in before and p.pid != _pid(own_front)]
+def _begin_a_cell(front: Front, home: Any) -> list[int]:
+    """Start a cluster and a cell that does not end; return every process of the cluster."""
+    before = {process.pid for process in processes_of(home)} | {_pid(front)}
+    _, shown = front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 1")
+    assert "ready in" in shown
+    front.begin(STUCK, until="in the cell")
+    return [process.pid for process in processes_of(home) if process.pid not in before]
+
+
+def test_a_kernel_that_ends_during_a_cell_takes_its_ranks_along(own_front: Front, mhnb_home: Any) -> None:
+    """kill -9, or a restart by the user: within 10 s nothing of its cluster is left, and in the next kernel a start works."""
+    pids = _begin_a_cell(own_front, mhnb_home)
     assert len(pids) >= 4  # the supervisor, the hub, which has a helper, and two ranks
-    own_front.begin(STUCK, until="in the cell")
-    end(own_front)
+    os.kill(_pid(own_front), signal.SIGKILL)
     assert wait_gone(pids, 10) == []
     own_front.manager.restart_kernel(now=True)
     own_front.client.wait_for_ready(timeout=60)
-    _, shown = own_front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 1")
-    assert "ready in" in shown
-    assert "  3" in own_front.run("%%mhjax\n1 + 2")[1]
+    pids = _begin_a_cell(own_front, mhnb_home)
+    own_front.manager.restart_kernel(now=True)
+    assert wait_gone(pids, 10) == []
+    own_front.client.wait_for_ready(timeout=60)
+    assert own_front.run("print('as new')")[1] == "as new\n"

@@ -8,7 +8,7 @@ import pytest
 
 from mhnb import starting, verbs
 from mhnb.values import DeviceRef
-from tests.notebook.conftest import Session
+from tests.notebook.conftest import Session, no_cluster_in_sight
 from tests.ranks.conftest import every_pid, wait_gone
 
 NEED_A_CLUSTER = ("interrupt", "accept", "vars", "pull x", "auto on", "stop")
@@ -25,63 +25,64 @@ def all_name_start(idle: Session) -> None:
         assert "%mhjax start" in idle.refuse(f"%mhjax {verb}")
 
 
-def test_a_life(stopping: Session) -> None:
+@pytest.fixture
+def alone(leftovers: None, idle: Session) -> Iterator[Session]:
+    """A user whose shell has no cluster yet; whatever the test starts is stopped at its end."""
+    with no_cluster_in_sight():
+        yield idle
+        verbs.stop_all()
+
+
+def test_a_life(alone: Session) -> None:
     """Before start, started, restarted, stopped: each says what is there, and nothing is left."""
-    all_name_start(stopping)
-    assert "%mhjax start" in stopping.refuse("%mhjax status")
-    assert "mhjax · 2 ranks × 1 CPU device on this machine" in stopping.run("%mhjax start -n 2 --devices 1").out
+    all_name_start(alone)
+    assert "%mhjax start" in alone.refuse("%mhjax status")
+    assert "mhjax · 2 ranks × 1 CPU device on this machine" in alone.run("%mhjax start -n 2 --devices 1").out
     first = starting.current()
     pids = every_pid(first)
-    stopping.run("%%mhjax\nold = 1")
-    assert "ready in" in stopping.run("%mhjax restart").out
+    alone.run("%%mhjax\nold = 1")
+    assert "ready in" in alone.run("%mhjax restart").out
     second = starting.current()
     assert (second.generation, second.state) == (first.generation + 1, "clean")
-    assert "NameError" in stopping.try_("%%mhjax\nold").out
+    assert "NameError" in alone.try_("%%mhjax\nold").out
     pids += every_pid(second)
-    assert stopping.run("%mhjax stop").out == "mhjax · default: 2 ranks stopped\n"
+    assert alone.run("%mhjax stop").out == "mhjax · default: 2 ranks stopped\n"
     assert wait_gone(pids, 5) == []
-    assert "alive" not in stopping.run("%mhjax status").out
-    all_name_start(stopping)
+    assert "alive" not in alone.run("%mhjax status").out
+    all_name_start(alone)
 
 
-def test_a_second_load_changes_nothing_and_unload_takes_all_back(idle: Session) -> None:
+def test_a_second_load_changes_nothing_and_unload_takes_all_back(alone: Session) -> None:
     """Hooks are hung in once; after unload the shell is as before, and a load brings the magics again."""
-    shell = idle.shell
+    shell = alone.shell
     hooks = (list(shell.input_transformers_cleanup), list(shell.Completer.custom_matchers))
-    idle.run("%reload_ext mhnb\n%load_ext mhnb")
+    alone.run("%reload_ext mhnb\n%load_ext mhnb")
     assert (len(shell.input_transformers_cleanup), len(shell.Completer.custom_matchers)) == tuple(map(len, hooks))
-    idle.run("%unload_ext mhnb")
+    alone.run("%unload_ext mhnb")
     assert not shell.Completer.custom_matchers
-    assert "not found" in idle.try_("%mhjax status").text
-    assert idle.try_("unknown_name").text.count("NameError") == 2
-    idle.run("%load_ext mhnb")
-    assert "no cluster" in idle.run("%mhjax list").out
-
-
-@pytest.fixture
-def stopping(leftovers: None, idle: Session) -> Iterator[Session]:
-    """Whatever the test has started is stopped at its end."""
-    yield idle
-    verbs.stop_all()
+    assert "not found" in alone.try_("%mhjax status").text
+    assert alone.try_("unknown_name").text.count("NameError") == 2
+    alone.run("%load_ext mhnb")
+    assert "no cluster" in alone.run("%mhjax list").out
 
 
 @pytest.mark.parametrize("hosts", [2, 4])
-def test_no_init_leaves_it_to_a_cell(stopping: Session, hosts: int) -> None:
+def test_no_init_leaves_it_to_a_cell(alone: Session, hosts: int) -> None:
     """The first line of every guide works without arguments, warns of nothing, and from then on the devices are known."""
-    said = stopping.run(f"%mhjax start -n {hosts} --devices 2 --no-init").out
+    said = alone.run(f"%mhjax start -n {hosts} --devices 2 --no-init").out
     assert f"{hosts} ranks × 2 CPU devices" in said
     assert "jax.distributed.initialize()" in said
     cluster = starting.current()
     assert cluster.devices == ()
-    assert "JAX is not initialised" in stopping.run("%mhjax status").out
-    said = stopping.run("%%mhjax\nimport jax\njax.distributed.initialize()\njax.device_count()").out
+    assert "JAX is not initialised" in alone.run("%mhjax status").out
+    said = alone.run("%%mhjax\nimport jax\njax.distributed.initialize()\njax.device_count()").out
     assert said.splitlines()[1:] == [f"  {2 * hosts}"]
     assert cluster.devices == tuple(DeviceRef(rank, ordinal) for rank in range(hosts) for ordinal in range(2))
-    assert "JAX is not initialised" not in stopping.run("%mhjax status").out
-    assert "nothing to do" in stopping.run("%%mhjax\njax.distributed.initialize()").out
-    stopping.run(SUM)
-    assert stopping.run("%mhjax pull total").out.startswith("total · float32[]")
-    assert stopping.run("float(total)").value == 2 * hosts
+    assert "JAX is not initialised" not in alone.run("%mhjax status").out
+    assert "nothing to do" in alone.run("%%mhjax\njax.distributed.initialize()").out
+    alone.run(SUM)
+    assert alone.run("%mhjax pull total").out.startswith("total · float32[]")
+    assert alone.run("float(total)").value == 2 * hosts
 
 
 SUM = """%%mhjax

@@ -11,7 +11,6 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from mhnb import starting
 from tests.leftovers import processes_of
 from tests.view.samples import StrictPage
 from tests.view.test_kernel import WIDGET, Listener
@@ -150,8 +149,3 @@ def test_late_output_lands_under_its_own_cell(runs: tuple[Run, Run]) -> None:
     assert holding == [LATE]
     (output,) = last[SOURCES.index(LATE)].outputs
     assert all(f"late word {rank}" in output["data"]["text/plain"] for rank in range(2))
-
-
-def test_this_process_has_no_cluster_of_it() -> None:
-    """The kernel's cluster is the kernel's."""
-    assert "default" not in [cluster.name for cluster in starting.all_clusters()]

@@ -52,9 +52,7 @@ def test_last_expression(rank: CellProcess, source: str, result: str | None) -> 
     assert (said.ended.outcome, said.result) == ("ok", result)
 
 
-@pytest.mark.parametrize(
-    "source", ["In [1]: pasted = 5", "In [1]: pasted = 5\n   ...: pasted", "[ins] In [1]: pasted = 5"]
-)
+@pytest.mark.parametrize("source", ["In [1]: pasted = 5", "In [1]: pasted = 5\n   ...: pasted"])
 def test_a_pasted_prompt_is_taken_away(rank: CellProcess, source: str) -> None:
     """`In [1]: x = 5` is Python too, an annotation of In[1]; IPython's users mean x."""
     rank.run("pasted = None")
