@@ -11,6 +11,7 @@ import pytest
 
 from mhnb import starting
 from mhnb.cluster import Cluster
+from mhnb.core.results import CellResult
 from mhnb.errors import CellInterrupted
 from mhnb.verbs import VERBS
 from tests.notebook.conftest import Session
@@ -128,6 +129,17 @@ def test_interrupt_ends_the_cell_that_runs(nb: Session, cluster: Cluster) -> Non
     assert nb.run("%mhjax interrupt").out == "mhjax · the cell that runs is being interrupted\n"
     with pytest.raises(CellInterrupted):
         cluster.follow(submission).check()
+
+
+def test_an_interrupt_while_the_view_draws_reaches_the_ranks(nb: Session, cluster: Cluster) -> None:
+    """Ctrl-C at any moment of a cell ends it on the ranks: none goes on unwatched."""
+    submission = cluster.submit("import time\nprint('in it', flush=True)\nwhile True: time.sleep(0.01)", live=True)
+
+    def draw(_: CellResult) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(CellInterrupted):
+        cluster.follow(submission, draw).check()
 
 
 def test_a_cell_waits_for_its_turn(nb: Session, cluster: Cluster) -> None:
