@@ -22,7 +22,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _lab(args: argparse.Namespace) -> int:
-    from mhnb.demo import copy_notebooks
+    from mhnb.resources import copy_notebooks
 
     folder = copy_notebooks(Path(args.folder))
     command = [sys.executable, "-m", "jupyter", "lab", str(folder / "00_tour.ipynb"), *args.rest]

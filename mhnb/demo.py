@@ -15,20 +15,10 @@ from mhnb.errors import MhnbError
 from mhnb.launch.rundir import read_owners
 from mhnb.resources import notebooks_dir
 
-__all__ = ["copy_notebooks", "run_demo"]
+__all__ = ["run_demo"]
 
 _CELL_TIMEOUT_S = 300
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-
-
-def copy_notebooks(folder: Path) -> Path:
-    """Put the user's own copy of the notebooks into a folder; files that are there stay as they are."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for source in sorted(notebooks_dir().glob("*.ipynb")):
-        target = folder / source.name
-        if not target.exists():
-            target.write_bytes(source.read_bytes())
-    return folder
 
 
 def run_demo(html: Path) -> int:

@@ -44,7 +44,7 @@ class StartBoard:
             self._fail(self._last)
 
     def update(self, snapshot: StartSnapshot) -> None:
-        """Show how far the ranks are, at most ten times a second."""
+        """Show how far the ranks are; the caller has something new each time."""
         self._last = snapshot
         if self._screen.rich:
             self._show({"text/html": format_start_html(snapshot), "text/plain": format_start_text(snapshot)})
