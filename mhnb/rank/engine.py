@@ -23,6 +23,7 @@ from mhnb.rank.asks import answer
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.capture import Capture
 from mhnb.rank.channel import Channel
+from mhnb.rank.defects import ends_rank_on_defect
 from mhnb.rank.paths import RankPaths
 from mhnb.rank.runner import CellRunner
 from mhnb.rank.shell import RankShell
@@ -103,6 +104,7 @@ class _Server:
         self._sent = False
         return self._channel.receive()
 
+    @ends_rank_on_defect
     def _take(self, message: Message) -> None:
         if isinstance(message, RunCell | SkipCell):
             self._runner.handle(message)

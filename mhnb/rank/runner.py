@@ -18,6 +18,7 @@ from IPython.core.interactiveshell import ExecutionResult
 
 from mhnb.core.protocol import CellEnded, CellRefused, LaunchRow, Message, OutputProduced, RunCell, SkipCell
 from mhnb.rank.capture import Capture
+from mhnb.rank.defects import ends_rank_on_defect
 from mhnb.rank.shell import PreparedCell, RankShell
 from mhnb.values import Outcome
 
@@ -167,6 +168,7 @@ class CellRunner:
 
     # -- the end of a cell
 
+    @ends_rank_on_defect
     def _end_task(self, task: asyncio.Task[Any]) -> None:
         self._task = None
         try:

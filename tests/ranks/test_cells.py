@@ -346,3 +346,14 @@ def test_a_rank_that_aborts_leaves_its_last_words(fresh: Fresh) -> None:
     result = cluster.run(code)
     assert any("SIGABRT" in note and "the last words" in note for note in result.notes)
     assert "the last words" in cluster.ranks[0].log_path.read_text()
+
+
+@pytest.mark.parametrize("code", ["1", "import asyncio\nawait asyncio.sleep(0)"], ids=["plain", "awaits"])
+def test_a_defect_of_ours_ends_the_rank_in_plain_sight(fresh: Fresh, code: str) -> None:
+    """When mhnb itself fails in a rank, nobody waits for its answer: the rank ends and its last words say why."""
+    cluster = fresh(2, 1)
+    breaks = "import jax\nif jax.process_index() == 1: get_ipython().capture.end = None\n"
+    result = cluster.run(breaks + code, timeout_s=60)
+    assert (result[1].outcome, result.state, result.how) == ("died", "dead", "")
+    assert any("exit code 70" in note for note in result.notes)
+    assert "TypeError" in cluster.ranks[1].log_path.read_text()
