@@ -31,7 +31,7 @@ from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.launch.local import LocalHost
 from mhnb.launch.ports import find_free_port
 from mhnb.launch.rundir import find_cwd, make_run_dir, write_owner
-from mhnb.link.router import RouterLink
+from mhnb.link.sockets import SocketLink
 from mhnb.listening import ClusterListener
 from mhnb.reader import Reader, Submission
 from mhnb.resources import profile_dir
@@ -69,7 +69,7 @@ class Cluster:
         self._key = secrets.token_bytes(32)
         self._began = time.monotonic()
         self._cwd = find_cwd()
-        self._link = RouterLink(self._key)
+        self._link = SocketLink(self._key)
         logs = [str(self._run_dir / "log" / f"rank{rank}.log") for rank in range(shape.hosts)]
         self._machine = Machine(
             [f"host{rank}" for rank in range(shape.hosts)],

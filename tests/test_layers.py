@@ -175,7 +175,7 @@ def test_imports_run_downward() -> None:
         ("mhnb.sharding.bad", "import mhnb.core.ranks"),
         ("mhnb.sharding.bad", "import importlib\nimportlib.import_module('jax')"),
         ("mhnb.view.bad", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from mhnb.cluster import Cluster"),
-        ("mhnb.view.bad", "from mhnb.link import router"),
+        ("mhnb.view.bad", "from mhnb.link import sockets"),
         ("mhnb.view.bad", "import ipyparallel"),
         ("mhnb.cluster", "from mhnb.magics import load"),
         ("mhnb.cluster", "import ipyparallel as ipp"),
@@ -200,7 +200,7 @@ def test_a_breach_is_found(name: str, text: str) -> None:
         ("mhnb.link.ipp", "import ipyparallel"),
         ("mhnb.rank.jaxhooks", "from jax._src import pjit\nimport jax\njax._src.pjit"),
         ("mhnb.rank.main", "import jax\njax.__version__\nimport ipyparallel.engine.app"),
-        ("mhnb.cluster", "from mhnb.link.router import Router\nimport threading"),
+        ("mhnb.cluster", "from mhnb.link.sockets import SocketLink\nimport threading"),
     ],
 )
 def test_what_is_allowed_passes(name: str, text: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias
 
+from mhnb.core.framing import Frame
 from mhnb.errors import UnknownMessage
 from mhnb.values import Outcome, Phase
 
@@ -93,7 +94,7 @@ class Ask:
     ask_id: int
     verb: str
     arguments: dict[str, Any]
-    payload: tuple[bytes, ...] = field(default=(), repr=False)
+    payload: tuple[Frame, ...] = field(default=(), repr=False)
 
 
 # -- to a supervisor
@@ -195,7 +196,7 @@ class Answer:
     ask_id: int
     ok: bool
     value: Any
-    payload: tuple[bytes, ...] = field(default=(), repr=False)
+    payload: tuple[Frame, ...] = field(default=(), repr=False)
 
 
 # -- from a supervisor
@@ -283,7 +284,7 @@ def encode(message: Message) -> list[bytes]:
     return [header.encode("utf-8", "surrogatepass"), *payload]
 
 
-def decode(frames: Sequence[bytes]) -> Message:
+def decode(frames: Sequence[Frame]) -> Message:
     """Read a message from its frames.
 
     Raises:

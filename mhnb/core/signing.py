@@ -11,6 +11,7 @@ import hmac
 from collections.abc import Sequence
 from hashlib import blake2b
 
+from mhnb.core.framing import Frame
 from mhnb.errors import UnknownMessage
 
 __all__ = ["MAC_NBYTES", "Signer", "Verifier"]
@@ -19,7 +20,7 @@ MAC_NBYTES = 16
 _COUNT_NBYTES = 8
 
 
-def _mac(key: bytes, sender: bytes, count: bytes, frames: Sequence[bytes]) -> bytes:
+def _mac(key: bytes, sender: bytes, count: Frame, frames: Sequence[Frame]) -> bytes:
     mac = blake2b(sender, digest_size=MAC_NBYTES, key=key)
     mac.update(count)
     for frame in frames:
@@ -40,7 +41,7 @@ class Signer:
     def __init__(self, key: bytes, sender: bytes) -> None:
         self._key, self._sender, self._count = key, sender, 0
 
-    def sign(self, frames: Sequence[bytes]) -> list[bytes]:
+    def sign(self, frames: Sequence[bytes]) -> list[Frame]:
         """Put the seal (count and code) before the frames."""
         self._count += 1
         count = self._count.to_bytes(_COUNT_NBYTES, "little")
@@ -54,7 +55,7 @@ class Verifier:
         self._key = key
         self._seen: dict[bytes, int] = {}
 
-    def verify(self, sender: bytes, frames: Sequence[bytes]) -> list[bytes]:
+    def verify(self, sender: bytes, frames: Sequence[Frame]) -> list[Frame]:
         """Take the seal off.
 
         Raises:

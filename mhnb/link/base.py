@@ -30,7 +30,10 @@ class Link(Protocol):
     """Messages dropped because they were not signed with this cluster's key."""
 
     def poll(self, timeout_s: float | None) -> list[Message]:
-        """Wait for messages or a wake-up, at most `timeout_s` (None: for ever); return what came, in order per peer."""
+        """Wait for messages or a wake-up, at most `timeout_s` (None: for ever); return what came, in order per peer.
+
+        It may return early with nothing, when a peer has come or gone.
+        """
 
     def send(self, peer: str, message: Message) -> None:
         """Send a message to a peer that has been heard from."""

@@ -1,76 +1,93 @@
-"""The far end of the link: one ZeroMQ DEALER of a rank or a supervisor.
+"""The far end of the link: one TCP socket of a rank or a supervisor.
 
 Sends may come from any thread; what arrives is read by the owner's main loop.
 """
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
+from collections import deque
+from collections.abc import Iterable
 
-import zmq
-
+from mhnb.core.framing import MessageCutter, join_frames
 from mhnb.core.protocol import Message, decode, encode
 from mhnb.core.signing import Signer, Verifier
 from mhnb.errors import UnknownMessage
 
 __all__ = ["Channel"]
 
-_COPY_LIMIT = 64 * 1024
+_BUFFER_NBYTES = 1 << 18
 
 
 class Channel:
     """Signed messages to and from the notebook.
 
     Args:
-        url: the notebook's ROUTER.
+        url: where the notebook listens, `address:port`.
         key: shared by all of one start.
         peer: this end's name, `r3` or `s0`.
     """
 
     def __init__(self, url: str, key: bytes, peer: str) -> None:
-        # Made after the fork: a context does not survive it.
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, peer.encode())
-        self._socket.setsockopt(zmq.LINGER, 1000)
-        self._socket.setsockopt(zmq.SNDHWM, 0)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.connect(url)
+        address, _, port = url.rpartition(":")
+        self._socket = socket.create_connection((address, int(port)))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._signer = Signer(key, peer.encode())
         self._verifier = Verifier(key)
         self._sender = b"notebook" + peer.encode()
-        # One lock for both directions: a ZeroMQ socket may change threads only behind a full fence.
         self._lock = threading.Lock()
+        self._cutter = MessageCutter()
+        self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
+        self._arrived: deque[Message] = deque()
+        self.closed = False
+        """The notebook's end is gone: nothing will come, and nobody hears what is sent."""
+        self._send([peer.encode()])
 
     def fileno(self) -> int:
-        """The edge-triggered descriptor that says when to call `receive`."""
-        return int(self._socket.getsockopt(zmq.FD))
+        """The descriptor that is readable while something is to be received, or after the end."""
+        return self._socket.fileno()
 
     def send(self, message: Message) -> None:
-        """Send; never blocks. Large payloads are not copied."""
-        frames = encode(message)
+        """Send, and wait while the notebook is slower than we are. Large payloads are not copied."""
+        self._send(encode(message))
+
+    def _send(self, frames: list[bytes]) -> None:
         with self._lock:
-            sealed = self._signer.sign(frames)
-            self._socket.send_multipart(sealed, copy=all(len(frame) < _COPY_LIMIT for frame in sealed))
+            try:
+                for piece in join_frames(self._signer.sign(frames)):
+                    self._socket.sendall(piece)
+            except OSError:
+                # What ends a rank whose notebook is gone is its supervisor, by the rules of the start.
+                self.closed = True
 
     def receive(self) -> Message | None:
-        """Return the next message, or None. Call until None: the descriptor tells of edges, not of levels."""
-        while True:
-            with self._lock:
-                try:
-                    frames = self._socket.recv_multipart(zmq.NOBLOCK)
-                except zmq.Again:
-                    return None
+        """Return the next message that has arrived, or None."""
+        while not self._arrived:
             try:
-                return decode(self._verifier.verify(self._sender, frames))
+                count = self._socket.recv_into(self._buffer, flags=socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+            except OSError:
+                count = 0
+            if count == 0:
+                self.closed = True
+                return None
+            self._open(self._cutter.feed(self._buffer[:count]))
+        return self._arrived.popleft()
+
+    def _open(self, found: Iterable[list[memoryview]]) -> None:
+        for frames in found:
+            try:
+                self._arrived.append(decode(self._verifier.verify(self._sender, frames)))
             except UnknownMessage as error:
                 print(f"mhnb: {error}", flush=True)
 
     def poll(self, timeout_s: float) -> bool:
         """Wait for a message; for the supervisor and tests, never for a rank's loop."""
-        return bool(self._socket.poll(int(timeout_s * 1000)))
+        return bool(self._arrived) or bool(select.select([self._socket], [], [], timeout_s)[0])
 
     def close(self) -> None:
-        """Send what is queued, then let go."""
+        """Let go. What was sent arrives."""
         self._socket.close()
-        self._context.term()

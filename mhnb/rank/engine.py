@@ -70,39 +70,21 @@ class _Server:
             bootstrap.recorder,
             rank=rank,
             generation=spec.generation,
-            send=self._send,
+            send=channel.send,
             clock=time.perf_counter,
             news=bootstrap.news,
         )
-        self._reading = self._sent = False
-        self._loop = loop = asyncio.get_running_loop()
-        loop.add_reader(channel.fileno(), self._read)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(channel.fileno(), self._read)
         facts = bootstrap.facts() | {"engine_id": engine.id, "pid": os.getpid()}
         channel.send(RankReady(rank, facts))
-        # The descriptor tells of edges only, and an edge may have passed before we watched.
-        loop.call_soon(self._read)
-
-    def _send(self, message: Message) -> None:
-        """Send from any thread. A send can swallow the edge that told of an arrival, so the loop looks again."""
-        self._channel.send(message)
-        self._sent = True
-        if not self._reading:
-            self._loop.call_soon_threadsafe(self._read)
 
     def _read(self) -> None:
-        self._reading = True
-        try:
-            while (message := self._receive()) is not None:
-                self._take(message)
-        finally:
-            self._reading = False
-        if self._sent:
-            # Another thread sent after the last look, and took us to be reading still.
-            self._loop.call_soon(self._read)
-
-    def _receive(self) -> Message | None:
-        self._sent = False
-        return self._channel.receive()
+        while (message := self._channel.receive()) is not None:
+            self._take(message)
+        if self._channel.closed:
+            # It would be readable for ever. With `keep` the rank lives on without a notebook.
+            self._loop.remove_reader(self._channel.fileno())
 
     @ends_rank_on_defect
     def _take(self, message: Message) -> None:

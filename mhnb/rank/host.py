@@ -39,7 +39,7 @@ class Supervisor:
         self._channel: Channel | None = None
 
     def start(self) -> None:
-        """Bring up the hub and every rank, then the channel: a ZeroMQ context has threads, and threads do not survive a fork."""
+        """Bring up the hub and every rank, then the channel, which no rank inherits so."""
         if self._spec.hub:
             self._hub = spawn_hub(self._spec)
         preload()
@@ -62,6 +62,9 @@ class Supervisor:
             self._reap()
             if self._obey():
                 return
+            if self._channel.closed and self._channel.fileno() in watched:
+                # The notebook is gone, or has closed the link: the lifeline tells which rule applies.
+                watched.remove(self._channel.fileno())
             ready, _, _ = select.select(watched, [], [], _LOOK_S)
             if self._wake_read in ready:
                 os.read(self._wake_read, 4096)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from mhnb.core.framing import Frame
 from mhnb.core.signing import Signer, Verifier
 from mhnb.errors import UnknownMessage
 
 FRAMES = [b"header", b"payload"]
 
 
-def sealed() -> list[bytes]:
+def sealed() -> list[Frame]:
     """A message of rank 0, signed."""
     return Signer(b"key", b"r0").sign(FRAMES)
 

@@ -1,0 +1,226 @@
+"""The notebook's end of the link: one TCP socket that every rank and supervisor connects to.
+
+It knows frames and signatures, and nothing of what the messages mean.
+Plain sockets, because a cell is a race against thread switches: who sends writes to the kernel itself, and who waits is woken by it.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from mhnb.core.framing import MessageCutter, join_frames
+from mhnb.core.protocol import Message, decode, encode
+from mhnb.core.signing import Signer, Verifier
+from mhnb.errors import UnknownMessage
+
+__all__ = ["SocketLink"]
+
+_BUFFER_NBYTES = 1 << 20
+_STRANGER_NBYTES = 4096
+"""The longest message of a peer that has not shown the key."""
+_NOTEBOOK = b"notebook"
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    """One peer's socket, what came in part, and what could not be sent yet."""
+
+    socket: socket.socket
+    cutter: MessageCutter
+    name: bytes = b""
+    """Empty until the peer has said it, under the key."""
+    unsent: deque[memoryview] = field(default_factory=deque)
+
+
+class SocketLink:
+    """A `Link` over TCP.
+
+    Args:
+        key: shared with the ranks of this start; signs both ways.
+        address: the one interface to listen on, an IP address.
+    """
+
+    def __init__(self, key: bytes, *, address: str = "127.0.0.1") -> None:
+        self._key = key
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server((address, 0), family=family, backlog=1024)
+        self._listener.setblocking(False)
+        self.url = f"{address}:{self._listener.getsockname()[1]}"
+        self._verifier = Verifier(key)
+        self._signers: dict[str, Signer] = {}
+        self._connections: dict[str, _Connection] = {}
+        self._strangers: set[_Connection] = set()
+        self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        # Only the reader's thread touches the selector; who sends does so under the lock.
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wakes)
+        self._lock = threading.Lock()
+        self._clogged: list[_Connection] = []
+        """Connections whose unsent bytes the reader has yet to watch for."""
+        self._last_sent: tuple[Message | None, list[bytes]] = (None, [])
+        self.refused = 0
+
+    # -- what comes
+
+    def poll(self, timeout_s: float | None) -> list[Message]:
+        """Wait for messages or a wake-up; return every message that is there."""
+        self._watch_clogged()
+        messages: list[Message] = []
+        for key, _ in self._selector.select(timeout_s):
+            take: Callable[[], list[Message]] = key.data
+            messages += take()
+        return messages
+
+    def _drain_wakes(self) -> list[Message]:
+        os.read(self._wake_read, 4096)
+        return []
+
+    def _accept(self) -> list[Message]:
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError:
+            # It went away again before we looked.
+            return []
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = _Connection(accepted, MessageCutter(_STRANGER_NBYTES))
+        self._strangers.add(connection)
+        self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, connection))
+        return []
+
+    def _read(self, connection: _Connection) -> list[Message]:
+        """Take what is there: once, since the selector tells again of what is left."""
+        if connection.unsent:
+            self._send_unsent(connection)
+        try:
+            count = connection.socket.recv_into(self._buffer)
+        except BlockingIOError:
+            return []
+        except OSError:
+            count = 0
+        messages: list[Message] = []
+        try:
+            for frames in connection.cutter.feed(self._buffer[:count]):
+                messages += self._open(connection, frames)
+        except UnknownMessage:
+            # A stranger, or a stream that cannot be read on.
+            self.refused += 1
+            count = 0
+        if count == 0:
+            self._forget(connection)
+        return messages
+
+    def _open(self, connection: _Connection, frames: list[memoryview]) -> list[Message]:
+        """Take a message out of its seal; the first one of a connection is the peer's name.
+
+        Raises:
+            UnknownMessage: the peer did not show the key.
+        """
+        if not connection.name:
+            self._greet(connection, frames)
+            return []
+        try:
+            return [decode(self._verifier.verify(connection.name, frames))]
+        except UnknownMessage:
+            # What is not ours is counted and shown by status.
+            self.refused += 1
+            return []
+
+    def _greet(self, connection: _Connection, frames: list[memoryview]) -> None:
+        name = bytes(frames[-1]) if frames else b""
+        self._verifier.verify(name, frames)
+        connection.name, connection.cutter.limit_nbytes = name, None
+        self._strangers.discard(connection)
+        with self._lock:
+            self._connections[name.decode()] = connection
+
+    def _forget(self, connection: _Connection) -> None:
+        self._selector.unregister(connection.socket)
+        self._strangers.discard(connection)
+        with self._lock:
+            if self._connections.get(connection.name.decode()) is connection:
+                del self._connections[connection.name.decode()]
+            connection.socket.close()
+
+    # -- what goes
+
+    def send(self, peer: str, message: Message) -> None:
+        """Send to a peer, from any thread. One that is gone is no error here: its exit is an event of its own."""
+        with self._lock:
+            connection = self._connections.get(peer)
+            if connection is None:
+                return
+            if (signer := self._signers.get(peer)) is None:
+                signer = self._signers[peer] = Signer(self._key, _NOTEBOOK + peer.encode())
+            if message is not self._last_sent[0]:
+                # One cell goes to every rank: it is written once.
+                self._last_sent = (message, encode(message))
+            idle = not connection.unsent
+            connection.unsent.extend(memoryview(piece) for piece in join_frames(signer.sign(self._last_sent[1])))
+            if idle and not _flush(connection):
+                self._clogged.append(connection)
+                self.wake()
+
+    def _watch_clogged(self) -> None:
+        with self._lock:
+            clogged, self._clogged = self._clogged, []
+        for connection in clogged:
+            if connection.socket.fileno() >= 0:
+                self._set_interest(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
+
+    def _send_unsent(self, connection: _Connection) -> None:
+        with self._lock:
+            done = _flush(connection)
+        if done:
+            self._set_interest(connection, selectors.EVENT_READ)
+
+    def _set_interest(self, connection: _Connection, events: int) -> None:
+        self._selector.modify(connection.socket, events, partial(self._read, connection))
+
+    def wake(self) -> None:
+        """Make a waiting `poll` return."""
+        try:
+            os.write(self._wake_write, b"w")
+        except BlockingIOError:
+            # The pipe is full of wake-ups nobody has read yet: the reader will wake all the same.
+            return
+
+    def close(self) -> None:
+        """Close the sockets and the wake-up pipe."""
+        with self._lock:
+            for connection in (*self._connections.values(), *self._strangers):
+                connection.socket.close()
+            self._connections.clear()
+        self._listener.close()
+        self._selector.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+
+def _flush(connection: _Connection) -> bool:
+    """Send what the kernel takes; true when nothing is left, also because nobody is there to take it."""
+    unsent = connection.unsent
+    try:
+        while unsent:
+            count = connection.socket.send(unsent[0])
+            if count == len(unsent[0]):
+                unsent.popleft()
+            else:
+                unsent[0] = unsent[0][count:]
+    except BlockingIOError:
+        return False
+    except OSError:
+        # The reader finds the end of the stream and forgets the peer.
+        unsent.clear()
+    return True
