@@ -27,6 +27,7 @@ from mhnb.core.ranks import parse_ranks
 from mhnb.core.results import CellResult
 from mhnb.core.shape import Shape, check_initialize
 from mhnb.core.variables import VarRow
+from mhnb.ctrlc import CtrlC
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.launch.local import LocalHost
 from mhnb.launch.ports import find_free_port
@@ -227,6 +228,15 @@ class Cluster:
         Raises:
             InvalidRequest: a rank that is not there, an unknown guard, a time limit that is none.
         """
+        event_of = self._request(source, ranks, guard, timeout_s)
+        with CtrlC() as ctrl_c:
+            submission = self._reader.submit(event_of, live=live)
+            ctrl_c.call(partial(self._interrupt, submission))
+        return submission
+
+    def _request(
+        self, source: str, ranks: str | Sequence[int] | None, guard: str | None, timeout_s: float | None
+    ) -> Callable[[int], CellSubmitted]:
         if not isinstance(source, str):
             raise InvalidRequest(f"a cell is text, and this is {type(source).__name__}: {source!r:.80}")
         chosen = self._choose_ranks(ranks)
@@ -234,8 +244,10 @@ class Cluster:
         _check_guard(guard)
         if timeout_s is not None and not timeout_s > 0:
             raise InvalidRequest(f"--timeout {timeout_s!r}: give a number of seconds above 0")
-        request = CellRequest(source, chosen, guard, timeout_s)
-        return self._reader.submit(partial(CellSubmitted, request=request), live=live)
+        return partial(CellSubmitted, request=CellRequest(source, chosen, guard, timeout_s))
+
+    def _interrupt(self, submission: Submission) -> None:
+        self._reader.post(InterruptRequested(submission.ticket))
 
     def _choose_ranks(self, ranks: str | Sequence[int] | None) -> tuple[int, ...] | None:
         if ranks is None:
@@ -249,20 +261,11 @@ class Cluster:
 
         Raises:
             ClusterError: the cell was refused; nothing was sent.
+            CellInterrupted: Ctrl-C came before the cell's turn; nothing was sent.
         """
-        while True:
-            try:
-                update = submission.updates.get()
-                if isinstance(update, CellResult) and not update.done:
-                    if on_snapshot is not None:
-                        on_snapshot(update)
-                    continue
-            except KeyboardInterrupt:
-                self.interrupt()
-                continue
-            if isinstance(update, MhnbError):
-                raise update
-            return update
+        with CtrlC() as ctrl_c:
+            ctrl_c.call(partial(self._interrupt, submission))
+            return _wait(submission, on_snapshot)
 
     def run(
         self,
@@ -271,20 +274,29 @@ class Cluster:
         ranks: str | Sequence[int] | None = None,
         guard: str | None = None,
         timeout_s: float | None = None,
+        on_snapshot: Callable[[CellResult], None] | None = None,
     ) -> CellResult:
         """Run a cell on every rank, or some, and return what each said, also when ranks failed.
+
+        Ctrl-C interrupts the cell on the ranks; what that led to is the result.
 
         Args:
             source: the cell, as typed.
             ranks: `0,2-3` or numbers; None for all.
             guard: lockstep, parity or off; None for the cluster's own.
             timeout_s: seconds after which the cell is interrupted; None for no limit.
+            on_snapshot: called with the result so far while the cell runs, at most ten times a second.
 
         Raises:
             ClusterError: the cluster takes no cell; nothing was sent.
             InvalidRequest: a bad argument; nothing was sent.
+            CellInterrupted: Ctrl-C came before the cell's turn; nothing was sent.
         """
-        return self.follow(self.submit(source, ranks=ranks, guard=guard, timeout_s=timeout_s))
+        event_of = self._request(source, ranks, guard, timeout_s)
+        with CtrlC() as ctrl_c:
+            submission = self._reader.submit(event_of, live=on_snapshot is not None)
+            ctrl_c.call(partial(self._interrupt, submission))
+            return _wait(submission, on_snapshot)
 
     def interrupt(self) -> None:
         """Interrupt the cell that runs: KeyboardInterrupt on its ranks, and after 4 s the end of those that do not stop."""
@@ -363,6 +375,17 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"<mhnb.Cluster {self.name!r}: {self.shape.describe()}, {self.state}, generation {self.generation}>"
+
+
+def _wait(submission: Submission, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
+    while True:
+        update = submission.updates.get()
+        if isinstance(update, MhnbError):
+            raise update
+        if update.done:
+            return update
+        if on_snapshot is not None:
+            on_snapshot(update)
 
 
 def _check_guard(guard: str) -> None:

@@ -59,15 +59,10 @@ class Notebook:
         cluster = current()
         self._listen(cluster)
         view = CellView(view=flags.view, quiet=flags.quiet, places=self._places_of(cluster), badge=flags.auto)
-        try:
-            submission = cluster.submit(
-                source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, live=not flags.quiet
-            )
-            result = self._explain(cluster.follow(submission, view.update))
-        except KeyboardInterrupt:
-            # It came between two steps, not while we waited: the ranks must not go on without anybody who watches.
-            cluster.interrupt()
-            raise
+        show = None if flags.quiet else view.update
+        result = self._explain(
+            cluster.run(source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=show)
+        )
         if flags.out:
             self.shell.user_ns[flags.out] = result
         view.finish(result)

@@ -1,7 +1,7 @@
-"""The one thread that owns the link and the machine, from start to stop, also between cells.
+"""The thread that serves the link and the machine, from start to stop, also between cells.
 
 It turns messages, submissions, exits and time into events, and the machine's commands into sends and answers.
-Nobody else touches link or machine.
+Only a cell's submitter hands its own event in himself, under the reader's lock: to wake another thread for it would take longer.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ class Listener(Protocol):
 class Submission:
     """A cell that somebody waits for: results so far, then the last one, or the error that refused it."""
 
+    ticket: int
+    """Its number among everything submitted."""
     live: bool
     updates: queue.SimpleQueue[Update] = field(default_factory=queue.SimpleQueue)
 
@@ -110,7 +112,10 @@ class Reader:
         self._last_ask = self._last_ticket = 0
         self._next_tick = self._next_show = 0.0
         self._dirty = self._stopping = self._closed = False
-        self._lock = threading.Lock()
+        self._defect: Exception | None = None
+        # Reentrant: Ctrl-C posts an event from wherever the main thread is.
+        self._lock = threading.RLock()
+        """Held by whoever touches the machine."""
         self._thread = threading.Thread(target=self._run, name="mhnb-reader", daemon=True)
 
     # -- from any thread
@@ -125,16 +130,24 @@ class Reader:
 
     def submit(self, event_of: Callable[[int], CellSubmitted], *, live: bool) -> Submission:
         """Hand in a cell; the updates of the submission end with a done result or an error."""
-        submission = Submission(live)
         with self._lock:
-            # One lock orders tickets and inbox alike: two threads give one order, the same everywhere.
+            # One lock orders tickets and sends alike: two threads give one order, the same everywhere.
             self._last_ticket += 1
-            ticket = self._last_ticket
-            self._submissions[ticket] = submission
-            taken = self._put_locked(event_of(ticket))
-        if not taken:
-            self._finish(ticket, NotStarted("the cluster is stopped; %mhjax start starts one"))
+            submission = Submission(self._last_ticket, live)
+            self._submissions[submission.ticket] = submission
+            if self._closed:
+                self._finish(submission.ticket, NotStarted("the cluster is stopped; %mhjax start starts one"))
+            else:
+                self._send_at_once(event_of(submission.ticket))
         return submission
+
+    def _send_at_once(self, event: CellSubmitted) -> None:
+        try:
+            self._drain_inbox()
+            self._handle(event)
+        except Exception as error:  # noqa: BLE001  # the loop raises it, where a defect ends the cluster in plain sight
+            self._defect = error
+            self._link.wake()
 
     def ask(self, rank: int, verb: str, arguments: dict[str, object], payload: Sequence[bytes] = ()) -> Future[Answer]:
         """Ask a rank something between cells."""
@@ -189,21 +202,24 @@ class Reader:
         finally:
             with self._lock:
                 self._closed = True
-            self._give_up()
-            self._link.close()
+                self._give_up()
+                self._link.close()
 
     def _turn(self) -> None:
         busy = self._machine.current is not None or self._machine.state == "starting"
         messages = self._link.poll(_TICK_S if busy else _IDLE_S)
-        for message in messages:
-            self._take_message(message)
-        self._drain_inbox()
-        now = self._clock()
-        if now >= self._next_tick:
-            self._next_tick = now + _TICK_S
-            self._look_at_hosts()
-            self._handle(Ticked())
-            self._show(now)
+        with self._lock:
+            if self._defect is not None:
+                raise self._defect
+            for message in messages:
+                self._take_message(message)
+            self._drain_inbox()
+            now = self._clock()
+            if now >= self._next_tick:
+                self._next_tick = now + _TICK_S
+                self._look_at_hosts()
+                self._handle(Ticked())
+                self._show(now)
 
     def _drain_inbox(self) -> None:
         while True:

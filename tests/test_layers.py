@@ -34,6 +34,7 @@ A new part is entered here, and reviewed."""
 BESIDE = {
     "assist": "magics",
     "boards": "magics",
+    "ctrlc": "cluster",
     "demo": "cli",
     "exchange": "cluster",
     "listening": "cluster",

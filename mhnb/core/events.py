@@ -60,6 +60,9 @@ class CellSubmitted:
 class InterruptRequested:
     """Ctrl-C, the stop button or `%mhjax interrupt`."""
 
+    ticket: int | None = None
+    """Whose cell; None for whichever runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:

@@ -48,7 +48,7 @@ from mhnb.core.protocol import (
 from mhnb.core.ranks import format_ranks
 from mhnb.core.results import CellResult
 from mhnb.core.roster import Roster, describe_exit
-from mhnb.errors import LaunchError, MhnbError, NotClean, NotStarted
+from mhnb.errors import CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.values import ClusterState, RankError
 
 __all__ = ["INTERRUPT_KILL_S", "Machine"]
@@ -120,8 +120,8 @@ class Machine:
                 return self._fail_start(self.roster.start_error(event))
             case HubExited() | HostExited():
                 return self._lose_service(event, now)
-            case InterruptRequested():
-                return self._interrupt(now, "interrupted")
+            case InterruptRequested(ticket):
+                return self._withdraw(ticket) or self._interrupt(now, "interrupted", ticket)
             case Accepted():
                 return self._accept()
             case StopRequested():
@@ -283,9 +283,18 @@ class Machine:
             return [KillRanks(cell.running_ranks)]
         return []
 
-    def _interrupt(self, now: float, how: str) -> list[Command]:
+    def _withdraw(self, ticket: int | None) -> list[Command]:
+        """Take back a cell that still waits for its turn: whose cell runs now is not for its submitter to stop."""
+        for waiting in self._waiting:
+            if waiting.ticket == ticket:
+                self._waiting.remove(waiting)
+                error = CellInterrupted("interrupted before the cell's turn came; nothing was sent", result=None)
+                return [RefuseCell(waiting.ticket, error)]
+        return []
+
+    def _interrupt(self, now: float, how: str, ticket: int | None = None) -> list[Command]:
         cell = self.current
-        if cell is None:
+        if cell is None or ticket not in (None, cell.ticket):
             return []
         if cell.interrupted_at is None:
             cell.interrupted_at, cell.how = now, how

@@ -41,7 +41,7 @@ from mhnb.core.protocol import (
     SkipCell,
     StartFailed,
 )
-from mhnb.errors import CellFailed, CellTimeout, EnginesMissing, LaunchError, NotClean, NotStarted
+from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, EnginesMissing, LaunchError, NotClean, NotStarted
 
 GUARD = {"guard": {"available": True, "reason": ""}}
 PSUM = ["f1", "jit(f)", [0, 1], 1, 1]
@@ -285,6 +285,25 @@ def test_an_interrupt_between_cells_does_nothing(driver: Driver) -> None:
     """There is nothing to stop, and nothing becomes dirty."""
     assert driver(InterruptRequested()) == []
     assert driver.machine.state == "clean"
+
+
+def test_an_interrupt_of_a_waiting_cell_takes_that_one_back(driver: Driver) -> None:
+    """Whose cell runs is not stopped by who still waits for his turn."""
+    driver.submit(1)
+    driver.submit(2)
+    (refused,) = driver(InterruptRequested(2))
+    assert isinstance(refused, RefuseCell)
+    assert (refused.ticket, type(refused.error)) == (2, CellInterrupted)
+    assert [type(c) for c in driver(ended(0), ended(1))] == [FinishCell]
+
+
+def test_an_interrupt_of_a_cell_that_has_ended_does_nothing(driver: Driver) -> None:
+    """It came too late: the next cell is somebody else's."""
+    driver.submit(1)
+    driver(ended(0), ended(1))
+    driver.submit(2)
+    assert driver(InterruptRequested(1)) == []
+    assert driver(InterruptRequested(2)) == [SignalRanks((0, 1), signal.SIGINT)]
 
 
 def test_a_rank_that_does_not_stop_is_killed_and_the_cluster_is_dead(driver: Driver) -> None:

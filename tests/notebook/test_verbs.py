@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -136,10 +138,20 @@ def test_an_interrupt_while_the_view_draws_reaches_the_ranks(nb: Session, cluste
     submission = cluster.submit("import time\nprint('in it', flush=True)\nwhile True: time.sleep(0.01)", live=True)
 
     def draw(_: CellResult) -> None:
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(CellInterrupted):
         cluster.follow(submission, draw).check()
+
+
+def test_an_interrupt_of_a_cell_that_waits_leaves_the_one_that_runs(nb: Session, cluster: Cluster) -> None:
+    """Ctrl-C stops what its user waits for, not another thread's cell."""
+    running = cluster.submit("import time; time.sleep(1); ran = 'to its end'")
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(CellInterrupted, match="before the cell's turn"):
+        cluster.run("ran = 'never'")
+    assert cluster.follow(running).ok
+    assert "to its end" in nb.run("%%mhjax\nran").out
 
 
 def test_a_cell_waits_for_its_turn(nb: Session, cluster: Cluster) -> None:

@@ -1,0 +1,76 @@
+"""Ctrl-C while a cell is waited for: an act, once there is one; never lost, never out of the middle of something."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from mhnb.ctrlc import CtrlC
+
+
+def press() -> None:
+    """Ctrl-C, as a terminal or a kernel's stop button sends it."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_calls_the_act_and_raises_nothing() -> None:
+    """Who hands in a cell is not broken off half way."""
+    called: list[int] = []
+    with CtrlC() as ctrl_c:
+        ctrl_c.call(lambda: called.append(1))
+        press()
+        press()
+    assert called == [1, 1]
+
+
+def test_one_that_came_before_there_was_anything_to_call_is_called_then() -> None:
+    """The cell was on its way: it is interrupted as soon as it has a number."""
+    called: list[int] = []
+    with CtrlC() as ctrl_c:
+        press()
+        assert called == []
+        ctrl_c.call(lambda: called.append(1))
+    assert called == [1]
+
+
+def test_one_that_nobody_took_is_raised_at_the_end() -> None:
+    """It is not lost."""
+    with pytest.raises(KeyboardInterrupt), CtrlC():
+        press()
+
+
+def test_an_error_inside_is_the_one_that_is_raised() -> None:
+    """Ctrl-C does not hide why the cell was refused."""
+
+    def hand_in() -> None:
+        with CtrlC():
+            press()
+            raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        hand_in()
+
+
+def test_afterwards_ctrl_c_is_what_it_was() -> None:
+    """A plain cell is interrupted as ever."""
+    before = signal.getsignal(signal.SIGINT)
+    with CtrlC():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_another_thread_changes_nothing() -> None:
+    """Only the main thread hears of Ctrl-C, and only it may set the handler."""
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def wait() -> None:
+        with CtrlC():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    assert seen == [before]
