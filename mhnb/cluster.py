@@ -70,7 +70,7 @@ class Cluster:
         self._key = secrets.token_bytes(32)
         self._began = time.monotonic()
         self._cwd = find_cwd()
-        self._link = SocketLink(self._key)
+        self._link = SocketLink(self._key, path=self._run_dir / "link")
         logs = [str(self._run_dir / "log" / f"rank{rank}.log") for rank in range(shape.hosts)]
         self._machine = Machine(
             [f"host{rank}" for rank in range(shape.hosts)],

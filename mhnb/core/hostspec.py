@@ -46,7 +46,7 @@ class HostSpec:
 def format_hostspec(spec: HostSpec) -> str:
     """Write the spec as one line.
 
-    >>> spec = HostSpec("127.0.0.1:1", "00", 0, 1, 1, [0], 2, "127.0.0.1:2", {}, {}, ".", ".")
+    >>> spec = HostSpec("tcp:127.0.0.1:1", "00", 0, 1, 1, [0], 2, "127.0.0.1:2", {}, {}, ".", ".")
     >>> parse_hostspec(format_hostspec(spec)) == spec
     True
     """

@@ -268,6 +268,9 @@ _KINDS: dict[str, type[Any]] = {
         CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited,
     )
 }  # fmt: skip
+# Made once: `json.dumps` with separators of one's own makes an encoder a call.
+_write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_read_json = json.JSONDecoder().decode
 _FIELDS = {cls: tuple(part.name for part in fields(cls)) for cls in _KINDS.values()}
 
 
@@ -280,8 +283,7 @@ def encode(message: Message) -> list[bytes]:
     cls = type(message)
     body = {name: getattr(message, name) for name in _FIELDS[cls]}
     payload = body.pop("payload", ())
-    header = json.dumps([cls.kind, body], separators=(",", ":"), ensure_ascii=False)
-    return [header.encode("utf-8", "surrogatepass"), *payload]
+    return [_write_json([cls.kind, body]).encode("utf-8", "surrogatepass"), *payload]
 
 
 def decode(frames: Sequence[Frame]) -> Message:
@@ -294,7 +296,7 @@ def decode(frames: Sequence[Frame]) -> Message:
     SkipCell(generation=1, seq=4)
     """
     try:
-        kind, body = json.loads(bytes(frames[0]).decode("utf-8", "surrogatepass"))
+        kind, body = _read_json(str(frames[0], "utf-8", "surrogatepass"))
         cls = _KINDS[kind]
         if "payload" in _FIELDS[cls]:
             body["payload"] = tuple(frames[1:])

@@ -1,4 +1,4 @@
-"""The notebook's end of the link: one TCP socket that every rank and supervisor connects to.
+"""The notebook's end of the link: one listening socket that every rank and supervisor connects to.
 
 It knows frames and signatures, and nothing of what the messages mean.
 Plain sockets, because a cell is a race against thread switches: who sends writes to the kernel itself, and who waits is woken by it.
@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from mhnb.core.framing import MessageCutter, join_frames
 from mhnb.core.protocol import Message, decode, encode
@@ -26,6 +27,9 @@ _BUFFER_NBYTES = 1 << 20
 _STRANGER_NBYTES = 4096
 """The longest message of a peer that has not shown the key."""
 _NOTEBOOK = b"notebook"
+_BACKLOG = 1024
+_LONGEST_PATH = 100
+"""Of a Unix domain socket; Linux takes 107 bytes, macOS 103."""
 
 
 @dataclass(eq=False, slots=True)
@@ -40,19 +44,20 @@ class _Connection:
 
 
 class SocketLink:
-    """A `Link` over TCP.
+    """A `Link` over a Unix domain socket, or over TCP.
 
     Args:
         key: shared with the ranks of this start; signs both ways.
-        address: the one interface to listen on, an IP address.
+        path: the socket's file, for peers of this machine: half the kernel's work of TCP, and only its owner may connect.
+            None, or a path longer than the system takes, for TCP.
+        address: for TCP, the one interface to listen on, an IP address.
     """
 
-    def __init__(self, key: bytes, *, address: str = "127.0.0.1") -> None:
+    def __init__(self, key: bytes, *, path: Path | None = None, address: str = "127.0.0.1") -> None:
         self._key = key
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = socket.create_server((address, 0), family=family, backlog=1024)
+        self._path = path if path is not None and len(os.fsencode(path)) <= _LONGEST_PATH else None
+        self._listener, self.url = _listen_file(self._path) if self._path else _listen_tcp(address)
         self._listener.setblocking(False)
-        self.url = f"{address}:{self._listener.getsockname()[1]}"
         self._verifier = Verifier(key)
         self._signers: dict[str, Signer] = {}
         self._connections: dict[str, _Connection] = {}
@@ -93,7 +98,8 @@ class SocketLink:
             # It went away again before we looked.
             return []
         accepted.setblocking(False)
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if accepted.family != socket.AF_UNIX:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = _Connection(accepted, MessageCutter(_STRANGER_NBYTES))
         self._strangers.add(connection)
         self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, connection))
@@ -203,9 +209,25 @@ class SocketLink:
                 connection.socket.close()
             self._connections.clear()
         self._listener.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+
+def _listen_file(path: Path) -> tuple[socket.socket, str]:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(os.fspath(path))
+    path.chmod(0o600)
+    listener.listen(_BACKLOG)
+    return listener, f"unix:{path}"
+
+
+def _listen_tcp(address: str) -> tuple[socket.socket, str]:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family, backlog=_BACKLOG)
+    return listener, f"tcp:{address}:{listener.getsockname()[1]}"
 
 
 def _flush(connection: _Connection) -> bool:

@@ -1,4 +1,4 @@
-"""The far end of the link: one TCP socket of a rank or a supervisor.
+"""The far end of the link: one socket of a rank or a supervisor.
 
 Sends may come from any thread; what arrives is read by the owner's main loop.
 """
@@ -25,15 +25,13 @@ class Channel:
     """Signed messages to and from the notebook.
 
     Args:
-        url: where the notebook listens, `address:port`.
+        url: where the notebook listens, `unix:PATH` or `tcp:ADDRESS:PORT`.
         key: shared by all of one start.
         peer: this end's name, `r3` or `s0`.
     """
 
     def __init__(self, url: str, key: bytes, peer: str) -> None:
-        address, _, port = url.rpartition(":")
-        self._socket = socket.create_connection((address, int(port)))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = _connect(url)
         self._signer = Signer(key, peer.encode())
         self._verifier = Verifier(key)
         self._sender = b"notebook" + peer.encode()
@@ -91,3 +89,15 @@ class Channel:
     def close(self) -> None:
         """Let go. What was sent arrives."""
         self._socket.close()
+
+
+def _connect(url: str) -> socket.socket:
+    kind, _, place = url.partition(":")
+    if kind == "unix":
+        connected = socket.socket(socket.AF_UNIX)
+        connected.connect(place)
+    else:
+        address, _, port = place.rpartition(":")
+        connected = socket.create_connection((address, int(port)))
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected

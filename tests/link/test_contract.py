@@ -1,11 +1,15 @@
-"""What every link does: the same tests for the real one over TCP and the one in memory."""
+"""What every link does: the same tests for the real one, over a Unix domain socket and TCP, and the one in memory."""
 
 from __future__ import annotations
 
+import socket
+import stat
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -36,12 +40,15 @@ class Rig:
     connect: Callable[[str], FarEnd]
 
 
-class _Tcp:
+class _Socket:
     def __init__(self, channel: Channel) -> None:
         self.channel, self.send = channel, channel.send
 
     def take(self) -> Message | None:
-        return self.channel.receive() if self.channel.poll(WAIT_S) else None
+        deadline = time.monotonic() + WAIT_S
+        while (message := self.channel.receive()) is None and time.monotonic() < deadline:
+            self.channel.poll(1.0)
+        return message
 
 
 class _Memory:
@@ -53,18 +60,20 @@ class _Memory:
         return self.peer.receive(WAIT_S)
 
 
-@pytest.fixture(params=["tcp", "memory"])
-def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+@pytest.fixture(params=["unix", "tcp", "memory"])
+def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Each kind of link in turn."""
     if request.param == "memory":
         memory = MemoryLink()
         yield Rig(memory, lambda name: _Memory(memory, name))
         return
-    link, ends = SocketLink(KEY), []
+    path = tmp_path_factory.mktemp("l") / "link" if request.param == "unix" else None
+    link, ends = SocketLink(KEY, path=path), []
+    assert link.url.startswith(request.param)
 
     def connect(name: str) -> FarEnd:
         ends.append(Channel(link.url, KEY, name))
-        return _Tcp(ends[-1])
+        return _Socket(ends[-1])
 
     yield Rig(link, connect)
     for end in ends:
@@ -80,6 +89,19 @@ def collect(link: Link, count: int) -> list[Message]:
         found += link.poll(1.0)
         assert time.monotonic() < deadline, f"had {found}"
     return found
+
+
+def take_while_polling(link: Link, end: FarEnd, send: Callable[[], None], count: int = 1) -> list[Message | None]:
+    """Send, and take so many messages at the far end while this end polls, as the reader does."""
+    taken: list[Message | None] = []
+    reading = threading.Thread(target=lambda: taken.extend(end.take() for _ in range(count)))
+    send()
+    reading.start()
+    deadline = time.monotonic() + WAIT_S
+    while reading.is_alive():
+        link.poll(0.1)
+        assert time.monotonic() < deadline
+    return taken
 
 
 def test_messages_of_one_peer_keep_their_order(rig: Rig) -> None:
@@ -107,12 +129,14 @@ def test_payload_travels_as_it_is(rig: Rig) -> None:
     """Bytes of arrays are not text."""
     end = rig.connect("r0")
     payload = (bytes(range(256)) * 1000, b"")
-    end.send(Answer(0, 1, True, {"n": 2}, payload))
+    # From a thread: a far end waits for a notebook that does not read.
+    sending = threading.Thread(target=end.send, args=(Answer(0, 1, True, {"n": 2}, payload),))
+    sending.start()
     (answer,) = collect(rig.link, 1)
+    sending.join()
     assert isinstance(answer, Answer)
     assert tuple(bytes(frame) for frame in answer.payload) == payload
-    rig.link.send("r0", Ask(2, "push", {}, payload))
-    ask = end.take()
+    ask = take_while_polling(rig.link, end, lambda: rig.link.send("r0", Ask(2, "push", {}, payload)))[0]
     assert isinstance(ask, Ask)
     assert tuple(bytes(frame) for frame in ask.payload) == payload
 
@@ -144,3 +168,70 @@ def test_an_unsigned_or_wrongly_signed_message_is_dropped_and_counted() -> None:
         stranger.close()
         friend.close()
         link.close()
+
+
+def test_a_path_that_is_too_long_falls_back_to_tcp(tmp_path: Path) -> None:
+    """A deep home directory is no reason not to start."""
+    link = SocketLink(KEY, path=tmp_path / ("d" * 120))
+    try:
+        assert link.url.startswith("tcp:127.0.0.1:")
+    finally:
+        link.close()
+
+
+def test_the_socket_file_is_its_owners_alone_and_goes_with_the_link(tmp_path: Path) -> None:
+    """Nobody else may connect, and nothing is left lying about."""
+    path = tmp_path / "link"
+    link = SocketLink(KEY, path=path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    link.close()
+    assert not path.exists()
+
+
+def test_more_than_the_kernel_takes_at_once_arrives_whole(rig: Rig) -> None:
+    """The notebook never waits for a rank that does not read, and what it sent meanwhile is kept."""
+    end = rig.connect("r0")
+    end.send(SkipCell(1, 1))
+    collect(rig.link, 1)
+    payload = bytes(range(256)) * 100_000
+
+    def send() -> None:
+        for seq in range(3):
+            rig.link.send("r0", Ask(seq, "push", {}, (payload,)))
+
+    taken = take_while_polling(rig.link, end, send, count=3)
+    assert [(m.ask_id, m.payload[0] == payload) for m in taken if isinstance(m, Ask)] == [(n, True) for n in range(3)]
+
+
+def test_a_stranger_cannot_make_the_notebook_hold_much() -> None:
+    """Who has not shown the key is cut off at the first long message, and the others go on."""
+    link, friend = SocketLink(KEY), None
+    address, _, port = link.url.removeprefix("tcp:").rpartition(":")
+    try:
+        with socket.create_connection((address, int(port))) as stranger:
+            stranger.sendall(struct.pack("<IQ", 1, 1 << 40) + bytes(1000))
+            stranger.settimeout(WAIT_S)
+            deadline = time.monotonic() + WAIT_S
+            while link.refused == 0:
+                link.poll(0.1)
+                assert time.monotonic() < deadline
+            assert stranger.recv(1) == b""
+        friend = Channel(link.url, KEY, "r1")
+        friend.send(SkipCell(1, 2))
+        assert collect(link, 1) == [SkipCell(1, 2)]
+    finally:
+        if friend is not None:
+            friend.close()
+        link.close()
+
+
+def test_a_send_to_a_peer_that_has_gone_is_no_error() -> None:
+    """Its exit is an event of its own, and comes from its supervisor."""
+    link = SocketLink(KEY)
+    first = Channel(link.url, KEY, "r0")
+    first.send(SkipCell(1, 1))
+    collect(link, 1)
+    first.close()
+    link.poll(WAIT_S)
+    link.send("r0", SkipCell(1, 2))
+    link.close()
