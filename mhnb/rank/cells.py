@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -46,7 +47,25 @@ class RunningCell:
 
 
 class CellCompiler(CachingCompiler):
-    """Names cells by their number. ipykernel's own hashes the text in Python, which costs more than most cells."""
+    """Names cells by their number, and parses each once. ipykernel's own hashes the text in Python, which costs more than most cells."""
+
+    _ahead: tuple[str, ast.AST] | None = None
+
+    def parse_ahead(self, source: str, file: str) -> bool:
+        """Parse a cell before it is run; false where it is no Python."""
+        self._ahead = None
+        try:
+            self._ahead = source, super().ast_parse(source, file)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+        return True
+
+    def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> ast.AST:
+        """Hand out what was parsed ahead, else parse. A tree is handed out once: whoever transforms it changes it."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == source and symbol == "exec":
+            return ahead[1]
+        return super().ast_parse(source, filename, symbol)
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         """Name the cell of that number."""

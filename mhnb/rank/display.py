@@ -48,6 +48,8 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
 class RankDisplayHook(ZMQShellDisplayHook):
     """The value of the last expression into the capture, `_` and `Out`."""
 
+    # A plain attribute instead of a trait, as in the shell.
+    exec_result: Any = None
     capture: Capture | None = None
     _bundle: tuple[dict[str, Any], dict[str, Any]] | None = None
 

@@ -6,6 +6,7 @@ ipyparallel registers the engine and keeps its heartbeat; cells come over the ch
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -77,6 +78,8 @@ class _Server:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel.fileno(), self._read)
         facts = bootstrap.facts() | {"engine_id": engine.id, "pid": os.getpid()}
+        # What the start has made lives until the end: no collection between cells need look at it.
+        gc.freeze()
         channel.send(RankReady(rank, facts))
 
     def _read(self) -> None:

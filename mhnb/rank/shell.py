@@ -5,7 +5,6 @@ It does not know messages, nor when a cell may run; that is the runner's.
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import keyword
 import os
@@ -14,7 +13,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from ipykernel.zmqshell import ZMQInteractiveShell
@@ -24,7 +22,7 @@ from IPython.core.macro import Macro
 from traitlets import Type, default
 
 from mhnb.rank.capture import Capture
-from mhnb.rank.cells import CellCompiler, RunningCell, find_place, hide_own_frames
+from mhnb.rank.cells import CellCompiler, RunningCell, cell_file, find_place, hide_own_frames
 from mhnb.rank.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
 from mhnb.rank.history import RankHistory
 from mhnb.rank.keyboard import refuse_keyboard
@@ -62,6 +60,10 @@ class RankShell(ZMQInteractiveShell):
 
     displayhook_class = Type(RankDisplayHook)
     display_pub_class = Type(RankDisplayPublisher)
+    # Plain attributes instead of traits: nobody observes them, and to set a trait costs more than to run a short cell.
+    execution_count = 1
+    last_execution_result: ExecutionResult | None = None
+    last_execution_succeeded = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.capture: Capture | None = None
@@ -98,6 +100,9 @@ class RankShell(ZMQInteractiveShell):
         self.capture = self.display_pub.capture = self.displayhook.capture = capture
         self.clock = clock
         refuse_keyboard(self)
+        # For good, not anew for each cell: nobody but cells has this process.
+        self.builtin_trap.__enter__()
+        self.display_trap.__enter__()
         # IPython adds to each SystemExit how to leave a terminal.
         warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)
         os.environ.setdefault("MPLBACKEND", _INLINE)
@@ -111,7 +116,7 @@ class RankShell(ZMQInteractiveShell):
         self.cell = RunningCell(seq, source, self.clock())
         self.interrupted, self.error_shown = False, None
         self.execution_count = seq
-        if self._is_plain(source):
+        if self._is_plain(seq, source):
             return PreparedCell(source, source, None, awaits=False)
         try:
             transformed = self.transform_cell(source)
@@ -123,7 +128,7 @@ class RankShell(ZMQInteractiveShell):
         awaits = maybe and self.should_run_async(source, transformed_cell=transformed)
         return PreparedCell(source, transformed, None, awaits=awaits)
 
-    def _is_plain(self, source: str) -> bool:
+    def _is_plain(self, seq: int, source: str) -> bool:
         """Whether IPython's transformation would leave the cell as it is, found out at a tenth of its cost.
 
         What parses as Python has no `%`, `!` or `?` syntax; only a single line can still be a magic or a call without parentheses.
@@ -141,13 +146,8 @@ class RankShell(ZMQInteractiveShell):
             return False
         if "\n" not in source.strip() and self._may_be_magic(source):
             return False
-        try:
-            # What the parser has to say of an escape like '\d' it says again when the cell is compiled, with the cell's name.
-            with warnings.catch_warnings(action="ignore") if "\\" in source else nullcontext():
-                ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return False
-        return True
+        assert isinstance(self.compile, CellCompiler)
+        return self.compile.parse_ahead(source, cell_file(seq))
 
     def _may_be_magic(self, line: str) -> bool:
         found = _FIRST_WORD.match(line)
