@@ -25,6 +25,7 @@ from mhnb.core.machine import Machine
 from mhnb.core.protocol import Answer
 from mhnb.core.ranks import parse_ranks
 from mhnb.core.results import CellResult
+from mhnb.core.select import drop_blank_head
 from mhnb.core.shape import Shape, check_initialize
 from mhnb.core.variables import VarRow
 from mhnb.ctrlc import CtrlC
@@ -185,7 +186,7 @@ class Cluster:
             guard = entry.facts.get("guard")
             if guard and not guard["available"]:
                 return f"unavailable ({guard['reason']})"
-        return "parity" if self.options.guard == "lockstep" else self.options.guard
+        return self.options.guard
 
     @property
     def refused_messages(self) -> int:
@@ -244,7 +245,7 @@ class Cluster:
         _check_guard(guard)
         if timeout_s is not None and not timeout_s > 0:
             raise InvalidRequest(f"--timeout {timeout_s!r}: give a number of seconds above 0")
-        return partial(CellSubmitted, request=CellRequest(source, chosen, guard, timeout_s))
+        return partial(CellSubmitted, request=CellRequest(drop_blank_head(source), chosen, guard, timeout_s))
 
     def _interrupt(self, submission: Submission) -> None:
         self._reader.post(InterruptRequested(submission.ticket))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from mhnb.core.events import (
+    AskInterrupt,
     CellSubmitted,
     Command,
     Event,
@@ -34,7 +35,7 @@ from mhnb.core.events import (
     Ticked,
 )
 from mhnb.core.machine import Machine
-from mhnb.core.protocol import Answer, Ask, HostUp, Message, RankExited, RankReady, SignalRank, StopHost
+from mhnb.core.protocol import Answer, Ask, HostUp, InterruptCell, Message, RankExited, RankReady, SignalRank, StopHost
 from mhnb.core.results import CellResult
 from mhnb.errors import MhnbError, NotStarted, RanksLost
 from mhnb.link.base import Link, rank_peer, supervisor_peer
@@ -296,6 +297,9 @@ class Reader:
                 self._finish(ticket, result)
             case RefuseCell(ticket, error) if error is not None:
                 self._finish(ticket, error)
+            case AskInterrupt(seq):
+                for host in self._hosts:
+                    self._link.send(supervisor_peer(host.supervisor), InterruptCell(seq))
             case SignalRanks(ranks, signum):
                 self._signal(ranks, signum)
             case KillRanks(ranks):

@@ -24,6 +24,7 @@ class RankPart:
     launches: list[LaunchRow] = field(default_factory=list)
     abandoned: int = 0
     wall_s: float = 0.0
+    notes: list[str] = field(default_factory=list)
 
     def add(self, events: list[OutputEvent]) -> None:
         """Take in output."""
@@ -47,6 +48,7 @@ class Cell:
         self.started_at = now
         self.wall_s: float | None = None
         self.interrupted_at: float | None = None
+        self.signalled_at = 0.0
         self.how = ""
         self.state: ClusterState = "running"
         self.notes: tuple[str, ...] = ()
@@ -62,7 +64,7 @@ class Cell:
         part = self.parts[ended.rank]
         part.add(ended.events)
         part.outcome, part.launches = ended.outcome, ended.launches
-        part.abandoned, part.wall_s = ended.abandoned, ended.wall_s
+        part.abandoned, part.wall_s, part.notes = ended.abandoned, ended.wall_s, ended.notes
 
     def lose_rank(self, rank: int, outcome: Outcome, error: RankError) -> None:
         """A rank's process ended before the cell did."""

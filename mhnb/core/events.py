@@ -14,6 +14,7 @@ from mhnb.errors import MhnbError
 
 __all__ = [
     "Accepted",
+    "AskInterrupt",
     "CellRequest",
     "CellSubmitted",
     "Command",
@@ -110,6 +111,13 @@ class SignalRanks:
 
 
 @dataclass(frozen=True, slots=True)
+class AskInterrupt:
+    """Ask every rank to stop a cell before its next launch."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class KillRanks:
     """End these ranks now."""
 
@@ -159,5 +167,14 @@ class TellUser:
 
 
 Command: TypeAlias = (
-    SendToRank | SignalRanks | KillRanks | FinishCell | RefuseCell | ReportReady | FailStart | ShowLate | TellUser
+    SendToRank
+    | AskInterrupt
+    | SignalRanks
+    | KillRanks
+    | FinishCell
+    | RefuseCell
+    | ReportReady
+    | FailStart
+    | ShowLate
+    | TellUser
 )

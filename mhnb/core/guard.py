@@ -43,6 +43,8 @@ class LaunchSide:
     name: str | None
     line: int | None
     """1-based line of the cell, on the first of `ranks`; None where the cell's own lines were not involved."""
+    why: str = ""
+    """What these ranks did instead, where that is known better than "ended the cell without it"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +264,7 @@ def _rank_words(ranks: Collection[int]) -> str:
 
 def _what(side: LaunchSide, *, ambiguous: bool) -> str:
     if side.name is None or side.fingerprint is None:
-        return "ended the cell without it"
+        return side.why or "ended the cell without it"
     # Equal names, other programs: a constant, a sharding or a donation differs.
     return f"{side.name} (program {side.fingerprint[:6]})" if ambiguous else side.name
 

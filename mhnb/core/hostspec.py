@@ -36,6 +36,8 @@ class HostSpec:
     init: bool = True
     """False: ranks leave jax.distributed.initialize() to a cell."""
     hub: bool = True
+    board: bool = True
+    """Whether all ranks of the cluster are here and agree on launches through shared memory."""
     keep: bool = False
     """True: go on when the owner is gone."""
     fork: bool = True

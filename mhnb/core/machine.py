@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from mhnb.core.cell import Cell
 from mhnb.core.events import (
     Accepted,
+    AskInterrupt,
     CellSubmitted,
     Command,
     Event,
@@ -51,11 +52,14 @@ from mhnb.core.roster import Roster, describe_exit
 from mhnb.errors import CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.values import ClusterState, RankError
 
-__all__ = ["INTERRUPT_KILL_S", "Machine"]
+__all__ = ["INTERRUPT_AGREE_S", "INTERRUPT_KILL_S", "Machine"]
 
 INTERRUPT_KILL_S = 4.0
 """A rank that has not ended its cell so long after an interrupt is killed."""
 
+INTERRUPT_AGREE_S = 0.2
+"""How long the ranks have to stop before the same launch, until each is signalled."""
+_SIGNAL_AGAIN_S = 0.5
 _KEPT_CELLS = 32
 _WAYS_OUT = {
     "split": "%mhjax accept takes it as it is, %mhjax restart gives fresh processes",
@@ -234,7 +238,7 @@ class Machine:
         elif state != "clean":
             self.reason = notes[0] if notes else state
         self.state = cell.state = "stopped" if self.state == "stopped" else state
-        cell.notes = (*notes, *carried)
+        cell.notes = (*notes, *_told_by_ranks(cell), *carried)
 
     def _keep(self, cell: Cell) -> None:
         self._kept[cell.seq] = cell
@@ -281,6 +285,10 @@ class Machine:
             return self._interrupt(now, "timeout") if limit is not None and now - cell.started_at > limit else []
         if now - cell.interrupted_at > INTERRUPT_KILL_S:
             return [KillRanks(cell.running_ranks)]
+        if now - cell.signalled_at >= _SIGNAL_AGAIN_S:
+            # Again and again: one may have come in a moment in which nobody could take it.
+            cell.signalled_at = now
+            return [SignalRanks(cell.running_ranks, int(signal.SIGINT))]
         return []
 
     def _withdraw(self, ticket: int | None) -> list[Command]:
@@ -296,9 +304,19 @@ class Machine:
         cell = self.current
         if cell is None or ticket not in (None, cell.ticket):
             return []
+        asked: list[Command] = []
         if cell.interrupted_at is None:
             cell.interrupted_at, cell.how = now, how
-        return [SignalRanks(cell.running_ranks, int(signal.SIGINT))]
+            asked.append(AskInterrupt(cell.seq))
+            if self._agrees(cell):
+                # Ranks in step stop before the same launch; the signal is for those that launch nothing.
+                cell.signalled_at = now + INTERRUPT_AGREE_S - _SIGNAL_AGAIN_S
+                return asked
+        cell.signalled_at = now
+        return [*asked, SignalRanks(cell.running_ranks, int(signal.SIGINT))]
+
+    def _agrees(self, cell: Cell) -> bool:
+        return self.guard_available and cell.request.guard == "lockstep"
 
     def _accept(self) -> list[Command]:
         if self.state in ("split", "tainted"):
@@ -372,3 +390,9 @@ class Machine:
             for rank in cell.running_ranks:
                 cell.lose_rank(rank, "killed", RankError("RankStopped", "the cluster was stopped during the cell"))
         return [*self._finish_if_done(now), *self._refuse_waiting()]
+
+
+def _told_by_ranks(cell: Cell) -> tuple[str, ...]:
+    """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
+    said = dict.fromkeys(note for part in cell.parts.values() for note in part.notes)
+    return tuple(f"{note} · {cell.state}" for note in said)

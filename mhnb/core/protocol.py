@@ -22,6 +22,7 @@ __all__ = [
     "CellRefused",
     "HostUp",
     "HubExited",
+    "InterruptCell",
     "LaunchRow",
     "Message",
     "OutputEvent",
@@ -107,6 +108,14 @@ class SignalRank:
     kind: ClassVar[str] = "signal_rank"
     rank: int
     signum: int
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptCell:
+    """Ask the ranks of this host to stop a cell before their next launch, and let the signals that follow hit that cell only."""
+
+    kind: ClassVar[str] = "interrupt_cell"
+    seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +256,7 @@ Message: TypeAlias = (
     | SkipCell
     | Ask
     | SignalRank
+    | InterruptCell
     | StopHost
     | PhaseReached
     | StartFailed
@@ -264,7 +274,7 @@ Message: TypeAlias = (
 _KINDS: dict[str, type[Any]] = {
     cls.kind: cls
     for cls in (
-        RunCell, SkipCell, Ask, SignalRank, StopHost, PhaseReached, StartFailed, RankReady, OutputProduced,
+        RunCell, SkipCell, Ask, SignalRank, InterruptCell, StopHost, PhaseReached, StartFailed, RankReady, OutputProduced,
         CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited,
     )
 }  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["Route", "route_cell"]
+__all__ = ["drop_blank_head", "Route", "route_cell"]
 
 Route: TypeAlias = Literal["ranks", "here", "local"]
 """`local` is here too, with the first line `%%local` taken off."""
@@ -39,3 +39,14 @@ def route_cell(source: str) -> Route:
     raise InvalidRequest(
         f"auto mode is on, and this cell mixes {ours[0]!r} with code: put the %mhjax lines into a cell of their own; nothing was run"
     )
+
+
+def drop_blank_head(source: str) -> str:
+    r"""Leave out the blank lines above a cell, as IPython does: lines are counted from the first that says something.
+
+    >>> drop_blank_head("\n  \nx = 1\n")
+    'x = 1\n'
+    """
+    lines = source.splitlines(keepends=True)
+    first = next((at for at, line in enumerate(lines) if line.strip()), 0)
+    return "".join(lines[first:])

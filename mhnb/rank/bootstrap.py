@@ -9,9 +9,12 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from mhnb.core.hostspec import HostSpec
+from mhnb.rank.agreement import Agreement
+from mhnb.rank.board import Board
 from mhnb.rank.launches import LaunchRecorder
 from mhnb.values import Phase
 
@@ -44,6 +47,8 @@ class Bootstrap:
 
         from mhnb.rank import jaxhooks
 
+        if self._spec.board:
+            self.recorder.gate = Agreement(Board(Path(self._spec.run_dir), self._spec.process_count), self._rank)
         status = jaxhooks.install(self.recorder)
         self.guard = {"available": status.available, "reason": status.reason}
         self._progress("jax", jax=jax.__version__)

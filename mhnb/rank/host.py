@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 
 from mhnb.core.hostspec import HostSpec, parse_hostspec
-from mhnb.core.protocol import HostUp, HubExited, Message, RankExited, RankSpawned, SignalRank, StopHost
+from mhnb.core.protocol import HostUp, HubExited, InterruptCell, Message, RankExited, RankSpawned, SignalRank, StopHost
+from mhnb.rank.board import Board, make_board
 from mhnb.rank.channel import Channel
 from mhnb.rank.paths import RankPaths
 from mhnb.rank.spawn import preload, spawn_hub, spawn_rank
@@ -37,9 +38,13 @@ class Supervisor:
         self._hub: int | None = None
         self._wake_read = _child_exit_pipe()
         self._channel: Channel | None = None
+        self._board: Board | None = None
 
     def start(self) -> None:
         """Bring up the hub and every rank, then the channel, which no rank inherits so."""
+        if self._spec.board:
+            make_board(Path(self._spec.run_dir), self._spec.process_count)
+            self._board = Board(Path(self._spec.run_dir), self._spec.process_count)
         if self._spec.hub:
             self._hub = spawn_hub(self._spec)
         preload()
@@ -82,6 +87,8 @@ class Supervisor:
         while (message := self._channel.receive()) is not None:
             if isinstance(message, StopHost):
                 return True
+            if isinstance(message, InterruptCell) and self._board is not None:
+                self._board.ask_interrupt(message.seq)
             if isinstance(message, SignalRank):
                 self._signal(message.rank, message.signum)
         return False

@@ -238,10 +238,13 @@ class _Recorded:
             if launched is not None:
                 launched.break_dispatch(error)
             raise
+        finally:
+            if _recorder is not None and _recorder.gate is not None:
+                _recorder.gate.settle()
 
 
 class _NotingExecutable:
-    """Notes a launch at the very moment it is made: after the arguments were laid out, which may launch others."""
+    """Agrees on a launch and notes it at the very moment it is made: after the arguments were laid out, which may launch others."""
 
     __slots__ = ("_executable", "_program")
 
@@ -256,7 +259,18 @@ class _NotingExecutable:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
-        line = recorder.find_line()
+        line, gate = recorder.find_line(), recorder.gate
+        agreed = gate is not None and gate.enter(program.fingerprint, program.name, program.participants, line)
+        try:
+            return self._launch(line, *args, **kwargs)
+        finally:
+            if gate is not None and agreed:
+                gate.leave()
+
+    def _launch(self, line: int | None, *args: Any, **kwargs: Any) -> _NotingResults:
+        __tracebackhide__ = True
+        recorder, program = _recorder, self._program
+        assert recorder is not None
         launched = recorder.note(program.fingerprint, program.name, program.participants, line, outputs=None)
         _current.launched = launched
         try:

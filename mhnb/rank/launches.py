@@ -17,6 +17,8 @@ from typing import Protocol, cast
 
 from mhnb.core.guard import communicates
 from mhnb.core.protocol import LaunchRow
+from mhnb.rank.agreement import Agreement
+from mhnb.values import Outcome
 
 __all__ = ["LaunchRecorder", "Launched"]
 
@@ -104,10 +106,36 @@ class LaunchRecorder:
         self._broken: list[int] = []
         self._failed_in_callback: list[int] = []
         self._is_cell: dict[str, bool] = {}
+        self.gate: Agreement | None = None
+        """Where the ranks agree before each launch; None where they do not share a board."""
 
-    def begin_cell(self) -> None:
-        """Forget which files were the last cell's."""
+    def begin_cell(
+        self, seq: int = 0, source: str = "", guard: str = "off", chosen: Sequence[int] | None = None
+    ) -> None:
+        """Forget which files were the last cell's; from now on launches belong to this one."""
         self._is_cell.clear()
+        if self.gate is not None:
+            self.gate.begin_cell(seq, source, guard, chosen)
+
+    def leave_cell(self, seq: int, outcome: Outcome) -> None:
+        """Tell the other ranks that nothing more comes from here in this cell."""
+        if self.gate is not None:
+            self.gate.end_cell(seq, outcome)
+
+    def takes_interrupt(self) -> bool:
+        """Whether an interrupt is meant for the cell that runs: a late one may be the last cell's."""
+        return self.gate is None or self.gate.is_asked_to_stop()
+
+    def defer_interrupt(self) -> bool:
+        """Put an interrupt off until the launch under way is made or given up; false where none is."""
+        if self.gate is None or not self.gate.inside:
+            return False
+        self.gate.interrupt_pending = True
+        return True
+
+    def agreed_stop(self) -> bool:
+        """Whether every participant of a launch stopped before it together."""
+        return self.gate is not None and self.gate.agreed_stop
 
     def find_line(self) -> int | None:
         """The line of the innermost frame of the caller's stack that belongs to the running cell."""
@@ -162,13 +190,18 @@ class LaunchRecorder:
         Raises:
             Exception: what the first launch that failed failed with.
         """
-        if self._running and not self._outwait(limit_s):
+        if self._is_busy() and not self._outwait(limit_s):
             return
         if self.finish_effects is not None:
             self.finish_effects()
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+        if self.gate is not None and (mismatch := self.gate.take_failure()) is not None:
+            raise mismatch
+
+    def _is_busy(self) -> bool:
+        return bool(self._running) or (self.gate is not None and self.gate.is_busy())
 
     def end_cell(self) -> tuple[list[LaunchRow], int]:
         """Hand out the rows, and the number of launches that were abandoned, and begin anew.
@@ -205,7 +238,7 @@ class LaunchRecorder:
         while True:
             with self._lock:
                 self._sweep(every=True)
-            if not self._running:
+            if not self._is_busy():
                 return True
             if limit_s is not None and waited_s >= limit_s:
                 return False

@@ -9,13 +9,14 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from types import FrameType
 from typing import Any, Protocol
 
 from IPython.core.interactiveshell import ExecutionResult
 
+from mhnb.core.guard import communicates
 from mhnb.core.protocol import CellEnded, CellRefused, LaunchRow, Message, OutputProduced, RunCell, SkipCell
 from mhnb.rank.capture import Capture
 from mhnb.rank.defects import ends_rank_on_defect
@@ -37,8 +38,20 @@ class Launches(Protocol):
 
     is_cell_file: Callable[[str], bool]
 
-    def begin_cell(self) -> None:
+    def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:
         """From now on launches belong to a new cell."""
+
+    def leave_cell(self, seq: int, outcome: Outcome) -> None:
+        """Tell the other ranks that this one is done with a cell."""
+
+    def takes_interrupt(self) -> bool:
+        """Whether an interrupt is meant for the cell that runs."""
+
+    def defer_interrupt(self) -> bool:
+        """Put an interrupt off while a launch is under way; false where none is."""
+
+    def agreed_stop(self) -> bool:
+        """Whether all ranks stopped before the same launch."""
 
     def wait(self, limit_s: float | None = None) -> None:
         """Wait until what was launched has finished, at most `limit_s`; raise what a launch failed with."""
@@ -100,6 +113,7 @@ class CellRunner:
         if isinstance(message, RunCell):
             self._run(message)
         else:
+            self.launches.leave_cell(message.seq, "skipped")
             self._tell(CellEnded(self.rank, message.seq, "skipped", [], [], abandoned=0, wall_s=0.0))
 
     def _tell(self, message: Message) -> None:
@@ -121,7 +135,7 @@ class CellRunner:
             self._sigint_taken = False
         self._began_s = self.clock()
         self.capture.begin(message.seq)
-        self.launches.begin_cell()
+        self.launches.begin_cell(message.seq, message.source, message.guard, message.ranks)
         self._interrupt_early = False
         self._running = message
         cell = self.shell.prepare(message.seq, message.source)
@@ -186,15 +200,17 @@ class CellRunner:
         outcome: Outcome = "ok" if error is None else self._name_outcome(error)
         if error is not None:
             self.shell.see_to_error(error)
-        rows, abandoned = self.launches.end_cell()
-        facts = self.news()
         assert self._running is not None
         seq = self._running.seq
+        rows, abandoned = self.launches.end_cell()
+        notes = [_stop_note(rows)] if outcome == "interrupted" and self.launches.agreed_stop() else []
+        self.launches.leave_cell(seq, outcome)
+        facts = self.news()
         with self._lock:
             events = self.capture.end()
             self._running = None
             wall_s = self.clock() - self._began_s
-            self.send(CellEnded(self.rank, seq, outcome, events, rows, abandoned=abandoned, wall_s=wall_s, facts=facts))
+            self.send(CellEnded(self.rank, seq, outcome, events, rows, abandoned, wall_s, notes, facts))
 
     def _name_outcome(self, error: BaseException) -> Outcome:
         stopped = isinstance(error, KeyboardInterrupt)
@@ -209,7 +225,10 @@ class CellRunner:
         Anything else on the main thread is ours, between or at the end of cells, and goes on undisturbed.
         """
         del signum
-        if self._running is None or os.getpid() != self._pid:
+        if self._running is None or os.getpid() != self._pid or not self.launches.takes_interrupt():
+            return
+        if self.launches.defer_interrupt():
+            self.shell.interrupted = True
             return
         if _is_within(frame, _USER_CODE):
             self.shell.interrupted = True
@@ -250,6 +269,11 @@ class CellRunner:
 
 
 _USER_CODE = frozenset({CellRunner._user_code.__code__, CellRunner._user_code_async.__code__})
+
+
+def _stop_note(rows: Sequence[LaunchRow]) -> str:
+    number = sum(row[4] for row in rows if communicates(row[0])) + 1
+    return f"Interrupted before launch {number} on every rank"
 
 
 def _is_within(frame: FrameType | None, codes: frozenset[Any]) -> bool:

@@ -33,7 +33,7 @@ from mhnb.core.protocol import (
     decode,
     encode,
 )
-from mhnb.values import Output
+from mhnb.values import Outcome, Output
 
 __all__ = ["CellProcess", "Said"]
 
@@ -181,8 +181,20 @@ class PlayedLaunches:
         self.is_cell_file: Callable[[str], bool] = bool
         self._names = names
 
-    def begin_cell(self) -> None:
+    def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:  # noqa: ARG002
         self._names["begun"] = self._names.get("begun", 0) + 1
+
+    def leave_cell(self, seq: int, outcome: Outcome) -> None:
+        self._names["left"] = (seq, outcome)
+
+    def takes_interrupt(self) -> bool:
+        return True
+
+    def defer_interrupt(self) -> bool:
+        return False
+
+    def agreed_stop(self) -> bool:
+        return False
 
     def wait(self, limit_s: float | None = None) -> None:  # noqa: ARG002  # of the contract
         self._names.get("waiting", lambda: None)()

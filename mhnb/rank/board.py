@@ -1,0 +1,226 @@
+"""What the ranks of one machine tell each other about their launches: a few words of shared memory, and one lock.
+
+It knows words and where they stand, and refuses to judge: that is the agreement's business.
+
+The file is made by the supervisor before the ranks and mapped by each of them. A word is 8 bytes, aligned, written at once.
+Whoever posts or takes back holds the lock; whoever looks does not, so what is looked at is written last.
+The lock is the kernel's (`flock`): a rank that is killed while it holds it lets it go.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["Board", "Place", "Post", "make_board"]
+
+_MAGIC = 0x6D686E6201
+_MAX_SETS = 256
+_RING = 4
+"""A participant is at most one launch ahead of another on the same set; the rest is room."""
+_POST_WORDS = 3
+_HEAD = 8 + _MAX_SETS
+_SET_WORDS = 1 + _RING * _POST_WORDS
+_SLOT = 8 + _MAX_SETS * _SET_WORDS
+
+_INTERRUPT, _SETS = 1, 2
+_ENDED, _ENDING, _WANT = 0, 1, 2
+
+
+class Place(NamedTuple):
+    """Where a launch stands: the n-th of a cell among the launches of one set of participants; n counts from 1."""
+
+    seq: int
+    group: int
+    """The number of the set, on this board."""
+    number: int
+
+
+class Post(NamedTuple):
+    """What one rank said of a launch."""
+
+    fingerprint: int
+    """Less than 2**63. Bit 0 is set, unless the rank had been asked to stop the cell when it posted."""
+    line: int
+    """1-based, of the cell; 0 for none."""
+    mark: int
+    """0: it stands. Otherwise it was taken back; what the number means is the agreement's business."""
+
+
+def _paths(run_dir: Path) -> tuple[Path, Path]:
+    return run_dir / "board", run_dir / "programs"
+
+
+def make_board(run_dir: Path, process_count: int) -> None:
+    """Make the file, before any rank looks for it."""
+    board, programs = _paths(run_dir)
+    board.write_bytes(_MAGIC.to_bytes(8, "little") + bytes(8 * (_HEAD + process_count * _SLOT) - 8))
+    programs.touch()
+
+
+class Board:
+    """One process's view of the board.
+
+    Raises:
+        OSError: there is none in `run_dir`.
+        ValueError: it is of another version, or has other ranks.
+    """
+
+    def __init__(self, run_dir: Path, process_count: int) -> None:
+        path, self._programs = _paths(run_dir)
+        # Opened by each process itself: an flock belongs to the opening, and children share their parent's.
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        wanted = 8 * (_HEAD + process_count * _SLOT)
+        if os.fstat(self._fd).st_size != wanted:
+            raise ValueError(f"{path} is not the board of {process_count} ranks")
+        self._map = mmap.mmap(self._fd, wanted)
+        self._words = memoryview(self._map).cast("Q")
+        if self._words[0] != _MAGIC:
+            raise ValueError(f"{path} is the board of another version of mhnb")
+        self._indexes: dict[tuple[int, ...], int] = {}
+        self._named: set[tuple[int, int]] = set()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of the board. Not reentrant."""
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    # -- interrupts and cells
+
+    @property
+    def interrupted_seq(self) -> int:
+        """The latest cell that was asked to stop; 0 for none."""
+        return self._words[_INTERRUPT]
+
+    def ask_interrupt(self, seq: int) -> None:
+        """Ask the ranks to stop a cell before their next launch."""
+        self._words[_INTERRUPT] = seq
+
+    def end_cell(self, rank: int, seq: int, ending: int) -> None:
+        """Say that a rank's cell has ended, and how: from now on nothing is posted in it."""
+        slot = _HEAD + rank * _SLOT
+        self._words[slot + _ENDING] = ending
+        self._words[slot + _ENDED] = seq
+
+    def ended_seq(self, rank: int) -> int:
+        """The latest cell that a rank has ended."""
+        return self._words[_HEAD + rank * _SLOT + _ENDED]
+
+    def ending(self, rank: int) -> int:
+        """How that one ended."""
+        return self._words[_HEAD + rank * _SLOT + _ENDING]
+
+    # -- posts
+
+    def index_of(self, participants: Sequence[int]) -> int:
+        """The number of a set of participants, the same on every rank; a new one is entered.
+
+        Raises:
+            OverflowError: there are too many different ones.
+        """
+        key = tuple(participants)
+        if (known := self._indexes.get(key)) is not None:
+            return known
+        digest = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") | 1
+        with self.locked():
+            count = self._words[_SETS]
+            entries = self._words[8 : 8 + count].tolist()
+            if digest in entries:
+                index = entries.index(digest)
+            elif count < _MAX_SETS:
+                index = count
+                self._words[8 + index] = digest
+                self._words[_SETS] = count + 1
+            else:
+                raise OverflowError(f"more than {_MAX_SETS} different sets of ranks took part in launches")
+        self._indexes[key] = index
+        return index
+
+    def post(self, rank: int, seq: int, index: int, fingerprint: int, line: int) -> Place:
+        """Say what a rank is about to launch, as its next in that set. To be called under the lock."""
+        at = self._entry(rank, index)
+        state = self._words[at]
+        number = (state & 0xFFFFFFFF) + 1 if state >> 32 == seq else 1
+        ring = at + 1 + (number % _RING) * _POST_WORDS
+        self._words[ring], self._words[ring + 1], self._words[ring + 2] = fingerprint, line, 0
+        self._words[at] = seq << 32 | number
+        return Place(seq, index, number)
+
+    def has_posted(self, rank: int, place: Place) -> bool:
+        """Whether a rank has come as far."""
+        state = self._words[self._entry(rank, place.group)]
+        return state >> 32 == place.seq and (state & 0xFFFFFFFF) >= place.number
+
+    def read(self, rank: int, place: Place) -> Post:
+        """What a rank posted there."""
+        ring = self._ring(rank, place)
+        return Post(self._words[ring], self._words[ring + 1], self._words[ring + 2])
+
+    def mark(self, rank: int, place: Place, mark: int) -> None:
+        """Take a post back. To be called under the lock, while somebody has not posted there yet."""
+        self._words[self._ring(rank, place) + 2] = mark
+
+    def _entry(self, rank: int, index: int) -> int:
+        return _HEAD + rank * _SLOT + 8 + index * _SET_WORDS
+
+    def _ring(self, rank: int, place: Place) -> int:
+        return self._entry(rank, place.group) + 1 + (place.number % _RING) * _POST_WORDS
+
+    # -- who waits where
+
+    def want(self, rank: int, place: Place | None) -> None:
+        """Say that a rank waits at a place, or no longer."""
+        word = 0 if place is None else (place.group + 1) << 32 | place.number
+        self._words[_HEAD + rank * _SLOT + _WANT] = word
+
+    def wanted(self, rank: int, seq: int) -> Place | None:
+        """Where a rank waits in a cell."""
+        word = self._words[_HEAD + rank * _SLOT + _WANT]
+        return Place(seq, (word >> 32) - 1, word & 0xFFFFFFFF) if word else None
+
+    # -- names, for the words of an error
+
+    def name_program(self, fingerprint: int, name: str, index: int, participants: Sequence[int]) -> None:
+        """Note what a program is called, before it is posted; asked again, it costs nothing."""
+        if (fingerprint, index) not in self._named:
+            self._named.add((fingerprint, index))
+            with self._programs.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([fingerprint, name, index, list(participants)]) + "\n")
+
+    def program_names(self) -> dict[int, str]:
+        """Every program's name, by fingerprint."""
+        return {row[0]: row[1] for row in self._programs_noted()}
+
+    def participants_of(self, index: int) -> tuple[int, ...]:
+        """The ranks of a set in which somebody has posted."""
+        return next(tuple(row[3]) for row in self._programs_noted() if row[2] == index)
+
+    def _programs_noted(self) -> list[list[Any]]:
+        return [json.loads(line) for line in self._programs.read_text(encoding="utf-8").splitlines()]
+
+    # -- a ring of waits, told to all of its ranks by the one that found it
+
+    def tell_ring(self, rank: int, text: str) -> None:
+        """Leave a rank the words of a ring that it is part of. To be called under the lock."""
+        (self._programs.parent / f"ring.{rank}").write_text(text, encoding="utf-8")
+
+    def read_ring(self, rank: int) -> str:
+        """The words that were left for a rank."""
+        return (self._programs.parent / f"ring.{rank}").read_text(encoding="utf-8")
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._words.release()
+        self._map.close()
+        os.close(self._fd)
