@@ -44,6 +44,11 @@ class HostSpec:
     """Fork the ranks from the supervisor, else start each afresh."""
     protocol: int = PROTOCOL_VERSION
 
+    @property
+    def end_mark(self) -> str:
+        """The file that says that the supervisor has ended its processes, every one."""
+        return f"{self.run_dir}/supervisor{self.supervisor}.ended"
+
 
 def format_hostspec(spec: HostSpec) -> str:
     """Write the spec as one line.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mhnb.core.ranks import format_ranks
-from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, InvalidRequest
+from mhnb.errors import CellError, CellFailed, CellInterrupted, CellTimeout, InvalidRequest, OrderMismatch
 from mhnb.values import ClusterState, Outcome, Output, RankError
 
 __all__ = ["CellResult", "Group", "RankResult", "group_by_outputs"]
@@ -102,9 +102,9 @@ class CellResult:
 
     @property
     def failed(self) -> tuple[RankResult, ...]:
-        """The ranks that did not end well, the first to fail on top."""
+        """The ranks that did not end well, the first to fail on top; who only missed another one comes after it."""
         bad = [r for r in self.ranks if r.outcome not in ("ok", "running")]
-        return tuple(sorted(bad, key=lambda r: (r.error is None, r.error.at_s if r.error else 0.0, r.rank)))
+        return tuple(sorted(bad, key=_failure_order))
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -118,11 +118,14 @@ class CellResult:
             CellFailed: some rank raised or was lost; `result` is this.
             CellInterrupted: the user stopped it.
             CellTimeout: its time limit stopped it.
+            OrderMismatch: the ranks did not want the same launches; none of those was made.
         """
         if self.ok:
             return self
-        kinds = {"interrupted": CellInterrupted, "timeout": CellTimeout}
-        raise kinds.get(self.how, CellFailed)(self.summary(), result=self)
+        kinds: dict[str, type[CellError]] = {"interrupted": CellInterrupted, "timeout": CellTimeout}
+        first = self.failed[0].error
+        kind = OrderMismatch if first is not None and first.ename == OrderMismatch.__name__ else CellFailed
+        raise kinds.get(self.how, kind)(self.summary(), result=self)
 
     def summary(self) -> str:
         """One line: what failed where, first to fail first."""
@@ -134,6 +137,12 @@ class CellResult:
         same = [r.rank for r in self.failed if (r.error.ename if r.error else r.outcome) == word]
         text = f"{word} on {'ranks' if len(same) > 1 else 'rank'} {format_ranks(same)}"
         return text + (f" · {'ranks' if len(others) > 1 else 'rank'} {format_ranks(others)} finished" if others else "")
+
+
+def _failure_order(failed: RankResult) -> tuple[bool, bool, float, int]:
+    error = failed.error
+    missed = error is not None and error.ename == OrderMismatch.__name__
+    return error is None, missed, error.at_s if error else 0.0, failed.rank
 
 
 def group_by_outputs(ranks: Iterable[RankResult]) -> tuple[Group, ...]:

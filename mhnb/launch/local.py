@@ -44,6 +44,7 @@ class LocalHost:
         # Before there is a process: an argument of the user's that no JSON can hold must not leave one behind.
         line = format_hostspec(spec).encode()
         self._log = Path(spec.run_dir) / "log" / f"supervisor{spec.supervisor}.log"
+        self._ended = Path(spec.end_mark)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 # -P: a file named random.py beside the notebook must not break the supervisor's own imports.
@@ -98,11 +99,15 @@ class LocalHost:
             self._process.wait()
 
     def _ends_in_order(self) -> bool:
-        """Whether it ends by itself: then it has ended its ranks, and what they had started, before."""
+        """Whether it ends by itself: then it has ended its ranks, and what they had started, before.
+
+        It says so itself. Its exit code is no evidence: where somebody else has waited for our child it is 0 in any case.
+        """
         try:
-            return self._process.wait(_KILL_AFTER_S) == 0
+            self._process.wait(_KILL_AFTER_S)
         except subprocess.TimeoutExpired:
             return False
+        return self._ended.exists()
 
     def release(self) -> None:
         """Let it live on after this process (`keep`)."""

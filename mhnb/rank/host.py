@@ -129,6 +129,7 @@ class Supervisor:
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 continue
+        Path(self._spec.end_mark).touch()
         if self._channel is not None:
             self._channel.close()
 

@@ -7,7 +7,7 @@ HTML and text both draw from it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mhnb.core.results import CellResult, RankResult, group_by_outputs
@@ -18,6 +18,10 @@ from mhnb.view.words import format_nbytes, format_rank_label, format_seconds
 __all__ = ["Block", "Digest", "Failure", "clip_outputs", "digest", "heading", "missing_note", "without_errors"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
+
+
+MISMATCH = "OrderMismatch"
+"""The guard's error: its text is a report of several lines, the first of which says what became of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +151,15 @@ def _failure_key(failed: RankResult) -> tuple[object, ...]:
     return (failed.outcome, error.ename, *(_ADDRESS.sub(" at 0x", strip_ansi(t)) for t in (error.evalue, trace)))
 
 
-def _failure_heading(result: CellResult, failures: Iterable[Failure]) -> str:
+def _failure_heading(result: CellResult, failures: Sequence[Failure]) -> str:
     by_word: dict[str, list[int]] = {}
     for failure in failures:
         by_word.setdefault(failure.word, []).extend(failure.ranks)
     if not by_word:
         return ""
+    told = {failure.error.evalue.splitlines()[0] for failure in failures if failure.error and failure.error.evalue}
+    if set(by_word) == {MISMATCH} and len(told) == 1:
+        return f"{MISMATCH} · {told.pop()}"
     parts = [f"{word} on {format_rank_label(ranks)}" for word, ranks in by_word.items()]
     for outcome, verb in (("ok", "finished"), ("running", "still running")):
         ranks = [r.rank for r in result.ranks if r.outcome == outcome]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mhnb.core.results import CellResult
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.digest import Block, Digest, Failure, clip_outputs, digest, missing_note
+from mhnb.view.digest import MISMATCH, Block, Digest, Failure, clip_outputs, digest, missing_note
 from mhnb.view.mime import output_to_text
 from mhnb.view.trace import count_user_frames, format_trace_text, trim_traceback
 from mhnb.view.words import Places, format_rank_label
@@ -60,6 +60,10 @@ def failure_lines(failure: Failure, seq: int) -> Iterator[str]:
     """Write a failure without its traceback: the cell's line, the message, the cure."""
     error = failure.error
     if error is None:
+        return
+    if error.ename == MISMATCH and "\n" in error.evalue:
+        # It names every side with its line itself; its first line is the heading's.
+        yield from (line.removeprefix("  ") for line in strip_ansi(error.evalue).splitlines()[1:])
         return
     if error.line is not None:
         yield f"cell {seq}, line {error.line}:   {(error.code or '').strip()}".rstrip()

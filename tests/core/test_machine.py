@@ -9,6 +9,7 @@ import pytest
 
 from mhnb.core.events import (
     Accepted,
+    AskInterrupt,
     CellRequest,
     CellSubmitted,
     Command,
@@ -27,7 +28,7 @@ from mhnb.core.events import (
     TellUser,
     Ticked,
 )
-from mhnb.core.machine import INTERRUPT_KILL_S, Machine
+from mhnb.core.machine import INTERRUPT_AGREE_S, INTERRUPT_KILL_S, Machine
 from mhnb.core.protocol import (
     CellEnded,
     CellRefused,
@@ -104,7 +105,8 @@ def ended(
     """A rank's one reply."""
     events = more.pop("events", [])
     abandoned = more.pop("abandoned", 0)
-    return CellEnded(rank, seq, outcome, events, launches or [], abandoned, 0.1)  # type: ignore[arg-type]
+    notes = more.pop("notes", [])
+    return CellEnded(rank, seq, outcome, events, launches or [], abandoned, 0.1, notes)  # type: ignore[arg-type]
 
 
 def error(name: str = "ValueError", at_s: float = 0.1) -> list[object]:
@@ -275,7 +277,7 @@ def test_an_interrupt_signals_only_ranks_that_still_run(driver: Driver) -> None:
     """Ctrl-C goes to who has not ended."""
     driver.submit()
     driver(ended(0))
-    assert driver(InterruptRequested()) == [SignalRanks((1,), signal.SIGINT)]
+    assert driver(InterruptRequested()) == [AskInterrupt(1), SignalRanks((1,), signal.SIGINT)]
     done = finished(driver(ended(1, outcome="interrupted")))
     assert done.result.how == "interrupted"
     assert not done.result.ok
@@ -285,6 +287,28 @@ def test_an_interrupt_between_cells_does_nothing(driver: Driver) -> None:
     """There is nothing to stop, and nothing becomes dirty."""
     assert driver(InterruptRequested()) == []
     assert driver.machine.state == "clean"
+
+
+def test_ranks_in_lockstep_are_asked_first_and_signalled_later(driver: Driver) -> None:
+    """While launches are made all ranks stop before the same one; the signal is for those that make none."""
+    driver.submit(guard="lockstep")
+    assert driver(InterruptRequested()) == [AskInterrupt(1)]
+    assert driver(Ticked()) == []
+    assert driver(Ticked(), after=INTERRUPT_AGREE_S) == [SignalRanks((0, 1), signal.SIGINT)]
+    assert driver(Ticked()) == []
+    # One that came in a moment in which nobody could take it is not the last.
+    assert driver(Ticked(), after=0.6) == [SignalRanks((0, 1), signal.SIGINT)]
+
+
+def test_what_the_ranks_say_of_the_end_is_told_once_with_the_state(driver: Driver) -> None:
+    """`Interrupted before launch 812 on every rank · clean`."""
+    driver.submit()
+    driver(InterruptRequested())
+    notes = ["Interrupted before launch 812 on every rank"]
+    ends = [ended(rank, outcome="interrupted", notes=notes) for rank in (0, 1)]
+    assert finished(driver(*ends)).result.notes == ("Interrupted before launch 812 on every rank · clean",)
+    driver.submit(2)
+    assert finished(driver(ended(0, 2), ended(1, 2))).result.notes == ()
 
 
 def test_an_interrupt_of_a_waiting_cell_takes_that_one_back(driver: Driver) -> None:
@@ -303,7 +327,7 @@ def test_an_interrupt_of_a_cell_that_has_ended_does_nothing(driver: Driver) -> N
     driver(ended(0), ended(1))
     driver.submit(2)
     assert driver(InterruptRequested(1)) == []
-    assert driver(InterruptRequested(2)) == [SignalRanks((0, 1), signal.SIGINT)]
+    assert driver(InterruptRequested(2)) == [AskInterrupt(2), SignalRanks((0, 1), signal.SIGINT)]
 
 
 def test_a_rank_that_does_not_stop_is_killed_and_the_cluster_is_dead(driver: Driver) -> None:
@@ -321,7 +345,7 @@ def test_a_timeout_is_an_interrupt_of_its_own_kind(driver: Driver) -> None:
     """`--timeout` leads to the same ladder, and to CellTimeout."""
     driver.submit(timeout_s=2.0)
     assert driver(Ticked()) == []
-    assert driver(Ticked(), after=2.5) == [SignalRanks((0, 1), signal.SIGINT)]
+    assert driver(Ticked(), after=2.5) == [AskInterrupt(1), SignalRanks((0, 1), signal.SIGINT)]
     done = finished(driver(ended(0, outcome="interrupted"), ended(1, outcome="interrupted")))
     with pytest.raises(CellTimeout):
         done.result.check()

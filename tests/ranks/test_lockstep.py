@@ -1,0 +1,262 @@
+"""The guard with real ranks: what used to give a wrong number without an error is an error before anything is launched.
+
+Each case runs on the shared cluster, which must be clean before and after: nothing was launched, and the next sum is right.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from mhnb.cluster import Cluster
+from mhnb.core.results import CellResult
+
+SETUP = """
+import threading, time
+import jax, jax.numpy as jnp, numpy as np
+from functools import partial
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from jax.experimental import multihost_utils
+rank = jax.process_index()
+mesh = Mesh(np.array(jax.devices()), ('x',))
+rows, whole = NamedSharding(mesh, P('x')), NamedSharding(mesh, P())
+x = jax.make_array_from_callback((8,), rows, lambda i: np.arange(8, dtype=np.float32)[i])
+@partial(jax.jit, out_shardings=whole)
+def add(a): return a.sum()
+@partial(jax.jit, out_shardings=whole)
+def top(a): return a.max()
+SHARDED = jax.jit(jax.shard_map(lambda a: jax.lax.psum(a, 'x'), mesh=mesh, in_specs=P('x'), out_specs=P()))
+float(add(x)), float(top(x))
+"""
+
+
+@pytest.fixture
+def ready(cluster: Cluster) -> Cluster:
+    """The shared cluster with a mesh, a global array and two collectives."""
+    cluster.run(SETUP).check()
+    return cluster
+
+
+def check_sum(cluster: Cluster) -> None:
+    """The next collective meets its like: the sum of 0..7 on every rank."""
+    result = cluster.run("float(add(x)), float(top(x))").check()
+    assert {rank.text for rank in result} == {"(28.0, 7.0)"}
+
+
+def texts(result: CellResult) -> set[str]:
+    """What each failed rank was told."""
+    return {rank.error.evalue for rank in result if rank.error is not None}
+
+
+def names(result: CellResult) -> list[str]:
+    """The exception of each rank, in rank order; empty for none."""
+    return [rank.error.ename if rank.error else "" for rank in result]
+
+
+ALIKE = {
+    "swapped collectives of equal size": "got = [float(f(x)) for f in ([add, top] if rank % 2 else [top, add])]",
+    "the order of a set": """
+class Step:
+    def __init__(self, f): self.f = f
+    def __hash__(self): return hash((self.f.__name__, rank))
+steps = [Step(add), Step(top)]
+# What an unfixed hash seed does: another order in each process.
+order = sorted(steps, key=lambda step: (step.f.__name__ == 'add') == (rank % 2 == 0))
+got = [float(step.f(x)) for step in order]""",
+    "different shapes": """
+part = jax.make_array_from_callback((8 * (1 + rank % 2),), rows, lambda i: np.zeros(8 * (1 + rank % 2), np.float32)[i])
+float(add(part))""",
+    "different donation": "float(jax.jit(lambda a: a.sum(), donate_argnums=(0,) if rank else (), out_shardings=whole)(x + 0))",
+    "different constants": "float(jax.jit(lambda a: (a * (rank + 1)).sum(), out_shardings=whole)(x))",
+}
+
+
+@pytest.mark.parametrize("code", ALIKE.values(), ids=ALIKE.keys())
+def test_launches_that_differ_raise_alike_on_every_rank(ready: Cluster, code: str) -> None:
+    """Nobody launches; everybody is told the same, with the line."""
+    result = ready.run(code)
+    assert names(result) == ["OrderMismatch"] * 4
+    (text,) = texts(result)
+    assert text.startswith("nothing was launched, the cluster is clean\nlaunch ")
+    assert f"of cell {result.seq} differs" in text
+    assert all(rank.error is not None and rank.error.line for rank in result)
+    assert result.state == "clean"
+    check_sum(ready)
+
+
+SOME = {
+    "a collective under a condition on the rank": ("if rank == 0:\n    total = add(x)", (0,)),
+    "one extra collective that nobody fetches": ("y = add(x)\nif rank == 1: extra = add(x)", (1,)),
+    "a loop of another length": ("for _ in range(3 + (rank == 2)): y = add(x)", (2,)),
+    "the last batch": ("batches = [x] * (2 if rank < 2 else 3)\nfor batch in batches: y = float(add(batch))", (2, 3)),
+    "eager operation": ("if rank == 3: z = x[0]", (3,)),
+    "device_put": ("if rank == 1: y = jax.device_put(x, whole)", (1,)),
+    "ahead of time": ("c = add.lower(x).compile()\nif rank != 1: y = c(x)", (0, 2, 3)),
+    "process_allgather": ("if rank < 2: multihost_utils.process_allgather(np.ones(2), tiled=True)", (0, 1)),
+    "shard_map": ("if rank: y = SHARDED(x)", (1, 2, 3)),
+    "pmap": ("f = jax.pmap(lambda a: jax.lax.psum(a, 'i'), 'i')\nif rank == 0: f(np.ones(2, np.float32))", (0,)),
+}
+
+
+@pytest.mark.parametrize(("code", "wanting"), SOME.values(), ids=SOME.keys())
+def test_a_launch_that_some_never_make_raises_on_those_that_want_it(
+    ready: Cluster, code: str, wanting: tuple[int, ...]
+) -> None:
+    """No time limit decides it: the others have ended the cell."""
+    result = ready.run(code)
+    assert [rank for rank, name in enumerate(names(result)) if name == "OrderMismatch"] == list(wanting)
+    (text,) = texts(result)
+    assert "ended the cell without it" in text
+    assert result.state == "clean"
+    check_sum(ready)
+
+
+def test_the_condition_is_named(ready: Cluster) -> None:
+    """What is wrong stands in the cell itself."""
+    result = ready.run("if jax.process_index() == 0:\n    total = add(x)")
+    (text,) = texts(result)
+    assert "line 2:  total = add(x)" in text
+    assert "The call stands under `if jax.process_index() == 0`. Let every rank compute, and one print." in text
+
+
+def test_an_exception_on_one_rank_and_the_next_cell_is_right(ready: Cluster) -> None:
+    """The others do not wait for it, and its place is not taken by the next cell's launch."""
+    result = ready.run("if rank == 2: raise ValueError('no')\ny = float(top(x))")
+    assert names(result) == ["OrderMismatch", "OrderMismatch", "ValueError", "OrderMismatch"]
+    assert any("raised an error before it" in text for text in texts(result))
+    assert result.failed[0].rank == 2, "the first to fail is on top"
+    check_sum(ready)
+
+
+def test_a_thread_that_launches_on_one_rank_only_fails_the_cell(ready: Cluster) -> None:
+    """An error in a thread is not lost with the thread."""
+    result = ready.run("if rank == 1:\n    t = threading.Thread(target=lambda: add(x)); t.start()")
+    assert names(result) == ["", "OrderMismatch", "", ""]
+    check_sum(ready)
+
+
+def test_a_collective_that_leaves_a_subset_raises_at_once(ready: Cluster) -> None:
+    """Of `--ranks 0,1` with a mesh over all."""
+    result = ready.run("y = add(x)", ranks="0,1")
+    assert names(result) == ["OrderMismatch", "OrderMismatch"]
+    (text,) = texts(result)
+    assert "needs ranks 0-3, and this cell runs on ranks 0-1 only" in text
+    check_sum(ready)
+
+
+def test_a_subset_computes_on_its_own_mesh(ready: Cluster) -> None:
+    """That is what --ranks is for: no alarm."""
+    code = """
+sub = Mesh(np.array([d for d in jax.devices() if d.process_index in (1, 3)]), ('y',))
+mine = jax.make_array_from_callback((4,), NamedSharding(sub, P('y')), lambda i: np.arange(4, dtype=np.float32)[i])
+float(jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(sub, P()))(mine))"""
+    result = ready.run(code, ranks="1,3").check()
+    assert {rank.text for rank in result} == {"6.0"}
+    check_sum(ready)
+
+
+def test_meshes_in_another_order_are_a_ring_of_waits_and_say_so(ready: Cluster) -> None:
+    """Ranks 0 and 1 share two meshes and use them in different orders: none could ever go on."""
+    code = """
+def total(members):
+    devices = [d for d in jax.devices() if d.process_index in members]
+    sub = Mesh(np.array(devices), ('y',))
+    n = len(devices)
+    a = jax.make_array_from_callback((n,), NamedSharding(sub, P('y')), lambda i: np.ones(n, np.float32)[i])
+    return float(jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(sub, P()))(a))
+got = [total(m) for m in ([(0, 1), (0, 1, 2)] if rank == 0 else [(0, 1, 2), (0, 1)] if rank == 1 else [(0, 1, 2)] if rank == 2 else [])]"""
+    result = ready.run(code, timeout_s=60)
+    assert names(result)[:2] == ["OrderMismatch", "OrderMismatch"]
+    assert result.how == "", "no time limit was needed"
+    told = {rank.error.evalue for rank in result if rank.rank < 2 and rank.error is not None}
+    (text,) = told
+    assert "the ranks wait for each other" in text
+    assert "waits for rank 1" in text
+    assert "waits for rank 0" in text
+    check_sum(ready)
+
+
+def test_who_catches_the_mismatch_goes_on_in_step(ready: Cluster) -> None:
+    """It is an ordinary exception: all ranks have it at the same place, and the next launch is agreed on again."""
+    code = """
+got = None
+try:
+    (add if rank else top)(x)
+except Exception as error:
+    got = type(error).__name__
+got, float(add(x))"""
+    result = ready.run(code).check()
+    assert {rank.text for rank in result} == {"('OrderMismatch', 28.0)"}
+
+
+def test_an_interrupt_stops_all_ranks_before_the_same_launch(ready: Cluster) -> None:
+    """Fifty times: clean, and every rank has made the same number of steps."""
+    loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
+    for _ in range(50):
+        result = run_until_said(ready, loop, "on")
+        assert (result.how, result.state) == ("interrupted", "clean")
+        assert {rank.outcome for rank in result} == {"interrupted"}
+        steps = {rank.text for rank in ready.run("step").check()}
+        assert len(steps) == 1
+    check_sum(ready)
+
+
+def test_the_launch_before_which_all_stopped_is_named(ready: Cluster) -> None:
+    """`Interrupted before launch 812 on every rank · clean`."""
+    loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
+    result = run_until_said(ready, loop, "on")
+    step = int(ready.run("step").check()[0].text or "")
+    assert result.notes[0] == f"Interrupted before launch {step + 1} on every rank · clean"
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "time.sleep(1000)", "threading.Event().wait()"])
+def test_python_code_is_interrupted_where_nothing_is_launched(ready: Cluster, code: str) -> None:
+    """The signal comes after the agreement had its chance."""
+    result = run_until_said(ready, f"print('on', flush=True)\n{code}", "on")
+    assert (result.how, result.state) == ("interrupted", "clean")
+    check_sum(ready)
+
+
+def test_an_interrupt_while_one_rank_waits_for_another_leaves_all_clean(ready: Cluster) -> None:
+    """Rank 0 waits to launch, rank 1 computes without launching: the post is taken back, nobody launches on it."""
+    code = "print('on', flush=True)\nif rank == 0: y = float(add(x))\nelse:\n    while True: pass"
+    result = run_until_said(ready, code, "on")
+    assert {rank.outcome for rank in result} == {"interrupted"}
+    assert result.state == "clean"
+    check_sum(ready)
+
+
+def test_a_slow_rank_is_waited_for(ready: Cluster) -> None:
+    """Time decides nothing: one rank comes three seconds later, as if it compiled."""
+    result = ready.run("if rank == 3: time.sleep(3)\nfloat(add(x))").check()
+    assert {rank.text for rank in result} == {"28.0"}
+    assert result.notes == ()
+
+
+def test_rank_local_programs_are_nobody_elses_business(ready: Cluster) -> None:
+    """A jit on this rank's own device, in any number and order."""
+    code = "for n in range(1 + rank): jax.jit(lambda a: a * (n + rank))(np.ones(3)).block_until_ready()\nfloat(add(x))"
+    result = ready.run(code).check()
+    assert {rank.text for rank in result} == {"28.0"}
+
+
+@pytest.mark.parametrize("guard", ["parity", "off"])
+def test_without_lockstep_nothing_is_agreed(ready: Cluster, guard: str) -> None:
+    """The user's choice: a cell of equal launches runs as it did."""
+    assert {rank.text for rank in ready.run("float(add(x))", guard=guard).check()} == {"28.0"}
+    check_sum(ready)
+
+
+def run_until_said(cluster: Cluster, code: str, word: str) -> CellResult:
+    """Run a cell and interrupt it once every rank has said a word."""
+    asked = threading.Event()
+
+    def interrupt(snapshot: CellResult) -> None:
+        if not asked.is_set() and all(word in rank.stdout for rank in snapshot):
+            asked.set()
+            cluster.interrupt()
+
+    show: Callable[[CellResult], None] = interrupt
+    return cluster.run(code, on_snapshot=show, timeout_s=100)
