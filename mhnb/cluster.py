@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from mhnb import exchange
+from mhnb.core.check import CheckRow
 from mhnb.core.environment import rank_environment
-from mhnb.core.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
+from mhnb.core.events import Accepted, CellSubmitted, InterruptRequested, StopRequested
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.machine import Machine
 from mhnb.core.protocol import Answer
-from mhnb.core.ranks import parse_ranks
+from mhnb.core.request import check_guard, choose_ranks, make_request
 from mhnb.core.results import CellResult
-from mhnb.core.select import drop_blank_head
 from mhnb.core.shape import Shape, check_initialize
 from mhnb.core.variables import VarRow
 from mhnb.ctrlc import CtrlC
-from mhnb.errors import InvalidRequest, MhnbError
+from mhnb.errors import MhnbError
 from mhnb.launch.local import LocalHost
 from mhnb.launch.ports import find_free_port
 from mhnb.launch.rundir import find_cwd, make_run_dir, write_owner
@@ -42,7 +42,6 @@ from mhnb.values import ClusterState, DeviceRef
 
 __all__ = ["Cluster", "StartOptions"]
 
-_GUARDS = ("lockstep", "parity", "off")
 _START_TIMEOUT_S = 120.0
 _STOP_S = 2.0
 
@@ -62,7 +61,7 @@ class Cluster:
     """Ranks that run every cell in the same order. Made by `mhnb.start`."""
 
     def __init__(self, shape: Shape, options: StartOptions, *, generation: int = 1) -> None:
-        _check_guard(options.guard)
+        check_guard(options.guard)
         self.shape, self.options, self.generation = shape, options, generation
         self.name = options.name
         self.started_in_s = 0.0
@@ -229,33 +228,18 @@ class Cluster:
         Raises:
             InvalidRequest: a rank that is not there, an unknown guard, a time limit that is none.
         """
-        event_of = self._request(source, ranks, guard, timeout_s)
+        event_of = self._request(source, ranks=ranks, guard=guard, timeout_s=timeout_s)
         with CtrlC() as ctrl_c:
             submission = self._reader.submit(event_of, live=live)
             ctrl_c.call(partial(self._interrupt, submission))
         return submission
 
-    def _request(
-        self, source: str, ranks: str | Sequence[int] | None, guard: str | None, timeout_s: float | None
-    ) -> Callable[[int], CellSubmitted]:
-        if not isinstance(source, str):
-            raise InvalidRequest(f"a cell is text, and this is {type(source).__name__}: {source!r:.80}")
-        chosen = self._choose_ranks(ranks)
-        guard = guard or self.options.guard
-        _check_guard(guard)
-        if timeout_s is not None and not timeout_s > 0:
-            raise InvalidRequest(f"--timeout {timeout_s!r}: give a number of seconds above 0")
-        return partial(CellSubmitted, request=CellRequest(drop_blank_head(source), chosen, guard, timeout_s))
+    def _request(self, source: str, **asked: Any) -> Callable[[int], CellSubmitted]:
+        asked["guard"] = asked["guard"] or self.options.guard
+        return partial(CellSubmitted, request=make_request(source, self.process_count, **asked))
 
     def _interrupt(self, submission: Submission) -> None:
         self._reader.post(InterruptRequested(submission.ticket))
-
-    def _choose_ranks(self, ranks: str | Sequence[int] | None) -> tuple[int, ...] | None:
-        if ranks is None:
-            return None
-        spec = ranks if isinstance(ranks, str) else ",".join(str(rank) for rank in ranks)
-        chosen = parse_ranks(spec, self.process_count)
-        return None if len(chosen) == self.process_count else chosen
 
     def follow(self, submission: Submission, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
         """Wait for a cell's end; Ctrl-C interrupts the ranks, and the truth about what that led to is the result.
@@ -293,7 +277,7 @@ class Cluster:
             InvalidRequest: a bad argument; nothing was sent.
             CellInterrupted: Ctrl-C came before the cell's turn; nothing was sent.
         """
-        event_of = self._request(source, ranks, guard, timeout_s)
+        event_of = self._request(source, ranks=ranks, guard=guard, timeout_s=timeout_s)
         with CtrlC() as ctrl_c:
             submission = self._reader.submit(event_of, live=on_snapshot is not None)
             ctrl_c.call(partial(self._interrupt, submission))
@@ -337,15 +321,26 @@ class Cluster:
         Raises:
             ValueDiffers: a name is missing on a rank, or its value is not the same on all.
         """
-        return exchange.pull(self, names, ranks=self._choose_ranks(ranks), each=each)
+        return exchange.pull(self, names, ranks=choose_ranks(ranks, self.process_count), each=each)
 
     def push(self, *, ranks: str | Sequence[int] | None = None, **values: Any) -> None:
         """Bind the same host values on every rank, never a global array; on none when one rank cannot take them."""
-        exchange.push(self, values, ranks=self._choose_ranks(ranks))
+        exchange.push(self, values, ranks=choose_ranks(ranks, self.process_count))
 
     def vars(self) -> tuple[VarRow, ...]:
         """Say what the ranks hold, and where they differ. Fetches nothing."""
         return exchange.list_variables(self)
+
+    def check(self, *names: str) -> tuple[CheckRow, ...]:
+        """Compare by hash what the ranks hold under names: copies of a box of an array, and values of their own.
+
+        Nothing is fetched but hashes. An array that should be replicated and was built from different values shows here.
+
+        Raises:
+            InvalidRequest: no name, or one that is no variable's.
+            ValueDiffers: a name is missing on some rank.
+        """
+        return exchange.check_values(self, names)
 
     # -- end
 
@@ -387,8 +382,3 @@ def _wait(submission: Submission, on_snapshot: Callable[[CellResult], None] | No
             return update
         if on_snapshot is not None:
             on_snapshot(update)
-
-
-def _check_guard(guard: str) -> None:
-    if guard not in _GUARDS:
-        raise InvalidRequest(f"--guard {guard!r}: choose lockstep, parity or off")

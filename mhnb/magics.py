@@ -73,6 +73,7 @@ verbs:
   %mhjax vars                                      what the ranks hold
   %mhjax pull NAME... [--ranks SPEC] [--each]      bring values here
   %mhjax push NAME... [--ranks SPEC]               bind values of this notebook on every rank
+  %mhjax check NAME...                             compare by hash what the ranks hold
   %mhjax auto on|off                               plain cells go to the ranks too; %%local keeps one here
   %mhjax interrupt                                 stop the cell that runs
   %mhjax accept                                    go on with a split or tainted cluster as it is

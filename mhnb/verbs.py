@@ -196,6 +196,14 @@ def _vars(notebook: Notebook, args: argparse.Namespace) -> None:
     board.show_vars(gather_vars(starting.current().vars()))
 
 
+def _check(notebook: Notebook, args: argparse.Namespace) -> None:
+    board.show_check(starting.current().check(*args.names))
+
+
+def _check_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("names", nargs="+", metavar="NAME", help="a variable of the ranks")
+
+
 def _no_flags(parser: MagicArgumentParser) -> None:
     return
 
@@ -203,6 +211,7 @@ def _no_flags(parser: MagicArgumentParser) -> None:
 VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "accept": (_accept, _no_flags),
     "auto": (_auto, _auto_flags),
+    "check": (_check, _check_flags),
     "interrupt": (_interrupt, _no_flags),
     "list": (_list, _no_flags),
     "pull": (_pull, _pull_flags),
@@ -215,7 +224,6 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
 }
 _LATER = {
     "attach": "real hosts",
-    "check": "the guard",
     "collectives": "the sharding views",
     "doctor": "real hosts",
     "export": "the lessons",

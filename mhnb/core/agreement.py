@@ -65,12 +65,17 @@ def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
 
 
 def format_mismatch(stands: Sequence[Stand], names: Mapping[int, str], *, number: int, seq: int, source: str) -> str:
-    """Say who wants what, the same words on every rank.
+    r"""Say who wants what, the same words on every rank.
 
     Args:
         names: of programs, by fingerprint.
         number: of the launch among those of these participants in the cell, from 1.
         source: the cell's text.
+
+    >>> print(format_mismatch([Stand(0, 7, 2), Stand(1)], {7: "jit(f)"}, number=1, seq=4, source="").split("\n", 1)[1])
+    launch 1 of cell 4 differs
+      rank 0   jit(f)   line 2
+      rank 1   ended the cell without it
     """
     members: dict[tuple[int | None, str], list[Stand]] = {}
     for stand in sorted(stands, key=lambda stand: stand.rank):

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["drop_blank_head", "Route", "route_cell"]
+__all__ = ["Route", "drop_blank_head", "route_cell"]
 
 Route: TypeAlias = Literal["ranks", "here", "local"]
 """`local` is here too, with the first line `%%local` taken off."""

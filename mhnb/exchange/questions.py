@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mhnb.core.check import CheckRow, compare_leaves
+from mhnb.core.ranks import format_ranks
 from mhnb.core.variables import VarFacts, VarRow, merge_vars
-from mhnb.exchange.asks import Asker, ask_all, check_ranks, settle
+from mhnb.errors import ValueDiffers
+from mhnb.exchange.asks import Asker, ask_all, check_names, check_ranks, settle
 
-__all__ = ["Completion", "complete", "inspect", "list_variables", "names"]
+__all__ = ["Completion", "check_values", "complete", "inspect", "list_variables", "names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,23 @@ def list_variables(asker: Asker, ranks: Sequence[int] | None = None) -> tuple[Va
             for rank, answer in answers.items()
         }
     )
+
+
+def check_values(asker: Asker, wanted: Sequence[str]) -> tuple[CheckRow, ...]:
+    """Compare by hash what the ranks hold under names: copies of a box, and values of their own.
+
+    Raises:
+        InvalidRequest: no name, or one that is no variable's.
+        ValueDiffers: a name is missing on some rank.
+    """
+    asked = check_names(wanted, "check")
+    answers = ask_all(asker, check_ranks(None, asker.process_count), "check", {"names": asked})
+    for name in asked:
+        if absent := [rank for rank, answer in answers.items() if name not in answer.value]:
+            who = f"{'ranks' if len(absent) > 1 else 'rank'} {format_ranks(absent)}"
+            raise ValueDiffers(f"there is no {name!r} on {who}; %mhjax vars lists what the ranks hold", name=name)
+    by_name = [{rank: answer.value[name] for rank, answer in answers.items()} for name in asked]
+    return tuple(row for name, leaves in zip(asked, by_name, strict=True) for row in compare_leaves(name, leaves))
 
 
 def names(asker: Asker, *, rank: int = 0) -> frozenset[str]:

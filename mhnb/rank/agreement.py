@@ -243,15 +243,15 @@ class Agreement:
     def _waits_from(self, rank: int, place: Place) -> dict[int, tuple[Place, list[int]]]:
         """Who waits at which place for whom, as far as it can be reached from one rank."""
         found: dict[int, tuple[Place, list[int]]] = {}
-        todo = [(rank, place)]
-        while todo:
-            rank, at = todo.pop()
+        pending = [(rank, place)]
+        while pending:
+            rank, at = pending.pop()
             missing = self._missing(at)
             found[rank] = (at, missing)
             for other in missing:
                 wanted = self._board.wanted(other, place.seq)
                 if other not in found and wanted is not None and self._board.has_posted(other, wanted):
-                    todo.append((other, wanted))
+                    pending.append((other, wanted))
         return found
 
     def _missing(self, place: Place) -> list[int]:
@@ -262,12 +262,12 @@ class Agreement:
     @staticmethod
     def _reach(rank: int, waits: dict[int, tuple[Place, list[int]]]) -> set[int]:
         seen: set[int] = set()
-        todo = list(waits[rank][1])
-        while todo:
-            other = todo.pop()
+        pending = list(waits[rank][1])
+        while pending:
+            other = pending.pop()
             if other not in seen:
                 seen.add(other)
-                todo += waits[other][1] if other in waits else []
+                pending += waits[other][1] if other in waits else []
         return seen
 
     # -- the verdict

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from mhnb.core.protocol import Answer, Ask
-from mhnb.rank import asks_code
+from mhnb.rank import asks_check, asks_code
 from mhnb.rank.transfer import Depot, Reply
 from mhnb.rank.variables import describe_variables, user_names
 
@@ -82,6 +82,11 @@ def _names(q: Question) -> Reply:
     return user_names(q.namespace, q.hidden), ()
 
 
+def _check(q: Question) -> Reply:
+    there = {name: q.namespace[name] for name in q.arguments["names"] if name in q.namespace}
+    return {name: asks_check.describe_leaves(value) for name, value in there.items()}, ()
+
+
 def _complete(q: Question) -> Reply:
     return asks_code.complete(q.shell, q.arguments["text"], q.arguments["cursor"]), ()
 
@@ -91,6 +96,7 @@ def _inspect(q: Question) -> Reply:
 
 
 VERBS: dict[str, Callable[[Question], Reply]] = {
+    "check": _check,
     "commit": _commit,
     "complete": _complete,
     "fetch": _fetch,

@@ -143,7 +143,9 @@ class Board:
                 self._words[8 + index] = digest
                 self._words[_SETS] = count + 1
             else:
-                raise OverflowError(f"more than {_MAX_SETS} different sets of ranks took part in launches")
+                raise OverflowError(
+                    f"more than {_MAX_SETS} different sets of ranks took part in launches; use --guard parity for such a program"
+                )
         self._indexes[key] = index
         return index
 

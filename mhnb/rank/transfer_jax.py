@@ -19,7 +19,7 @@ from mhnb.core.transfer import ArrayRow, HeldBox, Owners
 from mhnb.core.variables import format_array
 from mhnb.rank.transfer_arrays import dtype_name, raw_bytes
 
-__all__ = ["Unpullable", "check_readable", "digest_of", "host_copy", "jax_row", "ordinal_of"]
+__all__ = ["Unpullable", "check_readable", "digest_of", "host_copy", "jax_row", "local_shards", "ordinal_of"]
 
 
 class Unpullable(Exception):
@@ -87,7 +87,7 @@ def jax_row(array: jax.Array, add_part: Callable[[memoryview], int], *, digest_l
     copies = Counter({box: len(ranks) for box, ranks in owners})
     parts: dict[tuple[Box, str], int] = {}
     held = []
-    for shard, box in _local_shards(array):
+    for shard, box in local_shards(array):
         data = raw_bytes(host_copy(shard.data))
         wanted = copies[box] > 1 or (is_local and digest_local)
         digest = digest_of(data) if wanted else ""
@@ -97,7 +97,8 @@ def jax_row(array: jax.Array, add_part: Callable[[memoryview], int], *, digest_l
     return ArrayRow(array.shape, dtype_name(array.dtype), "C", tuple(held), owners, not is_local)
 
 
-def _local_shards(array: jax.Array) -> Iterator[tuple[Any, Box]]:
+def local_shards(array: jax.Array) -> Iterator[tuple[Any, Box]]:
+    """Each shard that this rank holds, with its box of the whole array."""
     for shard in array.addressable_shards:
         box = _box(shard.index, array.shape)
         if box_shape(box) != shard.data.shape:

@@ -9,6 +9,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Self
 
+from mhnb.core.check import CheckRow
+from mhnb.view.check import format_check_html, format_check_text
 from mhnb.view.mime import pre
 from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.start import (
@@ -21,7 +23,7 @@ from mhnb.view.start import (
 )
 from mhnb.view.tables import Status, VarRow, format_status_html, format_status_text, format_vars_html, format_vars_text
 
-__all__ = ["StartBoard", "show_status", "show_vars"]
+__all__ = ["StartBoard", "show_check", "show_status", "show_vars"]
 
 
 class StartBoard:
@@ -75,6 +77,12 @@ def show_status(status: Status, screen: Screen | None = None) -> None:
 def show_vars(rows: Sequence[VarRow], screen: Screen | None = None) -> None:
     """Show what the ranks hold."""
     data = {"text/html": format_vars_html(rows), "text/plain": format_vars_text(rows)}
+    (screen or detect_screen()).show(data, _new_uid())
+
+
+def show_check(rows: Sequence[CheckRow], screen: Screen | None = None) -> None:
+    """Show whether the ranks hold the same."""
+    data = {"text/html": format_check_html(rows), "text/plain": format_check_text(rows)}
     (screen or detect_screen()).show(data, _new_uid())
 
 

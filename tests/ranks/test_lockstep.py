@@ -12,6 +12,7 @@ import pytest
 
 from mhnb.cluster import Cluster
 from mhnb.core.results import CellResult
+from mhnb.errors import ValueDiffers
 
 SETUP = """
 import threading, time
@@ -260,3 +261,50 @@ def run_until_said(cluster: Cluster, code: str, word: str) -> CellResult:
 
     show: Callable[[CellResult], None] = interrupt
     return cluster.run(code, on_snapshot=show, timeout_s=100)
+
+
+def test_check_finds_replicas_that_differ(ready: Cluster) -> None:
+    """`Replicated` arrays built from different values: each rank reads its own, and nothing else tells."""
+    ready.run("""
+def replicate(value):
+    shards = [jax.device_put(value, d) for d in jax.local_devices()]
+    return jax.make_array_from_single_device_arrays(value.shape, whole, shards)
+good, bad = replicate(np.ones(2, np.float32)), replicate(np.full(2, rank % 2, np.float32))
+params = {'w': good, 'b': bad, 'rate': 0.1}""").check()
+    rows = {row.name: row for row in ready.check("good", "bad", "params", "x")}
+    assert [name for name, row in rows.items() if not row.same] == ["bad", "params['b']"]
+    assert rows["good"].text == "1 box held by ranks 0-3: equal"
+    assert rows["bad"].text.startswith("box [0:2] differs: ranks 0,2 hold ")
+    assert rows["params['rate']"].text == "value held by ranks 0-3: equal"
+    assert rows["x"].text == "each rank holds boxes of its own: nothing to compare"
+
+
+def test_check_names_what_is_missing_and_shapes_that_differ(ready: Cluster) -> None:
+    """Different local sizes make global arrays of different shapes, without an error of JAX's."""
+    ready.run(
+        "if rank: there = 1\n"
+        "uneven = jax.make_array_from_process_local_data(rows, np.zeros(2 * (1 + rank % 2), np.float32))"
+    )
+    with pytest.raises(ValueDiffers, match="no 'there' on rank 0"):
+        ready.check("there")
+    (row,) = ready.check("uneven")
+    assert not row.same
+    assert "ranks 0,2 hold f32[8], ranks 1,3 hold f32[16]" in row.text
+
+
+def test_an_array_of_different_local_sizes_is_launched_by_nobody(ready: Cluster) -> None:
+    """The next program over it differs between the ranks."""
+    result = ready.run(
+        "uneven = jax.make_array_from_process_local_data(rows, np.zeros(2 * (1 + rank % 2), np.float32))\n"
+        "float(add(uneven))"
+    )
+    assert names(result) == ["OrderMismatch"] * 4
+    check_sum(ready)
+
+
+def test_device_put_of_different_values_is_an_error_on_every_rank(ready: Cluster) -> None:
+    """JAX asks that itself; all ranks come out of it in step."""
+    result = ready.run("y = jax.device_put(np.full(8, rank, np.float32), rows)")
+    assert all(names(result))
+    assert result.state == "clean"
+    check_sum(ready)

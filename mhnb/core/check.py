@@ -1,0 +1,93 @@
+"""Whether the ranks hold the same where they say that they do: copies of a box, and values of their own, compared by hash.
+
+It decides from shapes and hashes; how those are made is the ranks' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mhnb.core.ranks import format_ranks
+
+__all__ = ["CheckRow", "compare_leaves"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """One array, or other value, of a name, compared over the ranks."""
+
+    name: str
+    """With its path inside the value, as `params['w']`."""
+    kind: str
+    """As `f32[8,6]`, as the first rank has it."""
+    same: bool
+    text: str
+    """What was compared, or where the ranks differ; one line a difference."""
+
+
+def compare_leaves(name: str, leaves_by_rank: Mapping[int, Sequence[Mapping[str, Any]]]) -> tuple[CheckRow, ...]:
+    """Compare what each rank says of a name.
+
+    Args:
+        leaves_by_rank: for each rank its leaves as `{"path", "kind", "boxes": [[box, digest], ...]}`; a box is the text of
+            its ranges, empty for a value of the rank's own.
+
+    >>> leaf = {"path": "", "kind": "f32[2]", "boxes": [["0:2", "a1"]]}
+    >>> compare_leaves("w", {0: [leaf], 1: [leaf]})[0].text
+    '1 box held by ranks 0-1: equal'
+    >>> print(compare_leaves("w", {0: [leaf], 1: [{**leaf, "boxes": [["0:2", "b2"]]}]})[0].text)
+    box [0:2] differs: rank 0 holds a1, rank 1 holds b2
+    """
+    paths = list(dict.fromkeys(str(leaf["path"]) for leaves in leaves_by_rank.values() for leaf in leaves))
+    return tuple(_compare(name, path, leaves_by_rank) for path in paths)
+
+
+def _compare(name: str, path: str, leaves_by_rank: Mapping[int, Sequence[Mapping[str, Any]]]) -> CheckRow:
+    found = {rank: leaf for rank, leaves in leaves_by_rank.items() for leaf in leaves if leaf["path"] == path}
+    kinds = _members({rank: str(leaf["kind"]) for rank, leaf in found.items()})
+    first = next(iter(kinds))
+    if absent := [rank for rank in leaves_by_rank if rank not in found]:
+        return CheckRow(name + path, first, False, f"{_who(absent)} {'have' if len(absent) > 1 else 'has'} none")
+    if len(kinds) > 1:
+        told = ", ".join(
+            f"{_who(ranks)} {'hold' if len(ranks) > 1 else 'holds'} {kind}" for kind, ranks in kinds.items()
+        )
+        return CheckRow(name + path, first, False, told)
+    return _compare_boxes(name + path, first, found)
+
+
+def _compare_boxes(name: str, kind: str, found: Mapping[int, Mapping[str, Any]]) -> CheckRow:
+    boxes: dict[str, dict[str, list[int]]] = {}
+    for rank, leaf in found.items():
+        for box, digest in leaf["boxes"]:
+            holders = boxes.setdefault(box, {}).setdefault(digest, [])
+            if rank not in holders:
+                holders.append(rank)
+    differing = [_differing(box, digests) for box, digests in boxes.items() if len(digests) > 1]
+    if differing:
+        return CheckRow(name, kind, False, "\n".join(differing))
+    shared = [box for box, digests in boxes.items() if len(next(iter(digests.values()))) > 1]
+    if not shared:
+        return CheckRow(name, kind, True, "each rank holds boxes of its own: nothing to compare")
+    word = "value" if shared == [""] else f"{len(shared)} {'box' if len(shared) == 1 else 'boxes'}"
+    return CheckRow(name, kind, True, f"{word} held by {_who(sorted(found))}: equal")
+
+
+def _differing(box: str, digests: Mapping[str, Sequence[int]]) -> str:
+    told = ", ".join(
+        f"{_who(ranks)} {'hold' if len(ranks) > 1 else 'holds'} {digest[:6]}" for digest, ranks in digests.items()
+    )
+    return f"{f'box [{box}]' if box else 'the value'} differs: {told}"
+
+
+def _members(words: Mapping[int, str]) -> dict[str, list[int]]:
+    members: dict[str, list[int]] = {}
+    for rank in sorted(words):
+        members.setdefault(words[rank], []).append(rank)
+    return members
+
+
+def _who(ranks: Sequence[int]) -> str:
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {format_ranks(ranks)}"

@@ -1,0 +1,67 @@
+"""What participants make of their posts: the same on each of them, in words that name every side."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.agreement import Stand, format_mismatch, judge_launch
+
+NAMES = {1: "jit(add) f32[8] → f32[]", 3: "jit(top) f32[8] → f32[]"}
+
+
+@pytest.mark.parametrize(
+    ("stands", "verdict"),
+    [
+        ([Stand(0, 1), Stand(1, 1), Stand(2, 1)], "launch"),
+        ([Stand(0, 1), Stand(1, 3), Stand(2, 1)], "mismatch"),
+        ([Stand(0, 1), Stand(1, ending="error")], "mismatch"),
+        # One that had been asked to stop when it came stops all, also where the programs differ.
+        ([Stand(0, 1), Stand(1, 3, stopped=True)], "interrupt"),
+    ],
+)
+def test_verdicts(stands: list[Stand], verdict: str) -> None:
+    """All or none."""
+    assert judge_launch(stands, interrupted=False) == verdict
+
+
+def test_an_absent_rank_that_was_interrupted_is_no_mismatch_while_the_cell_is_being_stopped() -> None:
+    """Its user stopped the cell; the others are not to be told that they did something wrong."""
+    stands = [Stand(0, 1), Stand(1, ending="interrupted")]
+    assert judge_launch(stands, interrupted=True) == "interrupt"
+    assert judge_launch(stands, interrupted=False) == "mismatch"
+
+
+def test_the_report_groups_ranks_and_shows_lines() -> None:
+    """As people see it."""
+    stands = [Stand(0, 1, 2), Stand(1, 3, 2), Stand(2, 1, 2), Stand(3, 3, 2)]
+    text = format_mismatch(stands, NAMES, number=3, seq=14, source="order = {add, top}\ngot = [f(x) for f in order]")
+    assert text.splitlines() == [
+        "nothing was launched, the cluster is clean",
+        "launch 3 of cell 14 differs",
+        "  ranks 0,2   jit(add) f32[8] → f32[]   line 2:  got = [f(x) for f in order]",
+        "  ranks 1,3   jit(top) f32[8] → f32[]   line 2:  got = [f(x) for f in order]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("if jax.process_index() == 0:\n    y = add(x)", "jax.process_index() == 0"),
+        ("while jax.process_index() < n:\n    y = add(x)", "jax.process_index() < n"),
+        ("if ready:\n    y = add(x)", None),
+        ("%time y = 1\ny = add(x)", None),
+    ],
+)
+def test_a_condition_on_the_rank_is_named_where_the_launch_stands_under_it(source: str, named: str | None) -> None:
+    """Only what the cell's own text shows."""
+    text = format_mismatch([Stand(0, 1, 2), Stand(1)], NAMES, number=1, seq=1, source=source)
+    assert (f"stands under `if {named}`" in text) == (named is not None)
+
+
+def test_who_raised_or_does_not_run_the_cell_is_told_apart() -> None:
+    """The reason is not the same."""
+    stands = [Stand(0, 1, 1), Stand(1, ending="error"), Stand(2, ending="skipped"), Stand(3)]
+    text = format_mismatch(stands, NAMES, number=1, seq=1, source="y = add(x)")
+    assert "rank 1   raised an error before it" in text
+    assert "rank 2   does not run this cell (--ranks)" in text
+    assert "rank 3   ended the cell without it" in text

@@ -1,0 +1,41 @@
+"""Copies compared by hash: what is equal, what differs and where, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mhnb.core.check import compare_leaves
+
+
+def leaf(*boxes: tuple[str, str], path: str = "", kind: str = "f32[4]") -> dict[str, Any]:
+    """What a rank says of one array."""
+    return {"path": path, "kind": kind, "boxes": [list(box) for box in boxes]}
+
+
+def test_boxes_of_ones_own_are_nothing_to_compare() -> None:
+    """A fully sharded array has no copies."""
+    (row,) = compare_leaves("x", {0: [leaf(("0:2", "a"))], 1: [leaf(("2:4", "b"))]})
+    assert row.same
+    assert row.text == "each rank holds boxes of its own: nothing to compare"
+
+
+def test_two_copies_on_one_rank_that_differ_are_told() -> None:
+    """Devices of one rank can hold different copies too."""
+    (row,) = compare_leaves("x", {0: [leaf(("0:4", "aaaaaaaa"), ("0:4", "bbbbbbbb"))]})
+    assert not row.same
+    assert row.text == "box [0:4] differs: rank 0 holds aaaaaa, rank 0 holds bbbbbb"
+
+
+def test_a_value_of_each_ranks_own_must_be_equal() -> None:
+    """A number, or a local array."""
+    (row,) = compare_leaves("rate", {0: [leaf(("", "a"))], 1: [leaf(("", "a"))], 2: [leaf(("", "b"))]})
+    assert row.text == "the value differs: ranks 0-1 hold a, rank 2 holds b"
+
+
+def test_kinds_that_differ_and_leaves_that_are_missing() -> None:
+    """Shapes come before hashes."""
+    (row,) = compare_leaves("x", {0: [leaf()], 1: [leaf(kind="f32[8]")]})
+    assert row.text == "rank 0 holds f32[4], rank 1 holds f32[8]"
+    rows = compare_leaves("p", {0: [leaf(path="['w']"), leaf(path="['b']")], 1: [leaf(path="['w']")]})
+    assert [(row.name, row.same) for row in rows] == [("p['w']", True), ("p['b']", False)]
+    assert rows[1].text == "rank 1 has none"
