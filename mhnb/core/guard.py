@@ -136,13 +136,15 @@ def judge_state(
     gone = [*lost_ranks, *(r for r, o in sorted(ran.items()) if o in ("died", "killed") and r not in lost_ranks)]
     if gone:
         return "dead", (_lost_note(gone),)
-    taints = _abandoned_notes(abandoned_by_rank)
+    taints = (*_refused_notes(ran), *_abandoned_notes(abandoned_by_rank))
     difference = compare_launches(rows_by_rank) if rows_by_rank is not None else None
     if difference is not None:
         taints += (format_difference(difference, seq, source),)
     if taints:
         return "tainted", (*taints, f"tainted: later values could be wrong · {_WAY_OUT}, or %mhjax accept")
-    if len(set(ran.values())) < 2:
+    # Without a record an interrupt may have left a collective behind, also where all ranks were interrupted alike.
+    unknown = rows_by_rank is None and "interrupted" in ran.values()
+    if len(set(ran.values())) < 2 and not unknown:
         return "clean", ()
     if rows_by_rank is None:
         return "split", (f"{_outcome_words(ran)} · no launch record to judge by: %mhjax accept, or {_WAY_OUT}",)
@@ -287,6 +289,11 @@ def _outcome_words(ran: Mapping[int, Outcome]) -> str:
         word = words.get(outcome, outcome)
         parts.append(f"{_rank_words(ranks)} {word.replace('was', 'were') if len(ranks) > 1 else word}")
     return ", ".join(parts)
+
+
+def _refused_notes(ran: Mapping[int, Outcome]) -> tuple[str, ...]:
+    ranks = [rank for rank, outcome in sorted(ran.items()) if outcome == "refused"]
+    return (f"{_rank_words(ranks)} refused the cell, and will refuse every other one",) if ranks else ()
 
 
 def _abandoned_notes(abandoned_by_rank: Mapping[int, int]) -> tuple[str, ...]:

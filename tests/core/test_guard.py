@@ -171,7 +171,7 @@ OTHER: dict[int, list[LaunchRow]] = {0: [row("a", [0, 1])], 1: []}
         ({0: "error", 1: "error"}, None, {}, (), "clean"),
         ({0: "ok", 1: "skipped"}, None, {}, (), "clean"),
         ({0: "ok", 1: "error"}, None, {}, (), "split"),
-        ({0: "ok", 1: "refused"}, None, {}, (), "split"),
+        ({0: "ok", 1: "refused"}, None, {}, (), "tainted"),
         ({0: "ok", 1: "error"}, OTHER, {}, (), "tainted"),
         ({0: "ok", 1: "ok"}, OTHER, {}, (), "tainted"),
         ({0: "interrupted", 1: "interrupted"}, SAME, {0: 1, 1: 0}, (), "tainted"),
@@ -218,3 +218,18 @@ def test_taint_says_both_reasons() -> None:
     assert notes[0] == "rank 0 left a collective before its end"
     assert notes[1].splitlines()[1] == "  rank 0   jit(a)   line 1:  f(x)"
     assert notes[1].startswith("launch 1 of cell 7 differs")
+
+
+def test_a_rank_that_refused_its_cell_is_out_of_step() -> None:
+    """It will refuse every later cell too: only fresh processes help."""
+    state, notes = judge_state({0: "ok", 1: "refused"}, {0: [], 1: []}, {}, ())
+    assert state == "tainted"
+    assert notes[0] == "rank 1 refused the cell, and will refuse every other one"
+    assert "restart" in notes[-1]
+
+
+def test_an_interrupt_without_a_record_is_not_trusted() -> None:
+    """All ranks alike, and yet a collective may have been left behind."""
+    assert judge_state({0: "interrupted", 1: "interrupted"}, None, {}, ())[0] == "split"
+    assert judge_state({0: "interrupted", 1: "interrupted"}, {0: [], 1: []}, {}, ())[0] == "clean"
+    assert judge_state({0: "ok", 1: "ok"}, None, {}, ())[0] == "clean"
