@@ -74,6 +74,7 @@ float(add(part))""",
 }
 
 
+@pytest.mark.other_python
 @pytest.mark.parametrize("code", ALIKE.values(), ids=ALIKE.keys())
 def test_launches_that_differ_raise_alike_on_every_rank(ready: Cluster, code: str) -> None:
     """Nobody launches; everybody is told the same, with the line."""
@@ -101,6 +102,7 @@ SOME = {
 }
 
 
+@pytest.mark.other_python
 @pytest.mark.parametrize(("code", "wanting"), SOME.values(), ids=SOME.keys())
 def test_a_launch_that_some_never_make_raises_on_those_that_want_it(
     ready: Cluster, code: str, wanting: tuple[int, ...]
@@ -114,6 +116,7 @@ def test_a_launch_that_some_never_make_raises_on_those_that_want_it(
     check_sum(ready)
 
 
+@pytest.mark.other_python
 def test_the_condition_is_named(ready: Cluster) -> None:
     """What is wrong stands in the cell itself."""
     result = ready.run("if jax.process_index() == 0:\n    total = add(x)")
@@ -204,6 +207,7 @@ def test_an_interrupt_stops_all_ranks_before_the_same_launch(ready: Cluster) -> 
     check_sum(ready)
 
 
+@pytest.mark.other_python
 def test_the_launch_before_which_all_stopped_is_named(ready: Cluster) -> None:
     """`Interrupted before launch 812 on every rank · clean`."""
     loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
