@@ -8,11 +8,9 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,19 +19,23 @@ from mhnb import exchange
 from mhnb.core.environment import rank_environment
 from mhnb.core.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
 from mhnb.core.hostspec import HostSpec
+from mhnb.core.journal import AcceptRecord, CellRecord
 from mhnb.core.machine import Machine
 from mhnb.core.protocol import Answer
-from mhnb.core.ranks import parse_ranks
+from mhnb.core.ranks import choose_ranks
+from mhnb.core.replay_report import ReplayReport
 from mhnb.core.results import CellResult
 from mhnb.core.shape import Shape, check_initialize
 from mhnb.core.variables import VarRow
 from mhnb.ctrlc import CtrlC
 from mhnb.errors import InvalidRequest, MhnbError
+from mhnb.journaling import ClusterJournal
 from mhnb.launch.local import LocalHost
 from mhnb.launch.ports import find_free_port
 from mhnb.launch.rundir import find_cwd, make_run_dir, write_owner
 from mhnb.link.sockets import SocketLink
 from mhnb.listening import ClusterListener
+from mhnb.options import StartOptions, check_guard
 from mhnb.reader import Reader, Submission
 from mhnb.resources import profile_dir
 from mhnb.roll import RankInfo, StartReport, describe_ranks
@@ -41,27 +43,14 @@ from mhnb.values import ClusterState, DeviceRef
 
 __all__ = ["Cluster", "StartOptions"]
 
-_GUARDS = ("lockstep", "parity", "off")
-_START_TIMEOUT_S = 120.0
 _STOP_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class StartOptions:
-    """How to start, beyond the shape."""
-
-    name: str = "default"
-    start_timeout_s: float = _START_TIMEOUT_S
-    keep: bool = False
-    guard: str = "lockstep"
-    fork: bool = sys.platform == "linux"
 
 
 class Cluster:
     """Ranks that run every cell in the same order. Made by `mhnb.start`."""
 
     def __init__(self, shape: Shape, options: StartOptions, *, generation: int = 1) -> None:
-        _check_guard(options.guard)
+        check_guard(options.guard)
         self.shape, self.options, self.generation = shape, options, generation
         self.name = options.name
         self.started_in_s = 0.0
@@ -80,6 +69,9 @@ class Cluster:
             start_timeout_s=options.start_timeout_s,
         )
         self._listener = ClusterListener(self._report)
+        tell = self._listener.on_notice
+        self.journal = ClusterJournal(options.name, generation, environment=os.environ, clock=time.time, tell=tell)
+        self.replayed: ReplayReport | None = None
         self._ended = False
         self._hosts: list[LocalHost] = []
         try:
@@ -87,10 +79,18 @@ class Cluster:
         except BaseException:
             # Also by Ctrl-C: nobody holds this object yet, so nobody else could end it.
             self._link.close()
+            self.journal.close()
             for host in self._hosts:
                 host.wait(())
             raise
-        self._reader = Reader(self._link, self._machine, self._hosts, clock=time.monotonic, listener=self._listener)
+        self._reader = Reader(
+            self._link,
+            self._machine,
+            self._hosts,
+            clock=time.monotonic,
+            listener=self._listener,
+            keep=self.journal.write,
+        )
         self._reader.start()
         atexit.register(self._at_exit)
 
@@ -239,22 +239,15 @@ class Cluster:
     ) -> Callable[[int], CellSubmitted]:
         if not isinstance(source, str):
             raise InvalidRequest(f"a cell is text, and this is {type(source).__name__}: {source!r:.80}")
-        chosen = self._choose_ranks(ranks)
+        chosen = choose_ranks(ranks, self.process_count)
         guard = guard or self.options.guard
-        _check_guard(guard)
+        check_guard(guard)
         if timeout_s is not None and not timeout_s > 0:
             raise InvalidRequest(f"--timeout {timeout_s!r}: give a number of seconds above 0")
         return partial(CellSubmitted, request=CellRequest(source, chosen, guard, timeout_s))
 
     def _interrupt(self, submission: Submission) -> None:
         self._reader.post(InterruptRequested(submission.ticket))
-
-    def _choose_ranks(self, ranks: str | Sequence[int] | None) -> tuple[int, ...] | None:
-        if ranks is None:
-            return None
-        spec = ranks if isinstance(ranks, str) else ",".join(str(rank) for rank in ranks)
-        chosen = parse_ranks(spec, self.process_count)
-        return None if len(chosen) == self.process_count else chosen
 
     def follow(self, submission: Submission, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
         """Wait for a cell's end; Ctrl-C interrupts the ranks, and the truth about what that led to is the result.
@@ -265,7 +258,7 @@ class Cluster:
         """
         with CtrlC() as ctrl_c:
             ctrl_c.call(partial(self._interrupt, submission))
-            return _wait(submission, on_snapshot)
+            return submission.wait(on_snapshot)
 
     def run(
         self,
@@ -292,11 +285,20 @@ class Cluster:
             InvalidRequest: a bad argument; nothing was sent.
             CellInterrupted: Ctrl-C came before the cell's turn; nothing was sent.
         """
-        event_of = self._request(source, ranks, guard, timeout_s)
+        return self._run(self._request(source, ranks, guard, timeout_s), on_snapshot)
+
+    def run_again(self, record: CellRecord) -> CellResult:
+        """Run a journaled cell again as it was, under the number it had."""
+        request = CellRequest(record.source, record.ranks, record.guard, record.timeout_s, again=record.seq)
+        return self._run(partial(CellSubmitted, request=request), None)
+
+    def _run(
+        self, event_of: Callable[[int], CellSubmitted], on_snapshot: Callable[[CellResult], None] | None
+    ) -> CellResult:
         with CtrlC() as ctrl_c:
             submission = self._reader.submit(event_of, live=on_snapshot is not None)
             ctrl_c.call(partial(self._interrupt, submission))
-            return _wait(submission, on_snapshot)
+            return submission.wait(on_snapshot)
 
     def interrupt(self) -> None:
         """Interrupt the cell that runs: KeyboardInterrupt on its ranks, and after 4 s the end of those that do not stop."""
@@ -304,9 +306,12 @@ class Cluster:
 
     def accept(self) -> None:
         """Go on with a split or tainted cluster as it is."""
+        was = self.state
         self._reader.post(Accepted())
         # The answer to a question asked afterwards comes afterwards: the change is in force when this returns.
         self.ask(0, "names", {}).result()
+        if was != self.state:
+            self.journal.write(AcceptRecord(self.generation, was))
 
     def on_late(self, show: Callable[[CellResult], None]) -> None:
         """Have output that comes after a cell's end shown; called in the reader thread."""
@@ -336,11 +341,12 @@ class Cluster:
         Raises:
             ValueDiffers: a name is missing on a rank, or its value is not the same on all.
         """
-        return exchange.pull(self, names, ranks=self._choose_ranks(ranks), each=each)
+        return exchange.pull(self, names, ranks=choose_ranks(ranks, self.process_count), each=each)
 
     def push(self, *, ranks: str | Sequence[int] | None = None, **values: Any) -> None:
         """Bind the same host values on every rank, never a global array; on none when one rank cannot take them."""
-        exchange.push(self, values, ranks=self._choose_ranks(ranks))
+        chosen = choose_ranks(ranks, self.process_count)
+        self.journal.write_push(exchange.push(self, values, ranks=chosen), chosen)
 
     def vars(self) -> tuple[VarRow, ...]:
         """Say what the ranks hold, and where they differ. Fetches nothing."""
@@ -356,6 +362,7 @@ class Cluster:
         self._reader.close(_STOP_S)
         for host in self._hosts:
             host.wait(self._machine.roster.pids)
+        self.journal.close()
         # Last: a stop that a second Ctrl-C broke off is gone on with by the next one.
         self._ended = True
         atexit.unregister(self._at_exit)
@@ -367,27 +374,23 @@ class Cluster:
         else:
             self.stop()
 
-    def restart(self) -> Cluster:
-        """Stop, and return a cluster of the same shape and name, one generation on, ready. The variables are gone."""
-        from mhnb import starting
+    def restart(self, *, replay: bool = False, to: int | None = None) -> Cluster:
+        """Stop, and return a cluster of the same shape and name, one generation on, ready. The variables are gone.
 
-        return starting.restart(self)
+        Args:
+            replay: run again what ended clean, so that they are back; `replayed` of the new cluster says what was done.
+            to: the number of the last cell to run again; None for all.
+
+        Raises:
+            ReplayStopped: a cell did other than before; `mhnb.current()` is the new cluster, as far as it came.
+        """
+        from mhnb import replaying, starting
+
+        replaying.check_replay(self, to, replay=replay)
+        fresh = starting.restart(self)
+        if replay:
+            replaying.replay(fresh, to)
+        return fresh
 
     def __repr__(self) -> str:
         return f"<mhnb.Cluster {self.name!r}: {self.shape.describe()}, {self.state}, generation {self.generation}>"
-
-
-def _wait(submission: Submission, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
-    while True:
-        update = submission.updates.get()
-        if isinstance(update, MhnbError):
-            raise update
-        if update.done:
-            return update
-        if on_snapshot is not None:
-            on_snapshot(update)
-
-
-def _check_guard(guard: str) -> None:
-    if guard not in _GUARDS:
-        raise InvalidRequest(f"--guard {guard!r}: choose lockstep, parity or off")

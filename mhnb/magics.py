@@ -76,7 +76,7 @@ verbs:
   %mhjax auto on|off                               plain cells go to the ranks too; %%local keeps one here
   %mhjax interrupt                                 stop the cell that runs
   %mhjax accept                                    go on with a split or tainted cluster as it is
-  %mhjax restart                                   fresh processes, without their variables
+  %mhjax restart [--replay [--to SEQ]]             fresh processes, without their variables; --replay brings them back
   %mhjax stop [NAME]                               end every process
   %mhjax list                                      the clusters of this notebook
   %mhjax VERB --help                               every flag of a verb

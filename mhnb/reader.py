@@ -33,6 +33,7 @@ from mhnb.core.events import (
     TellUser,
     Ticked,
 )
+from mhnb.core.journal import CellRecord
 from mhnb.core.machine import Machine
 from mhnb.core.protocol import Answer, Ask, HostUp, Message, RankExited, RankReady, SignalRank, StopHost
 from mhnb.core.results import CellResult
@@ -89,6 +90,21 @@ class Submission:
     live: bool
     updates: queue.SimpleQueue[Update] = field(default_factory=queue.SimpleQueue)
 
+    def wait(self, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
+        """Wait for the end, and hand on what comes before it.
+
+        Raises:
+            MhnbError: the cell was refused.
+        """
+        while True:
+            update = self.updates.get()
+            if isinstance(update, MhnbError):
+                raise update
+            if update.done:
+                return update
+            if on_snapshot is not None:
+                on_snapshot(update)
+
 
 class Reader:
     """Runs the loop.
@@ -99,13 +115,21 @@ class Reader:
         hosts: the supervisors' processes.
         clock: seconds, rising.
         listener: hears of starts, late output and deaths.
+        keep: takes the record of each cell that ends, before its submitter hears of it.
     """
 
     def __init__(
-        self, link: Link, machine: Machine, hosts: Sequence[Host], *, clock: Callable[[], float], listener: Listener
+        self,
+        link: Link,
+        machine: Machine,
+        hosts: Sequence[Host],
+        *,
+        clock: Callable[[], float],
+        listener: Listener,
+        keep: Callable[[CellRecord], None] | None = None,
     ) -> None:
         self._link, self._machine, self._hosts = link, machine, list(hosts)
-        self._clock, self._listener = clock, listener
+        self._clock, self._listener, self._keep = clock, listener, keep
         self._inbox: queue.SimpleQueue[Event | _Asked | None] = queue.SimpleQueue()
         self._submissions: dict[int, Submission] = {}
         self._asks: dict[int, tuple[int, Future[Answer]]] = {}
@@ -253,7 +277,9 @@ class Reader:
         # A rank whose supervisor is gone went with it, though nobody was left to tell.
         lost = item.rank not in self._machine.roster.alive or not self._hosts
         if lost or self._machine.state == "stopped":
-            item.future.set_exception(RanksLost(f"rank {item.rank} is gone; %mhjax restart", ranks=(item.rank,)))
+            item.future.set_exception(
+                RanksLost(f"rank {item.rank} is gone; %mhjax restart --replay", ranks=(item.rank,))
+            )
             return
         self._asks[item.ask.ask_id] = (item.rank, item.future)
         self._link.send(rank_peer(item.rank), item.ask)
@@ -262,7 +288,9 @@ class Reader:
         for number, (asked, future) in list(self._asks.items()):
             if asked == rank:
                 del self._asks[number]
-                future.set_exception(RanksLost(f"rank {rank} ended before it answered; %mhjax restart", ranks=(rank,)))
+                future.set_exception(
+                    RanksLost(f"rank {rank} ended before it answered; %mhjax restart --replay", ranks=(rank,))
+                )
 
     def _look_at_hosts(self) -> None:
         for host in [host for host in self._hosts if host.has_exited()]:
@@ -292,7 +320,10 @@ class Reader:
         match command:
             case SendToRank(rank, message):
                 self._link.send(rank_peer(rank), message)
-            case FinishCell(ticket, result):
+            case FinishCell(ticket, result, record):
+                # Before its submitter hears of it: who sees a result can replay it, whatever happens next.
+                if self._keep is not None and record is not None:
+                    self._keep(record)
                 self._finish(ticket, result)
             case RefuseCell(ticket, error) if error is not None:
                 self._finish(ticket, error)

@@ -10,8 +10,10 @@ from typing import Any
 import psutil
 
 from mhnb.cluster import Cluster, StartOptions
+from mhnb.core.journal import StartRecord
 from mhnb.core.shape import Shape, check_initialize, check_shape, count_hosts
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotStarted
+from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.local import check_platform
 from mhnb.launch.ports import check_port_free
 from mhnb.launch.rundir import prune_run_dirs
@@ -137,6 +139,7 @@ def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None 
 
 def _bring_up(cluster: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
     cluster.wait_ready(on_progress)
+    cluster.journal.write(StartRecord(cluster.generation, cluster.shape.describe(), cluster.jax_version))
     _use(cluster)
     return cluster
 
@@ -161,3 +164,4 @@ def _check(shape: Shape) -> None:
     if address := shape.initialize.get("coordinator_address"):
         check_port_free(str(address))
     prune_run_dirs(os.environ)
+    prune_journals(os.environ)
