@@ -22,6 +22,9 @@ PUSH_NBYTES = 256 * 2**20
 ALL_PUSHES_NBYTES = 2**30
 """Nor is one with which all pushes of a journal would take more."""
 
+_faults: dict[tuple[Path, int], str] = {}
+"""By file and generation: the disk may not hold it, so the process does."""
+
 
 class ClusterJournal:
     """The journal of one generation; its file is shared by all of them.
@@ -47,8 +50,7 @@ class ClusterJournal:
         self._generation, self._clock, self._tell = generation, clock, tell
         self._pushes = 0
         self._latest: CellRecord | None = None
-        self.fault = ""
-        """Why nothing was written from some moment on; empty while all is well."""
+        _faults.pop((self.path, generation), None)
 
     @property
     def path(self) -> Path:
@@ -63,14 +65,15 @@ class ClusterJournal:
         """Add a record, with the time. It is with the operating system when this returns."""
         if isinstance(record, CellRecord):
             self._latest = record
-        if self.fault:
+        if self.fault_of(self._generation):
             # After a gap the rest would be replayed without what it builds on.
             return
         try:
             self._dir.append(format_record(replace(record, when=round(self._clock(), 3))))
         except OSError as error:
-            self.fault = f"the journal {self.path} ends before {_say(record)}: {error}"
-            self._tell(f"mhjax · {self.fault}; %mhjax restart --replay will not know of anything from here on")
+            fault = f"the journal of generation {self._generation} ends before {_say(record)}: {error} ({self.path})"
+            _faults[self.path, self._generation] = fault
+            self._tell(f"mhjax · {fault}\n  %mhjax restart --replay will not know of anything from here on")
 
     def write_push(self, packed: Packed, ranks: tuple[int, ...] | None) -> None:
         """Keep a push that was made; tell the user when it is too large."""
@@ -127,6 +130,10 @@ class ClusterJournal:
             if isinstance(record, CellRecord) and (record.generation, record.seq) == (self._generation, seq):
                 return record
         raise ClusterError(f"the journal {self.path} has no cell {seq} of generation {self._generation}")
+
+    def fault_of(self, generation: int) -> str:
+        """Why nothing was written from some moment of a generation on; empty where all is well."""
+        return _faults.get((self.path, generation), "")
 
     def close(self) -> None:
         """Let go of the file; it stays on the disk."""

@@ -49,7 +49,8 @@ def replay(
     """
     records, faults = cluster.journal.read()
     plan = plan_replay(records, to)
-    notes = tuple(faults) + ((cluster.journal.fault,) if cluster.journal.fault else ())
+    fault = cluster.journal.fault_of(plan.generation)
+    notes = (*faults, fault) if fault else tuple(faults)
     began = cluster.journal.now()
     done, stop = _run_steps(cluster, plan, on_step)
     cluster.replayed = report = ReplayReport(plan, done, cluster.journal.now() - began, notes=notes, stop=stop)

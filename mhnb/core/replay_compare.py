@@ -30,9 +30,14 @@ def describe_difference(before: CellRecord, now: CellRecord) -> str:
         was_by, is_by = _by_rank(before.launches), _by_rank(now.launches)
         launched = _grouped(every, lambda rank: (was_by.get(rank), is_by.get(rank)))
         lines += [f"{_rank_words(ranks)}: {said}" for pair, ranks in launched if (said := _launch_words(*pair))]
-    if not lines and before.state != now.state:
-        lines.append(f"before the cluster was {before.state} after it, now it is {now.state}")
+    if not lines and (before.how, before.state) != (now.how, now.state):
+        lines.append(f"before it left the cluster {_left(before)}, now {_left(now)}")
     return "\n".join(lines)
+
+
+def _left(record: CellRecord) -> str:
+    words = {"timeout": " after its --timeout", "interrupted": " after an interrupt"}
+    return record.state + words.get(record.how, "")
 
 
 def _grouped(ranks: Iterable[int], key: Callable[[int], _Key]) -> list[tuple[_Key, list[int]]]:
@@ -46,7 +51,12 @@ def _ending(record: CellRecord, rank: int) -> str:
     outcome = record.outcomes.get(rank)
     if outcome == "error":
         return f"it raised {record.errors.get(rank, 'an error')}"
-    words = {None: "it did not run the cell", "ok": "it finished", "interrupted": "it was interrupted"}
+    words = {
+        None: "it did not run the cell",
+        "ok": "it finished",
+        "interrupted": "it was interrupted",
+        "killed": "it was killed",
+    }
     return words.get(outcome, f"it {outcome}")
 
 
@@ -59,7 +69,7 @@ def _launch_words(before: LaunchTrace | None, now: LaunchTrace | None) -> str:
     if (before and before.hash) == (now and now.hash):
         return ""
     index, was, is_ = _first_difference(before.rows if before else (), now.rows if now else ())
-    totals = f"{before.count if before else 0} launches before, {now.count if now else 0} now"
+    totals = f"launches: {before.count if before else 0} before, {now.count if now else 0} now"
     if was is None and is_ is None:
         return f"its launches differ after the first {index} ({totals})"
     ambiguous = was is not None and is_ is not None and was[1] == is_[1]

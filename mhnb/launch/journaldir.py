@@ -40,6 +40,9 @@ class JournalDir:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = self.folder / _FILE
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self.path.stat().st_size and not self.path.read_bytes().endswith(b"\n"):
+            # A full disk cut the last line short: what follows stands on lines of its own.
+            os.write(self._fd, b"\n")
 
     def append(self, line: bytes) -> None:
         """Add a line, in one write: what the system has taken survives this process, whatever ends it.
