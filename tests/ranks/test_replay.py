@@ -116,8 +116,8 @@ def test_to_goes_back_to_a_cell(begin: Fresh) -> None:
     cluster = begin()
     for number in (1, 2, 3):
         cluster.run(f"x = {number}").check()
-    bad: dict[str, Any]
-    for bad in ({"replay": True, "to": 9}, {"to": 2}):
+    wrong: list[dict[str, Any]] = [{"replay": True, "to": 9}, {"to": 2}]
+    for bad in wrong:
         with pytest.raises(InvalidRequest, match="--to"):
             cluster.restart(**bad)
     assert cluster.state == "clean"
