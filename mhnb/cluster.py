@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mhnb import exchange
 from mhnb.core.environment import rank_environment
@@ -38,8 +38,11 @@ from mhnb.listening import ClusterListener
 from mhnb.options import StartOptions, check_guard
 from mhnb.reader import Reader, Submission
 from mhnb.resources import profile_dir
-from mhnb.roll import RankInfo, StartReport, describe_ranks
+from mhnb.roll import RankInfo, StartReport, describe_ranks, report_start
 from mhnb.values import ClusterState, DeviceRef
+
+if TYPE_CHECKING:
+    from mhnb.spares import Spare
 
 __all__ = ["Cluster", "StartOptions"]
 
@@ -68,10 +71,11 @@ class Cluster:
             now=self._began,
             start_timeout_s=options.start_timeout_s,
         )
-        self._listener = ClusterListener(self._report)
+        self._listener = ClusterListener(report_start)
         tell = self._listener.on_notice
         self.journal = ClusterJournal(options.name, generation, environment=os.environ, clock=time.time, tell=tell)
         self.replayed: ReplayReport | None = None
+        self.spare: Spare | None = None
         self._ended = False
         self._hosts: list[LocalHost] = []
         try:
@@ -147,9 +151,6 @@ class Cluster:
         except BaseException:
             self.stop()
             raise
-
-    def _report(self, machine: Machine, now: float) -> StartReport:
-        return StartReport(describe_ranks(machine), now - machine.started_at, machine.state == "clean")
 
     # -- what it is
 
@@ -362,6 +363,8 @@ class Cluster:
         self._reader.close(_STOP_S)
         for host in self._hosts:
             host.wait(self._machine.roster.pids)
+        if self.spare is not None:
+            self.spare.stop()
         self.journal.close()
         # Last: a stop that a second Ctrl-C broke off is gone on with by the next one.
         self._ended = True

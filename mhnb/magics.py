@@ -69,6 +69,7 @@ A cell that begins with %%mhjax runs on every rank.
 
 verbs:
   %mhjax start [-n N] [--devices D] [--name NAME]  start N hosts with D devices each; 4 x 2
+  %mhjax start --spare                             and as many in reserve, for a restart in a moment
   %mhjax status                                    the ranks, their processes and the cluster's state
   %mhjax vars                                      what the ranks hold
   %mhjax pull NAME... [--ranks SPEC] [--each]      bring values here

@@ -22,6 +22,8 @@ class StartOptions:
     keep: bool = False
     guard: str = "lockstep"
     fork: bool = sys.platform == "linux"
+    spare: bool = False
+    """Whether as many ranks again are kept warm for a restart."""
 
 
 def check_guard(guard: str) -> None:

@@ -52,6 +52,7 @@ def _start(notebook: Notebook, args: argparse.Namespace) -> None:
             start_timeout_s=args.start_timeout,
             keep=args.keep,
             guard=args.guard,
+            spare=args.spare,
         )
         progress.finish(gather_summary(cluster))
 
@@ -84,6 +85,11 @@ def _start_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--no-init", action="store_true", help="leave jax.distributed.initialize() to a cell")
     parser.add_argument(
         "--keep", action="store_true", help="let the ranks outlive this notebook; mhnb stop NAME ends them"
+    )
+    parser.add_argument(
+        "--spare",
+        action="store_true",
+        help="keep as many ranks again warm in reserve, so that a restart takes a moment",
     )
     parser.add_argument(
         "--guard", choices=("lockstep", "parity", "off"), default="lockstep", help="how launches are compared"

@@ -44,6 +44,7 @@ BESIDE = {
     "reader": "cluster",
     "replaying": "cluster",
     "roll": "cluster",
+    "spares": "cluster",
     "starting": "cluster",
     "tab": "magics",
     "verbs": "magics",

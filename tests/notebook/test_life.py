@@ -55,7 +55,8 @@ def test_a_life(alone: Session) -> None:
 
 def test_a_replay_in_the_notebook(alone: Session) -> None:
     """The start's summary, then one line of what ran again, and what did not; a replay that stops is one short error."""
-    alone.run("%mhjax start -n 2 --devices 1")
+    said = alone.run("%mhjax start -n 2 --devices 1 --spare").out
+    assert "2 more ranks start in reserve" in said
     alone.run("%%mhjax\nx = 1\nran = False")
     alone.run("here = 7\n%mhjax push here")
     alone.try_("%%mhjax --guard off\nimport jax\nassert not jax.process_index()")
