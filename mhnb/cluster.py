@@ -8,53 +8,46 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mhnb import exchange
 from mhnb.core.check import CheckRow
-from mhnb.core.environment import rank_environment
-from mhnb.core.events import Accepted, CellSubmitted, InterruptRequested, StopRequested
+from mhnb.core.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
 from mhnb.core.hostspec import HostSpec
+from mhnb.core.journal import AcceptRecord, CellRecord
 from mhnb.core.machine import Machine
 from mhnb.core.protocol import Answer
-from mhnb.core.request import check_guard, choose_ranks, make_request
+from mhnb.core.ranks import choose_ranks
+from mhnb.core.replay_report import ReplayReport
+from mhnb.core.request import check_guard, make_request
 from mhnb.core.results import CellResult
 from mhnb.core.shape import Shape, check_initialize
 from mhnb.core.variables import VarRow
 from mhnb.ctrlc import CtrlC
 from mhnb.errors import MhnbError
+from mhnb.journaling import ClusterJournal
 from mhnb.launch.local import LocalHost
 from mhnb.launch.ports import find_free_port
 from mhnb.launch.rundir import find_cwd, make_run_dir, write_owner
 from mhnb.link.sockets import SocketLink
 from mhnb.listening import ClusterListener
+from mhnb.options import Place, StartOptions, local_spec
 from mhnb.reader import Reader, Submission
 from mhnb.resources import profile_dir
-from mhnb.roll import RankInfo, StartReport, describe_ranks
+from mhnb.roll import RankInfo, StartReport, describe_ranks, report_start
 from mhnb.values import ClusterState, DeviceRef
+
+if TYPE_CHECKING:
+    from mhnb.spares import Spare
 
 __all__ = ["Cluster", "StartOptions"]
 
-_START_TIMEOUT_S = 120.0
 _STOP_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class StartOptions:
-    """How to start, beyond the shape."""
-
-    name: str = "default"
-    start_timeout_s: float = _START_TIMEOUT_S
-    keep: bool = False
-    guard: str = "lockstep"
-    fork: bool = sys.platform == "linux"
 
 
 class Cluster:
@@ -79,7 +72,11 @@ class Cluster:
             now=self._began,
             start_timeout_s=options.start_timeout_s,
         )
-        self._listener = ClusterListener(self._report)
+        self._listener = ClusterListener(report_start)
+        tell = self._listener.on_notice
+        self.journal = ClusterJournal(options.name, generation, environment=os.environ, clock=time.time, tell=tell)
+        self.replayed: ReplayReport | None = None
+        self.spare: Spare | None = None
         self._ended = False
         self._hosts: list[LocalHost] = []
         try:
@@ -87,10 +84,18 @@ class Cluster:
         except BaseException:
             # Also by Ctrl-C: nobody holds this object yet, so nobody else could end it.
             self._link.close()
+            self.journal.close()
             for host in self._hosts:
                 host.wait(())
             raise
-        self._reader = Reader(self._link, self._machine, self._hosts, clock=time.monotonic, listener=self._listener)
+        self._reader = Reader(
+            self._link,
+            self._machine,
+            self._hosts,
+            clock=time.monotonic,
+            listener=self._listener,
+            keep=self.journal.write,
+        )
         self._reader.start()
         atexit.register(self._at_exit)
 
@@ -103,27 +108,8 @@ class Cluster:
         write_owner(self._run_dir, self.name, self._hosts[0].pid, nobody, keep=self.options.keep)
 
     def _spec(self) -> HostSpec:
-        initialize = dict(self.shape.initialize)
-        for given in ("num_processes", "cluster_detection_method"):
-            initialize.pop(given, None)
-        address = initialize.pop("coordinator_address", None)
-        return HostSpec(
-            link_url=self._link.url,
-            key=self._key.hex(),
-            supervisor=0,
-            generation=self.generation,
-            process_count=self.shape.hosts,
-            ranks=list(range(self.shape.hosts)),
-            devices=self.shape.devices,
-            coordinator_address=address or f"127.0.0.1:{find_free_port()}",
-            initialize=initialize,
-            environment=rank_environment(os.environ, devices=self.shape.devices, simulated=True),
-            cwd=self._cwd,
-            run_dir=str(self._run_dir),
-            init=self.shape.init,
-            keep=self.options.keep,
-            fork=self.options.fork,
-        )
+        place = Place(self._link.url, self._key, self.generation, self._cwd, str(self._run_dir))
+        return local_spec(self.shape, self.options, place, os.environ, f"127.0.0.1:{find_free_port()}")
 
     def wait_ready(self, on_progress: Callable[[StartReport], None] | None = None) -> None:
         """Wait until every rank can take cells.
@@ -147,9 +133,6 @@ class Cluster:
         except BaseException:
             self.stop()
             raise
-
-    def _report(self, machine: Machine, now: float) -> StartReport:
-        return StartReport(describe_ranks(machine), now - machine.started_at, machine.state == "clean")
 
     # -- what it is
 
@@ -250,7 +233,7 @@ class Cluster:
         """
         with CtrlC() as ctrl_c:
             ctrl_c.call(partial(self._interrupt, submission))
-            return _wait(submission, on_snapshot)
+            return submission.wait(on_snapshot)
 
     def run(
         self,
@@ -278,10 +261,20 @@ class Cluster:
             CellInterrupted: Ctrl-C came before the cell's turn; nothing was sent.
         """
         event_of = self._request(source, ranks=ranks, guard=guard, timeout_s=timeout_s)
+        return self._run(event_of, on_snapshot)
+
+    def run_again(self, record: CellRecord) -> CellResult:
+        """Run a journaled cell again as it was, under the number it had."""
+        request = CellRequest(record.source, record.ranks, record.guard, record.timeout_s, again=record.seq)
+        return self._run(partial(CellSubmitted, request=request), None)
+
+    def _run(
+        self, event_of: Callable[[int], CellSubmitted], on_snapshot: Callable[[CellResult], None] | None
+    ) -> CellResult:
         with CtrlC() as ctrl_c:
             submission = self._reader.submit(event_of, live=on_snapshot is not None)
             ctrl_c.call(partial(self._interrupt, submission))
-            return _wait(submission, on_snapshot)
+            return submission.wait(on_snapshot)
 
     def interrupt(self) -> None:
         """Interrupt the cell that runs: KeyboardInterrupt on its ranks, and after 4 s the end of those that do not stop."""
@@ -289,9 +282,12 @@ class Cluster:
 
     def accept(self) -> None:
         """Go on with a split or tainted cluster as it is."""
+        was = self.state
         self._reader.post(Accepted())
         # The answer to a question asked afterwards comes afterwards: the change is in force when this returns.
         self.ask(0, "names", {}).result()
+        if was != self.state:
+            self.journal.write(AcceptRecord(self.generation, was))
 
     def on_late(self, show: Callable[[CellResult], None]) -> None:
         """Have output that comes after a cell's end shown; called in the reader thread."""
@@ -325,7 +321,8 @@ class Cluster:
 
     def push(self, *, ranks: str | Sequence[int] | None = None, **values: Any) -> None:
         """Bind the same host values on every rank, never a global array; on none when one rank cannot take them."""
-        exchange.push(self, values, ranks=choose_ranks(ranks, self.process_count))
+        chosen = choose_ranks(ranks, self.process_count)
+        self.journal.write_push(exchange.push(self, values, ranks=chosen), chosen)
 
     def vars(self) -> tuple[VarRow, ...]:
         """Say what the ranks hold, and where they differ. Fetches nothing."""
@@ -352,6 +349,9 @@ class Cluster:
         self._reader.close(_STOP_S)
         for host in self._hosts:
             host.wait(self._machine.roster.pids)
+        if self.spare is not None:
+            self.spare.stop()
+        self.journal.close()
         # Last: a stop that a second Ctrl-C broke off is gone on with by the next one.
         self._ended = True
         atexit.unregister(self._at_exit)
@@ -363,22 +363,23 @@ class Cluster:
         else:
             self.stop()
 
-    def restart(self) -> Cluster:
-        """Stop, and return a cluster of the same shape and name, one generation on, ready. The variables are gone."""
-        from mhnb import starting
+    def restart(self, *, replay: bool = False, to: int | None = None) -> Cluster:
+        """Stop, and return a cluster of the same shape and name, one generation on, ready. The variables are gone.
 
-        return starting.restart(self)
+        Args:
+            replay: run again what ended clean, so that they are back; `replayed` of the new cluster says what was done.
+            to: the number of the last cell to run again; None for all.
+
+        Raises:
+            ReplayStopped: a cell did other than before; `mhnb.current()` is the new cluster, as far as it came.
+        """
+        from mhnb import replaying, starting
+
+        replaying.check_replay(self, to, replay=replay)
+        fresh = starting.restart(self)
+        if replay:
+            replaying.replay(fresh, to)
+        return fresh
 
     def __repr__(self) -> str:
         return f"<mhnb.Cluster {self.name!r}: {self.shape.describe()}, {self.state}, generation {self.generation}>"
-
-
-def _wait(submission: Submission, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
-    while True:
-        update = submission.updates.get()
-        if isinstance(update, MhnbError):
-            raise update
-        if update.done:
-            return update
-        if on_snapshot is not None:
-            on_snapshot(update)

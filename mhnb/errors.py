@@ -10,7 +10,8 @@
     │   ├── NotStarted         there is no cluster
     │   ├── AlreadyStarted     there is one, of another shape
     │   ├── NotClean           split, tainted or dead: the gate
-    │   └── RanksLost          a rank or the hub went away
+    │   ├── RanksLost          a rank or the hub went away
+    │   └── ReplayStopped      a cell that ran again did other than before
     ├── CellError              a cell did not end well
     │   ├── CellFailed         the user's code raised on some rank
     │   ├── CellInterrupted    Ctrl-C
@@ -53,6 +54,7 @@ __all__ = [
     "PreflightFailed",
     "ProtocolError",
     "RanksLost",
+    "ReplayStopped",
     "UnknownMessage",
     "ValueDiffers",
     "VersionMismatch",
@@ -138,6 +140,12 @@ class RanksLost(ClusterError):
     """A rank or the hub went away. `ranks` are the lost ones, the first to die first."""
 
     ranks: tuple[int, ...]
+
+
+class ReplayStopped(ClusterError):
+    """A cell that ran again did other than before, or could not be run. `report` says what was done until then."""
+
+    report: Any
 
 
 class CellError(MhnbError):

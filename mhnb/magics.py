@@ -69,6 +69,7 @@ A cell that begins with %%mhjax runs on every rank.
 
 verbs:
   %mhjax start [-n N] [--devices D] [--name NAME]  start N hosts with D devices each; 4 x 2
+  %mhjax start --spare                             and as many in reserve, for a restart in a moment
   %mhjax status                                    the ranks, their processes and the cluster's state
   %mhjax vars                                      what the ranks hold
   %mhjax pull NAME... [--ranks SPEC] [--each]      bring values here
@@ -77,7 +78,7 @@ verbs:
   %mhjax auto on|off                               plain cells go to the ranks too; %%local keeps one here
   %mhjax interrupt                                 stop the cell that runs
   %mhjax accept                                    go on with a split or tainted cluster as it is
-  %mhjax restart                                   fresh processes, without their variables
+  %mhjax restart [--replay [--to SEQ]]             fresh processes, without their variables; --replay brings them back
   %mhjax stop [NAME]                               end every process
   %mhjax list                                      the clusters of this notebook
   %mhjax VERB --help                               every flag of a verb

@@ -34,6 +34,7 @@ from mhnb.core.events import (
     TellUser,
     Ticked,
 )
+from mhnb.core.journal import CellRecord
 from mhnb.core.machine import Machine
 from mhnb.core.protocol import Answer, Ask, HostUp, InterruptCell, Message, RankExited, RankReady, SignalRank, StopHost
 from mhnb.core.results import CellResult
@@ -90,6 +91,21 @@ class Submission:
     live: bool
     updates: queue.SimpleQueue[Update] = field(default_factory=queue.SimpleQueue)
 
+    def wait(self, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
+        """Wait for the end, and hand on what comes before it.
+
+        Raises:
+            MhnbError: the cell was refused.
+        """
+        while True:
+            update = self.updates.get()
+            if isinstance(update, MhnbError):
+                raise update
+            if update.done:
+                return update
+            if on_snapshot is not None:
+                on_snapshot(update)
+
 
 class Reader:
     """Runs the loop.
@@ -100,13 +116,21 @@ class Reader:
         hosts: the supervisors' processes.
         clock: seconds, rising.
         listener: hears of starts, late output and deaths.
+        keep: takes the record of each cell that ends, before its submitter hears of it.
     """
 
     def __init__(
-        self, link: Link, machine: Machine, hosts: Sequence[Host], *, clock: Callable[[], float], listener: Listener
+        self,
+        link: Link,
+        machine: Machine,
+        hosts: Sequence[Host],
+        *,
+        clock: Callable[[], float],
+        listener: Listener,
+        keep: Callable[[CellRecord], None] | None = None,
     ) -> None:
         self._link, self._machine, self._hosts = link, machine, list(hosts)
-        self._clock, self._listener = clock, listener
+        self._clock, self._listener, self._keep = clock, listener, keep
         self._inbox: queue.SimpleQueue[Event | _Asked | None] = queue.SimpleQueue()
         self._submissions: dict[int, Submission] = {}
         self._asks: dict[int, tuple[int, Future[Answer]]] = {}
@@ -254,7 +278,9 @@ class Reader:
         # A rank whose supervisor is gone went with it, though nobody was left to tell.
         lost = item.rank not in self._machine.roster.alive or not self._hosts
         if lost or self._machine.state == "stopped":
-            item.future.set_exception(RanksLost(f"rank {item.rank} is gone; %mhjax restart", ranks=(item.rank,)))
+            item.future.set_exception(
+                RanksLost(f"rank {item.rank} is gone; %mhjax restart --replay", ranks=(item.rank,))
+            )
             return
         self._asks[item.ask.ask_id] = (item.rank, item.future)
         self._link.send(rank_peer(item.rank), item.ask)
@@ -263,7 +289,9 @@ class Reader:
         for number, (asked, future) in list(self._asks.items()):
             if asked == rank:
                 del self._asks[number]
-                future.set_exception(RanksLost(f"rank {rank} ended before it answered; %mhjax restart", ranks=(rank,)))
+                future.set_exception(
+                    RanksLost(f"rank {rank} ended before it answered; %mhjax restart --replay", ranks=(rank,))
+                )
 
     def _look_at_hosts(self) -> None:
         for host in [host for host in self._hosts if host.has_exited()]:
@@ -293,17 +321,15 @@ class Reader:
         match command:
             case SendToRank(rank, message):
                 self._link.send(rank_peer(rank), message)
-            case FinishCell(ticket, result):
+            case FinishCell(ticket, result, record):
+                # Before its submitter hears of it: who sees a result can replay it, whatever happens next.
+                if self._keep is not None and record is not None:
+                    self._keep(record)
                 self._finish(ticket, result)
             case RefuseCell(ticket, error) if error is not None:
                 self._finish(ticket, error)
-            case AskInterrupt(seq):
-                for host in self._hosts:
-                    self._link.send(supervisor_peer(host.supervisor), InterruptCell(seq))
-            case SignalRanks(ranks, signum):
-                self._signal(ranks, signum)
-            case KillRanks(ranks):
-                self._signal(ranks, int(signal.SIGKILL))
+            case AskInterrupt() | SignalRanks() | KillRanks():
+                self._tell_supervisors(command)
             case ShowLate(result):
                 self._listener.on_late(result)
             case TellUser(text):
@@ -313,11 +339,17 @@ class Reader:
             case FailStart(error):
                 self._listener.on_failure(error)
 
-    def _signal(self, ranks: tuple[int, ...], signum: int) -> None:
-        # Each supervisor signals its own and ignores the others'.
+    def _tell_supervisors(self, command: AskInterrupt | SignalRanks | KillRanks) -> None:
+        # Each supervisor signals its own ranks and ignores the others'.
+        messages: list[Message]
+        if isinstance(command, AskInterrupt):
+            messages = [InterruptCell(command.seq)]
+        else:
+            signum = command.signum if isinstance(command, SignalRanks) else int(signal.SIGKILL)
+            messages = [SignalRank(rank, signum) for rank in command.ranks]
         for host in self._hosts:
-            for rank in ranks:
-                self._link.send(supervisor_peer(host.supervisor), SignalRank(rank, signum))
+            for message in messages:
+                self._link.send(supervisor_peer(host.supervisor), message)
 
     def _finish(self, ticket: int, update: Update) -> None:
         submission = self._submissions.pop(ticket, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 from mhnb.core.machine import Machine
 from mhnb.values import DeviceRef, Phase
 
-__all__ = ["RankInfo", "StartReport", "describe_ranks"]
+__all__ = ["RankInfo", "StartReport", "describe_ranks", "report_start"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +46,8 @@ def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
         log_path = Path(entry.log_path)
         infos.append(RankInfo(entry.rank, entry.host, hostname, entry.pid, log_path, entry.phase, state, devices))
     return tuple(infos)
+
+
+def report_start(machine: Machine, now: float) -> StartReport:
+    """Say how a start stands."""
+    return StartReport(describe_ranks(machine), now - machine.started_at, machine.state == "clean")

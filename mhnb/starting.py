@@ -10,12 +10,15 @@ from typing import Any
 import psutil
 
 from mhnb.cluster import Cluster, StartOptions
+from mhnb.core.journal import StartRecord
 from mhnb.core.shape import Shape, check_initialize, check_shape, count_hosts
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotStarted
+from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.local import check_platform
 from mhnb.launch.ports import check_port_free
 from mhnb.launch.rundir import prune_run_dirs
 from mhnb.roll import StartReport
+from mhnb.spares import keep_spare, take_over
 
 __all__ = ["all_clusters", "by_name", "current", "find_running", "latest", "restart", "start"]
 
@@ -103,7 +106,7 @@ def start(
         init: False leaves `jax.distributed.initialize()` to a cell.
         initialize: arguments of `jax.distributed.initialize`, by name.
         on_progress: called in this thread as ranks come further.
-        **options: fields of StartOptions: start_timeout_s (seconds), keep, guard, fork.
+        **options: fields of StartOptions: start_timeout_s (seconds), keep, guard, fork, spare.
 
     Raises:
         InvalidRequest: a count or argument that cannot be.
@@ -120,24 +123,41 @@ def start(
     try:
         settings = StartOptions(name=name, **options)
     except TypeError as error:
-        raise InvalidRequest(f"start: {error}; options are start_timeout_s, keep, guard, fork") from error
+        raise InvalidRequest(f"start: {error}; options are start_timeout_s, keep, guard, fork, spare") from error
+    if settings.keep and settings.spare:
+        raise InvalidRequest("--keep and --spare do not go together: ranks in reserve end with this notebook")
     generation = 1 if gone is None else gone.generation + 1
     return _bring_up(Cluster(shape, settings, generation=generation), on_progress)
 
 
 def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
     """Give a cluster fresh processes: same ranks, no variables, one generation on."""
-    cluster.stop()
     # One that was restarted before: its successor has the name and the folder.
     newest = _clusters.get(cluster.name, cluster)
-    newest.stop()
+    spare, newest.spare = newest.spare, None
+    try:
+        cluster.stop()
+        newest.stop()
+    except BaseException:
+        # Nobody else would know of it.
+        newest.spare = spare
+        raise
+    if spare is not None and (warm := take_over(spare, on_progress)) is not None:
+        return _enter(warm)
     generation = max(cluster.generation, newest.generation) + 1
     return _bring_up(Cluster(cluster.shape, cluster.options, generation=generation), on_progress)
 
 
 def _bring_up(cluster: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
     cluster.wait_ready(on_progress)
+    return _enter(cluster)
+
+
+def _enter(cluster: Cluster) -> Cluster:
+    """Take a cluster that is ready into use."""
+    cluster.journal.write(StartRecord(cluster.generation, cluster.shape.describe(), cluster.jax_version))
     _use(cluster)
+    keep_spare(cluster)
     return cluster
 
 
@@ -161,3 +181,4 @@ def _check(shape: Shape) -> None:
     if address := shape.initialize.get("coordinator_address"):
         check_port_free(str(address))
     prune_run_dirs(os.environ)
+    prune_journals(os.environ)

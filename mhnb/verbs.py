@@ -7,19 +7,24 @@ import ast
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb import starting
+from mhnb import replaying, starting
 from mhnb.boards import gather_snapshot, gather_status, gather_summary, gather_vars
+from mhnb.core.replay_report import ReplayStep, format_report, format_step
 from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape
-from mhnb.errors import InvalidRequest, NotStarted
+from mhnb.errors import InvalidRequest, MhnbError, NotStarted
 from mhnb.notebook import Notebook
 from mhnb.rank.jaxhooks import backend_is_initialized
 from mhnb.roll import StartReport
 from mhnb.view import board
+from mhnb.view.words import format_seconds
+
+if TYPE_CHECKING:
+    from mhnb.cluster import Cluster
 
 __all__ = ["VERBS", "run_verb", "stop_all", "verb_parser"]
 
@@ -47,6 +52,7 @@ def _start(notebook: Notebook, args: argparse.Namespace) -> None:
             start_timeout_s=args.start_timeout,
             keep=args.keep,
             guard=args.guard,
+            spare=args.spare,
         )
         progress.finish(gather_summary(cluster))
 
@@ -79,6 +85,11 @@ def _start_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--no-init", action="store_true", help="leave jax.distributed.initialize() to a cell")
     parser.add_argument(
         "--keep", action="store_true", help="let the ranks outlive this notebook; mhnb stop NAME ends them"
+    )
+    parser.add_argument(
+        "--spare",
+        action="store_true",
+        help="keep as many ranks again warm in reserve, so that a restart takes a moment",
     )
     parser.add_argument(
         "--guard", choices=("lockstep", "parity", "off"), default="lockstep", help="how launches are compared"
@@ -117,17 +128,33 @@ def _accept(notebook: Notebook, args: argparse.Namespace) -> None:
 
 
 def _restart(notebook: Notebook, args: argparse.Namespace) -> None:
-    if args.replay:
-        raise UsageError(
-            "restart --replay comes with the journal; %mhjax restart gives fresh processes without their variables"
-        )
     cluster = starting.latest()
+    replaying.check_replay(cluster, args.to, replay=args.replay)
     with board.StartBoard() as progress:
-        progress.finish(gather_summary(starting.restart(cluster, _shown(progress))))
+        fresh = starting.restart(cluster, _shown(progress))
+        progress.finish(gather_summary(fresh))
+    if args.replay:
+        _replay(fresh, args.to)
+
+
+def _replay(cluster: Cluster, to: int | None) -> None:
+    line = board.ProgressLine()
+
+    def show(step: ReplayStep) -> None:
+        line.update(format_step(step), step.done / len(step.plan.steps))
+
+    try:
+        report = replaying.replay(cluster, to, show)
+    except BaseException as error:
+        # The error says the rest; the line must not look as if it still moved.
+        line.finish("mhjax · replay stopped" if isinstance(error, MhnbError) else "mhjax · replay broken off")
+        raise
+    line.finish(format_report(report, format_seconds(report.wall_s)))
 
 
 def _restart_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("--replay", action="store_true", help="run the cells so far again (a later version)")
+    parser.add_argument("--replay", action="store_true", help="run again every cell that ended clean, and push again")
+    parser.add_argument("--to", type=int, metavar="SEQ", help="with --replay: stop after the cell of this number")
 
 
 def _stop(notebook: Notebook, args: argparse.Namespace) -> None:

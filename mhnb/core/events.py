@@ -6,11 +6,15 @@ Messages of `protocol` are events too; those here arise in the notebook's own pr
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from mhnb.core.protocol import Message, RunCell, SkipCell
 from mhnb.core.results import CellResult
 from mhnb.errors import MhnbError
+
+if TYPE_CHECKING:
+    # The journal records cells, and a cell holds its request.
+    from mhnb.core.journal import CellRecord
 
 __all__ = [
     "Accepted",
@@ -44,6 +48,8 @@ class CellRequest:
     """Sorted; None for all."""
     guard: str = "parity"
     timeout_s: float | None = None
+    again: int | None = None
+    """The number that a replayed cell had, and gets again; None for a new cell."""
 
 
 # -- events
@@ -130,6 +136,8 @@ class FinishCell:
 
     ticket: int
     result: CellResult
+    record: CellRecord | None = field(default=None, compare=False)
+    """What the journal keeps of it."""
 
 
 @dataclass(frozen=True, slots=True)

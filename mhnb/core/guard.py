@@ -18,6 +18,7 @@ __all__ = [
     "FREE_PREFIX",
     "LaunchDifference",
     "LaunchSide",
+    "WAY_OUT",
     "communicates",
     "compare_launches",
     "format_difference",
@@ -27,7 +28,8 @@ __all__ = [
 FREE_PREFIX = "free:"
 """Begins the fingerprint of a program that never communicates: its order among the ranks is of no consequence."""
 
-_WAY_OUT = "%mhjax restart"
+WAY_OUT = "%mhjax restart --replay"
+"""As the notes name it; who knows what it costs says so there."""
 
 _Participants: TypeAlias = tuple[int, ...]
 _Rows: TypeAlias = tuple[LaunchRow, ...]
@@ -141,13 +143,13 @@ def judge_state(
     if difference is not None:
         taints += (format_difference(difference, seq, source),)
     if taints:
-        return "tainted", (*taints, f"tainted: later values could be wrong · {_WAY_OUT}, or %mhjax accept")
+        return "tainted", (*taints, f"tainted: later values could be wrong · {WAY_OUT}, or %mhjax accept")
     # Without a record an interrupt may have left a collective behind, also where all ranks were interrupted alike.
     unknown = rows_by_rank is None and "interrupted" in ran.values()
     if len(set(ran.values())) < 2 and not unknown:
         return "clean", ()
     if rows_by_rank is None:
-        return "split", (f"{_outcome_words(ran)} · no launch record to judge by: %mhjax accept, or {_WAY_OUT}",)
+        return "split", (f"{_outcome_words(ran)} · no launch record to judge by: %mhjax accept, or {WAY_OUT}",)
     return "clean", (f"{_outcome_words(ran)} · the ranks are in step; variables that this cell sets may differ",)
 
 
@@ -303,4 +305,4 @@ def _abandoned_notes(abandoned_by_rank: Mapping[int, int]) -> tuple[str, ...]:
 
 def _lost_note(gone: Sequence[int]) -> str:
     verb = "is" if len(gone) == 1 else "are"
-    return f"{_rank_words(gone)} {verb} gone · {_WAY_OUT}"
+    return f"{_rank_words(gone)} {verb} gone · {WAY_OUT}"

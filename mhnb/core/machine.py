@@ -31,7 +31,8 @@ from mhnb.core.events import (
     TellUser,
     Ticked,
 )
-from mhnb.core.guard import judge_state
+from mhnb.core.guard import WAY_OUT, judge_state
+from mhnb.core.journal import record_cell
 from mhnb.core.protocol import (
     CellEnded,
     CellRefused,
@@ -47,6 +48,7 @@ from mhnb.core.protocol import (
     StartFailed,
 )
 from mhnb.core.ranks import format_ranks
+from mhnb.core.replay import ReplayCost
 from mhnb.core.results import CellResult
 from mhnb.core.roster import Roster, describe_exit
 from mhnb.errors import CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
@@ -62,9 +64,9 @@ INTERRUPT_AGREE_S = 0.2
 _SIGNAL_AGAIN_S = 0.5
 _KEPT_CELLS = 32
 _WAYS_OUT = {
-    "split": "%mhjax accept takes it as it is, %mhjax restart gives fresh processes",
-    "tainted": "%mhjax restart gives fresh processes; %mhjax accept goes on, and later values could be wrong",
-    "dead": "%mhjax restart gives fresh processes",
+    "split": "%mhjax accept takes it as it is, {replay} gives fresh processes and runs the cells again",
+    "tainted": "{replay} gives fresh processes and runs the cells again; %mhjax accept goes on, and later values could be wrong",
+    "dead": "{replay} gives fresh processes and runs the cells again",
     "stopped": "%mhjax start starts a cluster",
 }
 
@@ -96,6 +98,7 @@ class Machine:
         self._kept: OrderedDict[int, Cell] = OrderedDict()
         self._carried_note: str | None = None
         self._lost_service = ""
+        self._cost = ReplayCost()
 
     # -- the one entrance
 
@@ -145,6 +148,7 @@ class Machine:
                 LaunchError(f"the ranks hold different software ({listed}); install the same versions")
             )
         self.state = "clean"
+        self._cost.start(now - self.started_at)
         return [ReportReady(), *self._next_cell(now)]
 
     def _fail_start(self, error: MhnbError) -> list[Command]:
@@ -168,15 +172,22 @@ class Machine:
             return []
         submitted = self._waiting.popleft()
         ranks = submitted.request.ranks or tuple(range(self.process_count))
-        seq = self._next_seq
-        self._next_seq += 1
+        skipped, seq = self._count_up_to(submitted.request.again)
+        self._next_seq = seq + 1
         self.current = Cell(submitted.ticket, submitted.request, seq=seq, ranks=ranks, now=now)
         self.state = "running"
         chosen = None if submitted.request.ranks is None else list(ranks)
         # One object for all: the link writes it once.
         run = RunCell(self.generation, seq, submitted.request.source, submitted.request.guard, chosen)
         skip = SkipCell(self.generation, seq)
-        return [SendToRank(rank, run if rank in self.current.parts else skip) for rank in range(self.process_count)]
+        sent = [SendToRank(rank, run if rank in self.current.parts else skip) for rank in range(self.process_count)]
+        return [*skipped, *sent]
+
+    def _count_up_to(self, again: int | None) -> tuple[list[Command], int]:
+        """Give the next cell's number: a replayed one keeps its own, and those left out before it are skipped everywhere."""
+        seq = self._next_seq if again is None else max(again, self._next_seq)
+        numbers = range(self._next_seq, seq)
+        return [SendToRank(r, SkipCell(self.generation, n)) for n in numbers for r in range(self.process_count)], seq
 
     def _refuse_waiting(self) -> list[Command]:
         refused = [RefuseCell(waiting.ticket, self._gate_error()) for waiting in self._waiting]
@@ -184,7 +195,7 @@ class Machine:
         return list(refused)
 
     def _gate_error(self) -> MhnbError:
-        way_out = _WAYS_OUT.get(self.state, "")
+        way_out = _WAYS_OUT.get(self.state, "").format(replay=self._cost.way_out())
         if self.state == "stopped":
             return NotStarted(
                 f"the cluster is stopped{': ' + self.reason if self.reason else ''}; {way_out}", state=self.state
@@ -215,18 +226,23 @@ class Machine:
         cell.wall_s = now - cell.started_at
         self._judge(cell)
         self._keep(cell)
-        return [FinishCell(cell.ticket, cell.result(now, self.process_count)), *self._next_cell(now)]
+        record = record_cell(cell, self.generation, recorded=self._has_record(cell))
+        self._cost.add(record)
+        return [FinishCell(cell.ticket, cell.result(now, self.process_count), record), *self._next_cell(now)]
+
+    def _has_record(self, cell: Cell) -> bool:
+        return self.guard_available and cell.request.guard != "off"
 
     def _judge(self, cell: Cell) -> None:
-        recorded = self.guard_available and cell.request.guard != "off"
         state, notes = judge_state(
             {rank: part.outcome for rank, part in cell.parts.items()},
-            {rank: part.launches for rank, part in cell.parts.items()} if recorded else None,
+            {rank: part.launches for rank, part in cell.parts.items()} if self._has_record(cell) else None,
             {rank: part.abandoned for rank, part in cell.parts.items()},
             [death.rank for death in self.roster.deaths],
             seq=cell.seq,
             source=cell.request.source,
         )
+        notes = tuple(note.replace(WAY_OUT, self._cost.way_out()) for note in notes)
         if self.roster.deaths:
             notes = (self._death_text(self.roster.deaths[0]),)
         if self._lost_service:
@@ -359,7 +375,7 @@ class Machine:
     def _death_text(self, first: RankExited) -> str:
         with_it = [rank for rank in range(self.process_count) if rank != first.rank]
         stopped = f"ranks {format_ranks(with_it)} were stopped with it. " if with_it else ""
-        return f"{self.roster.explain_death(first)}\n  {stopped}{_WAYS_OUT['dead']}"
+        return f"{self.roster.explain_death(first)}\n  {stopped}{self._cost.way_out()}"
 
     def _lose_service(self, event: HubExited | HostExited, now: float) -> list[Command]:
         if self.state == "stopped":
@@ -370,7 +386,7 @@ class Machine:
         if self.current is None:
             told = self.state != "dead"
             self.state, self.reason = "dead", self._lost_service
-            return [TellUser(f"{self.reason}\n  {_WAYS_OUT['dead']}")] if told else []
+            return [TellUser(f"{self.reason}\n  {self._cost.way_out()}")] if told else []
         if isinstance(event, HostExited):
             for rank in self.current.running_ranks:
                 self.current.lose_rank(rank, "died", RankError("RankDied", self._lost_service))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["format_ranks", "parse_ranks"]
+__all__ = ["choose_ranks", "format_ranks", "parse_ranks"]
 
 
 def parse_ranks(spec: str, process_count: int) -> tuple[int, ...]:
@@ -36,6 +36,22 @@ def parse_ranks(spec: str, process_count: int) -> tuple[int, ...]:
             )
         ranks.update(range(low, high + 1))
     return tuple(sorted(ranks))
+
+
+def choose_ranks(ranks: str | Sequence[int] | None, process_count: int) -> tuple[int, ...] | None:
+    """Take ranks as a user names them; None for all.
+
+    Raises:
+        InvalidRequest: a rank that is not there.
+
+    >>> choose_ranks([2, 0], 4), choose_ranks("0-3", 4)
+    ((0, 2), None)
+    """
+    if ranks is None:
+        return None
+    spec = ranks if isinstance(ranks, str) else ",".join(str(rank) for rank in ranks)
+    chosen = parse_ranks(spec, process_count)
+    return None if len(chosen) == process_count else chosen
 
 
 def format_ranks(ranks: Iterable[int]) -> str:

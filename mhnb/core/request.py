@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mhnb.core.events import CellRequest
-from mhnb.core.ranks import parse_ranks
+from mhnb.core.ranks import choose_ranks
 from mhnb.core.select import drop_blank_head
 from mhnb.errors import InvalidRequest
 
-__all__ = ["check_guard", "choose_ranks", "make_request"]
+__all__ = ["check_guard", "make_request"]
 
 _GUARDS = ("lockstep", "parity", "off")
 
@@ -26,22 +26,6 @@ def check_guard(guard: str) -> str:
     if guard not in _GUARDS:
         raise InvalidRequest(f"--guard {guard!r}: choose lockstep, parity or off")
     return guard
-
-
-def choose_ranks(ranks: str | Sequence[int] | None, process_count: int) -> tuple[int, ...] | None:
-    """Return the ranks that run a cell; None for all.
-
-    Raises:
-        InvalidRequest: none, or one that is not there.
-
-    >>> choose_ranks("0,2-3", 5), choose_ranks([0, 1], 2)
-    ((0, 2, 3), None)
-    """
-    if ranks is None:
-        return None
-    spec = ranks if isinstance(ranks, str) else ",".join(str(rank) for rank in ranks)
-    chosen = parse_ranks(spec, process_count)
-    return None if len(chosen) == process_count else chosen
 
 
 def make_request(

@@ -15,16 +15,19 @@ from mhnb.errors import InvalidRequest
 from mhnb.exchange.asks import Asker, Job, Transfer, ask_all, check_names, check_ranks, open_transfer, stream
 from mhnb.rank.transfer_arrays import dtype_name, is_plain, order_of, raw_bytes, stored_form
 
-__all__ = ["push"]
+__all__ = ["Packed", "push", "push_packed"]
 
 
-def push(asker: Asker, values: Mapping[str, Any], *, ranks: Sequence[int] | None = None) -> None:
+def push(asker: Asker, values: Mapping[str, Any], *, ranks: Sequence[int] | None = None) -> Packed:
     """Bind the same host values on every rank. A jax.Array of the notebook arrives as a NumPy array.
 
     Args:
         asker: the cluster.
         values: by the name they get.
         ranks: whose namespaces; None for all.
+
+    Returns:
+        What was sent. Its bytes are the values' own: they change with them.
 
     Raises:
         InvalidRequest: a name or value that cannot be; nothing is bound on any rank.
@@ -34,22 +37,46 @@ def push(asker: Asker, values: Mapping[str, Any], *, ranks: Sequence[int] | None
             raise InvalidRequest(
                 f"push cannot bind {name!r}: it is a word of the language; choose another name", name=name
             )
-    chosen = check_ranks(ranks, asker.process_count)
     packing = _Packing()
-    described = [packing.describe(name, value) for name, value in values.items()]
+    packed = Packed([packing.describe(name, value) for name, value in values.items()], packing.parts)
+    push_packed(asker, packed, ranks=ranks)
+    return packed
+
+
+def push_packed(asker: Asker, packed: Packed, *, ranks: Sequence[int] | None = None) -> None:
+    """Bind values that were packed before.
+
+    Raises:
+        InvalidRequest: a rank cannot make one of them; nothing is bound on any rank.
+    """
+    chosen = check_ranks(ranks, asker.process_count)
     with open_transfer(asker) as transfer:
         transfer.keeping.update(chosen)
         arguments = {
             "transfer": transfer.number,
             "live": transfer.live,
-            "sizes": [part.nbytes for part in packing.parts],
+            "sizes": [part.nbytes for part in packed.parts],
         }
         ask_all(asker, chosen, "receive", arguments)
-        stream(asker, _jobs(transfer, chosen, packing.parts), in_flight=IN_FLIGHT * len(chosen))
-        staged = ask_all(asker, chosen, "stage", {"transfer": transfer.number, "values": described})
+        stream(asker, _jobs(transfer, chosen, packed.parts), in_flight=IN_FLIGHT * len(chosen))
+        staged = ask_all(asker, chosen, "stage", {"transfer": transfer.number, "values": packed.values})
         _check_staged({rank: answer.value for rank, answer in staged.items()})
         ask_all(asker, chosen, "commit", {"transfer": transfer.number})
         transfer.keeping.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Values as they travel."""
+
+    values: list[dict[str, Any]]
+    """Each one's name, and which parts it is made of."""
+    parts: list[memoryview]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.nbytes for part in self.parts)
 
 
 @dataclass(slots=True)

@@ -15,13 +15,14 @@ from platformdirs import user_state_path
 
 from mhnb.errors import InvalidRequest, LaunchError
 
-__all__ = ["find_cwd", "make_run_dir", "prune_run_dirs", "read_owners", "write_owner"]
+__all__ = ["find_cwd", "make_run_dir", "prune_run_dirs", "read_owners", "state_home", "write_owner"]
 
 _KEPT_RUNS = 20
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
 
 
-def _home(environment: Mapping[str, str]) -> Path:
+def state_home(environment: Mapping[str, str]) -> Path:
+    """Give the folder that holds what clusters leave on disk: MHNB_HOME, or the system's place for a user's state."""
     chosen = environment.get("MHNB_HOME")
     # Absolute: the notebook may change its folder while the cluster runs.
     return Path(chosen).expanduser().absolute() if chosen else user_state_path("mhnb")
@@ -53,7 +54,7 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
     """
     if not name.replace("-", "").replace("_", "").isalnum():
         raise InvalidRequest(f"--name {name!r}: use letters, digits, - and _ only")
-    run_dir = _home(environment) / f"{name}.{os.getpid()}.{generation}"
+    run_dir = state_home(environment) / f"{name}.{os.getpid()}.{generation}"
     if run_dir.exists():
         shutil.rmtree(run_dir)
     (run_dir / "log").mkdir(parents=True, mode=0o700)
@@ -64,7 +65,7 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
 
 def prune_run_dirs(environment: Mapping[str, str]) -> None:
     """Remove the oldest directories of notebooks that are gone; the last ones stay, for their logs."""
-    home = _home(environment)
+    home = state_home(environment)
     if not home.is_dir():
         return
     ended = [path for path in home.iterdir() if _is_run_dir(path) and not _owner_lives(path)]
@@ -109,7 +110,7 @@ def _read_owner(path: Path) -> dict[str, Any] | None:
 
 def read_owners(environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """List the clusters of this user on this machine whose supervisor lives."""
-    records = [_read_owner(path) for path in sorted(_home(environment).glob("*/cluster.json"))]
+    records = [_read_owner(path) for path in sorted(state_home(environment).glob("*/cluster.json"))]
     return [record for record in records if record is not None and _is_supervisor(record["supervisor"])]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from html import escape
 from typing import Self
 
 from mhnb.core.check import CheckRow
@@ -21,9 +22,10 @@ from mhnb.view.start import (
     format_summary_html,
     format_summary_text,
 )
+from mhnb.view.style import wrap
 from mhnb.view.tables import Status, VarRow, format_status_html, format_status_text, format_vars_html, format_vars_text
 
-__all__ = ["StartBoard", "show_check", "show_status", "show_vars"]
+__all__ = ["ProgressLine", "StartBoard", "show_check", "show_status", "show_vars"]
 
 
 class StartBoard:
@@ -58,6 +60,36 @@ class StartBoard:
     def _fail(self, snapshot: StartSnapshot) -> None:
         """Leave the last phases without a bar that no longer moves; the error says why."""
         text = format_start_text(snapshot)
+        self._show({"text/html": pre(text), "text/plain": text})
+
+    def _show(self, data: dict[str, str]) -> None:
+        if self._shown:
+            self._screen.replace(data, self._uid)
+        else:
+            self._shown = True
+            self._screen.show(data, self._uid)
+
+
+class ProgressLine:
+    """One line that follows something step by step and becomes its outcome; in a terminal the outcome alone."""
+
+    def __init__(self, screen: Screen | None = None, *, uid: str | None = None) -> None:
+        self._screen = screen or detect_screen()
+        self._uid = uid or _new_uid()
+        self._shown = False
+
+    def update(self, text: str, share: float) -> None:
+        """Show how far it is.
+
+        Args:
+            share: from 0 to 1.
+        """
+        if self._screen.rich:
+            bar = f' <progress max="1" value="{share:.3f}"></progress>'
+            self._show({"text/html": wrap(f"<div>{escape(text)}{bar}</div>"), "text/plain": text})
+
+    def finish(self, text: str) -> None:
+        """Show what came of it, in place of the line; a text may have several lines."""
         self._show({"text/html": pre(text), "text/plain": text})
 
     def _show(self, data: dict[str, str]) -> None:

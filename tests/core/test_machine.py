@@ -449,3 +449,51 @@ def test_stop_answers_everyone_who_waits() -> None:
     (refused,) = driver.submit(3)
     assert isinstance(refused, RefuseCell)
     assert isinstance(refused.error, NotStarted)
+
+
+# -- replay
+
+
+def test_a_replayed_cell_has_its_old_number(driver: Driver) -> None:
+    """What is left out before it is skipped on every rank, so that each is sent every number; then the count goes on."""
+    run = RunCell(1, 3, "x = 1", "parity", None)
+    skips = [SendToRank(rank, SkipCell(1, seq)) for seq in (1, 2) for rank in (0, 1)]
+    assert driver.submit(1, again=3) == [*skips, SendToRank(0, run), SendToRank(1, run)]
+    assert driver(*(CellEnded(rank, seq, "skipped", [], [], 0, 0.0) for seq in (1, 2) for rank in (0, 1))) == []
+    (finished,) = driver(ended(0, 3), ended(1, 3))
+    assert isinstance(finished, FinishCell)
+    assert finished.record is not None
+    assert (finished.record.seq, finished.record.replayed) == (3, True)
+    assert isinstance(driver.submit(2)[0], SendToRank)
+    (finished,) = driver(ended(0, 4), ended(1, 4))
+    assert isinstance(finished, FinishCell)
+    assert finished.record is not None
+    assert (finished.record.seq, finished.record.replayed) == (4, False)
+
+
+def test_the_record_of_a_cell_is_what_was_judged(driver: Driver) -> None:
+    """State and launches come from the judgement: one whose launches differ is recorded as tainted."""
+    driver.submit(1)
+    (finished,) = driver(ended(0, launches=[PSUM]), ended(1, launches=[PMAX]))
+    assert isinstance(finished, FinishCell)
+    record = finished.record
+    assert record is not None
+    assert record.launches is not None
+    assert (record.state, [trace.ranks for trace in record.launches]) == ("tainted", [(0,), (1,)])
+
+
+def test_the_way_out_says_what_a_replay_costs(driver: Driver) -> None:
+    """In the note of a tainted cell, at the gate, and when a rank dies: only cells that would run again count."""
+    driver.submit(1)
+    driver(ended(0), ended(1))
+    driver.submit(2)
+    (finished,) = driver(ended(0, 2, launches=[PSUM]), ended(1, 2, launches=[PMAX]))
+    assert isinstance(finished, FinishCell)
+    way_out = "%mhjax restart --replay (1 cell, about 1 s)"
+    assert way_out in finished.result.notes[-1]
+    (refused,) = driver.submit(3)
+    assert isinstance(refused, RefuseCell)
+    assert way_out in str(refused.error)
+    (told, _) = driver(RankExited(1, None, signal.SIGKILL, []))
+    assert isinstance(told, TellUser)
+    assert told.text.endswith(way_out)

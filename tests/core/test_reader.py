@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mhnb.core.events import StopRequested
+from mhnb.core.events import CellRequest, CellSubmitted, StopRequested
+from mhnb.core.journal import CellRecord
 from mhnb.core.machine import Machine
-from mhnb.core.protocol import Message, RankReady, RankSpawned
+from mhnb.core.protocol import CellEnded, Message, RankReady, RankSpawned
 from mhnb.core.results import CellResult
 from mhnb.errors import MhnbError, NotStarted, RanksLost
 from mhnb.link.memory import MemoryLink
@@ -102,6 +103,30 @@ def make() -> Iterator[Callable[[MemoryLink], Rig]]:
     for reader in made:
         reader.close(WAIT_S)
         assert not reader.alive
+
+
+def test_a_cell_is_kept_before_its_submitter_hears_of_it() -> None:
+    """Who sees a result can count on the journal; the cell that is refused is not kept."""
+    link, heard = MemoryLink(), Listening()
+    machine = Machine(["a", "b"], ["x", "y"], generation=1, now=time.monotonic(), start_timeout_s=60)
+    seen: list[tuple[int, bool]] = []
+
+    def keep(record: CellRecord) -> None:
+        seen.append((record.seq, submission.updates.empty()))
+
+    reader = Reader(link, machine, [PlayedHost()], clock=time.monotonic, listener=heard, keep=keep)
+    reader.start()
+    peers = [link.connect(f"r{rank}") for rank in (0, 1)]
+    for rank, peer in enumerate(peers):
+        peer.send(RankSpawned(rank, 1000 + rank))
+        peer.send(RankReady(rank, {}))
+    assert heard.ready.wait(WAIT_S)
+    submission = reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
+    for rank, peer in enumerate(peers):
+        peer.send(CellEnded(rank, 1, "ok", [], [], 0, 0.1))
+    assert isinstance(submission.updates.get(timeout=WAIT_S), CellResult)
+    reader.close(WAIT_S)
+    assert seen == [(1, True)]
 
 
 def test_a_question_after_the_supervisors_death_is_answered(make: Callable[[MemoryLink], Rig]) -> None:

@@ -178,3 +178,17 @@ def test_a_kernel_that_ends_during_a_cell_takes_its_ranks_along(own_front: Front
     assert wait_gone(pids, 10) == []
     own_front.client.wait_for_ready(timeout=60)
     assert own_front.run("print('as new')")[1] == "as new\n"
+
+
+def test_a_replay_shows_one_line_that_moves(own_front: Front) -> None:
+    """One display from the first cell to what came of it, in a front end that can replace what it shows."""
+    own_front.run("%load_ext mhnb\n%mhjax start -n 2 --devices 1")
+    for source in ("x = 1", "x += 1"):
+        own_front.run(f"%%mhjax\n{source}")
+    messages: list[Any] = []
+    own_front.client.execute_interactive("%mhjax restart --replay", timeout=60, output_hook=messages.append)
+    line = [m for m in messages if "mhjax · repla" in _text(m)]
+    assert [m["msg_type"] for m in line] == ["display_data", "update_display_data", "update_display_data"]
+    assert len({m["content"]["transient"]["display_id"] for m in line}) == 1
+    assert [_text(m) for m in line[:2]] == ["mhjax · replaying cell 1 of 2", "mhjax · replaying cell 2 of 2"]
+    assert _text(line[2]).startswith("mhjax · replayed cells 1-2 · ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,40 @@ def test_a_life(alone: Session) -> None:
     assert wait_gone(pids, 5) == []
     assert "alive" not in alone.run("%mhjax status").out
     all_name_start(alone)
+
+
+def test_a_replay_in_the_notebook(alone: Session) -> None:
+    """The start's summary, then one line of what ran again, and what did not; a replay that stops is one short error."""
+    said = alone.run("%mhjax start -n 2 --devices 1 --spare").out
+    assert "2 more ranks start in reserve" in said
+    alone.run("%%mhjax\nx = 1\nran = False")
+    alone.run("here = 7\n%mhjax push here")
+    alone.try_("%%mhjax --guard off\nimport jax\nassert not jax.process_index()")
+    alone.run("%mhjax accept")
+    alone.run("%%mhjax\nx += here")
+    said = alone.run("%mhjax restart --replay").out
+    assert "ready in" in said
+    assert "mhjax · replayed cells 1,3 and 1 push · " in said
+    assert said.endswith("\n  left out · cell 2: split, accepted then\n")
+    assert "  8\n" in alone.run("%%mhjax\nx").out
+    assert "replayed cell 1 and 1 push" not in alone.run("%mhjax restart --replay --to 1").out
+    assert "  1\n" in alone.run("%%mhjax\nx").out
+
+
+def test_a_replay_that_stops_in_the_notebook(alone: Session, tmp_path: Path) -> None:
+    """The error is ours alone, without frames, and the cells of before are there."""
+    once = tmp_path / "once"
+    once.touch()
+    alone.run("%mhjax start -n 2 --devices 1")
+    alone.run("%%mhjax\nx = 1")
+    alone.run(f"%%mhjax\nfile = open({str(once)!r})")
+    once.unlink()
+    said = alone.try_("%mhjax restart --replay")
+    assert type(said.error).__name__ == "ReplayStopped"
+    assert "mhjax · replay stopped\n" in said.out
+    assert "ranks 0-1: before it finished, now it raised FileNotFoundError" in said.text
+    assert "Traceback" not in said.text
+    assert "  1\n" in alone.run("%%mhjax\nx").out
 
 
 def test_a_second_load_changes_nothing_and_unload_takes_all_back(alone: Session) -> None:

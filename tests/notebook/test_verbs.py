@@ -182,7 +182,9 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("stop nobody", "there is no cluster 'nobody' here; there are default"),
         ("pull 'open", "No closing quotation"),
         ("start --hosts a,b", "ssh profile"),
-        ("restart --replay", "journal"),
+        ("restart --to 3", "--to 3 belongs to a replay"),
+        ("restart --replay --to 999", "--to 999: the journal has"),
+        ("restart --replay --to x", "invalid int value"),
         ("layout x", "is planned"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.values import PHASES
-from mhnb.view.board import StartBoard
+from mhnb.view.board import ProgressLine, StartBoard
 from mhnb.view.start import (
     RankStart,
     StartSnapshot,
@@ -82,3 +82,19 @@ def test_a_terminal_gets_the_summary_alone() -> None:
         board.update(SNAPSHOT)
         board.finish(SUMMARY)
     assert screen.names == ["show"]
+
+
+def test_a_progress_line_becomes_its_outcome() -> None:
+    """One display, with a bar that goes with the line; a terminal gets the outcome alone."""
+    screen, terminal = RecordingScreen(), RecordingScreen(rich=False)
+    for each in (screen, terminal):
+        line = ProgressLine(each, uid="s")
+        line.update("replaying cell 1 of <4>", 0.0)
+        line.update("replaying cell 3 of <4>", 0.5)
+        line.finish("replayed")
+    assert screen.names == ["show", "replace", "replace"]
+    page = screen.acts[1][1]["text/html"]
+    assert "replaying cell 3 of &lt;4&gt;" in page
+    assert 'value="0.500"' in page
+    assert "<progress" not in screen.acts[-1][1]["text/html"]
+    assert [act[1]["text/plain"] for act in terminal.acts] == ["replayed"]

@@ -1,0 +1,149 @@
+"""A cluster's journal while it is kept: records onto the disk as things happen, and back as records.
+
+A disk that fails never fails a cell: the user is told once, and the replay knows where the journal ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from mhnb.core.journal import CellRecord, PushRecord, Record, format_record, parse_records
+from mhnb.errors import ClusterError
+from mhnb.exchange.push import Packed
+from mhnb.launch.journaldir import JournalDir
+from mhnb.view.words import format_nbytes
+
+__all__ = ["ClusterJournal", "replayed_push"]
+
+PUSH_NBYTES = 256 * 2**20
+"""A push of more bytes is not kept."""
+ALL_PUSHES_NBYTES = 2**30
+"""Nor is one with which all pushes of a journal would take more."""
+
+_faults: dict[tuple[Path, int], str] = {}
+"""By file and generation: the disk may not hold it, so the process does."""
+
+
+class ClusterJournal:
+    """The journal of one generation; its file is shared by all of them.
+
+    Args:
+        name: the cluster's.
+        generation: which one writes.
+        environment: chooses the place on disk.
+        clock: Unix time in seconds.
+        tell: says to the user what the journal cannot keep; called from any thread.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        generation: int,
+        *,
+        environment: Mapping[str, str],
+        clock: Callable[[], float],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._dir = JournalDir(name, environment=environment, fresh=generation == 1)
+        self._generation, self._clock, self._tell = generation, clock, tell
+        self._pushes = 0
+        self._latest: CellRecord | None = None
+        _faults.pop((self.path, generation), None)
+
+    @property
+    def path(self) -> Path:
+        """The file: one JSON line for each cell, push, start and accept."""
+        return self._dir.path
+
+    def now(self) -> float:
+        """Unix time in seconds, by the clock that the records have."""
+        return self._clock()
+
+    def write(self, record: Record) -> None:
+        """Add a record, with the time. It is with the operating system when this returns."""
+        if isinstance(record, CellRecord):
+            self._latest = record
+        if self.fault_of(self._generation):
+            # After a gap the rest would be replayed without what it builds on.
+            return
+        try:
+            self._dir.append(format_record(replace(record, when=round(self._clock(), 3))))
+        except OSError as error:
+            fault = f"the journal of generation {self._generation} ends before {_say(record)}: {error} ({self.path})"
+            _faults[self.path, self._generation] = fault
+            self._tell(f"mhjax · {fault}\n  %mhjax restart --replay will not know of anything from here on")
+
+    def write_push(self, packed: Packed, ranks: tuple[int, ...] | None) -> None:
+        """Keep a push that was made; tell the user when it is too large."""
+        names = tuple(str(value["name"]) for value in packed.values)
+        record = PushRecord(self._generation, names, ranks)
+        why_not, file = self._why_not(packed.nbytes), ""
+        if not why_not:
+            self._pushes += 1
+            file = f"push{self._generation}-{self._pushes}.bin"
+            try:
+                self._dir.write_parts(file, packed.parts)
+            except OSError as error:
+                why_not, file = f"its bytes could not be written: {error}", ""
+        if why_not:
+            self._tell(f"mhjax · push {' '.join(names)}: {why_not}; %mhjax restart --replay will leave it out")
+            self.write(replace(record, why_not=why_not))
+        else:
+            sizes = tuple(part.nbytes for part in packed.parts)
+            self.write(replace(record, values=tuple(packed.values), sizes=sizes, file=file))
+
+    def _why_not(self, nbytes: int) -> str:
+        if nbytes > PUSH_NBYTES:
+            return f"its {format_nbytes(nbytes)} are more than the journal keeps of one push ({format_nbytes(PUSH_NBYTES)})"
+        if self._dir.pushed_nbytes() + nbytes > ALL_PUSHES_NBYTES:
+            return f"the journal keeps {format_nbytes(ALL_PUSHES_NBYTES)} of pushed values, and they are full"
+        return ""
+
+    def read(self) -> tuple[list[Record], list[str]]:
+        """Read everything, of all generations, and what is to be said of lines that are no records.
+
+        Raises:
+            ClusterError: the file is gone.
+        """
+        try:
+            return parse_records(self._dir.read())
+        except OSError as error:
+            raise ClusterError(
+                f"the journal {self.path} cannot be read: {error}; %mhjax restart gives fresh processes without a replay"
+            ) from error
+
+    def read_push(self, record: PushRecord) -> Packed:
+        """Give back a push's bytes.
+
+        Raises:
+            OSError: they are gone.
+        """
+        return Packed(list(record.values), self._dir.read_parts(record.file, record.sizes))
+
+    def find_cell(self, seq: int) -> CellRecord:
+        """Give the record of a cell of this generation that has ended."""
+        if self._latest is not None and self._latest.seq == seq:
+            return self._latest
+        for record in reversed(self.read()[0]):
+            if isinstance(record, CellRecord) and (record.generation, record.seq) == (self._generation, seq):
+                return record
+        raise ClusterError(f"the journal {self.path} has no cell {seq} of generation {self._generation}")
+
+    def fault_of(self, generation: int) -> str:
+        """Why nothing was written from some moment of a generation on; empty where all is well."""
+        return _faults.get((self.path, generation), "")
+
+    def close(self) -> None:
+        """Let go of the file; it stays on the disk."""
+        self._dir.close()
+
+
+def _say(record: Record) -> str:
+    return f"cell {record.seq}" if isinstance(record, CellRecord) else f"the {record.kind}"
+
+
+def replayed_push(record: PushRecord, generation: int) -> PushRecord:
+    """The record of a push that was made again; its bytes are those of before."""
+    return replace(record, generation=generation, replayed=True)

@@ -1,0 +1,139 @@
+"""The journal on disk: a file of lines that outlives restarts and the notebook's own process, and pushed bytes beside it.
+
+It knows lines and bytes, not what they mean.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from mhnb.launch.rundir import state_home
+
+__all__ = ["JournalDir", "prune_journals"]
+
+_KEPT_JOURNALS = 20
+_KEPT_NBYTES = 2**30
+_NAME = re.compile(r"[\w-]+\.\d+\.journal")
+_FILE = "journal.jsonl"
+
+
+class JournalDir:
+    """The journal of one cluster name in one process, through all its generations.
+
+    Args:
+        name: the cluster's, a plain word.
+        environment: MHNB_HOME in it chooses another place.
+        fresh: whether this is the first generation: what an older process of this number left is removed.
+    """
+
+    def __init__(self, name: str, *, environment: Mapping[str, str], fresh: bool) -> None:
+        # Beside the directories of the generations, which a restart and a prune remove; readable by its owner alone.
+        self.folder = state_home(environment) / f"{name}.{os.getpid()}.journal"
+        if fresh and self.folder.exists():
+            shutil.rmtree(self.folder)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = self.folder / _FILE
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self.path.stat().st_size and not self.path.read_bytes().endswith(b"\n"):
+            # A full disk cut the last line short: what follows stands on lines of its own.
+            os.write(self._fd, b"\n")
+
+    def append(self, line: bytes) -> None:
+        """Add a line, in one write: what the system has taken survives this process, whatever ends it.
+
+        Raises:
+            OSError: the disk is full, or the line was written in part.
+        """
+        written = os.write(self._fd, line)
+        if written != len(line):
+            raise OSError(f"only {written} of {len(line)} bytes were written")
+
+    def read(self) -> bytes:
+        """Read all lines.
+
+        Raises:
+            OSError: somebody removed it.
+        """
+        return self.path.read_bytes()
+
+    def pushed_nbytes(self) -> int:
+        """Bytes of all pushes that are kept."""
+        return sum(path.stat().st_size for path in self.folder.glob("push*"))
+
+    def write_parts(self, name: str, parts: Sequence[memoryview]) -> None:
+        """Keep the bytes of a push, or nothing.
+
+        Raises:
+            OSError: they do not fit; nothing is kept.
+        """
+        path = self.folder / name
+        try:
+            with open(path, "wb", opener=_open_private) as file:
+                file.writelines(parts)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+
+    def read_parts(self, name: str, sizes: Sequence[int]) -> list[memoryview]:
+        """Give back the parts of a push.
+
+        Raises:
+            OSError: the file is gone, or not as long as its parts.
+        """
+        data = memoryview((self.folder / name).read_bytes())
+        if data.nbytes != sum(sizes):
+            raise OSError(f"{name} has {data.nbytes} bytes, and {sum(sizes)} were written")
+        parts, at = [], 0
+        for size in sizes:
+            parts.append(data[at : at + size])
+            at += size
+        return parts
+
+    def close(self) -> None:
+        """Let go of the file; it stays. A second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+
+def prune_journals(environment: Mapping[str, str]) -> None:
+    """Remove the oldest journals of notebooks that are gone: twenty stay, and no more of them than a gibibyte holds."""
+    home = state_home(environment)
+    if not home.is_dir():
+        return
+    ended = [path for path in home.iterdir() if _is_journal(path) and not psutil.pid_exists(_owner(path))]
+    kept_nbytes = 0
+    for at, path in enumerate(sorted(ended, key=_changed_at, reverse=True)):
+        kept_nbytes += sum(map(_nbytes, path.glob("*")))
+        # The newest stays whatever its size: it is the one that somebody may look for.
+        if at and (at >= _KEPT_JOURNALS or kept_nbytes > _KEPT_NBYTES):
+            # Another notebook that starts at this moment may be removing the same.
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_journal(path: Path) -> bool:
+    """Whether a directory is one of ours: MHNB_HOME may be a place where the user keeps other things."""
+    return _NAME.fullmatch(path.name) is not None and (path / _FILE).is_file()
+
+
+def _owner(path: Path) -> int:
+    return int(path.name.split(".")[1])
+
+
+def _nbytes(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def _changed_at(path: Path) -> float:
+    file = path / _FILE
+    return file.stat().st_mtime if file.exists() else 0.0

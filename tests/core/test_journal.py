@@ -1,0 +1,353 @@
+"""The journal's lines and a replay's decisions: what is kept of a cell, what runs again, and what counts as the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mhnb.core.cell import Cell
+from mhnb.core.events import CellRequest
+from mhnb.core.journal import (
+    KEPT_ROWS,
+    AcceptRecord,
+    CellRecord,
+    PushRecord,
+    Record,
+    ReplayRecord,
+    StartRecord,
+    format_record,
+    parse_record,
+    parse_records,
+    record_cell,
+    trace_launches,
+)
+from mhnb.core.protocol import CellEnded
+from mhnb.core.replay import Plan, ReplayCost, plan_replay, why_left_out
+from mhnb.core.replay_compare import describe_difference
+from mhnb.core.replay_report import ReplayReport, ReplayStep, format_report, format_step, format_stop
+from mhnb.errors import InvalidRequest
+
+ADD = ["a1b2c3d4", "jit(add)", [0, 1], 2, 1]
+TOP = ["e5f6a7b8", "jit(top)", [0, 1], 3, 1]
+START = StartRecord(1, "2 hosts x 1 device", "0.10.2")
+PUSH = PushRecord(1, ("x",), None, ({"name": "x"},), (8,), "push1-1.bin")
+
+
+def cell(seq: int, *, generation: int = 1, **more: Any) -> CellRecord:
+    """A cell that ended well on two ranks, unless told otherwise."""
+    given = {"outcomes": {0: "ok", 1: "ok"}} | more
+    return CellRecord(generation, seq, f"x = {seq}", **given)
+
+
+def launched(*rows: list[Any], other: list[list[Any]] | None = None) -> dict[str, Any]:
+    """What rank 0 launched, and rank 1 too unless `other` says what."""
+    return {"launches": trace_launches({0: rows, 1: rows if other is None else other})}
+
+
+RECORDS: list[Record] = [
+    START,
+    cell(1, ranks=(0,), guard="off", timeout_s=2.5, launches=None, how="timeout", state="split", wall_s=0.25, when=5.5),
+    cell(2, outcomes={0: "ok", 1: "error"}, errors={1: "ValueError"}, **launched(ADD, TOP)),
+    replace(cell(3), source='é "quoted"\n\u2028 \ud800 \x00'),
+    PUSH,
+    replace(PUSH, ranks=(0, 1), values=(), sizes=(), file="", why_not="too large"),
+    AcceptRecord(1, "tainted", 7.0),
+    ReplayRecord(2, 1, None, complete=False, told="a\nb"),
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.kind)
+def test_a_record_comes_back_from_its_line(record: Record) -> None:
+    """What is read is what was written, whatever is in a source; and it stays one line."""
+    line = format_record(record)
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert parse_record(line) == record
+
+
+def test_a_line_is_json_that_others_can_read() -> None:
+    """The fields that the journal promises, by their names."""
+    body = json.loads(format_record(RECORDS[2]))
+    assert (body["kind"], body["seq"], body["source"]) == ("cell", 2, "x = 2")
+    assert (body["outcomes"], body["errors"]) == ({"ok": "0", "error": "1"}, {"ValueError": "1"})
+    assert body["launches"][0][:3] == ["0-1", trace_launches({0: [ADD, TOP]})[0].hash, 2]
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"[]", b'{"kind":"walk"}', b'{"kind":"accept"}', b'{"kind":"cell","generation":1}', b"\xff"]
+)
+def test_what_is_no_record_is_named(line: bytes) -> None:
+    """A line cut short, or of another version, is an error that shows its beginning."""
+    with pytest.raises(InvalidRequest, match="a line of the journal cannot be read"):
+        parse_record(line)
+
+
+def test_a_line_cut_short_does_not_hide_the_others() -> None:
+    """The records around it are read, and the fault is told."""
+    lines = [format_record(record) for record in RECORDS]
+    records, faults = parse_records(b"".join([lines[0], lines[1][:20] + b"\n", *lines[2:]]))
+    assert records == [RECORDS[0], *RECORDS[2:]]
+    assert len(faults) == 1
+
+
+# -- a cell, and what it launched
+
+
+def test_the_record_of_a_cell() -> None:
+    """Flags, outcomes, names of errors and launches by rank; a replayed one says so."""
+    request = CellRequest("boom()", (0, 1), "parity", 9.0, again=7)
+    ran = Cell(1, request, seq=7, ranks=(0, 1), now=1.0)
+    raised = ["error", "KeyError", "'a'", [], 1, "boom()", 0.1]
+    ran.end_rank(CellEnded(0, 7, "ok", [], [ADD], 0, 0.1))
+    ran.end_rank(CellEnded(1, 7, "error", [raised], [ADD], 0, 0.1))
+    ran.wall_s, ran.state = 0.5, "clean"
+    record = record_cell(ran, 3, recorded=True)
+    expected = cell(7, generation=3, ranks=(0, 1), guard="parity", timeout_s=9.0, **launched(ADD))
+    assert record == replace(
+        expected,
+        source="boom()",
+        outcomes={0: "ok", 1: "error"},
+        errors={1: "KeyError"},
+        wall_s=0.5,
+        replayed=True,
+    )
+    assert record_cell(ran, 3, recorded=False).launches is None
+
+
+def test_lines_names_and_free_programs_do_not_change_the_hash() -> None:
+    """It covers what the guard compares: a run broken at another line is the same run."""
+    plain = trace_launches({0: [[*ADD[:4], 3]]})[0]
+    broken = trace_launches({0: [ADD, ["free:77", "jit(local)", [0, 1], 2, 5], [*ADD[:3], 9, 2]]})[0]
+    assert (broken.hash, broken.count, broken.rows) == (plain.hash, 3, plain.rows)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[ADD], [ADD, TOP], [TOP, ADD, ADD], [[*ADD[:4], 2]], [["ffff", *ADD[1:]]], [[*ADD[:2], [0], *ADD[3:]]], []],
+)
+def test_another_program_order_count_or_set_of_ranks_changes_the_hash(rows: list[Any]) -> None:
+    """Each of them is another sequence."""
+    base = trace_launches({0: [TOP, ADD]})[0].hash
+    assert [trace.hash for trace in trace_launches({0: rows})] != [base]
+
+
+def test_ranks_with_equal_launches_share_a_trace() -> None:
+    """A journal of 64 ranks is no longer than that of two; ranks without a launch are not in it."""
+    traces = trace_launches({0: [ADD], 1: [ADD], 2: [TOP], 3: []})
+    assert [trace.ranks for trace in traces] == [(0, 1), (2,)]
+
+
+def test_a_long_sequence_is_hashed_whole_and_kept_in_part() -> None:
+    """What comes after the rows that are kept still counts."""
+    rows = [[str(n), "jit(f)", [0], 1, 1] for n in range(KEPT_ROWS + 9)]
+    long, other = (trace_launches({0: each})[0] for each in (rows, [*rows[:-1], ADD]))
+    assert (len(long.rows), long.count) == (KEPT_ROWS, KEPT_ROWS + 9)
+    assert long.hash != other.hash
+    assert long.rows == other.rows
+
+
+# -- what runs again
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({}, ""),
+        ({"outcomes": {0: "error", 1: "error"}}, ""),
+        ({"outcomes": {0: "ok", 1: "error"}}, ""),
+        ({"how": "interrupted", "outcomes": {0: "interrupted", 1: "interrupted"}}, "interrupted"),
+        ({"how": "interrupted"}, "interrupted"),
+        ({"outcomes": {0: "interrupted", 1: "interrupted"}}, "interrupted"),
+        ({"how": "timeout", "outcomes": {0: "killed", 1: "killed"}, "state": "dead"}, "its --timeout ended it"),
+        ({"state": "tainted"}, "tainted"),
+        ({"state": "split"}, "split"),
+        ({"state": "dead", "outcomes": {0: "killed", 1: "died"}}, "ranks 0-1 did not live to its end"),
+        ({"state": "dead"}, "the cluster died during it"),
+        ({"state": "stopped", "outcomes": {0: "killed", 1: "ok"}}, "the cluster was stopped during it"),
+        ({"outcomes": {0: "ok", 1: "refused"}}, "rank 1 refused it"),
+    ],
+)
+def test_what_ended_clean_runs_again(more: dict[str, Any], why: str) -> None:
+    """Also what raised; nothing that mhnb or the user ended, and nothing that left the cluster otherwise."""
+    assert why_left_out(cell(1, **more)) == why
+
+
+def test_a_plan_has_cells_and_pushes_in_their_order() -> None:
+    """Left out is listed, each with its reason; an accept is told and makes nothing clean."""
+    tainted, lost = cell(2, state="tainted"), replace(PUSH, names=("big",), file="", why_not="too large")
+    plan = plan_replay([START, cell(1), PUSH, tainted, AcceptRecord(1, "tainted"), lost, cell(3)])
+    assert plan.steps == (cell(1), PUSH, cell(3))
+    assert list(map(str, plan.left_out)) == ["cell 2: tainted, accepted then", "push big: too large"]
+    assert plan.cells == (1, 3)
+
+
+def test_to_stops_after_that_cell() -> None:
+    """Neither cells nor pushes nor what was left out after it are of concern; a cell that was left out may be named."""
+    records: list[Record] = [START, cell(1), PUSH, cell(2, state="split"), cell(3), PUSH, cell(4, state="tainted")]
+    assert plan_replay(records, 3).steps == (cell(1), PUSH, cell(3))
+    assert [item.what for item in plan_replay(records, 3).left_out] == ["cell 2"]
+    assert plan_replay(records, 2).cells == (1,)
+
+
+@pytest.mark.parametrize("to", [0, 3, -1])
+def test_to_names_a_cell_that_is_there(to: int) -> None:
+    """Else the error says which are."""
+    with pytest.raises(InvalidRequest, match=rf"--to {to}: the journal has cells 1-2 of generation 1"):
+        plan_replay([START, cell(1), cell(2)], to)
+    with pytest.raises(InvalidRequest, match="the journal has no cell"):
+        plan_replay([START], to)
+
+
+def again(generation: int, *records: CellRecord | PushRecord) -> list[Record]:
+    """A restart, and records that a replay made there."""
+    return [replace(START, generation=generation), *(replace(r, generation=generation, replayed=True) for r in records)]
+
+
+FIRST: list[Record] = [START, cell(1), PUSH, cell(2)]
+END = ReplayRecord(2, 1, None, complete=True)
+
+
+@pytest.mark.parametrize(
+    ("records", "generation", "cells"),
+    [
+        ([*FIRST, *again(2)], 1, (1, 2)),
+        ([*FIRST, *again(2), *again(3)], 1, (1, 2)),
+        ([*FIRST, *again(2, cell(1))], 1, (1, 2)),
+        ([*FIRST, *again(2, cell(1)), replace(END, complete=False)], 1, (1, 2)),
+        ([*FIRST, *again(2, cell(1)), replace(END, to=1)], 2, (1,)),
+        ([*FIRST, *again(2, cell(1), PUSH, cell(2)), END], 2, (1, 2)),
+        ([*FIRST, *again(2, cell(1), cell(2)), END, cell(3, generation=2)], 2, (1, 2, 3)),
+        ([*FIRST, *again(2, cell(1)), replace(END, complete=False), cell(2, generation=2)], 2, (1, 2)),
+        ([*FIRST, *again(2), cell(1, generation=2)], 2, (1,)),
+        ([*FIRST, StartRecord(2, "4 hosts x 1 device")], 2, ()),
+        ([*FIRST, StartRecord(2, "4 hosts x 1 device"), *again(3)], 3, ()),
+    ],
+    ids=[
+        "unused",
+        "twice",
+        "broken_off",
+        "stopped",
+        "to",
+        "complete",
+        "went_on",
+        "after_stop",
+        "own",
+        "other_shape",
+        "shape_between",
+    ],
+)
+def test_a_replay_brings_back_what_the_user_had(records: list[Record], generation: int, cells: tuple[int, ...]) -> None:
+    """The newest generation that he worked in, or that came back whole; never cells twice, never those of other ranks."""
+    plan = plan_replay(records)
+    assert (plan.generation, plan.cells) == (generation, cells)
+
+
+# -- before and now
+
+
+def test_the_same_is_no_difference() -> None:
+    """Time, generation, the lines that broke a run and a missing record of launches do not count."""
+    before = cell(1, **launched(ADD, ADD), wall_s=1.0)
+    assert describe_difference(before, cell(1, generation=2, **launched([*ADD[:3], 9, 2]), replayed=True)) == ""
+    assert describe_difference(before, cell(1, launches=None)) == ""
+    raised: dict[str, Any] = {"outcomes": {0: "error", 1: "error"}, "errors": {0: "KeyError", 1: "KeyError"}}
+    assert describe_difference(cell(1, **raised), cell(1, **raised)) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        (
+            {},
+            {"outcomes": {0: "ok", 1: "error"}, "errors": {1: "KeyError"}},
+            "rank 1: before it finished, now it raised KeyError",
+        ),
+        (
+            {"outcomes": {0: "error", 1: "error"}, "errors": {0: "KeyError", 1: "KeyError"}},
+            {"outcomes": {0: "error", 1: "ok"}, "errors": {0: "ValueError"}},
+            "rank 0: before it raised KeyError, now it raised ValueError\nrank 1: before it raised KeyError, now it finished",
+        ),
+        (
+            {},
+            {"outcomes": {0: "died", 1: "killed"}, "state": "dead"},
+            "rank 0: before it finished, now it died\nrank 1: before it finished, now it was killed",
+        ),
+        (
+            launched(ADD, TOP),
+            launched(ADD, ADD, ADD),
+            "ranks 0-1: launch 2 was jit(top) of line 3, now jit(add) of line 2 (launches: 2 before, 3 now)",
+        ),
+        (
+            launched([*ADD[:4], 5]),
+            launched([*ADD[:4], 3]),
+            "ranks 0-1: launch 4 was jit(add) of line 2, now none (launches: 5 before, 3 now)",
+        ),
+        (
+            launched(ADD, TOP),
+            launched(["ffffffff", *ADD[1:]], TOP),
+            ("ranks 0-1: launch 1 was jit(add) (program a1b2c3) of line 2, now jit(add) (program ffffff) of line 2"
+            " (launches: 2 before, 2 now)"),
+        ),
+        (
+            launched(ADD),
+            launched(ADD, other=[]),
+            "rank 1: launch 1 was jit(add) of line 2, now none (launches: 1 before, 0 now)",
+        ),
+        ({}, {"state": "tainted"}, "before it left the cluster clean, now tainted"),
+        ({}, {"how": "timeout"}, "before it left the cluster clean, now clean after its --timeout"),
+    ],
+    ids=["raised", "other_error", "died", "other_program", "fewer", "other_content", "one_rank", "state", "timeout"],
+)  # fmt: skip
+def test_a_difference_names_ranks_before_and_now(before: dict[str, Any], now: dict[str, Any], said: str) -> None:
+    """Ranks that differ alike share a line."""
+    assert describe_difference(cell(1, **before), cell(1, **now)) == said
+
+
+@pytest.mark.parametrize("change", [ADD, [str(KEPT_ROWS - 1), "jit(f)", [0, 1], 1, 7]])
+def test_a_difference_beyond_what_is_kept_is_still_told(change: list[Any]) -> None:
+    """The hash knows of it; how far the sequences are known to be equal is said, and nothing that is not known."""
+    rows: list[list[Any]] = [[str(n), "jit(f)", [0, 1], 1, 1] for n in range(KEPT_ROWS + 1)]
+    other = [*rows[:-1], change] if change is ADD else [*rows[: KEPT_ROWS - 1], change, rows[-1]]
+    said = describe_difference(cell(1, **launched(*rows)), cell(1, **launched(*other)))
+    assert said.startswith(f"ranks 0-1: its launches differ after the first {KEPT_ROWS} (")
+
+
+# -- words
+
+
+def test_the_way_out_counts_what_a_replay_runs() -> None:
+    """Only cells that would run again, and the start; nothing is promised where nothing is known."""
+    cost = ReplayCost()
+    cost.start(2.0)
+    assert cost.way_out() == "%mhjax restart --replay"
+    for record in (cell(1, wall_s=0.5), cell(2, wall_s=60.0, state="tainted")):
+        cost.add(record)
+    assert cost.way_out() == "%mhjax restart --replay (1 cell, about 2 s)"
+    cost.add(cell(3, wall_s=200.0))
+    assert cost.way_out() == "%mhjax restart --replay (2 cells, about 3 min)"
+
+
+def test_a_replay_in_words() -> None:
+    """The line while it goes on, what it did, and where it stopped with the ways on from there."""
+    plan = plan_replay([START, cell(1), PUSH, cell(2, state="split"), cell(3), cell(4), cell(5)])
+    assert format_step(ReplayStep("cell 3", 2, plan)) == "mhjax · replaying cell 3 of 5"
+    assert format_report(ReplayReport(plan, 5, 1.0), "1.0 s") == (
+        "mhjax · replayed cells 1,3-5 and 1 push · 1.0 s\n  left out · cell 2: split"
+    )
+    stopped = ReplayReport(plan, 2, 1.0, notes=("a line is broken",), stop="cell 3 differs\nrank 1: this")
+    assert format_stop(stopped, "clean").splitlines() == [
+        "replay stopped: cell 3 differs",
+        "  rank 1: this",
+        (
+            "  cell 1 did the same as before; cells 4-5 were not run · the cluster is clean:"
+            " go on from here by hand, or %mhjax restart --replay --to 1"
+        ),
+        "  left out · cell 2: split",
+        "  note · a line is broken",
+    ]
+    assert format_stop(stopped, "dead").splitlines()[2].endswith("the cluster is dead: %mhjax restart --replay --to 1")
+    first = ReplayReport(Plan(1, plan.steps), 0, 1.0, stop="cell 1 differs")
+    assert format_stop(first, "tainted").endswith("the cluster is tainted: %mhjax restart")

@@ -1,0 +1,172 @@
+"""The journal's folder: who may read it, what outlives what, what is removed, and a disk that fails."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mhnb import journaling
+from mhnb.core.journal import AcceptRecord, CellRecord, PushRecord, StartRecord
+from mhnb.exchange import Packed
+from mhnb.journaling import ClusterJournal
+from mhnb.launch import journaldir
+from mhnb.launch.journaldir import JournalDir, prune_journals
+
+GONE = 2**22 + 1
+"""A process id that Linux never gives."""
+
+
+@pytest.fixture
+def told() -> list[str]:
+    """What the user heard."""
+    return []
+
+
+@pytest.fixture
+def open_journal(tmp_path: Path, told: list[str]) -> Callable[[int], ClusterJournal]:
+    """Open the journal of a generation; the clock stands at 5."""
+
+    def begin(generation: int) -> ClusterJournal:
+        environment = {"MHNB_HOME": str(tmp_path)}
+        return ClusterJournal("demo", generation, environment=environment, clock=lambda: 5.0, tell=told.append)
+
+    return begin
+
+
+def packed(*sizes: int) -> Packed:
+    """A push of one value, x, made of parts of these sizes."""
+    parts = [memoryview(bytes([number] * size)) for number, size in enumerate(sizes)]
+    return Packed([{"name": "x", "skeleton": 0, "buffers": [], "arrays": []}], parts)
+
+
+def test_records_are_on_disk_when_write_returns(open_journal: Callable[[int], ClusterJournal]) -> None:
+    """Each with the time, in order, for its owner alone; the next generation adds to them, a new first one begins anew."""
+    journal = open_journal(1)
+    journal.write(StartRecord(1, "2 x 1"))
+    journal.write(CellRecord(1, 1, "x"))
+    second = open_journal(2)
+    second.write(AcceptRecord(2, "split"))
+    assert journal.read() == (
+        [StartRecord(1, "2 x 1", when=5.0), CellRecord(1, 1, "x", when=5.0), AcceptRecord(2, "split", 5.0)],
+        [],
+    )
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (journal.path.parent, journal.path)]
+    assert modes == [0o700, 0o600]
+    assert open_journal(1).read() == ([], [])
+
+
+def test_a_push_comes_back_as_its_bytes(open_journal: Callable[[int], ClusterJournal], told: list[str]) -> None:
+    """All parts, empty ones too; two pushes do not mix."""
+    journal = open_journal(1)
+    for sizes in ((3, 0, 2), (4,)):
+        journal.write_push(packed(*sizes), (1,))
+    records = [record for record in journal.read()[0] if isinstance(record, PushRecord)]
+    assert [(record.names, record.ranks, record.why_not) for record in records] == [(("x",), (1,), "")] * 2
+    assert [list(map(bytes, journal.read_push(record).parts)) for record in records] == [
+        [b"\0\0\0", b"", b"\2\2"],
+        [b"\0" * 4],
+    ]
+    assert not told
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("PUSH_NBYTES", "more than the journal keeps"), ("ALL_PUSHES_NBYTES", "full")]
+)
+def test_a_push_too_large_is_told_and_left_out(
+    open_journal: Callable[[int], ClusterJournal],
+    told: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    said: str,
+) -> None:
+    """By its own size, or with all others; one that fits is kept afterwards."""
+    journal = open_journal(1)
+    monkeypatch.setattr(journaling, name, 10)
+    for size in (6, 11, 4):
+        journal.write_push(packed(size), None)
+    records = [record for record in journal.read()[0] if isinstance(record, PushRecord)]
+    assert [bool(record.file) for record in records] == [True, False, True]
+    assert said in records[1].why_not
+    assert len(told) == 1
+    assert "push x" in told[0]
+    assert said in told[0]
+
+
+def test_a_push_file_that_was_changed_is_refused(open_journal: Callable[[int], ClusterJournal]) -> None:
+    """Bytes that are not those that were written are never bound."""
+    journal = open_journal(1)
+    journal.write_push(packed(4), None)
+    (record,) = (record for record in journal.read()[0] if isinstance(record, PushRecord))
+    (journal.path.parent / record.file).write_bytes(b"abc")
+    with pytest.raises(OSError, match="has 3 bytes, and 4 were written"):
+        journal.read_push(record)
+
+
+def test_a_full_disk_is_told_once_and_leaves_no_gap(
+    open_journal: Callable[[int], ClusterJournal], told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written after what could not be, until the next generation; the half line hides none of its lines."""
+    write, journal = os.write, open_journal(1)
+    journal.write(CellRecord(1, 1, "x"))
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:9]))
+    journal.write(CellRecord(1, 2, "x"))
+    monkeypatch.setattr(os, "write", write)
+    journal.write(CellRecord(1, 3, "x"))
+    later = open_journal(2)
+    later.write(CellRecord(2, 1, "x"))
+    records, faults = later.read()
+    assert [(record.generation, record.seq) for record in records if isinstance(record, CellRecord)] == [(1, 1), (2, 1)]
+    assert len(faults) == len(told) == 1
+    assert "ends before cell 2: only 9 of" in told[0]
+    assert later.fault_of(1)
+    assert not later.fault_of(2)
+
+
+# -- what is removed
+
+
+def old_journal(home: Path, number: int, *, owner: int = GONE, nbytes: int = 0) -> Path:
+    """The journal of a notebook that is gone."""
+    folder = home / f"demo{number}.{owner}.journal"
+    folder.mkdir()
+    (folder / "journal.jsonl").touch()
+    (folder / "push1-1.bin").write_bytes(bytes(nbytes))
+    os.utime(folder / "journal.jsonl", (number, number))
+    return folder
+
+
+def test_the_newest_journals_stay(tmp_path: Path) -> None:
+    """Twenty of those whose notebook is gone; all of living ones, and folders that are none of ours."""
+    foreign = tmp_path / f"mine.{GONE}.journal"
+    foreign.mkdir()
+    living = old_journal(tmp_path, 0, owner=os.getpid())
+    gone = [old_journal(tmp_path, number) for number in range(1, 26)]
+    prune_journals({"MHNB_HOME": str(tmp_path)})
+    assert [folder.exists() for folder in gone] == [False] * 5 + [True] * 20
+    assert foreign.exists()
+    assert living.exists()
+    prune_journals({"MHNB_HOME": str(tmp_path / "nowhere")})
+
+
+def test_old_journals_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together they hold so many bytes; the newest stays however large it is."""
+    monkeypatch.setattr(journaldir, "_KEPT_NBYTES", 100)
+    gone = [old_journal(tmp_path, number, nbytes=nbytes) for number, nbytes in ((1, 10), (2, 60), (3, 30))]
+    prune_journals({"MHNB_HOME": str(tmp_path)})
+    assert [folder.exists() for folder in gone] == [True, True, True]
+    huge = old_journal(tmp_path, 4, nbytes=500)
+    prune_journals({"MHNB_HOME": str(tmp_path)})
+    assert [folder.exists() for folder in (*gone, huge)] == [False, False, False, True]
+
+
+def test_closing_twice_is_no_error(tmp_path: Path) -> None:
+    """A stop that was broken off is gone on with; what comes afterwards is told as a fault, not lost in silence."""
+    folder = JournalDir("demo", environment={"MHNB_HOME": str(tmp_path)}, fresh=True)
+    folder.close()
+    folder.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        folder.append(b"late\n")

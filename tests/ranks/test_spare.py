@@ -1,0 +1,79 @@
+"""Ranks in reserve, real ones: a restart takes them over, starts others where they do not fit, and leaves none behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from mhnb import starting
+from mhnb.cluster import Cluster
+from mhnb.errors import InvalidRequest
+from tests.ranks.conftest import every_pid, wait_gone
+
+Fresh = Callable[..., Cluster]
+WAIT_S = 60.0
+
+
+def wait_for_spare(cluster: Cluster) -> list[int]:
+    """Wait until the reserve is ready; return the processes of its ranks."""
+    assert cluster.spare is not None
+    reserve, until = cluster.spare.cluster, time.monotonic() + WAIT_S
+    while reserve.state == "starting" and time.monotonic() < until:
+        threading.Event().wait(0.05)
+    assert reserve.state == "clean", reserve.reason
+    return [rank.pid for rank in reserve.ranks if rank.pid is not None]
+
+
+def test_a_restart_takes_the_reserve(fresh: Fresh) -> None:
+    """The ranks that waited are the cluster now, a replay works on them, and others wait behind them; without one they are bare."""
+    cluster = fresh(4, 1, spare=True)
+    cluster.run("import jax\nx = jax.device_count()").check()
+    old, warm = every_pid(cluster), wait_for_spare(cluster)
+    began = time.monotonic()
+    after = cluster.restart(replay=True)
+    took_s = time.monotonic() - began
+    try:
+        assert [rank.pid for rank in after.ranks] == warm
+        # A cold start of four ranks takes several times as long; on an idle machine this is a third of a second.
+        assert took_s < 2
+        assert after.started_in_s < 1
+        assert wait_gone(old, 5) == []
+        assert after.run("x")[3].text == "4"
+        wait_for_spare(after)
+        again = after.restart()
+        assert (again.generation, again.run("'x' in dir()")[3].text) == (cluster.generation + 2, "False")
+        pids = [*every_pid(again), *wait_for_spare(again)]
+    finally:
+        starting.by_name(cluster.name).stop()
+    assert wait_gone(pids, 5) == []
+
+
+@pytest.mark.parametrize("what", ["environment", "killed"])
+def test_a_reserve_that_does_not_fit_is_not_taken(fresh: Fresh, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Another environment than ranks would get now, or one of them gone: the restart starts others, and nothing stays."""
+    cluster = fresh(2, 1, spare=True)
+    warm = wait_for_spare(cluster)
+    if what == "environment":
+        monkeypatch.setenv("MHNB_TEST_WORD", "new")
+    else:
+        os.kill(warm[0], signal.SIGKILL)
+        assert wait_gone(warm, 10) == []
+    after = cluster.restart()
+    try:
+        assert not set(warm) & {rank.pid for rank in after.ranks}
+        assert wait_gone(warm, 5) == []
+        told = after.run("import os\nos.environ.get('MHNB_TEST_WORD')")[1].text
+        assert told == ("'new'" if what == "environment" else None)
+    finally:
+        after.stop()
+
+
+def test_spare_and_keep_do_not_go_together() -> None:
+    """Ranks in reserve that outlive the notebook are of no use to anybody."""
+    with pytest.raises(InvalidRequest, match="--keep and --spare"):
+        starting.start(2, 1, name="both", keep=True, spare=True)
