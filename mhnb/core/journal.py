@@ -40,6 +40,8 @@ KEPT_ROWS = 32
 TraceRow: TypeAlias = tuple[str, str, str, int | None, int]
 """A run of equal launches: fingerprint, name, participants as `0-3`, line of the cell or None, count."""
 
+_Compared: TypeAlias = tuple[tuple[str, str, int], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchTrace:
@@ -187,32 +189,38 @@ def trace_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[Lau
     >>> trace_launches({0: [["a", "f", [0, 1], 1, 2]], 1: [["a", "f", [0, 1], 1, 1], ["a", "f", [0, 1], 2, 1]]})[0].ranks
     (0, 1)
     """
-    ranks_of: dict[tuple[tuple[str, str, int], ...], list[int]] = {}
-    runs_of: dict[tuple[tuple[str, str, int], ...], list[TraceRow]] = {}
+    sequences: dict[_Compared, tuple[list[int], list[TraceRow]]] = {}
+    merged: list[tuple[Sequence[LaunchRow], _Compared]] = []
     for rank in sorted(rows_by_rank):
-        if runs := _merge(rows_by_rank[rank]):
+        rows = rows_by_rank[rank]
+        # Most ranks have the same rows, and comparing those is much faster than merging them again.
+        compared = next((known for seen, known in merged if seen == rows), None)
+        if compared is None:
+            runs = _merge(rows)
             compared = tuple((fingerprint, participants, count) for fingerprint, _, participants, _, count in runs)
-            ranks_of.setdefault(compared, []).append(rank)
-            runs_of.setdefault(compared, runs)
+            merged.append((rows, compared))
+            sequences.setdefault(compared, ([], runs))
+        sequences[compared][0].append(rank)
     return tuple(
-        LaunchTrace(
-            tuple(ranks), _hash(compared), sum(run[2] for run in compared), tuple(runs_of[compared][:KEPT_ROWS])
-        )
-        for compared, ranks in ranks_of.items()
+        LaunchTrace(tuple(ranks), _hash(compared), sum(run[2] for run in compared), tuple(runs[:KEPT_ROWS]))
+        for compared, (ranks, runs) in sequences.items()
+        if runs
     )
 
 
 def _merge(rows: Iterable[LaunchRow]) -> list[TraceRow]:
     """Join neighbours of the same program: the ranks break their runs at each line."""
     runs: list[TraceRow] = []
+    among: dict[tuple[int, ...], str] = {}
     for fingerprint, name, participants, line, count in rows:
         if not communicates(fingerprint):
             continue
-        among = format_ranks(participants)
-        if runs and runs[-1][0] == fingerprint and runs[-1][2] == among:
+        key = tuple(participants)
+        spec = among[key] if key in among else among.setdefault(key, format_ranks(key))
+        if runs and runs[-1][0] == fingerprint and runs[-1][2] == spec:
             runs[-1] = (*runs[-1][:4], runs[-1][4] + count)
         else:
-            runs.append((fingerprint, name, among, line, count))
+            runs.append((fingerprint, name, spec, line, count))
     return runs
 
 
