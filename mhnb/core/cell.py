@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mhnb.core.culprit import ErrorSite
 from mhnb.core.events import CellRequest
 from mhnb.core.hints import find_hint
 from mhnb.core.outputs import OutputFolder
@@ -34,8 +35,8 @@ class RankPart:
 
 
 def _parse_error(event: OutputEvent) -> RankError:
-    _, ename, evalue, traceback, line, code, at_s = event
-    hint = find_hint(ename, evalue)
+    _, ename, evalue, traceback, line, code, at_s, *site = event
+    hint = find_hint(ename, evalue, site=ErrorSite(*site[0]) if site else None, code=code)
     return RankError(ename, evalue, tuple(traceback), hint=hint, line=line, code=code, at_s=at_s)
 
 

@@ -31,6 +31,7 @@ from mhnb.core.events import (
     Ticked,
 )
 from mhnb.core.guard import judge_state
+from mhnb.core.hints import find_hint
 from mhnb.core.protocol import (
     CellEnded,
     CellRefused,
@@ -336,7 +337,11 @@ class Machine:
     def _blame(self, cell: Cell, exited: RankExited) -> None:
         slow = cell.interrupted_at is not None
         why = "did not end after the interrupt and was killed" if slow else describe_exit(exited)
-        cell.lose_rank(exited.rank, "killed" if slow else "died", RankError("RankDied", f"rank {exited.rank} {why}"))
+        # What aborted in native code raised nothing: its last words are all there is to know it by.
+        aborted = exited.signum == signal.SIGABRT
+        hint = find_hint("RankDied", "\n".join(exited.last_lines)) if aborted else None
+        error = RankError("RankDied", f"rank {exited.rank} {why}", hint=hint)
+        cell.lose_rank(exited.rank, "killed" if slow else "died", error)
 
     def _death_text(self, first: RankExited) -> str:
         with_it = [rank for rank in range(self.process_count) if rank != first.rank]
