@@ -13,6 +13,8 @@ __all__ = ["ErrorSite", "Named", "find_captured", "find_named", "find_operands"]
 
 _LONGEST = 40
 """Longer pieces of code would bury the sentence that quotes them."""
+_LONGEST_READ = 300
+"""Of longer code, which may be nested deeper than Python recurses, nothing is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ def _nodes(site: ErrorSite, code: str) -> Iterator[ast.expr]:
 
 
 def _evaluated(text: str) -> ast.expr | None:
+    if len(text) > _LONGEST_READ:
+        return None
     try:
         body = ast.parse(text.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

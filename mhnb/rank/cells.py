@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -124,10 +125,11 @@ def _library(frame: FrameType) -> str:
 
 def _expression(traceback: TracebackType, cell: RunningCell) -> str:
     """Return the part of the cell that a frame was evaluating."""
-    positions = list(traceback.tb_frame.f_code.co_positions())
-    first, last, begin, end = positions[traceback.tb_lasti // 2]
+    at = traceback.tb_lasti // 2  # code units of two bytes
+    first, last, begin, end = next(islice(traceback.tb_frame.f_code.co_positions(), max(at, 0), None), (None,) * 4)
+    # Columns count bytes. A cell with magics is another text to Python, and a traceback may be made by anybody.
     lines = cell.source.encode("utf-8", "replace").splitlines()
-    if first is None or last is None or begin is None or end is None or last > len(lines):
+    if first is None or last is None or begin is None or end is None or not 1 <= first <= last <= len(lines):
         return ""
     piece = lines[first - 1 : last]
     piece[-1] = piece[-1][:end]

@@ -39,6 +39,7 @@ def site(expression: str, names: dict[str, bool] | None = None) -> ErrorSite:
         ("", "np.asarray(x)", None),
         ("np.asarray(x" + "[0]" * 20 + ")", "", None),
         ("a = 1; b = 2", "", None),
+        ("f(x" + " + x" * 5000 + ")", "", None),
     ],
 )
 def test_the_one_that_can_be_meant(expression: str, code: str, text: str | None) -> None:

@@ -286,6 +286,20 @@ def test_an_error_tells_where_it_was_raised(rank: CellProcess, source: str, site
     assert rank.run(source).error[7] == site
 
 
+def test_a_made_up_traceback_tells_no_expression(rank: CellProcess) -> None:
+    """Whoever makes tracebacks of their own may put anything into them; the error is shown all the same."""
+    source = """
+import sys, types, numpy as np
+try:
+    np.broadcast_to(np.ones(3), 2)
+except ValueError as error:
+    trace = error.__traceback__
+    raise error.with_traceback(types.TracebackType(trace.tb_next, trace.tb_frame, 99999, 7777))
+"""
+    error = rank.run(source).error
+    assert error[1] == "ValueError"
+
+
 def test_syntax_error(rank: CellProcess) -> None:
     """A syntax error is the cell's error, with its line."""
     said = rank.run("a = 1\ndef :\n")
