@@ -2,6 +2,7 @@
 #   make PYTHON=/path/to/python3.12 test     another interpreter
 #   make VENV=/somewhere/else test           another place for the environment
 #   make test PYTEST="-k restart -x"         more for pytest
+#   make lab LAB="--no-browser --port 9999"  more for JupyterLab
 
 # The first of these that runs and is new enough. A name can be on PATH and not run (version managers leave such stubs).
 CANDIDATES = python3 python3.13 python3.12 python3.11 python3.14 python
@@ -9,6 +10,7 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do \
   "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; exit; }; done)
 VENV ?= .venv
 PYTEST ?=
+LAB ?=
 
 BIN = $(VENV)/bin
 RUN = $(BIN)/python -m
@@ -42,8 +44,8 @@ $(READY): pyproject.toml $(PINS)
 demo: $(READY) ## run the tour on 4 simulated hosts, print each rank's part, write the page
 	$(RUN) mhnb demo
 
-lab: $(READY) ## open the tour in JupyterLab
-	$(RUN) mhnb lab
+lab: $(READY) ## open the tour in JupyterLab; LAB="..." are options for it
+	$(RUN) mhnb lab $(LAB)
 
 test: $(READY) other-python ## everything that can run here
 	$(RUN) pytest -m "not bench" $(PYTEST)

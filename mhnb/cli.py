@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mhnb.errors import MhnbError
 
-__all__ = ["main"]
+__all__ = ["main", "parse_arguments"]
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -26,11 +26,39 @@ def _lab(args: argparse.Namespace) -> int:
 
     folder = copy_notebooks(Path(args.folder))
     command = [sys.executable, "-m", "jupyter", "lab", str(folder / "00_tour.ipynb"), *args.rest]
-    print(f"opening {folder / '00_tour.ipynb'} in JupyterLab; Ctrl-C ends it")
+    print(f"opening {folder / '00_tour.ipynb'} in JupyterLab; Ctrl-C ends it", flush=True)
+    status = _run_to_its_end(command)
+    if status != 0 and os.geteuid() == 0 and "--allow-root" not in args.rest:
+        print(_AS_ROOT, file=sys.stderr)
+    return status
+
+
+_AS_ROOT = """mhnb lab: you are root, and as root JupyterLab starts only when told so:
+  mhnb lab --allow-root
+  make lab LAB=--allow-root"""
+
+
+def _run_to_its_end(command: Sequence[str]) -> int:
+    """Run a program that has its own way to end: to end before it would leave its kernels, and their ranks, behind."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def end(*_: object) -> None:
+        for program in running:
+            program.terminate()
+
+    own = {
+        # A terminal sends Ctrl-C to the program too, and JupyterLab asks back. Ignored, it would be so in the program as well.
+        signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, end),
+    }
     try:
-        return subprocess.run(command, check=False).returncode
-    except KeyboardInterrupt:
-        return 0
+        running.append(subprocess.Popen(command))
+        status = running[0].wait()
+    finally:
+        for signum, handler in own.items():
+            signal.signal(signum, handler)
+    # What was asked to end has done as asked.
+    return 0 if status in (-signal.SIGINT, -signal.SIGTERM) else status
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -79,9 +107,15 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     demo = verbs.add_parser("demo", help="run the tour on simulated hosts, here in the terminal")
     demo.add_argument("--html", default="mhnb-tour.html", help="where to write the page")
-    lab = verbs.add_parser("lab", help="open the tour in JupyterLab")
+    lab = verbs.add_parser(
+        "lab",
+        help="open the tour in JupyterLab",
+        usage="mhnb lab [-h] [--folder FOLDER] [OPTION OF JUPYTERLAB ...]",
+        epilog="Every other option goes to JupyterLab: mhnb lab --no-browser --port 9999. `jupyter lab --help` lists them.",
+        # Else an option of JupyterLab that begins like one of ours would be taken for it.
+        allow_abbrev=False,
+    )
     lab.add_argument("--folder", default="mhnb-notebooks", help="where your copy of the notebooks is put")
-    lab.add_argument("rest", nargs="*", help="arguments for jupyter lab")
     run = verbs.add_parser("run", help="run a script on every rank")
     run.add_argument("script")
     run.add_argument("-n", type=int, default=4, help="simulated hosts")
@@ -94,9 +128,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read a command line; what `lab` does not know is JupyterLab's, in `rest`."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if rest and args.verb != "lab":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}; mhnb {args.verb} --help tells more")
+    args.rest = [word for word in rest if word != "--"]
+    return args
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit status."""
-    args = _parser().parse_args(argv)
+    args = parse_arguments(argv)
     try:
         return int(args.function(args))
     except (MhnbError, FileNotFoundError) as error:

@@ -12,7 +12,7 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 
 from mhnb import assist, verbs
 from mhnb.core.select import route_cell
-from mhnb.errors import InvalidRequest
+from mhnb.errors import InvalidRequest, NotClean, NotStarted
 from mhnb.notebook import CellFlags, Notebook
 
 __all__ = ["MhjaxMagics", "load", "unload"]
@@ -85,6 +85,9 @@ verbs:
 """
 
 
+_AUTO_IS_ON = "auto mode sends plain cells to the ranks: %mhjax auto off keeps them here, %%local keeps this one"
+
+
 @magics_class
 class MhjaxMagics(Magics):
     """The two magics, and `%%local` for auto mode."""
@@ -106,6 +109,11 @@ class MhjaxMagics(Magics):
             self.notebook.run_cell(cell, flags)
         except InvalidRequest as error:
             raise UsageError(f"%%mhjax {error}") from error
+        except (NotStarted, NotClean) as error:
+            if not flags.auto:
+                raise
+            # The cell was typed as a plain one: that it was meant for the ranks may be news.
+            raise type(error)(f"{error}\n  {_AUTO_IS_ON}", **error.parts) from None
         return None
 
     @cell_magic

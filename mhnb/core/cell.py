@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mhnb.core.culprit import ErrorSite
 from mhnb.core.events import CellRequest
 from mhnb.core.hints import find_hint
+from mhnb.core.ladder import Ladder
 from mhnb.core.outputs import OutputFolder
 from mhnb.core.protocol import CellEnded, LaunchRow, OutputEvent
 from mhnb.core.results import CellResult, RankResult
@@ -35,8 +37,8 @@ class RankPart:
 
 
 def _parse_error(event: OutputEvent) -> RankError:
-    _, ename, evalue, traceback, line, code, at_s = event
-    hint = find_hint(ename, evalue)
+    _, ename, evalue, traceback, line, code, at_s, *site = event
+    hint = find_hint(ename, evalue, site=ErrorSite(*site[0]) if site else None, code=code)
     return RankError(ename, evalue, tuple(traceback), hint=hint, line=line, code=code, at_s=at_s)
 
 
@@ -47,8 +49,8 @@ class Cell:
         self.ticket, self.request, self.seq, self.ranks = ticket, request, seq, ranks
         self.started_at = now
         self.wall_s: float | None = None
-        self.interrupted_at: float | None = None
-        self.signalled_at = 0.0
+        self.ladder: Ladder | None = None
+        """How it is being stopped; None while nobody asked for that."""
         self.how = ""
         self.state: ClusterState = "running"
         self.notes: tuple[str, ...] = ()

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from mhnb.core.cell import Cell
 from mhnb.core.events import (
     Accepted,
-    AskInterrupt,
     CellSubmitted,
     Command,
     Event,
@@ -26,13 +25,14 @@ from mhnb.core.events import (
     ReportReady,
     SendToRank,
     ShowLate,
-    SignalRanks,
     StopRequested,
     TellUser,
     Ticked,
 )
 from mhnb.core.guard import WAY_OUT, judge_state
+from mhnb.core.hints import find_hint
 from mhnb.core.journal import record_cell
+from mhnb.core.ladder import Ladder
 from mhnb.core.protocol import (
     CellEnded,
     CellRefused,
@@ -54,14 +54,8 @@ from mhnb.core.roster import Roster, describe_exit
 from mhnb.errors import CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.values import ClusterState, RankError
 
-__all__ = ["INTERRUPT_AGREE_S", "INTERRUPT_KILL_S", "Machine"]
+__all__ = ["Machine"]
 
-INTERRUPT_KILL_S = 4.0
-"""A rank that has not ended its cell so long after an interrupt is killed."""
-
-INTERRUPT_AGREE_S = 0.2
-"""How long the ranks have to stop before the same launch, until each is signalled."""
-_SIGNAL_AGAIN_S = 0.5
 _KEPT_CELLS = 32
 _WAYS_OUT = {
     "split": "%mhjax accept takes it as it is, {replay} gives fresh processes and runs the cells again",
@@ -296,16 +290,10 @@ class Machine:
         cell = self.current
         if cell is None:
             return []
-        if cell.interrupted_at is None:
-            limit = cell.request.timeout_s
-            return self._interrupt(now, "timeout") if limit is not None and now - cell.started_at > limit else []
-        if now - cell.interrupted_at > INTERRUPT_KILL_S:
-            return [KillRanks(cell.running_ranks)]
-        if now - cell.signalled_at >= _SIGNAL_AGAIN_S:
-            # Again and again: one may have come in a moment in which nobody could take it.
-            cell.signalled_at = now
-            return [SignalRanks(cell.running_ranks, int(signal.SIGINT))]
-        return []
+        if cell.ladder is not None:
+            return cell.ladder.climb(now, cell.running_ranks)
+        limit = cell.request.timeout_s
+        return self._interrupt(now, "timeout") if limit is not None and now - cell.started_at > limit else []
 
     def _withdraw(self, ticket: int | None) -> list[Command]:
         """Take back a cell that still waits for its turn: whose cell runs now is not for its submitter to stop."""
@@ -320,19 +308,12 @@ class Machine:
         cell = self.current
         if cell is None or ticket not in (None, cell.ticket):
             return []
-        asked: list[Command] = []
-        if cell.interrupted_at is None:
-            cell.interrupted_at, cell.how = now, how
-            asked.append(AskInterrupt(cell.seq))
-            if self._agrees(cell):
-                # Ranks in step stop before the same launch; the signal is for those that launch nothing.
-                cell.signalled_at = now + INTERRUPT_AGREE_S - _SIGNAL_AGAIN_S
-                return asked
-        cell.signalled_at = now
-        return [*asked, SignalRanks(cell.running_ranks, int(signal.SIGINT))]
-
-    def _agrees(self, cell: Cell) -> bool:
-        return self.guard_available and cell.request.guard == "lockstep"
+        if cell.ladder is None:
+            agrees = self.guard_available and cell.request.guard == "lockstep"
+            cell.ladder, cell.how = Ladder.begin(cell.seq, now, agrees=agrees), how
+        else:
+            cell.ladder.hurry(now)
+        return cell.ladder.climb(now, cell.running_ranks)
 
     def _accept(self) -> list[Command]:
         if self.state in ("split", "tainted"):
@@ -368,9 +349,13 @@ class Machine:
             )
 
     def _blame(self, cell: Cell, exited: RankExited) -> None:
-        slow = cell.interrupted_at is not None
+        slow = cell.ladder is not None
         why = "did not end after the interrupt and was killed" if slow else describe_exit(exited)
-        cell.lose_rank(exited.rank, "killed" if slow else "died", RankError("RankDied", f"rank {exited.rank} {why}"))
+        # What aborted in native code raised nothing: its last words are all there is to know it by.
+        aborted = exited.signum == signal.SIGABRT
+        hint = find_hint("RankDied", "\n".join(exited.last_lines)) if aborted else None
+        error = RankError("RankDied", f"rank {exited.rank} {why}", hint=hint)
+        cell.lose_rank(exited.rank, "killed" if slow else "died", error)
 
     def _death_text(self, first: RankExited) -> str:
         with_it = [rank for rank in range(self.process_count) if rank != first.rank]

@@ -51,7 +51,8 @@ OutputEvent: TypeAlias = list[Any]
     ["update", data, metadata, display_id]               replaces the displays of that id, also in older cells
     ["result", data, metadata]                           the value of the last expression
     ["clear", wait]                                      clear_output
-    ["error", ename, evalue, traceback_lines, line, code, at_s]
+    ["error", ename, evalue, traceback_lines, line, code, at_s, site]
+                                                         site: the fields of `ErrorSite`, or nothing
     ["omitted", stream_name, nbytes]                     text left out here; the log file has it
 """
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import Any
 
 from IPython.core.compilerop import CachingCompiler
 
-__all__ = ["CellCompiler", "RunningCell", "cell_file", "find_place", "hide_own_frames"]
+__all__ = ["CellCompiler", "RunningCell", "cell_file", "find_place", "find_site", "hide_own_frames"]
 
 _OWN_FOLDER = str(Path(__file__).parent)
 _TIMED = ("<timed exec>", "<timed eval>")
 """The file names that IPython's %%time gives to the cell's text below its first line."""
+_LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "numpy"))
+"""Between the cell and an error of JAX: with anybody else's code there, the cell's own names tell nothing about the error."""
 
 
 def cell_file(seq: int) -> str:
@@ -87,6 +92,63 @@ def find_place(error: BaseException, cell: RunningCell) -> tuple[int | None, str
             number = traceback.tb_lineno + 1
         traceback = traceback.tb_next
     return cell.line(number)
+
+
+def find_site(error: BaseException, cell: RunningCell) -> list[Any]:
+    """Return where an error was raised, as the message of it carries that; see `core.culprit.ErrorSite`."""
+    frames = list(_walk(error.__traceback__))
+    if not frames:
+        return ["", "", "", {}, False]
+    innermost = frames[-1].tb_frame
+    site = [str(innermost.f_globals.get("__name__", "")), innermost.f_code.co_qualname]
+    in_cell = [index for index, part in enumerate(frames) if part.tb_frame.f_code.co_filename == cell.file]
+    below = frames[in_cell[-1] + 1 :] if in_cell else []
+    if not below or any(_library(part.tb_frame) not in _LIBRARIES for part in below):
+        return [*site, "", {}, False]
+    caller = frames[in_cell[-1]]
+    expression = _expression(caller, cell)
+    # Of `a, b = x` Python marks the left side alone.
+    pieces = (expression, cell.line(caller.tb_lineno)[1] or "") if expression else ()
+    names = {name: known for piece in pieces for name, known in _arrays_named_in(piece, caller.tb_frame)}
+    return [*site, expression, names, caller.tb_frame.f_code.co_name == "<module>"]
+
+
+def _walk(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _library(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _expression(traceback: TracebackType, cell: RunningCell) -> str:
+    """Return the part of the cell that a frame was evaluating."""
+    at = traceback.tb_lasti // 2  # code units of two bytes
+    first, last, begin, end = next(islice(traceback.tb_frame.f_code.co_positions(), max(at, 0), None), (None,) * 4)
+    # Columns count bytes. A cell with magics is another text to Python, and a traceback may be made by anybody.
+    lines = cell.source.encode("utf-8", "replace").splitlines()
+    if first is None or last is None or begin is None or end is None or not 1 <= first <= last <= len(lines):
+        return ""
+    piece = lines[first - 1 : last]
+    piece[-1] = piece[-1][:end]
+    piece[0] = piece[0][begin:]
+    return b"\n".join(piece).decode("utf-8", "replace")
+
+
+def _arrays_named_in(piece: str, frame: FrameType) -> Iterator[tuple[str, bool]]:
+    """Yield the names in a piece of code that stand for arrays or containers, each with whether it is a JAX array."""
+    try:
+        tree = ast.parse(piece)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    scope = {**frame.f_globals, **frame.f_locals}
+    for name in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & scope.keys():
+        # The class alone is asked: an object may answer for itself in ways of its own, or fail.
+        kind = type(scope[name])
+        if hasattr(kind, "__array__") or issubclass(kind, (dict, list, tuple)):
+            yield name, hasattr(kind, "addressable_shards")
 
 
 def hide_own_frames(traceback: TracebackType | None) -> TracebackType | None:

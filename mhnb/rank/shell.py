@@ -22,7 +22,7 @@ from IPython.core.macro import Macro
 from traitlets import Type, default
 
 from mhnb.rank.capture import Capture
-from mhnb.rank.cells import CellCompiler, RunningCell, cell_file, find_place, hide_own_frames
+from mhnb.rank.cells import CellCompiler, RunningCell, cell_file, find_place, find_site, hide_own_frames
 from mhnb.rank.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
 from mhnb.rank.history import RankHistory
 from mhnb.rank.keyboard import refuse_keyboard
@@ -240,7 +240,8 @@ class RankShell(ZMQInteractiveShell):
             text = f"{text} · {_NO_EXIT}" if text else _NO_EXIT
         line, code = find_place(evalue, self.cell) if self.cell else (None, None)
         at_s = self.clock() - self.cell.began_s if self.cell else 0.0
-        self.capture.publish(["error", ename, text, list(stb), line, code, at_s])
+        site = find_site(evalue, self.cell) if self.cell else []
+        self.capture.publish(["error", ename, text, list(stb), line, code, at_s, site])
 
     def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
         """Keep what was shown; IPython would render every traceback a second time."""

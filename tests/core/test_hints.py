@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from mhnb.core.culprit import ErrorSite
+from mhnb.core.cures import CURES
 from mhnb.core.hints import find_hint
+from mhnb.verbs import VERBS
+from tests.source import PACKAGE
 
 KNOWN = [
     # Texts that jax 0.10.2 raised; tests/rank/test_jaxhooks.py provokes them again on the installed version.
@@ -13,7 +19,7 @@ KNOWN = [
     ("ValueError", "Length of device assignment 1 is not equal to the size of the mesh 4 of aval f32[8@x]", "argument"),
     ("RuntimeError", "jax.distributed.initialize() must be called before any JAX calls that might", "already"),
     ("ValueError", "coordinator_address should be defined.", "arguments"),
-    ("JaxRuntimeError", "DEADLINE_EXCEEDED: Deadline Exceeded\nRPC: /CoordinationService/RegisterTask", "doctor"),
+    ("JaxRuntimeError", "DEADLINE_EXCEEDED: Deadline Exceeded\nRPC: /CoordinationService/RegisterTask", "coordinator"),
     ("JaxRuntimeError", "ALREADY_EXISTS: Aborted connect attempt as there is a newer incarnation", "process_id"),
     ("JaxRuntimeError", "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats)", "died"),
     ("JaxRuntimeError", "Gloo context initialization failed: DEADLINE_EXCEEDED: GetKeyValue() timed out", "all ranks"),
@@ -21,20 +27,25 @@ KNOWN = [
     ("JaxRuntimeError", "UNKNOWN: Gloo all-reduce failed: Application timeout caused pair closure", "restart"),
     ("AssertionError", "<class 'numpy.ndarray'> passed to device_put is not the same on each process.", "seed"),
     ("ValueError", "Received incompatible devices for jitted computation. Got argument a", "mesh"),
+    (
+        "ValueError",
+        "in_specs argument must refer to an axis marked as manual (frozenset({'x'})), but: in_specs refers to 'z'",
+        "it has 'x'",
+    ),
     ("IndivisibleError", "implies that array axis 0 is partitioned 4 times, but the dimension size is 6", "pad"),
     ("ShardingTypeError", "Contracting dimensions are sharded and it is ambiguous how", "out_sharding"),
     ("ShardingTypeError", "inputs: f32[4,4@x], f32[4@x,4] produces an illegally sharded result", "reshard"),
     ("ShardingTypeError", "Use `.at[...].get(out_sharding=)` to provide output PartitionSpec", "get(out_sharding"),
     ("ValueError", "Please set a mesh via `jax.set_mesh` if a PartitionSpec is passed to device_put", "set_mesh"),
-    ("ValueError", "Resource axis: z of P('z',) is not found in mesh: ('x',).", "axis_names"),
+    ("ValueError", "Resource axis: z of P('z',) is not found in mesh: ('x',).", "it has 'x'"),
     ("NameError", "Found an unbound axis name: zz. To fix this, please call psum under `jax.shard_map`.", "shard_map"),
     ("ValueError", "Gathering global non-fully-addressable arrays only supports tiled=True", "tiled"),
     ("ValueError", "Passing non-trivial shardings for numpy inputs is not allowed. To fix", "device_put"),
-    ("ValueError", "is only valid for values of rank at least 2, but was applied to a value of rank 1.", "last"),
+    ("ValueError", "is only valid for values of rank at least 2, but was applied to a value of rank 1.", "leave"),
     ("AttributeError", "module 'jax' has no attribute 'tree_map'", "jax.tree.map"),
     ("ImportError", "cannot import name 'PositionalSharding' from 'jax.sharding'", "NamedSharding"),
     ("AttributeError", "jax.device_put_sharded is deprecated; use jax.device_put instead.", "NamedSharding"),
-    ("ValueError", "`visualize_sharding` only works for shapes with 1 and 2 dimensions.", "layout"),
+    ("ValueError", "`visualize_sharding` only works for shapes with 1 and 2 dimensions.", "vars"),
     ("RuntimeError", "Array has been deleted with shape=float32[8].", "donated"),
     ("AssertionError", "sync_global_devices name mismatch ('a0'). Expected: [ 468 182]; got: 468.", "same name"),
     ("RuntimeError", "jax_num_cpu_devices config should be updated before backends are initialized", "--devices"),
@@ -67,9 +78,92 @@ def test_any_other_error_finds_none(ename: str, evalue: str) -> None:
     assert find_hint(ename, evalue) is None
 
 
+ITERATED = ("jax._src.array", "ArrayImpl.__iter__")
+LONG_SPEC = ("jax._src.named_sharding", "named_sharding_to_xla_hlo_sharding")
+ALLGATHER = ("jax.experimental.multihost_utils", "_handle_array_process_allgather")
+
+
+@pytest.mark.parametrize(
+    ("error", "place", "word"),
+    [
+        (("AssertionError", ""), ITERATED, "walk"),
+        (("AssertionError", ""), ("jax._src.array", "_iter"), "walk"),
+        (("AssertionError", ""), ("jax._src.core", "pvary"), "names a mesh axis"),
+        (("IndexError", "list index out of range"), LONG_SPEC, "more entries"),
+        (("IndexError", "list assignment index out of range"), LONG_SPEC, "more entries"),
+        (("ValueError", "cannot reshape array of size 3 into shape (2,2)"), ALLGATHER, "same number"),
+    ],
+)
+def test_a_place_tells_what_words_do_not(error: tuple[str, str], place: tuple[str, str], word: str) -> None:
+    """Words that are anyone's are known by the function of JAX that says them; from elsewhere they find nothing."""
+    assert word in (find_hint(*error, site=ErrorSite(*place)) or "")
+    assert find_hint(*error, site=ErrorSite("__main__", "<module>")) is None
+    assert find_hint(*error, site=ErrorSite(f"{place[0]}_of_mine", place[1])) is None
+
+
+FETCHED = "Fetching value for `jax.Array` that spans non-addressable"
+X = {"x": True}
+
+
+@pytest.mark.parametrize(
+    ("error", "site", "code", "words"),
+    [
+        ((FETCHED,), ErrorSite(expression="np.asarray(x)", names=X, top_level=True), "", "`%mhjax pull x`"),
+        ((FETCHED,), ErrorSite(expression="np.asarray(w)", names={"w": True}, top_level=True), "", "`%mhjax pull w`"),
+        ((FETCHED,), ErrorSite(expression="np.asarray(w)", names={"w": True}), "", "`%mhjax pull x`"),
+        ((FETCHED,), ErrorSite(expression="np.asarray(w)", names={"w": True}), "", "w.addressable_shards"),
+        ((FETCHED,), ErrorSite(), "np.asarray(w)", "x.addressable_shards"),
+        (("Array has been deleted",), ErrorSite(expression="step(w)", names={"w": True}), "", "w was donated"),
+        (("Array has been deleted",), ErrorSite(expression="step(w, x)", names=X | {"w": True}), "", "It was donated"),
+        (("jax_num_cpu_devices config should be updated before backends are initialized",), ErrorSite(),
+         "jax.config.update('jax_num_cpu_devices', 16)", "--devices 16."),
+        (("... array axis 1 is partitioned 4 times, but the dimension size is 10 (full",), ErrorSite(), "", "1 to 12,"),
+        (("sync_global_devices name mismatch ('here').",), ErrorSite(), "", "'here'"),
+    ],
+)  # fmt: skip
+def test_a_cure_speaks_of_the_users_own(error: tuple[str], site: ErrorSite, code: str, words: str) -> None:
+    """Names, axes and sizes are the user's where they are known, and stand-ins where they are not."""
+    assert words in (find_hint("Error", *error, site=site, code=code) or "")
+
+
+@pytest.mark.parametrize(
+    ("ename", "evalue", "word"),
+    [
+        ("AttributeError", "module 'jax' has no attribute 'tree_leaves'", "jax.tree.leaves"),
+        ("ImportError", "cannot import name 'use_mesh' from 'jax.sharding' (/somewhere.py)", "jax.set_mesh"),
+        ("ModuleNotFoundError", "No module named 'jax.experimental.maps'", "jax.shard_map"),
+        ("AttributeError", "jax.device_put_replicated is deprecated; use jax.device_put instead.", "jax.device_put"),
+        ("AttributeError", "module 'jax' has no attribute 'tree_leafs'", ""),
+        ("AttributeError", "module 'mine' has no attribute 'tree_leaves'", ""),
+        ("ImportError", "cannot import name 'tree_map' from 'jaxy'", ""),
+        ("ModuleNotFoundError", "No module named 'xmap'", ""),
+        ("KeyError", "module 'jax' has no attribute 'tree_leaves'", ""),
+    ],
+)
+def test_names_that_moved(ename: str, evalue: str, word: str) -> None:
+    """A name that JAX had finds its successor, in each way to ask for it; any other name finds nothing."""
+    hint = find_hint(ename, evalue)
+    assert word in hint if hint else not word
+
+
 def test_hints_are_sentences() -> None:
     """A hint ends as a sentence does, and is one paragraph."""
     for ename, evalue, _ in KNOWN:
         hint = find_hint(ename, evalue) or ""
         assert hint.endswith(".")
         assert "\n" not in hint
+
+
+def test_hints_name_verbs_that_exist() -> None:
+    """A cure sends nobody to a verb that this version lacks."""
+    named = set(re.findall(r"%mhjax (\w+)", (PACKAGE / "core" / "cures.py").read_text()))
+    assert {"pull", "restart", "start"} <= named
+    assert named <= VERBS.keys()
+
+
+def test_every_cure_is_met_by_a_case() -> None:
+    """No row of the table is without a case of this file: none is there that cannot match."""
+    said = [evalue for _, evalue, _ in KNOWN]
+    said += ["", "list index out of range", "cannot reshape array of size 3", "array axis 0 is partitioned 2 times"]
+    unmet = [cure.pattern.pattern for cure in CURES if not any(cure.pattern.search(text) for text in said)]
+    assert unmet == []

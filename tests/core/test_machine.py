@@ -28,7 +28,8 @@ from mhnb.core.events import (
     TellUser,
     Ticked,
 )
-from mhnb.core.machine import INTERRUPT_AGREE_S, INTERRUPT_KILL_S, Machine
+from mhnb.core.ladder import INTERRUPT_AGREE_S, INTERRUPT_KILL_S
+from mhnb.core.machine import Machine
 from mhnb.core.protocol import (
     CellEnded,
     CellRefused,
@@ -359,6 +360,16 @@ def test_death_in_a_cell_blames_the_first_and_stops_the_rest(driver: Driver) -> 
     assert (result[1].outcome, result[0].outcome) == ("died", "killed")
     assert result.state == "dead"
     assert any("rank 1" in note and "SIGKILL" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("signum", "hinted"), [(signal.SIGABRT, True), (signal.SIGKILL, False)])
+def test_last_words_of_an_abort_find_a_hint(driver: Driver, signum: int, hinted: bool) -> None:  # noqa: FBT001
+    """Native code that aborts raises nothing: its last words are read. Of other deaths they say nothing."""
+    driver.submit()
+    driver(RankExited(1, None, signum, ["terminate called", "what(): Received data size doesn't match expected size."]))
+    result = finished(driver(RankExited(0, None, 9, []))).result
+    assert result[1].error is not None
+    assert ("agreed size" in (result[1].error.hint or "")) is hinted
 
 
 def test_death_between_cells_is_told_at_once(driver: Driver) -> None:

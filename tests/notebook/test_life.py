@@ -87,6 +87,37 @@ def test_a_replay_that_stops_in_the_notebook(alone: Session, tmp_path: Path) -> 
     assert "  1\n" in alone.run("%%mhjax\nx").out
 
 
+def test_a_plain_cell_of_auto_mode_without_a_cluster_names_the_switch(alone: Session) -> None:
+    """The cluster stopped while auto mode is on: the plain cell that finds none says how to keep cells here, and that works."""
+    alone.run("%mhjax start -n 1 --devices 1")
+    alone.run("%mhjax auto on")
+    alone.run("%mhjax stop")
+    said = alone.try_("here = 1")
+    assert type(said.error).__name__ == "NotStarted"
+    assert "%mhjax start" in said.text
+    assert "%mhjax auto off" in said.text
+    assert "%%local" in said.text
+    assert "Traceback" not in said.text
+    assert "auto off" not in alone.try_("%%mhjax\n1").text
+    alone.run("%%local\nhere = 2")
+    alone.run("%mhjax auto off")
+    assert alone.run("here").value == 2
+
+
+def test_a_plain_cell_of_auto_mode_on_a_dead_cluster_names_the_switch(alone: Session) -> None:
+    """The same where the cluster takes no cell; its own way out stays."""
+    alone.run("%mhjax start -n 1 --devices 1")
+    alone.run("%mhjax auto on")
+    died = alone.try_("import os; os._exit(3)")
+    assert died.error is not None
+    said = alone.try_("1 + 1")
+    assert getattr(said.error, "state", None) == "dead"
+    assert "%mhjax restart" in said.text
+    assert "%mhjax auto off" in said.text
+    alone.run("%mhjax auto off")
+    assert alone.run("1 + 1").value == 2
+
+
 def test_a_second_load_changes_nothing_and_unload_takes_all_back(alone: Session) -> None:
     """Hooks are hung in once; after unload the shell is as before, and a load brings the magics again."""
     shell = alone.shell

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import ANY
 
 import nbformat
 import nbformat.v4
@@ -228,7 +229,7 @@ __name__, pickle.loads(pickle.dumps(Point(3))).x, inspect.getsource(area)
 def test_error_has_its_place(rank: CellProcess) -> None:
     """An error names the innermost line of the cell, and the traceback shows the cell's own lines and none of ours."""
     said = rank.run("import json\ndef f():\n    return json.loads('{')   # here\n\nf()")
-    _, ename, evalue, traceback, line, code, at_s = said.error
+    _, ename, evalue, traceback, line, code, at_s, _ = said.error
     assert said.ended.outcome == "error"
     assert (ename, line, code) == ("JSONDecodeError", 3, "return json.loads('{')   # here")
     text = "\n".join(traceback)
@@ -262,6 +263,41 @@ def test_error_from_elsewhere_has_no_line_of_this_cell(rank: CellProcess) -> Non
     """A function of an older cell that fails is placed at the line of this cell that called it."""
     rank.run("def older():\n    pass\n    raise KeyError('k')")
     assert rank.run("1\n2\nolder()").error[4:6] == [3, "older()"]
+
+
+@pytest.mark.parametrize(
+    ("source", "site"),
+    [
+        ("1 / 0", ["__main__", "<module>", "", {}, False]),
+        (
+            "a = np.ones(3)\nb = 1 + np.broadcast_to(a, (2, 2))",
+            [ANY, ANY, "np.broadcast_to(a, (2, 2))", {"a": False}, True],
+        ),
+        ("é = {}\nx, y = 'ü', np.stack(é,\n  axis=[])", [ANY, ANY, "np.stack(é,\n  axis=[])", {"é": False}, True]),
+        ("def f(p):\n    np.broadcast_to(p, 2)\nf(a)", [ANY, ANY, "np.broadcast_to(p, 2)", {"p": False}, False]),
+        # Somebody else's code lies between the cell and NumPy: its names tell nothing.
+        ("import json\njson.dumps(1, default=a)\njson.JSONEncoder(default=f).encode(a)", [ANY, ANY, "", {}, False]),
+        ("f(a", [ANY, ANY, "", {}, False]),
+    ],
+)
+def test_an_error_tells_where_it_was_raised(rank: CellProcess, source: str, site: list[object]) -> None:
+    """The function that raised it, and the part of the cell that called straight into a library, with the arrays it names."""
+    rank.run("import numpy as np\na = np.ones(3)\ndef f(p):\n    np.broadcast_to(p, 2)")
+    assert rank.run(source).error[7] == site
+
+
+def test_a_made_up_traceback_tells_no_expression(rank: CellProcess) -> None:
+    """Whoever makes tracebacks of their own may put anything into them; the error is shown all the same."""
+    source = """
+import sys, types, numpy as np
+try:
+    np.broadcast_to(np.ones(3), 2)
+except ValueError as error:
+    trace = error.__traceback__
+    raise error.with_traceback(types.TracebackType(trace.tb_next, trace.tb_frame, 99999, 7777))
+"""
+    error = rank.run(source).error
+    assert error[1] == "ValueError"
 
 
 def test_syntax_error(rank: CellProcess) -> None:

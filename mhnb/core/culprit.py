@@ -1,0 +1,160 @@
+"""What an error was raised about, in the user's own names: read from the failing piece of code, without running it.
+
+It answers only where one name can be meant; of two it chooses none.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["ErrorSite", "Named", "find_captured", "find_named", "find_operands"]
+
+_LONGEST = 40
+"""Longer pieces of code would bury the sentence that quotes them."""
+_LONGEST_READ = 300
+"""Of longer code, which may be nested deeper than Python recurses, nothing is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSite:
+    """Where an exception was raised, and the piece of the cell that led there."""
+
+    module: str = ""
+    """Of the innermost frame, such as `jax._src.array`."""
+    function: str = ""
+    """Of the innermost frame, with its class: `ArrayImpl.__iter__`."""
+    expression: str = ""
+    """The part of the cell that was being evaluated, where it called straight into JAX or NumPy; else empty."""
+    names: Mapping[str, bool] = field(default_factory=dict)
+    """The names in it that may stand for arrays or trees of them; true for a JAX array."""
+    top_level: bool = False
+    """Whether it stands in the cell itself and not in a function, so that its names are the rank's variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A piece of the user's code that stands for an array, or for a tree of arrays."""
+
+    text: str
+    name: str
+    """The variable that holds it, `params` of `params["w"]`; empty where that is no array nor a tree of them."""
+    is_array: bool
+    """Whether the variable is a JAX array."""
+
+
+def find_named(site: ErrorSite, code: str = "") -> Named | None:
+    """Find the one thing in the failing code that can be meant.
+
+    >>> find_named(ErrorSite(expression="np.asarray(p['w'])", names={"p": False})).text
+    "p['w']"
+    """
+    for node in _nodes(site, code):
+        found = {named.text: named for named in _Uses(site.names).of(node)}
+        arrays = [named for named in found.values() if named.is_array]
+        if len(found) == 1 or len(arrays) == 1:
+            return arrays[0] if arrays else next(iter(found.values()))
+    return None
+
+
+def find_captured(site: ErrorSite, code: str = "") -> str | None:
+    """Find the one array that a lambda in the failing code takes from outside.
+
+    >>> find_captured(ErrorSite(expression="jit(lambda a: a + x)(1.0)", names={"x": True}))
+    'x'
+    """
+    for node in _nodes(site, code):
+        found = {name for part in ast.walk(node) if isinstance(part, ast.Lambda) for name in _free(part)}
+        arrays = [name for name in found if site.names.get(name)]
+        if len(arrays) == 1:
+            return arrays[0]
+    return None
+
+
+def find_operands(site: ErrorSite, code: str = "") -> tuple[str, str] | None:
+    """Find both sides of an operator that failed.
+
+    >>> find_operands(ErrorSite(expression="w @ x"))
+    ('w', 'x')
+    """
+    for node in _nodes(site, code):
+        if isinstance(node, ast.BinOp):
+            left, right = ast.unparse(node.left), ast.unparse(node.right)
+            if max(len(left), len(right)) <= _LONGEST:
+                return left, right
+    return None
+
+
+def _nodes(site: ErrorSite, code: str) -> Iterator[ast.expr]:
+    """Yield the failing expression, then what its line evaluates; pieces that do not parse are left out."""
+    if not site.expression:
+        return
+    for text in (site.expression, code):
+        node = _evaluated(text)
+        # Of an unpacking, Python marks the names on the left.
+        if node is not None and not isinstance(node, ast.Tuple):
+            yield node
+
+
+def _evaluated(text: str) -> ast.expr | None:
+    if len(text) > _LONGEST_READ:
+        return None
+    try:
+        body = ast.parse(text.strip()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if len(body) != 1:
+        return None
+    statement = body[0]
+    # The first field that a statement of that kind evaluates.
+    values = (getattr(statement, name, None) for name in ("iter", "value", "test"))
+    return next((value for value in values if isinstance(value, ast.expr)), None)
+
+
+class _Uses(ast.NodeVisitor):
+    """Collects the uses of some names: `x`, `x.T`, `x["w"][0]`, each as a whole."""
+
+    def __init__(self, names: Mapping[str, bool]) -> None:
+        self._names = names
+        self._found: list[Named] = []
+
+    def of(self, node: ast.expr) -> list[Named]:
+        self.visit(node)
+        return self._found
+
+    def visit_Call(self, node: ast.Call) -> None:
+        # In `x.tolist()` it is x that is used.
+        self.visit(node.func.value if isinstance(node.func, ast.Attribute) else node.func)
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+            self.visit(argument)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        """What it uses is used when it is called."""
+
+    def _visit_comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+        # Everything but the first iterable uses names of its own.
+        self.visit(node.generators[0].iter)
+
+    visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _visit_comprehension  # noqa: N815
+
+    def _visit_use(self, node: ast.Name | ast.Attribute | ast.Subscript) -> None:
+        root: ast.expr = node
+        while isinstance(root, ast.Attribute | ast.Subscript):
+            root = root.value
+        if not isinstance(root, ast.Name):
+            self.generic_visit(node)
+        elif root.id in self._names:
+            text = ast.unparse(node)
+            is_array = self._names[root.id]
+            in_object = not is_array and any(isinstance(part, ast.Attribute) for part in ast.walk(node))
+            if len(text) <= _LONGEST:
+                self._found.append(Named(text, "" if in_object else root.id, is_array=is_array))
+
+    visit_Name = visit_Attribute = visit_Subscript = _visit_use  # noqa: N815
+
+
+def _free(function: ast.Lambda) -> set[str]:
+    """The names that a lambda takes from outside."""
+    own = {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
+    return {part.id for part in ast.walk(function.body) if isinstance(part, ast.Name)} - own

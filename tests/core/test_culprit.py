@@ -1,0 +1,80 @@
+"""What an error was about, read from the failing code: one name, or none."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.culprit import ErrorSite, find_captured, find_named, find_operands
+
+ARRAYS = {"x": True, "y": True, "tree": False}
+
+
+def site(expression: str, names: dict[str, bool] | None = None) -> ErrorSite:
+    """A site at the cell's own level."""
+    return ErrorSite("jax._src.array", "f", expression, ARRAYS if names is None else names, top_level=True)
+
+
+@pytest.mark.parametrize(
+    ("expression", "code", "text"),
+    [
+        ("np.asarray(x)", "", "x"),
+        ("x.tolist()", "", "x"),
+        ("x.T.tolist()", "", "x.T"),
+        ("float(x[0])", "", "x[0]"),
+        ("np.save('file', x)", "", "x"),
+        ("np.save(file=path, arr=x)", "", "x"),
+        ("jax.tree.map(np.asarray, tree)", "", "tree"),
+        ("np.asarray(tree['w'])", "", "tree['w']"),
+        ("f(tree, x)", "", "x"),
+        ("for row in x:\n    use(row)", "", "x"),
+        ("for a, b in zip(x, range(8)): pass", "", "x"),
+        ("first, *rest", "first, *rest = x", "x"),
+        ("[float(r) for r in x]", "", "x"),
+        ("x + x", "", "x"),
+        ("np.asarray(z)", "", None),
+        ("f(x, y)", "", None),
+        ("x + y", "", None),
+        ("f(lambda: x)", "", None),
+        ("f(", "", None),
+        ("", "np.asarray(x)", None),
+        ("np.asarray(x" + "[0]" * 20 + ")", "", None),
+        ("a = 1; b = 2", "", None),
+        ("f(x" + " + x" * 5000 + ")", "", None),
+    ],
+)
+def test_the_one_that_can_be_meant(expression: str, code: str, text: str | None) -> None:
+    """One array, or one tree where there is no array; of two, none."""
+    named = find_named(site(expression), code)
+    assert (named.text if named else None) == text
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"), [("f(x[0].T)", "x"), ("f(tree['w'][0])", "tree"), ("f(tree.w)", ""), ("f(tree)", "tree")]
+)
+def test_the_variable_that_can_be_pulled(expression: str, name: str) -> None:
+    """An array or a container by its name; an attribute of another object cannot be pulled by one."""
+    named = find_named(site(expression))
+    assert named is not None
+    assert named.name == name
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("jit(lambda a: a + x)(1.0)", "x"),
+        ("jit(lambda x: x + 1)(x)", None),
+        ("jit(lambda a: a + x + y)(1.0)", None),
+        ("jit(lambda a, y=2: a + x * y)(1.0)", "x"),
+        ("step(x)", None),
+    ],
+)
+def test_what_a_lambda_captures(expression: str, name: str | None) -> None:
+    """The array that a lambda takes from outside; its own arguments are not captured."""
+    assert find_captured(site(expression)) == name
+
+
+def test_operands() -> None:
+    """Both sides of an operator as the user wrote them, where they are short."""
+    assert find_operands(site("w @ x.T")) == ("w", "x.T")
+    assert find_operands(site("f(w, x)")) is None
+    assert find_operands(site(f"w + f({'x, ' * 20})")) is None

@@ -1,0 +1,384 @@
+"""The errors of the table of pitfalls, each provoked for real: its cure stands beside it, in the user's own names.
+
+Rows that give no error (wrong numbers, a hang) are the guard's and the hang card's; those of a GPU cannot be provoked here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import pytest
+
+from mhnb.cluster import Cluster
+from mhnb.core.culprit import ErrorSite
+from mhnb.core.hints import find_hint
+from mhnb.core.results import CellResult
+from mhnb.launch.ports import find_free_port
+
+Fresh = Callable[..., Cluster]
+
+TOOLS = """
+import pickle, tempfile
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+
+me = jax.process_index()
+mesh = jax.make_mesh((len(jax.devices()),), ("x",), axis_types=(AxisType.Auto,))
+explicit = jax.make_mesh((len(jax.devices()),), ("x",))
+rows = NamedSharding(mesh, P("x"))
+
+def spread(values, sharding=rows):
+    values = np.asarray(values, np.float32)
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
+"""
+VALUES = """
+params, weights = spread(np.arange(8)), spread(np.ones((8, 8)))
+state = {"w": params, "step": 3}
+by_row = spread(np.ones((8, 8)), NamedSharding(explicit, P("x")))
+by_column = spread(np.ones((8, 8)), NamedSharding(explicit, P(None, "x")))
+batch, wide = np.ones(8), np.ones(6)
+double = jax.jit(lambda a: a * 2, donate_argnums=0)
+local = jax.device_put(np.ones(8), jax.local_devices()[0])
+add = jax.jit(lambda left, right: left + right)
+"""
+
+
+class Pitfall(NamedTuple):
+    """A row of the table: what the user ran, what was raised, and what the hint must say."""
+
+    name: str
+    code: str
+    ename: str
+    says: tuple[str, ...]
+
+
+def row(name: str, code: str, ename: str, *says: str) -> Any:
+    """One case, named by its row."""
+    return pytest.param(Pitfall(name, code, ename, says), id=name)
+
+
+PITFALLS = [
+    row("1 asarray", "got = np.asarray(params)", "RuntimeError", "%mhjax pull params`", "params.addressable_shards"),
+    row("1 tolist", "params.tolist()", "RuntimeError", "%mhjax pull params`", "jax.device_put(params,"),
+    row("1 float", "float(weights[0, 0] * 1) and params.item()", "RuntimeError", "%mhjax pull params`"),
+    row("1 save", "np.save(tempfile.TemporaryFile(), params)", "RuntimeError", "%mhjax pull params`"),
+    row("1 pickle", "pickle.dumps(state)", "RuntimeError", "%mhjax pull state`", "use .addressable_shards"),
+    row("1 part of a tree", "np.asarray(state['w'])", "RuntimeError", "%mhjax pull state`", "device_put(state['w'],"),
+    row("1 tree.map", "jax.tree.map(np.asarray, state)", "RuntimeError", "%mhjax pull state`"),
+    row("1 two names", "np.concatenate([params, weights])", "RuntimeError", "%mhjax pull x`"),
+    row(
+        "1 in a function", "def fetch(p):\n    return np.asarray(p)\nfetch(params)",
+        "RuntimeError", "%mhjax pull x`", "p.addressable_shards",
+    ),
+    row("3 for", "for r in weights:\n    print(r)", "AssertionError", "walk", "device_put(weights,", "weights[i]"),
+    row("3 list", "list(params)", "AssertionError", "walk", "params[i]"),
+    row("3 unpacking", "first, *others = params", "AssertionError", "walk", "params[i]"),
+    row("3 zip", "for a, b in zip(params, batch): pass", "AssertionError", "walk", "params[i]"),
+    row("4 closure", "jax.jit(lambda a: a + params)(1.0)", "RuntimeError", "captured", "pass params as an argument"),
+    row(
+        "4 closure of a function", "@jax.jit\ndef step(a):\n    return a + params\nstep(1.0)",
+        "RuntimeError", "captured", "as an argument",
+    ),
+    row("4 explicit mesh", "jax.jit(lambda a: a + by_row)(1.0)", "ValueError", "captured", "pass by_row as"),
+    row("5 initialize again", "jax.distributed.initialize('10.0.0.1:1', 7, 1)", "RuntimeError", "leave the call out"),
+    row("16 device_put", "jax.device_put(batch + me, rows)", "AssertionError", "same seed", "make_array_from_process"),
+    row("18 local with global", "add(params, local)", "ValueError", "Argument right of", "device_put(np.asarray(right),"),
+    row("18 operator", "local + params", "ValueError", "local lives on this rank's device", "device_put(np.asarray(local),"),
+    row("19 indivisible", "jax.device_put(wide, rows)", "IndivisibleError", "8 does not divide 6", "dimension 0 to 8"),
+    row("19 shard_map", "jax.shard_map(abs, mesh=mesh, in_specs=P('x'), out_specs=P('x'))(wide)", "ValueError", "pad"),
+    row("20 contracting", "by_column @ by_row", "ShardingTypeError", "jnp.matmul(by_column, by_row, out_sharding="),
+    row("20 add", "by_row + by_column", "ShardingTypeError", "reshard(by_column, by_row.sharding)"),
+    row("20 concatenate", "with jax.set_mesh(explicit): jnp.concatenate([by_row, by_column])", "ShardingTypeError", "agree"),
+    row("20 index", "by_row[0]", "ShardingTypeError", "by_row.at[i].get(out_sharding="),
+    row("21 no mesh", "jax.device_put(batch, P('x'))", "ValueError", "jax.set_mesh(mesh) on every rank"),
+    row("21 no mesh for jit", "jax.jit(abs, out_shardings=P('x'))(params)", "RuntimeError", "jax.set_mesh(mesh)"),
+    row("21 no mesh for shard_map", "jax.shard_map(abs, in_specs=P('x'), out_specs=P('x'))(params)", "ValueError", "set_mesh"),
+    row("21 unknown axis", "NamedSharding(mesh, P('z'))", "ValueError", "no axis 'z'", "it has 'x'"),
+    row(
+        "21 unknown axis of shard_map", "jax.shard_map(abs, mesh=mesh, in_specs=P('z'), out_specs=P('x'))(params)",
+        "ValueError", "no axis 'z'", "it has 'x'",
+    ),
+    row("21 unbound axis", "jax.jit(lambda a: jax.lax.psum(a, 'zz'))(1.0)", "NameError", "no mesh axis 'zz'"),
+    row(
+        "21 unbound axis in shard_map",
+        "jax.shard_map(lambda a: jax.lax.psum(a, 'zz'), mesh=mesh, in_specs=P('x'), out_specs=P())(params)",
+        "AssertionError", "names a mesh axis that its mesh does not have",
+    ),
+    row("22 process_allgather", "multihost_utils.process_allgather(params)", "ValueError", "(params, tiled=True)"),
+    row("24 NumPy into jit", "jax.jit(abs, in_shardings=rows)(batch)", "ValueError", "jax.device_put(batch, sharding)"),
+    row("25 long spec", "jax.device_put(batch, NamedSharding(mesh, P('x', None)))", "ValueError", "more entries"),
+    row(
+        "25 long spec for a callback",
+        "jax.make_array_from_callback((8,), NamedSharding(mesh, P(None, 'x')), lambda i: batch[i])",
+        "IndexError", "more entries than the array has dimensions",
+    ),
+    row(
+        "25 long spec for shard_map",
+        "jax.shard_map(abs, mesh=mesh, in_specs=P('x', None), out_specs=P('x'))(params)",
+        "ValueError", "more entries",
+    ),
+    row("26 tree_map", "jax.tree_map(abs, state)", "AttributeError", "use jax.tree.map."),
+    row("26 tree_map imported", "from jax import tree_map", "ImportError", "use jax.tree.map."),
+    row("26 PositionalSharding", "jax.sharding.PositionalSharding(jax.devices())", "AttributeError", "NamedSharding(mesh"),
+    row("26 xmap", "from jax.experimental.maps import xmap", "ModuleNotFoundError", "jax.shard_map for xmap"),
+    row("26 use_mesh", "jax.sharding.use_mesh(mesh)", "AttributeError", "jax.set_mesh"),
+    row("26 device_put_sharded", "jax.device_put_sharded([1.0], jax.local_devices())", "AttributeError", "NamedSharding"),
+    row("27 visualize", "jax.debug.visualize_array_sharding(jnp.float32(3))", "ValueError", "%mhjax vars"),
+    row("28 donated", "gone = spread(np.ones(8)); double(gone); gone + 1", "RuntimeError", "gone was donated"),
+    row("31 devices in a cell", "jax.config.update('jax_num_cpu_devices', 4)", "RuntimeError", "start --devices 4."),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def is_set_up() -> list[Cluster]:
+    """The clusters that hold the names of VALUES."""
+    return []
+
+
+@pytest.fixture
+def ranks(cluster: Cluster, is_set_up: list[Cluster]) -> Cluster:
+    """The shared cluster, with the names that the cells use."""
+    if not is_set_up:
+        cluster.run(TOOLS + VALUES).check()
+        is_set_up.append(cluster)
+    return cluster
+
+
+def hints(result: CellResult) -> list[str | None]:
+    """The hint of every rank's error."""
+    return [rank.error.hint for rank in result if rank.error]
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("pitfall", PITFALLS)
+def test_a_known_mistake_finds_its_cure(ranks: Cluster, pitfall: Pitfall) -> None:
+    """The real error of the installed JAX finds the cure of its row, on every rank, in the user's own names."""
+    result = ranks.run(pitfall.code)
+    assert {rank.error.ename for rank in result if rank.error} == {pitfall.ename}
+    assert len(hints(result)) == 4
+    for hint in hints(result):
+        assert hint is not None
+        assert [words for words in pitfall.says if words not in hint] == [], hint
+
+
+ORDINARY = [
+    ("ValueError", "raise ValueError('cannot reshape array of size 64 into shape (7,-1)')"),
+    ("ValueError", "batch.reshape(3, -1)"),
+    ("IndexError", "[1, 2][5]"),
+    ("IndexError", "jax.tree.map(lambda a: [][1], state)"),
+    ("IndexError", "jax.jit(lambda a: [][1])(params)"),
+    ("IndexError", "jax.make_array_from_callback((8,), rows, lambda index: [][1])"),
+    ("IndexError", "params[1, 2]"),
+    ("KeyError", "state['tree_map']"),
+    ("AssertionError", "assert params is None"),
+    ("AssertionError", "assert False, 'the loss is not finite'"),
+    ("AssertionError", "def check(index):\n    assert False\njax.make_array_from_callback((8,), rows, check)"),
+    ("AssertionError", "class Mine:\n    def __iter__(self):\n        assert False\nlist(Mine())"),
+    ("AssertionError", "multihost_utils.assert_equal(batch + me, 'seeds differ')"),
+    ("NameError", "name_of_nobody + 1"),
+    ("TypeError", "float(params)"),
+    ("TypeError", "jnp.ones((2, 3)) @ jnp.ones((2, 3))"),
+    ("AttributeError", "jax.no_such_thing"),
+    ("ModuleNotFoundError", "import no_such_module"),
+    ("SyntaxError", "for in params"),
+]
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize(("ename", "code"), ORDINARY, ids=[code[:40] for _, code in ORDINARY])
+def test_any_other_mistake_finds_no_hint(ranks: Cluster, ename: str, code: str) -> None:
+    """What is no row of the table is left to its own words, also where JAX raised it or its words are a row's."""
+    result = ranks.run(code)
+    assert {rank.error.ename for rank in result if rank.error} == {ename}
+    assert hints(result) == [None] * 4
+
+
+def test_a_repr_needs_no_hint(ranks: Cluster) -> None:
+    """Row 2: to print a global array is no error."""
+    assert ranks.run("print(params)").ok
+
+
+@pytest.mark.other_python
+def test_sync_points_are_named_by_rank(ranks: Cluster) -> None:
+    """Row 29: each rank's own name stands beside its error."""
+    result = ranks.run("multihost_utils.sync_global_devices(f'after step {me}')")
+    for rank, hint in enumerate(hints(result)):
+        assert hint is not None
+        assert f"'after step {rank}'" in hint
+
+
+def test_the_hint_stands_beside_the_traceback(ranks: Cluster) -> None:
+    """What the user reads of a failed cell holds the cure."""
+    from mhnb.view.html import format_cell_html
+    from mhnb.view.text import format_cell_text
+
+    result = ranks.run("params.tolist()")
+    assert "→ A rank holds only its own shards" in format_cell_text(result)
+    assert "%mhjax pull params" in format_cell_html(result)
+
+
+def test_the_cures_work(ranks: Cluster) -> None:
+    """What the cures tell to write runs, for those of one line."""
+    cures = """
+whole = NamedSharding(mesh, P())
+assert np.asarray(jax.device_put(params, whole)).sum() == 28
+assert len(list(jax.device_put(weights, whole))) == 8
+add(params, jax.device_put(np.asarray(local), NamedSharding(mesh, P())))
+jnp.matmul(by_column, by_row, out_sharding=NamedSharding(explicit, P()))
+by_row + jax.sharding.reshard(by_column, by_row.sharding)
+by_row.at[0].get(out_sharding=NamedSharding(explicit, P()))
+jax.jit(abs, in_shardings=rows)(jax.device_put(batch, rows))
+multihost_utils.process_allgather(params, tiled=True)
+params.sharding.devices_indices_map(params.shape)
+"""
+    ranks.run(cures).check()
+
+
+@pytest.mark.timeout(180)
+def test_a_collective_on_one_rank_alone(fresh: Fresh) -> None:
+    """Row 10: the first use of some devices by one of their ranks alone fails after half a minute, and the hint says why."""
+    cluster = fresh(2, 2)
+    cluster.run(TOOLS).check()
+    # Devices that have met nowhere before: those that have would wait for ever.
+    half = "half = NamedSharding(Mesh(np.array(jax.devices()[::2]), ('x',)), P('x'))\nmine = spread(np.ones(2), half)\n"
+    result = cluster.run(half + "if me == 0:\n    print(mine.sum())", guard="parity", timeout_s=90)
+    assert result[0].error is not None
+    assert result[0].error.hint is not None
+    assert "compute on all ranks, print on one" in result[0].error.hint
+
+
+@pytest.mark.other_python
+def test_different_shapes_per_rank(fresh: Fresh) -> None:
+    """Row 13: native code aborts a rank; the hint is found in its last words."""
+    cluster = fresh(2, 1)
+    cluster.run(TOOLS).check()
+    code = """
+def total(n):
+    summed = jax.jit(lambda a: a.reshape(2, n).sum(0), out_shardings=NamedSharding(mesh, P()))
+    return summed(spread(np.ones(2 * n))).block_until_ready()
+total(4)
+total(4 + 1000 * me)
+"""
+    result = cluster.run(code, guard="parity", timeout_s=60)
+    assert result.state == "dead"
+    assert any(hint is not None and "pad to an agreed size" in hint for hint in hints(result))
+
+
+def test_a_rank_that_dies_in_a_collective_is_the_cause(fresh: Fresh) -> None:
+    """Row 9: the rank that died first is named with its signal and its last words; the one it left waiting is not blamed."""
+    cluster = fresh(2, 1)
+    cluster.run(TOOLS).check()
+    code = "import os, signal\nif me:\n    os.write(2, b'loading shard 3\\n'); os.kill(os.getpid(), signal.SIGKILL)\n"
+    result = cluster.run(code + "spread(np.ones(2)).sum()", guard="parity", timeout_s=60)
+    assert (result[0].outcome, result[1].outcome) == ("killed", "died")
+    assert any("rank 1" in note and "SIGKILL" in note and "loading shard 3" in note for note in result.notes)
+
+
+# -- what a cluster of mhnb cannot come to: plain processes raise it
+
+
+def _plain(*codes: str, devices: tuple[int, ...] = (1, 1, 1)) -> list[str]:
+    """Run programs side by side, each with its number of devices; return what each said."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_PREEMPTION_SERVICE": "0", "no_proxy": "127.0.0.1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"},
+        )
+        for code, count in zip(codes, devices, strict=False)
+    ]
+    try:
+        return [process.communicate(timeout=90)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _raised(said: str) -> tuple[str, str]:
+    ename, _, evalue = said.strip().splitlines()[-1].partition(": ")
+    return ename.rpartition(".")[2], evalue
+
+
+@pytest.mark.other_python
+def test_initialize_without_a_cluster() -> None:
+    """Row 6: outside mhnb, with nothing given."""
+    (said,) = _plain("import jax; jax.distributed.initialize()")
+    hint = find_hint(*_raised(said))
+    assert hint is not None
+    assert "all three arguments" in hint
+
+
+@pytest.mark.other_python
+def test_a_missing_rank_aborts_the_others() -> None:
+    """Row 7: the process that waits in vain is aborted, and its last words find the hint."""
+    start = f"import jax; jax.distributed.initialize('127.0.0.1:{find_free_port()}', 2, 0, initialization_timeout=1)"
+    (said,) = _plain(start)
+    hint = find_hint("RankDied", said)
+    assert hint is not None
+    assert "did not reach the coordinator" in hint
+
+
+_JOIN = """
+import socket, time, jax
+def join(limit_s): jax.distributed.initialize("127.0.0.1:{port}", 2, {rank}, initialization_timeout=limit_s)
+def meet(): socket.create_connection(("127.0.0.1", {gate})).recv(1)
+"""
+
+
+def _open_when_all_came(gate: socket.socket, count: int) -> None:
+    came = [gate.accept()[0] for _ in range(count)]
+    for connection in came:
+        connection.close()
+
+
+@pytest.mark.other_python
+def test_a_process_id_twice() -> None:
+    """Row 8: whoever comes second ends those that are there, and what they say last finds the hint."""
+    with socket.create_server(("127.0.0.1", 0)) as gate, ThreadPoolExecutor() as pool:
+        gate.settimeout(60)
+        keeper = pool.submit(_open_when_all_came, gate, 3)
+        place = {"port": find_free_port(), "gate": gate.getsockname()[1]}
+        # The third goes in once the other two are in.
+        said = _plain(
+            _JOIN.format(rank=0, **place) + "join(30); meet(); time.sleep(60)",
+            _JOIN.format(rank=1, **place) + "join(30); meet(); time.sleep(60)",
+            _JOIN.format(rank=1, **place) + "meet(); join(1)",
+        )
+        keeper.result()
+    hint = find_hint("RankDied", said[1])
+    assert hint is not None
+    assert "the same process_id" in hint
+
+
+@pytest.mark.other_python
+def test_unequal_numbers_of_devices() -> None:
+    """Row 22: process_allgather where the ranks have different numbers of devices."""
+    code = """
+import sys, jax, numpy as np
+from jax.experimental import multihost_utils
+jax.distributed.initialize("127.0.0.1:{}", 2, {})
+try:
+    multihost_utils.process_allgather(np.ones(3))
+except ValueError as error:
+    trace = error.__traceback__
+    while trace.tb_next: trace = trace.tb_next
+    frame = trace.tb_frame
+    print(); print(frame.f_globals["__name__"], frame.f_code.co_qualname, error, sep="|")
+"""
+    port = find_free_port()
+    for said in _plain(code.format(port, 0), code.format(port, 1), devices=(1, 2)):
+        module, function, evalue = said.strip().splitlines()[-1].split("|")
+        hint = find_hint("ValueError", evalue, site=ErrorSite(module, function))
+        assert hint is not None
+        assert "each the same number" in hint
+        assert find_hint("ValueError", evalue) is None

@@ -1,0 +1,139 @@
+"""The shell's verbs: what is theirs on a command line, and `mhnb lab` with a real JupyterLab."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mhnb.cli import main, parse_arguments
+from mhnb.launch.ports import find_free_port
+from tests.support.lab import wait_until
+
+
+@pytest.mark.parametrize(
+    ("line", "rest"),
+    [
+        ("", []),
+        ("--port 9999", ["--port", "9999"]),
+        ("--no-browser --port=9999 --allow-root", ["--no-browser", "--port=9999", "--allow-root"]),
+        ("--no-browser --folder here --port 9999", ["--no-browser", "--port", "9999"]),
+        ("-- --port 9999", ["--port", "9999"]),
+        ("--fold 3 -y", ["--fold", "3", "-y"]),
+        ("--ServerApp.root_dir=/some/where", ["--ServerApp.root_dir=/some/where"]),
+    ],
+)
+def test_options_of_jupyterlab_go_to_it(line: str, rest: list[str]) -> None:
+    """What `mhnb lab` does not know goes to JupyterLab, in its order, with and without `--`."""
+    args = parse_arguments(["lab", *line.split()])
+    assert args.rest == rest
+    assert args.folder == ("here" if "--folder here" in line else "mhnb-notebooks")
+
+
+def test_the_help_of_lab_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """`mhnb lab --help` tells where options of JupyterLab go."""
+    with pytest.raises(SystemExit) as ended:
+        main(["lab", "--help"])
+    assert ended.value.code == 0
+    assert "Every other option goes to JupyterLab" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "unknown"),
+    [("run a.py --port 1", "--port 1"), ("demo --no-browser", "--no-browser"), ("list x", "x"), ("stop a b", "b")],
+)
+def test_other_verbs_take_no_unknown_options(line: str, unknown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A misspelt option of another verb is an error that names it."""
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    assert ended.value.code == 2
+    assert f"unrecognized arguments: {unknown};" in capsys.readouterr().err
+
+
+class Started:
+    """`mhnb lab` as a shell starts it, in front of a terminal."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.log, self.port = folder / "lab.log", find_free_port()
+        self._terminal, terminal = os.openpty()
+        command = [sys.executable, "-m", "mhnb", "lab", "--folder", str(folder / "mine"), "--no-browser"]
+        command += ["--port", str(self.port), "--ServerApp.port_retries=0", "--IdentityProvider.token=t", *options]
+        with self.log.open("wb") as log:
+            self.process = psutil.Popen(command, stdin=terminal, stdout=log, stderr=log, start_new_session=True)
+        os.close(terminal)
+
+    def ask(self, path: str, body: object = None) -> object:
+        """Ask the server; None while it does not answer."""
+        data = None if body is None else json.dumps(body).encode()
+        address = f"http://127.0.0.1:{self.port}{path}"
+        request = urllib.request.Request(address, data, {"Authorization": "token t"})
+        try:
+            with urllib.request.urlopen(request, timeout=20) as reply:  # noqa: S310
+                return reply.read()
+        except (urllib.error.URLError, OSError):
+            assert self.process.poll() is None, self.said()
+            return None
+
+    def said(self) -> str:
+        """What stands on the terminal."""
+        return self.log.read_text()
+
+    def type(self, text: str) -> None:
+        """Type on the terminal."""
+        os.write(self._terminal, text.encode())
+
+    def close(self) -> None:
+        """End everything that is left, however it stands."""
+        for process in (*self.process.children(recursive=True), self.process) if self.process.is_running() else ():
+            process.kill()
+        self.process.wait()
+        os.close(self._terminal)
+
+
+@contextmanager
+def started(folder: Path, *options: str) -> Iterator[Started]:
+    """Start `mhnb lab` and leave nothing of it."""
+    lab = Started(folder, *options)
+    try:
+        yield lab
+    finally:
+        lab.close()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("way", ["Ctrl-C", "SIGTERM"])
+def test_lab_starts_where_asked_and_leaves_nothing(tmp_path: Path, way: str) -> None:
+    """JupyterLab answers at the port asked for, with the tour; when it is ended its kernels end with it."""
+    with started(tmp_path, "--allow-root") as lab:
+        wait_until(lambda: lab.ask("/api/status"), "JupyterLab answers")
+        assert "00_tour.ipynb" in str(lab.ask("/api/contents"))
+        assert lab.ask("/api/kernels", {}) is not None
+        family = lab.process.children(recursive=True)
+        assert any("ipykernel" in " ".join(child.cmdline()) for child in family)
+        if way == "Ctrl-C":
+            os.killpg(lab.process.pid, signal.SIGINT)
+            wait_until(lambda: "this Jupyter server (" in lab.said(), "JupyterLab asks back")
+            lab.type("y\n")
+        else:
+            lab.process.terminate()
+        assert lab.process.wait(60) == 0, lab.said()
+        assert psutil.wait_procs(family, timeout=10)[1] == []
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is refused")
+def test_root_is_told_what_to_type(tmp_path: Path) -> None:
+    """JupyterLab refuses root; the last line says how to go on."""
+    with started(tmp_path) as lab:
+        assert lab.process.wait(50) == 1
+        assert lab.said().rstrip().endswith("make lab LAB=--allow-root")
+        assert "mhnb lab --allow-root\n" in lab.said()
