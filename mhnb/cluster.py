@@ -27,17 +27,19 @@ from mhnb.core.ranks import parse_ranks
 from mhnb.core.results import CellResult
 from mhnb.core.shape import Shape, check_initialize
 from mhnb.core.variables import VarRow
+from mhnb.core.where import WhereCard
 from mhnb.ctrlc import CtrlC
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.launch.local import LocalHost
 from mhnb.launch.ports import find_free_port
-from mhnb.launch.rundir import find_cwd, make_run_dir, write_owner
+from mhnb.launch.rundir import find_cwd, make_run_dir, write_owner, write_where
 from mhnb.link.sockets import SocketLink
 from mhnb.listening import ClusterListener
 from mhnb.reader import Reader, Submission
 from mhnb.resources import profile_dir
 from mhnb.roll import RankInfo, StartReport, describe_ranks
 from mhnb.values import ClusterState, DeviceRef
+from mhnb.view.where import format_where_text
 
 __all__ = ["Cluster", "StartOptions"]
 
@@ -80,6 +82,7 @@ class Cluster:
             start_timeout_s=options.start_timeout_s,
         )
         self._listener = ClusterListener(self._report)
+        self._listener.where = self._keep_where
         self._ended = False
         self._hosts: list[LocalHost] = []
         try:
@@ -301,6 +304,17 @@ class Cluster:
     def interrupt(self) -> None:
         """Interrupt the cell that runs: KeyboardInterrupt on its ranks, and after 4 s the end of those that do not stop."""
         self._reader.post(InterruptRequested())
+
+    def where(self) -> WhereCard | None:
+        """Say where every rank is in the cell that runs; None when none runs. From any thread, at once.
+
+        The ranks tell where they are from the second second of a cell on; before that the card is not `known`.
+        """
+        return self._reader.where()
+
+    def _keep_where(self, card: WhereCard | None) -> None:
+        """Keep it in a file too, for `mhnb where NAME`."""
+        write_where(self._run_dir, None if card is None else format_where_text(card))
 
     def accept(self) -> None:
         """Go on with a split or tainted cluster as it is."""

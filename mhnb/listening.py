@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from mhnb.core.machine import Machine
 from mhnb.core.results import CellResult
+from mhnb.core.where import WhereCard
 from mhnb.errors import MhnbError
 from mhnb.roll import StartReport
 
@@ -34,6 +35,7 @@ class ClusterListener:
         self.starting: queue.SimpleQueue[StartReport | MhnbError] = queue.SimpleQueue()
         self.late: Callable[[CellResult], None] | None = None
         self.notice: Callable[[str], None] = partial(print, file=sys.stderr)
+        self.where: Callable[[WhereCard | None], None] | None = None
 
     def on_progress(self, machine: Machine, now: float) -> None:
         """Queue how far the ranks are."""
@@ -52,10 +54,17 @@ class ClusterListener:
         """Tell the user."""
         _show(self.notice, text)
 
+    def on_where(self, card: WhereCard | None) -> None:
+        """Pass on where the ranks are; not any more once that has failed (a full disk, say), as it would every second."""
+        if self.where is not None and not _show(self.where, card):
+            self.where = None
 
-def _show(show: Callable[[_Shown], None], what: _Shown) -> None:
+
+def _show(show: Callable[[_Shown], None], what: _Shown) -> bool:
     """Call a view. One that fails says so, and does not end the reader thread that called it."""
     try:
         show(what)
     except Exception:  # noqa: BLE001  # a view is anybody's code
         traceback.print_exc()
+        return False
+    return True

@@ -41,6 +41,7 @@ from mhnb.core.protocol import (
     RankExited,
     RankReady,
     RankSpawned,
+    RankStatus,
     RunCell,
     SkipCell,
     StartFailed,
@@ -48,6 +49,7 @@ from mhnb.core.protocol import (
 from mhnb.core.ranks import format_ranks
 from mhnb.core.results import CellResult
 from mhnb.core.roster import Roster, describe_exit
+from mhnb.core.where import WhereCard
 from mhnb.errors import CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.values import ClusterState, RankError
 
@@ -104,6 +106,8 @@ class Machine:
                 return self._end_rank(event, now)
             case OutputProduced():
                 return self._output(event, now)
+            case RankStatus():
+                return self._note_look(event, now)
             case Ticked():
                 return self._tick(now)
             case HostUp() | RankSpawned() | PhaseReached() | RankReady():
@@ -267,6 +271,18 @@ class Machine:
     def snapshot(self, now: float) -> CellResult | None:
         """Show the cell that runs, as far as it has come; None when none runs."""
         return None if self.current is None else self.current.result(now, self.process_count)
+
+    # -- where the ranks are
+
+    def _note_look(self, status: RankStatus, now: float) -> list[Command]:
+        cell = self.current
+        if cell is not None and status.seq == cell.seq and status.rank in cell.parts:
+            cell.parts[status.rank].note_look(status, now)
+        return []
+
+    def where(self, now: float) -> WhereCard | None:
+        """Judge where the ranks are in the cell that runs; None when none runs."""
+        return None if self.current is None else self.current.where(now, self.process_count)
 
     # -- time, interrupts
 
