@@ -32,14 +32,13 @@ from mhnb.ctrlc import CtrlC
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.launch.local import LocalHost
 from mhnb.launch.ports import find_free_port
-from mhnb.launch.rundir import find_cwd, make_run_dir, write_owner, write_where
+from mhnb.launch.rundir import find_cwd, make_run_dir, write_owner
 from mhnb.link.sockets import SocketLink
 from mhnb.listening import ClusterListener
 from mhnb.reader import Reader, Submission
 from mhnb.resources import profile_dir
 from mhnb.roll import RankInfo, StartReport, describe_ranks
 from mhnb.values import ClusterState, DeviceRef
-from mhnb.view.where import format_where_text
 
 __all__ = ["Cluster", "StartOptions"]
 
@@ -81,8 +80,7 @@ class Cluster:
             now=self._began,
             start_timeout_s=options.start_timeout_s,
         )
-        self._listener = ClusterListener(self._report)
-        self._listener.where = self._keep_where
+        self._listener = ClusterListener(self._report, self._run_dir)
         self._ended = False
         self._hosts: list[LocalHost] = []
         try:
@@ -306,15 +304,8 @@ class Cluster:
         self._reader.post(InterruptRequested())
 
     def where(self) -> WhereCard | None:
-        """Say where every rank is in the cell that runs; None when none runs. From any thread, at once.
-
-        The ranks tell where they are from the second second of a cell on; before that the card is not `known`.
-        """
+        """Say where every rank is in the cell that runs; None when none runs. From any thread, at once."""
         return self._reader.where()
-
-    def _keep_where(self, card: WhereCard | None) -> None:
-        """Keep it in a file too, for `mhnb where NAME`."""
-        write_where(self._run_dir, None if card is None else format_where_text(card))
 
     def accept(self) -> None:
         """Go on with a split or tainted cluster as it is."""

@@ -100,6 +100,9 @@ def judge_sight(sight: Sight, stdlib: str) -> Doing:
     Args:
         sight: the look.
         stdlib: the folder of Python's standard library.
+
+    >>> judge_sight(Sight((Frame("<cell 4>", 2, "<module>"),), "<cell 4>", call="sleep"), "/usr/lib/python3.11")
+    Doing(activity='sleep', what='sleep', line=2, place='')
     """
     homes = [_home(frame.file, sight.cell_file, stdlib) for frame in sight.frames]
     depth = next((i for i, home in enumerate(homes) if home in ("cell", "user")), len(homes))

@@ -110,7 +110,7 @@ class WhereCard:
     known: bool = False
     """Whether every rank that runs has been looked at twice, or does not answer."""
     stuck: bool = False
-    """Whether the card should be shown unasked: nothing moved, or nothing did on the ranks that wait."""
+    """Whether the card should be shown unasked: some ranks wait, or none moves."""
     places: tuple[Place, ...] = field(default=())
     """All ranks, equal places merged, by first rank."""
 
@@ -123,6 +123,9 @@ def make_card(seq: int, source: str, seen: Sequence[RankSeen], *, age_s: float) 
         source: its text.
         seen: every rank of the cluster, in order.
         age_s: how long the cell has run.
+
+    >>> make_card(5, "f()", [RankSeen(0, "ok"), RankSeen(1)], age_s=9.0).places[1].activity
+    'silent'
     """
     waiting, absent = _judge(seen, age_s)
     by_rank = {one.rank: one for one in seen}
@@ -131,7 +134,6 @@ def make_card(seq: int, source: str, seen: Sequence[RankSeen], *, age_s: float) 
     waits_s = [by_rank[r].seen_ago_s + status.for_s for r, status in zip(waiting, first, strict=True) if status]
     running = [one for one in seen if one.outcome == "running"]
     moved = tuple(one.rank for one in running if one.progressed)
-    still = not set(waiting) & set(moved) if waiting else not moved
     known = all((one.latest and one.before) or _is_silent(one, age_s) for one in running)
     return WhereCard(
         seq,
@@ -143,15 +145,17 @@ def make_card(seq: int, source: str, seen: Sequence[RankSeen], *, age_s: float) 
         progress=bool(moved),
         moved=moved,
         known=known,
-        stuck=known and still,
+        stuck=known and (bool(waiting) or not moved),
         # IPython counts lines from the first that is not empty.
         places=_merge(seen, source.lstrip("\n").splitlines(), age_s),
     )
 
 
 def _judge(seen: Sequence[RankSeen], age_s: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    active = {one.rank: one.latest.activity for one in seen if one.latest is not None and one.outcome == "running"}
-    missing = {one.rank: _missing(one, seen, age_s) for one in seen if active.get(one.rank) in _FOR_RANKS}
+    # A rank that moves waits for nobody; and its count of launches is of another moment than the others'.
+    still = [one for one in seen if one.outcome == "running" and not one.progressed]
+    active = {one.rank: one.latest.activity for one in still if one.latest is not None}
+    missing = {one.rank: _missing(one, seen, age_s) for one in still if active.get(one.rank) in _FOR_RANKS}
     if missing:
         # A rank for whose launch everybody has come waits for nobody: it lags behind those that wait for it.
         waiting = {rank for rank, others in missing.items() if others} or set(missing)
@@ -200,7 +204,13 @@ def _merge(seen: Sequence[RankSeen], source: Sequence[str], age_s: float) -> tup
     tells = len(launches) < len(found)
     return tuple(
         Place(
-            ranks, place.activity, place.what, place.line, place.code, place.place, number=place.number if tells else None
+            ranks,
+            place.activity,
+            place.what,
+            place.line,
+            place.code,
+            place.place,
+            number=place.number if tells else None,
         )
         for ranks, place in found
     )

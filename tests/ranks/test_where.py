@@ -248,12 +248,14 @@ def test_slow_compute_is_called_computing(prepared: Cluster, flag: Path, case: s
 def test_slow_compute_in_a_program_of_all_ranks(prepared: Cluster, flag: Path) -> None:
     """A program of all ranks that takes long is computing: all have come to it, and use their processors."""
     source = """
-    slow = jax.jit(lambda x: jax.lax.fori_loop(0, 400_000_000, lambda i, a: a * 1.0001 + 1, x).sum(), out_shardings=NamedSharding(mesh, P()))
+    spin = lambda x: jax.lax.fori_loop(0, 400_000_000, lambda i, a: a * 1.0001 + 1, x).sum()
+    slow = jax.jit(spin, out_shardings=NamedSharding(mesh, P()))
     float(slow(x))
     """
     with running(prepared, source, flag):
         card = wait_for_card(prepared, lambda card: card.known, WITHIN_S)
     assert (card.waiting, card.absent) == ((), ())
+    assert [(place.activity, place.what) for place in card.places] == [("computing", "jit(<lambda>)")]
 
 
 def test_a_terminal_sees_it_too(prepared: Cluster, flag: Path) -> None:
