@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,6 +144,32 @@ def test_the_stop_button(front: Front) -> None:
     assert reply["content"]["ename"] == "CellInterrupted"
     assert "clean" in front.run("%mhjax status")[1]
     assert "  3" in front.run("%%mhjax\n1 + 2")[1]
+
+
+LATE = """%%mhjax --guard parity
+import os, time
+from jax.experimental import multihost_utils
+if jax.process_index() == 1:
+    while not os.path.exists({flag!r}): time.sleep(0.2)
+multihost_utils.sync_global_devices("here")"""
+
+
+def test_the_hang_card_under_a_cell_that_hangs(front: Front, tmp_path: Path) -> None:
+    """The live view says who waits and who is absent while the cell blocks; what is stored afterwards has no card."""
+    front.run("%%mhjax\nimport jax")
+    flag = tmp_path / "go"
+    began = time.monotonic()
+    sent = front.begin(LATE.format(flag=str(flag)), until="rank 0 in sync_global_devices, line 5:")
+    assert time.monotonic() - began < 5
+    flag.touch()
+    replaced = ""
+    while (message := front.client.get_iopub_msg(timeout=60))["content"].get("execution_state") != "idle":
+        if message["msg_type"] == "update_display_data":
+            replaced = str(message["content"]["data"])
+    assert "absent" not in replaced
+    while (reply := front.client.get_shell_msg(timeout=30))["parent_header"]["msg_id"] != sent:
+        pass
+    assert reply["content"]["status"] == "ok"
 
 
 @pytest.fixture

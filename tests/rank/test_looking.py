@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,13 +79,20 @@ def test_a_function_of_another_file_is_named(rank: CellProcess, tmp_path: Path) 
     assert (status.activity, status.line, status.place) == ("sleep", 3, "shards.py:5 read")
 
 
-def called(act: Callable[[], object]) -> str:
-    """Name what the caller's frame is calling while `act` runs."""
-    return _find_call(sys._getframe(1)) if act else ""
+def called(*_: object) -> str:
+    """Name what the caller's frame is calling."""
+    return _find_call(sys._getframe(1))
 
 
 def test_a_call_is_named_by_its_text() -> None:
-    """Attribute or name; also behind text that is no ASCII, whose positions are counted in bytes."""
+    """Also behind text that is no ASCII, whose positions are counted in bytes, and as an attribute."""
     assert called(list) == "called"
     found = ("ä", called(list))[1]
     assert found == "called"
+    assert Named.asked() == "asked"
+
+
+class Named:
+    """Has a function as its attribute."""
+
+    asked = staticmethod(called)
