@@ -34,6 +34,7 @@ class CellView:
         quiet: Show nothing unless the cell failed.
         places: Where the ranks live and log.
         badge: Say where the cell ran, also when it said nothing: it was a plain cell, sent by auto mode.
+        interrupt: Interrupts the cell; called by a button from another thread. None for no button.
         screen: Where to show; the process's own by default.
         uid: Unique in the notebook; random by default, since a notebook outlives its kernels.
     """
@@ -45,6 +46,7 @@ class CellView:
         quiet: bool = False,
         places: Places | None = None,
         badge: bool = False,
+        interrupt: Callable[[], None] | None = None,
         screen: Screen | None = None,
         uid: str | None = None,
     ) -> None:
@@ -54,6 +56,9 @@ class CellView:
         self._lock = threading.RLock()  # late output comes from another thread
         self._live: LiveBox | None = None
         self._live_html = ""
+        self._actions = {"Where": self._show_where} | ({"Interrupt": interrupt} if interrupt is not None else {})
+        self._offered = self._asked_where = False
+        self._latest: CellResult | None = None
         self._shown = False
         self._finished = False
         self._broken = False
@@ -93,7 +98,18 @@ class CellView:
             self._live = self._screen.open_live(self._live_html, format_live_text(snapshot), self._uid)
             self._shown = self._live is not None
         elif self._live is not None:
-            self._set_live(format_live_html(snapshot, places=self._places))
+            self._latest = snapshot
+            self._set_live(format_live_html(snapshot, places=self._places, asked=self._asked_where))
+            if snapshot.where is not None and not self._offered:
+                self._offered = True
+                self._live.offer(self._actions)
+
+    def _show_where(self) -> None:
+        """Show the card from now on, also of a cell that moves; called by a button, from another thread."""
+        with self._lock:
+            self._asked_where = True
+            if self._latest is not None and not self._finished:
+                self._guarded(self._update, self._latest)
 
     def _is_worth_opening(self, snapshot: CellResult) -> bool:
         return snapshot.wall_s >= LIVE_AFTER_S or self._view != "fold"

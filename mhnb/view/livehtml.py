@@ -27,13 +27,19 @@ _TEXT_BUDGET = 16_000
 _MIN_LINES = 2
 
 
-def format_live_html(snapshot: CellResult, *, places: Places | None = None) -> str:
-    """Write a running cell: who is still busy, and the last lines of each group of ranks."""
+def format_live_html(snapshot: CellResult, *, places: Places | None = None, asked: bool = False) -> str:
+    """Write a running cell: who is still busy, the last lines of each group of ranks, and where they hang.
+
+    Args:
+        snapshot: the cell as far as it has come.
+        places: where the ranks live.
+        asked: whether the user wants to see where the ranks are, also when nothing hangs.
+    """
     groups = _group_by_tail(snapshot.ranks)
     head = f'<div><span style="{QUIET}">{escape(heading(snapshot))}</span></div>'
     budget = _TEXT_BUDGET
     while True:
-        body = head + "".join(_blocks(groups, budget, places or Places())) + _card(snapshot, places or Places())
+        body = head + "".join(_blocks(groups, budget, places or Places())) + _card(snapshot, places or Places(), asked)
         page = wrap(body)
         if len(page.encode("utf-8", "replace")) <= MAX_LIVE_NBYTES or not budget:
             return page
@@ -46,9 +52,9 @@ def format_live_text(snapshot: CellResult) -> str:
     return "\n".join([heading(snapshot), *([format_where_text(card)] if card is not None and card.stuck else [])])
 
 
-def _card(snapshot: CellResult, places: Places) -> str:
+def _card(snapshot: CellResult, places: Places, asked: bool) -> str:  # noqa: FBT001
     card = snapshot.where
-    return "" if card is None or not card.stuck else format_where_html(card, name=places.cluster)
+    return "" if card is None or not (card.stuck or asked) else format_where_html(card, name=places.cluster)
 
 
 def tail_text(outputs: Sequence[Output], *, max_lines: int, max_chars: int) -> str:

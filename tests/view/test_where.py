@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mhnb.core.where import Place, WhereCard
+from mhnb.view.live import CellView
 from mhnb.view.livehtml import format_live_html, format_live_text
 from mhnb.view.where import format_where_html, format_where_text
 from mhnb.view.words import Places
-from tests.view.samples import StrictPage, cell, out
+from tests.view.samples import RecordingScreen, StrictPage, cell, out
 
 STEP = Place((0, 1, 3), "launch", "jit(step)", 4, "loss = step(params, batch)")
 SLEEP = Place((2,), "sleep", "sleep", 3, "batch = next(batches)", "data.py:31 read_shard")
@@ -96,3 +97,34 @@ def test_code_is_escaped() -> None:
     """A cell's text is text."""
     page = format_where_html(replace(HANG, places=(replace(STEP, code="a <b> & c"), SLEEP)))
     assert "a &lt;b&gt; &amp; c" in page
+
+
+def test_buttons_are_offered_to_a_cell_that_lasts() -> None:
+    """Once, when the ranks have told where they are; Where shows the card of a cell that moves, Interrupt interrupts."""
+    screen, interrupts = RecordingScreen(), []
+    view = CellView(screen=screen, interrupt=lambda: interrupts.append(True))
+    moving = replace(cell([out("a\n")], [], wall_s=2.9, done=False), where=replace(HANG, stuck=False, progress=True))
+    view.update(replace(moving, wall_s=0.2, where=None))
+    (box,) = screen.boxes
+    view.update(replace(moving, wall_s=0.3, where=None))
+    assert box.buttons == {}
+    view.update(moving)
+    view.update(moving)
+    assert list(box.buttons) == ["Where", "Interrupt"]
+    assert "waiting" not in box.values[-1]
+    box.buttons["Where"]()
+    assert "waiting 6.2 s" in box.values[-1]
+    box.buttons["Interrupt"]()
+    assert interrupts == [True]
+
+
+def test_a_click_after_the_end_changes_nothing() -> None:
+    """The click was under way when the cell ended."""
+    screen = RecordingScreen()
+    view = CellView(screen=screen)
+    running = replace(cell([out("a\n")], [], wall_s=2.9, done=False), where=HANG)
+    view.update(running)
+    view.update(running)
+    view.finish(cell([out("a\n")], []))
+    screen.boxes[0].buttons["Where"]()
+    assert screen.names == ["open", "replace"]
