@@ -34,7 +34,6 @@ class CellView:
         quiet: Show nothing unless the cell failed.
         places: Where the ranks live and log.
         badge: Say where the cell ran, also when it said nothing: it was a plain cell, sent by auto mode.
-        interrupt: Interrupts the cell; called by a button from another thread. None for no button.
         screen: Where to show; the process's own by default.
         uid: Unique in the notebook; random by default, since a notebook outlives its kernels.
     """
@@ -46,7 +45,6 @@ class CellView:
         quiet: bool = False,
         places: Places | None = None,
         badge: bool = False,
-        interrupt: Callable[[], None] | None = None,
         screen: Screen | None = None,
         uid: str | None = None,
     ) -> None:
@@ -56,7 +54,8 @@ class CellView:
         self._lock = threading.RLock()  # late output comes from another thread
         self._live: LiveBox | None = None
         self._live_html = ""
-        self._actions = {"Where": self._show_where} | ({"Interrupt": interrupt} if interrupt is not None else {})
+        self.interrupt: Callable[[], None] | None = None
+        """Interrupts the cell; called by a button, from another thread. None for no button."""
         self._offered = self._asked_where = False
         self._latest: CellResult | None = None
         self._shown = False
@@ -102,7 +101,9 @@ class CellView:
             self._set_live(format_live_html(snapshot, places=self._places, asked=self._asked_where))
             if snapshot.where is not None and not self._offered:
                 self._offered = True
-                self._live.offer(self._actions)
+                self._live.offer(
+                    {"Where": self._show_where} | ({"Interrupt": self.interrupt} if self.interrupt else {})
+                )
 
     def _show_where(self) -> None:
         """Show the card from now on, also of a cell that moves; called by a button, from another thread."""

@@ -102,7 +102,8 @@ def test_code_is_escaped() -> None:
 def test_buttons_are_offered_to_a_cell_that_lasts() -> None:
     """Once, when the ranks have told where they are; Where shows the card of a cell that moves, Interrupt interrupts."""
     screen, interrupts = RecordingScreen(), []
-    view = CellView(screen=screen, interrupt=lambda: interrupts.append(True))
+    view = CellView(screen=screen)
+    view.interrupt = lambda: interrupts.append(True)
     moving = replace(cell([out("a\n")], [], wall_s=2.9, done=False), where=replace(HANG, stuck=False, progress=True))
     view.update(replace(moving, wall_s=0.2, where=None))
     (box,) = screen.boxes
