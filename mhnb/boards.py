@@ -69,7 +69,9 @@ def _status_row(rank: RankInfo, state: ClusterState) -> StatusRow:
 
 def gather_places(cluster: Cluster) -> Places:
     """Which host each rank is on, and where its log is."""
-    return Places(hosts={r.rank: r.host for r in cluster.ranks}, logs={r.rank: str(r.log_path) for r in cluster.ranks})
+    ranks = cluster.ranks
+    logs = {r.rank: str(r.log_path) for r in ranks}
+    return Places(hosts={r.rank: r.host for r in ranks}, logs=logs, cluster=cluster.name)
 
 
 def gather_vars(found: Sequence[VarFound]) -> tuple[VarRow, ...]:

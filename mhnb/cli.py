@@ -1,4 +1,4 @@
-"""The shell's twin of the magics: `mhnb demo | lab | run | list | stop`."""
+"""The shell's twin of the magics: `mhnb demo | lab | run | list | stop | where`."""
 
 from __future__ import annotations
 
@@ -102,6 +102,20 @@ def _stop(args: argparse.Namespace) -> int:
     return 0 if named else 1
 
 
+def _where(args: argparse.Namespace) -> int:
+    from mhnb.launch.rundir import read_owners, read_where
+
+    named = [record for record in read_owners(os.environ) if record["name"] == args.name]
+    cards = [card for record in named if (card := read_where(record)) is not None]
+    for card in cards:
+        print(card)
+    if not named:
+        print(f"mhnb where {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)
+    elif not cards:
+        print(f"{args.name}: no cell runs, or none for longer than 2 s")
+    return 0 if named else 1
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mhnb", description="One notebook, many JAX hosts.")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -123,7 +137,10 @@ def _parser() -> argparse.ArgumentParser:
     verbs.add_parser("list", help="clusters of this user on this machine")
     stop = verbs.add_parser("stop", help="end a cluster by name")
     stop.add_argument("name")
-    for name, function in {"demo": _demo, "lab": _lab, "run": _run, "list": _list, "stop": _stop}.items():
+    where = verbs.add_parser("where", help="where the ranks of a cluster are in the cell that runs: who waits for whom")
+    where.add_argument("name")
+    functions = {"demo": _demo, "lab": _lab, "run": _run, "list": _list, "stop": _stop, "where": _where}
+    for name, function in functions.items():
         verbs.choices[name].set_defaults(function=function)
     return parser
 

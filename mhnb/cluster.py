@@ -28,6 +28,7 @@ from mhnb.core.request import check_guard, make_request
 from mhnb.core.results import CellResult
 from mhnb.core.shape import Shape, check_initialize
 from mhnb.core.variables import VarRow
+from mhnb.core.where import WhereCard
 from mhnb.ctrlc import CtrlC
 from mhnb.errors import MhnbError
 from mhnb.journaling import ClusterJournal
@@ -37,9 +38,10 @@ from mhnb.launch.rundir import find_cwd, make_run_dir, write_owner
 from mhnb.link.sockets import SocketLink
 from mhnb.listening import ClusterListener
 from mhnb.options import Place, StartOptions, local_spec
-from mhnb.reader import Reader, Submission
+from mhnb.reader import Reader
 from mhnb.resources import profile_dir
 from mhnb.roll import RankInfo, StartReport, describe_ranks, report_start
+from mhnb.submission import Submission
 from mhnb.values import ClusterState, DeviceRef
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class Cluster:
             now=self._began,
             start_timeout_s=options.start_timeout_s,
         )
-        self._listener = ClusterListener(report_start)
+        self._listener = ClusterListener(report_start, self._run_dir)
         tell = self._listener.on_notice
         self.journal = ClusterJournal(options.name, generation, environment=os.environ, clock=time.time, tell=tell)
         self.replayed: ReplayReport | None = None
@@ -279,6 +281,10 @@ class Cluster:
     def interrupt(self) -> None:
         """Interrupt the cell that runs: KeyboardInterrupt on its ranks, and after 4 s the end of those that do not stop."""
         self._reader.post(InterruptRequested())
+
+    def where(self) -> WhereCard | None:
+        """Say where every rank is in the cell that runs; None when none runs. From any thread, at once."""
+        return self._reader.where()
 
     def accept(self) -> None:
         """Go on with a split or tainted cluster as it is."""

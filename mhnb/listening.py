@@ -10,12 +10,16 @@ import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from mhnb.core.machine import Machine
 from mhnb.core.results import CellResult
+from mhnb.core.where import WhereCard
 from mhnb.errors import MhnbError
+from mhnb.launch.rundir import write_where
 from mhnb.roll import StartReport
+from mhnb.view.where import format_where_text
 
 __all__ = ["ClusterListener"]
 
@@ -27,13 +31,15 @@ class ClusterListener:
 
     Args:
         report: makes the progress report of a machine at a time.
+        run_dir: where the hang card is kept, for `mhnb where NAME`; None to keep it nowhere.
     """
 
-    def __init__(self, report: Callable[[Machine, float], StartReport]) -> None:
+    def __init__(self, report: Callable[[Machine, float], StartReport], run_dir: Path | None = None) -> None:
         self._report = report
         self.starting: queue.SimpleQueue[StartReport | MhnbError] = queue.SimpleQueue()
         self.late: Callable[[CellResult], None] | None = None
         self.notice: Callable[[str], None] = partial(print, file=sys.stderr)
+        self._keep_where = None if run_dir is None else partial(_write_card, run_dir)
 
     def on_progress(self, machine: Machine, now: float) -> None:
         """Queue how far the ranks are."""
@@ -52,10 +58,21 @@ class ClusterListener:
         """Tell the user."""
         _show(self.notice, text)
 
+    def on_where(self, card: WhereCard | None) -> None:
+        """Keep where the ranks are in a file; not any more once that has failed (a full disk, say), as it would every second."""
+        if self._keep_where is not None and not _show(self._keep_where, card):
+            self._keep_where = None
 
-def _show(show: Callable[[_Shown], None], what: _Shown) -> None:
+
+def _write_card(run_dir: Path, card: WhereCard | None) -> None:
+    write_where(run_dir, None if card is None else format_where_text(card))
+
+
+def _show(show: Callable[[_Shown], None], what: _Shown) -> bool:
     """Call a view. One that fails says so, and does not end the reader thread that called it."""
     try:
         show(what)
     except Exception:  # noqa: BLE001  # a view is anybody's code
         traceback.print_exc()
+        return False
+    return True

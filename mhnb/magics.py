@@ -76,6 +76,7 @@ verbs:
   %mhjax push NAME... [--ranks SPEC]               bind values of this notebook on every rank
   %mhjax check NAME...                             compare by hash what the ranks hold
   %mhjax auto on|off                               plain cells go to the ranks too; %%local keeps one here
+  %mhjax where [NAME]                              where the ranks are in the cell that runs: who waits for whom
   %mhjax interrupt                                 stop the cell that runs
   %mhjax accept                                    go on with a split or tainted cluster as it is
   %mhjax restart [--replay [--to SEQ]]             fresh processes, without their variables; --replay brings them back

@@ -59,6 +59,7 @@ class Notebook:
         cluster = current()
         self._listen(cluster)
         view = CellView(view=flags.view, quiet=flags.quiet, places=self._places_of(cluster), badge=flags.auto)
+        view.interrupt = cluster.interrupt
         show = None if flags.quiet else view.update
         result = self._explain(
             cluster.run(source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=show)

@@ -13,8 +13,8 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Protocol
 
 from mhnb.core.events import (
     AskInterrupt,
@@ -38,17 +38,19 @@ from mhnb.core.journal import CellRecord
 from mhnb.core.machine import Machine
 from mhnb.core.protocol import Answer, Ask, HostUp, InterruptCell, Message, RankExited, RankReady, SignalRank, StopHost
 from mhnb.core.results import CellResult
+from mhnb.core.where import WhereCard
 from mhnb.errors import MhnbError, NotStarted, RanksLost
 from mhnb.link.base import Link, rank_peer, supervisor_peer
+from mhnb.submission import Submission, Update
 
-__all__ = ["Host", "Listener", "Reader", "Submission"]
+__all__ = ["Host", "Listener", "Reader"]
 
 _TICK_S = 0.1
 _IDLE_S = 0.25
 LIVE_AFTER_S = 0.15
 """A cell that lasts longer is shown while it runs."""
-
-Update: TypeAlias = CellResult | MhnbError
+_WHERE_AFTER_S, _WHERE_EVERY_S = 2.0, 1.0
+"""Of a cell that lasts longer it is told where the ranks are, and how often."""
 
 
 class Host(Protocol):
@@ -81,30 +83,8 @@ class Listener(Protocol):
     def on_notice(self, text: str) -> None:
         """The user must know."""
 
-
-@dataclass(slots=True)
-class Submission:
-    """A cell that somebody waits for: results so far, then the last one, or the error that refused it."""
-
-    ticket: int
-    """Its number among everything submitted."""
-    live: bool
-    updates: queue.SimpleQueue[Update] = field(default_factory=queue.SimpleQueue)
-
-    def wait(self, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
-        """Wait for the end, and hand on what comes before it.
-
-        Raises:
-            MhnbError: the cell was refused.
-        """
-        while True:
-            update = self.updates.get()
-            if isinstance(update, MhnbError):
-                raise update
-            if update.done:
-                return update
-            if on_snapshot is not None:
-                on_snapshot(update)
+    def on_where(self, card: WhereCard | None) -> None:
+        """Where the ranks are in a cell that lasts; None once it has ended."""
 
 
 class Reader:
@@ -136,6 +116,8 @@ class Reader:
         self._asks: dict[int, tuple[int, Future[Answer]]] = {}
         self._last_ask = self._last_ticket = 0
         self._next_tick = self._next_show = 0.0
+        self._next_where: float | None = None
+        """When to tell again where the ranks are; None while nothing is told."""
         self._dirty = self._stopping = self._closed = False
         self._defect: Exception | None = None
         # Reentrant: Ctrl-C posts an event from wherever the main thread is.
@@ -185,6 +167,11 @@ class Reader:
         if not taken:
             future.set_exception(NotStarted("the cluster is stopped; %mhjax start starts one"))
         return future
+
+    def where(self) -> WhereCard | None:
+        """Judge where the ranks are in the cell that runs; None when none runs."""
+        with self._lock:
+            return self._machine.where(self._clock())
 
     def close(self, timeout_s: float) -> None:
         """Tell the supervisors to end everything, and end the loop."""
@@ -244,6 +231,7 @@ class Reader:
                 self._next_tick = now + _TICK_S
                 self._look_at_hosts()
                 self._handle(Ticked())
+                self._tell_where(now)
                 self._show(now)
 
     def _drain_inbox(self) -> None:
@@ -301,6 +289,18 @@ class Reader:
             self._handle(HostExited(host.supervisor, host.explain()))
             for rank in range(self._machine.process_count):
                 self._fail_asks(rank)
+
+    def _tell_where(self, now: float) -> None:
+        cell = self._machine.current
+        if cell is None or now - cell.started_at < _WHERE_AFTER_S:
+            if self._next_where is not None:
+                self._next_where = None
+                self._listener.on_where(None)
+        elif self._next_where is None or now >= self._next_where:
+            self._next_where = now + _WHERE_EVERY_S
+            # Time alone changes what is shown: a rank may be so busy that it says nothing.
+            self._dirty = True
+            self._listener.on_where(self._machine.where(now))
 
     def _show(self, now: float) -> None:
         cell = self._machine.current

@@ -21,6 +21,7 @@ from mhnb.notebook import Notebook
 from mhnb.rank.jaxhooks import backend_is_initialized
 from mhnb.roll import StartReport
 from mhnb.view import board
+from mhnb.view.where import format_where_text
 from mhnb.view.words import format_seconds
 
 if TYPE_CHECKING:
@@ -116,6 +117,12 @@ def _interrupt(notebook: Notebook, args: argparse.Namespace) -> None:
         if is_running
         else "mhjax · no cell runs: nothing to interrupt"
     )
+
+
+def _where(notebook: Notebook, args: argparse.Namespace) -> None:
+    cluster = starting.current() if args.name is None else starting.by_name(args.name)
+    card = cluster.where()
+    print("mhjax · no cell runs" if card is None else format_where_text(card, name=cluster.name))
 
 
 def _accept(notebook: Notebook, args: argparse.Namespace) -> None:
@@ -248,6 +255,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "status": (_status, _no_flags),
     "stop": (_stop, _stop_flags),
     "vars": (_vars, _no_flags),
+    "where": (_where, _stop_flags),
 }
 _LATER = {
     "attach": "real hosts",

@@ -46,6 +46,7 @@ BESIDE = {
     "roll": "cluster",
     "spares": "cluster",
     "starting": "cluster",
+    "submission": "cluster",
     "tab": "magics",
     "verbs": "magics",
 }

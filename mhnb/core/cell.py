@@ -9,8 +9,9 @@ from mhnb.core.events import CellRequest
 from mhnb.core.hints import find_hint
 from mhnb.core.ladder import Ladder
 from mhnb.core.outputs import OutputFolder
-from mhnb.core.protocol import CellEnded, LaunchRow, OutputEvent
+from mhnb.core.protocol import CellEnded, LaunchRow, OutputEvent, RankStatus
 from mhnb.core.results import CellResult, RankResult
+from mhnb.core.where import RankSeen, WhereCard, make_card
 from mhnb.values import ClusterState, Outcome, RankError
 
 __all__ = ["Cell", "RankPart"]
@@ -27,6 +28,13 @@ class RankPart:
     abandoned: int = 0
     wall_s: float = 0.0
     notes: list[str] = field(default_factory=list)
+    looks: tuple[RankStatus, ...] = ()
+    """Its latest two looks at itself, the newer last."""
+    looked_at: float = 0.0
+
+    def note_look(self, status: RankStatus, now: float) -> None:
+        """Take in where the rank is."""
+        self.looks, self.looked_at = (*self.looks[-1:], status), now
 
     def add(self, events: list[OutputEvent]) -> None:
         """Take in output."""
@@ -56,6 +64,9 @@ class Cell:
         self.notes: tuple[str, ...] = ()
         self.parts = {rank: RankPart(OutputFolder(execution_count=seq)) for rank in ranks}
 
+    def _is_looked_at(self) -> bool:
+        return self.wall_s is None and any(part.looks for part in self.parts.values())
+
     @property
     def running_ranks(self) -> tuple[int, ...]:
         """Ranks that have not ended the cell."""
@@ -72,6 +83,18 @@ class Cell:
         """A rank's process ended before the cell did."""
         part = self.parts[rank]
         part.outcome, part.error = outcome, part.error or error
+
+    def where(self, now: float, process_count: int) -> WhereCard:
+        """Judge where every rank of the cluster is."""
+        seen = [self._seen(rank, now) for rank in range(process_count)]
+        return make_card(self.seq, self.request.source, seen, age_s=now - self.started_at)
+
+    def _seen(self, rank: int, now: float) -> RankSeen:
+        part = self.parts.get(rank)
+        if part is None:
+            return RankSeen(rank, "skipped")
+        latest, before = (*reversed(part.looks), None, None)[:2]
+        return RankSeen(rank, part.outcome, latest, before, now - part.looked_at, part.launches)
 
     def result(self, now: float, process_count: int) -> CellResult:
         """Make the value that the user and the view see; also while the cell runs."""
@@ -97,4 +120,5 @@ class Cell:
             notes=self.notes,
             process_count=process_count,
             how=self.how,
+            where=self.where(now, process_count) if self._is_looked_at() else None,
         )

@@ -7,7 +7,7 @@ leads to. It refuses to know how a command is carried out.
 from __future__ import annotations
 
 import signal
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 
 from mhnb.core.cell import Cell
@@ -32,6 +32,7 @@ from mhnb.core.events import (
 from mhnb.core.guard import WAY_OUT, judge_state
 from mhnb.core.hints import find_hint
 from mhnb.core.journal import record_cell
+from mhnb.core.kept import KeptCells
 from mhnb.core.ladder import Ladder
 from mhnb.core.protocol import (
     CellEnded,
@@ -43,20 +44,20 @@ from mhnb.core.protocol import (
     RankExited,
     RankReady,
     RankSpawned,
+    RankStatus,
     RunCell,
     SkipCell,
     StartFailed,
 )
 from mhnb.core.ranks import format_ranks
 from mhnb.core.replay import ReplayCost
-from mhnb.core.results import CellResult
 from mhnb.core.roster import Roster, describe_exit
+from mhnb.core.where import WhereCard
 from mhnb.errors import CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.values import ClusterState, RankError
 
 __all__ = ["Machine"]
 
-_KEPT_CELLS = 32
 _WAYS_OUT = {
     "split": "%mhjax accept takes it as it is, {replay} gives fresh processes and runs the cells again",
     "tainted": "{replay} gives fresh processes and runs the cells again; %mhjax accept goes on, and later values could be wrong",
@@ -89,7 +90,7 @@ class Machine:
         self.guard_available = True
         self._waiting: deque[CellSubmitted] = deque()
         self._next_seq = 1
-        self._kept: OrderedDict[int, Cell] = OrderedDict()
+        self._kept = KeptCells()
         self._carried_note: str | None = None
         self._lost_service = ""
         self._cost = ReplayCost()
@@ -105,6 +106,8 @@ class Machine:
                 return self._end_rank(event, now)
             case OutputProduced():
                 return self._output(event, now)
+            case RankStatus():
+                return self._note_look(event, now)
             case Ticked():
                 return self._tick(now)
             case HostUp() | RankSpawned() | PhaseReached() | RankReady():
@@ -219,7 +222,7 @@ class Machine:
         self.current = None
         cell.wall_s = now - cell.started_at
         self._judge(cell)
-        self._keep(cell)
+        self._kept.keep(cell)
         record = record_cell(cell, self.generation, recorded=self._has_record(cell))
         self._cost.add(record)
         return [FinishCell(cell.ticket, cell.result(now, self.process_count), record), *self._next_cell(now)]
@@ -250,11 +253,6 @@ class Machine:
         self.state = cell.state = "stopped" if self.state == "stopped" else state
         cell.notes = (*notes, *_told_by_ranks(cell), *carried)
 
-    def _keep(self, cell: Cell) -> None:
-        self._kept[cell.seq] = cell
-        while len(self._kept) > _KEPT_CELLS:
-            self._kept.popitem(last=False)
-
     # -- output
 
     def _output(self, produced: OutputProduced, now: float) -> list[Command]:
@@ -262,25 +260,26 @@ class Machine:
         if cell is not None and produced.seq == cell.seq and produced.rank in cell.parts:
             cell.parts[produced.rank].add(produced.events)
             return self._foreign_updates(cell, produced.rank, now)
-        old = self._kept.get(produced.seq)
-        if old is None or produced.rank not in old.parts:
+        old = self._kept.find(produced.seq, produced.rank)
+        if old is None:
             return []
         old.parts[produced.rank].folder.add(produced.events)
         return [*self._foreign_updates(old, produced.rank, now), ShowLate(old.result(now, self.process_count))]
 
     def _foreign_updates(self, cell: Cell, rank: int, now: float) -> list[Command]:
-        """Updates of a display that an older cell made go to the latest cell that has it."""
-        touched: dict[int, Cell] = {}
-        for update in cell.parts[rank].folder.take_foreign_updates():
-            for old in reversed(self._kept.values()):
-                if rank in old.parts and old.parts[rank].folder.update_display(*update):
-                    touched[old.seq] = old
-                    break
-        return [ShowLate(old.result(now, self.process_count)) for old in touched.values()]
+        return [ShowLate(old.result(now, self.process_count)) for old in self._kept.pass_updates(cell, rank)]
 
-    def snapshot(self, now: float) -> CellResult | None:
-        """Show the cell that runs, as far as it has come; None when none runs."""
-        return None if self.current is None else self.current.result(now, self.process_count)
+    # -- where the ranks are
+
+    def _note_look(self, status: RankStatus, now: float) -> list[Command]:
+        cell = self.current
+        if cell is not None and status.seq == cell.seq and status.rank in cell.parts:
+            cell.parts[status.rank].note_look(status, now)
+        return []
+
+    def where(self, now: float) -> WhereCard | None:
+        """Judge where the ranks are in the cell that runs; None when none runs."""
+        return None if self.current is None else self.current.where(now, self.process_count)
 
     # -- time, interrupts
 

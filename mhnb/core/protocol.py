@@ -32,6 +32,7 @@ __all__ = [
     "RankExited",
     "RankReady",
     "RankSpawned",
+    "RankStatus",
     "RunCell",
     "SignalRank",
     "SkipCell",
@@ -171,6 +172,31 @@ class OutputProduced:
 
 
 @dataclass(frozen=True, slots=True)
+class RankStatus:
+    """Where a rank is in a cell that lasts: sent about every second by a thread beside it, so also while it is stuck."""
+
+    kind: ClassVar[str] = "rank_status"
+    rank: int
+    seq: int
+    activity: str
+    """An `Activity` of `core/stacks.py`."""
+    what: str
+    """The launch it waits in, or the call that blocks; may be empty."""
+    line: int | None
+    """The cell's line."""
+    place: str
+    """The innermost frame in a file of the user's, as `data.py:31 read_shard`; empty when that is the cell."""
+    for_s: float
+    """How long it has been on this line without a further launch."""
+    counts: list[list[Any]]
+    """[participants, launches made in this cell] of each set of ranks."""
+    participants: list[int] | None = None
+    """Of the launch in flight; None when there is none."""
+    number: int | None = None
+    """Which one of its participants' launches the one in flight is, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class CellEnded:
     """The one reply of a rank: outcome, the output not sent before, and what was launched."""
 
@@ -263,6 +289,7 @@ Message: TypeAlias = (
     | StartFailed
     | RankReady
     | OutputProduced
+    | RankStatus
     | CellEnded
     | CellRefused
     | Answer
@@ -276,7 +303,7 @@ _KINDS: dict[str, type[Any]] = {
     cls.kind: cls
     for cls in (
         RunCell, SkipCell, Ask, SignalRank, InterruptCell, StopHost, PhaseReached, StartFailed, RankReady, OutputProduced,
-        CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited,
+        RankStatus, CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited,
     )
 }  # fmt: skip
 # Made once: `json.dumps` with separators of one's own makes an encoder a call.

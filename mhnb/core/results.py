@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mhnb.core.ranks import format_ranks
+from mhnb.core.where import WhereCard
 from mhnb.errors import CellError, CellFailed, CellInterrupted, CellTimeout, InvalidRequest, OrderMismatch
 from mhnb.values import ClusterState, Outcome, Output, RankError
 
@@ -77,6 +78,8 @@ class CellResult:
     process_count: int = 0
     how: str = ""
     """"" normally; "interrupted" or "timeout" when mhnb ended the cell."""
+    where: WhereCard | None = None
+    """Where the ranks are in a cell that runs and lasts."""
 
     def __repr__(self) -> str:
         ending = self.summary() if self.done else f"cell {self.seq} runs"

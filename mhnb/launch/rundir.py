@@ -15,7 +15,16 @@ from platformdirs import user_state_path
 
 from mhnb.errors import InvalidRequest, LaunchError
 
-__all__ = ["find_cwd", "make_run_dir", "prune_run_dirs", "read_owners", "state_home", "write_owner"]
+__all__ = [
+    "find_cwd",
+    "make_run_dir",
+    "prune_run_dirs",
+    "read_owners",
+    "read_where",
+    "state_home",
+    "write_owner",
+    "write_where",
+]
 
 _KEPT_RUNS = 20
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
@@ -93,10 +102,32 @@ def _owner_lives(path: Path) -> bool:
 def write_owner(run_dir: Path, name: str, supervisor_pid: int, rank_pids: Sequence[int | None], *, keep: bool) -> None:
     """Note who runs here, so that a shell can list and stop it."""
     record = {"name": name, "owner": os.getpid(), "supervisor": supervisor_pid, "ranks": list(rank_pids), "keep": keep}
-    # In one step: others read it at any time.
-    fresh = run_dir / "cluster.json.new"
-    fresh.write_text(json.dumps(record))
-    fresh.replace(run_dir / "cluster.json")
+    _write_at_once(run_dir / "cluster.json", json.dumps(record))
+
+
+def write_where(run_dir: Path, text: str | None) -> None:
+    """Keep the hang card where a shell finds it; None removes it."""
+    if text is None:
+        (run_dir / "where.txt").unlink(missing_ok=True)
+    else:
+        _write_at_once(run_dir / "where.txt", text)
+
+
+def read_where(record: Mapping[str, Any]) -> str | None:
+    """Read the hang card of a cluster that `read_owners` found; None when no cell has run for long enough, or its notebook is gone."""
+    if not psutil.pid_exists(record["owner"]):
+        return None
+    try:
+        return (Path(record["run_dir"]) / "where.txt").read_text()
+    except FileNotFoundError:
+        return None
+
+
+def _write_at_once(path: Path, text: str) -> None:
+    """Write in one step: others read it at any time."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text)
+    fresh.replace(path)
 
 
 def _read_owner(path: Path) -> dict[str, Any] | None:
@@ -105,7 +136,7 @@ def _read_owner(path: Path) -> dict[str, Any] | None:
         record: dict[str, Any] = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
         return None
-    return record
+    return record | {"run_dir": str(path.parent)}
 
 
 def read_owners(environment: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -53,6 +53,8 @@ class Agreement:
         self._failure: OrderMismatch | None = None
         self._busy: set[int] = set()
         """Threads other than the main one that are about to launch."""
+        self.pending: tuple[str, tuple[int, ...], int | None] | None = None
+        """What is posted and not yet decided: name, participants, line of the cell."""
         self.agreed_stop = False
         """All participants of a launch stopped before it together."""
 
@@ -94,7 +96,7 @@ class Agreement:
         self.inside = True
         try:
             with _Held(self._turn) as held:
-                self._agree(fingerprint, name, participants, line)
+                self.agree(fingerprint, name, participants, line)
                 held.keep()
         except BaseException as error:
             pending, self.inside, self.interrupt_pending = self.interrupt_pending, False, False
@@ -107,7 +109,7 @@ class Agreement:
         self._busy.add(threading.get_ident())
         try:
             with _Held(self._turn) as held:
-                self._agree(fingerprint, name, participants, line)
+                self.agree(fingerprint, name, participants, line)
                 held.keep()
         except BaseException as error:
             if isinstance(error, OrderMismatch):
@@ -142,15 +144,18 @@ class Agreement:
         if pending:
             raise KeyboardInterrupt
 
-    def _agree(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> None:
+    def agree(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> None:
+        """Post, wait and judge, as `enter` says. A look at this rank's stack knows the wait by this function's name."""
         if self._chosen is not None and not set(participants) <= set(self._chosen):
             raise OrderMismatch(format_outside(name, participants, self._chosen), result=None)
         if self.interrupt_pending:
             raise KeyboardInterrupt
         place = self._post(int(fingerprint, 16) & ~(1 << 63), name, participants, line)
+        self.pending = name, participants, line
         try:
             self._wait(place, participants)
         finally:
+            self.pending = None
             self._board.want(self._rank, None)
         self._judge(place, participants)
 

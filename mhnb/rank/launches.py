@@ -11,12 +11,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from types import FrameType
 from typing import Protocol, cast
 
 from mhnb.core.guard import communicates
 from mhnb.core.protocol import LaunchRow
+from mhnb.core.stacks import Flight
+from mhnb.core.where import count_launches
 from mhnb.rank.agreement import Agreement
 from mhnb.values import Outcome
 
@@ -75,6 +77,17 @@ class Launched:
             self.failure = error
         return True
 
+    def is_under_way(self) -> bool:
+        """Whether it still runs, or is being dispatched. Takes note of nothing, so that any thread may ask."""
+        if self.outputs is None:
+            return True
+        try:
+            output = self._last_alive()
+            return output is not None and not output.is_ready()
+        except RuntimeError:
+            # The cell's thread has donated the array in between; what is donated is of no use to wait for.
+            return False
+
     def _last_alive(self) -> _Output | None:
         # The last output is looked at first: a training step returns its loss there, while the first ones, the
         # parameters, are donated to the next step, and what was donated cannot be asked.
@@ -86,7 +99,7 @@ class Launched:
 
 
 class LaunchRecorder:
-    """What this rank launched in the current cell. `note` may be called from any thread, the rest from the cell's.
+    """What this rank launched in the current cell. `note` and `look` may be called from any thread, the rest from the cell's.
 
     Launches made between two cells belong to the next one.
     """
@@ -108,6 +121,9 @@ class LaunchRecorder:
         self._is_cell: dict[str, bool] = {}
         self.gate: Agreement | None = None
         """Where the ranks agree before each launch; None where they do not share a board."""
+        self._counted = 0
+        """So many of the rows are in `_counts` already."""
+        self._counts: dict[tuple[int, ...], int] = {}
 
     def begin_cell(
         self, seq: int = 0, source: str = "", guard: str = "off", chosen: Sequence[int] | None = None
@@ -174,6 +190,7 @@ class LaunchRecorder:
         """Take a launch back that was noted and then refused before anything ran."""
         with self._lock:
             self._running.remove(launched)
+            self._forget_counts()
             launched.row[4] -= 1
             if launched.row[4] == 0:
                 self._rows = [row for row in self._rows if row is not launched.row]
@@ -216,9 +233,38 @@ class LaunchRecorder:
             excused = [number for number in self._failed_in_callback if number == self._number]
             abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
+            self._forget_counts()
             self._running.clear()
             self._number, self._failure, self._broken, self._failed_in_callback = 0, None, [], []
         return rows, abandoned
+
+    def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
+        """Count the cell's launches by participants, and give the oldest that has not finished. From any thread."""
+        with self._lock:
+            counts = self._count_rows()
+            running = [launched for launched in self._running if communicates(launched.row[0])]
+            for place, launched in enumerate(running):
+                if launched.is_under_way():
+                    _, name, participants, line, _ = launched.row
+                    later = sum(other.row[2] == participants for other in running[place + 1 :])
+                    key = tuple(participants)
+                    return counts, Flight(name, key, line, counts[key] - later)
+            if self.gate is not None and (pending := self.gate.pending) is not None:
+                # It has come as far, though it is not launched before all have.
+                name, key, line = pending
+                counts[key] = counts.get(key, 0) + 1
+                return counts, Flight(name, key, line, counts[key])
+        return counts, None
+
+    def _count_rows(self) -> dict[tuple[int, ...], int]:
+        # Rows before the last do not change any more, and there may be many: each is counted once.
+        fixed = max(len(self._rows) - 1, 0)
+        _add(self._counts, count_launches(islice(self._rows, self._counted, fixed)))
+        self._counted = fixed
+        return _add(dict(self._counts), count_launches(self._rows[fixed:]))
+
+    def _forget_counts(self) -> None:
+        self._counted, self._counts = 0, {}
 
     def _count(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> LaunchRow:
         rows = self._rows
@@ -264,3 +310,9 @@ class LaunchRecorder:
         if (failure is not None or launched.lost) and communicates(launched.row[0]):
             (self._failed_in_callback if "allback" in str(failure) else self._broken).append(launched.number)
         return True
+
+
+def _add(counts: dict[tuple[int, ...], int], more: dict[tuple[int, ...], int]) -> dict[tuple[int, ...], int]:
+    for participants, count in more.items():
+        counts[participants] = counts.get(participants, 0) + count
+    return counts

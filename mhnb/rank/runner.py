@@ -18,8 +18,10 @@ from IPython.core.interactiveshell import ExecutionResult
 
 from mhnb.core.guard import communicates
 from mhnb.core.protocol import CellEnded, CellRefused, LaunchRow, Message, OutputProduced, RunCell, SkipCell
+from mhnb.core.stacks import Flight
 from mhnb.rank.capture import Capture
 from mhnb.rank.defects import ends_rank_on_defect
+from mhnb.rank.looking import Looker
 from mhnb.rank.shell import PreparedCell, RankShell
 from mhnb.values import Outcome
 
@@ -59,6 +61,9 @@ class Launches(Protocol):
     def end_cell(self) -> tuple[list[LaunchRow], int]:
         """Return the rows, and how many launches were abandoned."""
 
+    def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
+        """Count launches by participants, and give the oldest that has not finished; from any thread."""
+
 
 @dataclass(eq=False)
 class CellRunner:
@@ -91,6 +96,13 @@ class CellRunner:
         """Whether a library or a cell has taken SIGINT, as far as the service thread has seen."""
         self.shell.attach(self.capture, self.clock)
         self.launches.is_cell_file = self.shell.is_cell_file
+        self._looker = Looker(
+            self.rank,
+            _USER_CODE,
+            is_cell_file=self.shell.is_cell_file,
+            look_at_launches=self.launches.look,
+            find_awaited=self._find_coroutine,
+        )
         self._stop = threading.Event()
         self._service = threading.Thread(target=self._serve, name="mhnb-output", daemon=True)
         signal.signal(signal.SIGINT, self._on_sigint)
@@ -247,6 +259,7 @@ class CellRunner:
         while not self._stop.wait(pause_s):
             self._tell_live()
             self._tell_late()
+            self._tell_where()
             # To ask costs more than a cell may; only the main thread may take it back.
             self._sigint_taken = signal.getsignal(signal.SIGINT) != self._on_sigint
             pause_s = _LIVE_S if self._running is not None else _IDLE_S
@@ -266,6 +279,20 @@ class CellRunner:
                 self.capture.poll()
             for seq, events in self.capture.take_late().items():
                 self.send(OutputProduced(self.rank, seq, events))
+
+    def _tell_where(self) -> None:
+        """Say where the cell is, if it has lasted: this thread runs also while the main thread is stuck."""
+        running = self._running
+        if running is None or (status := self._looker.look(running.seq, self.clock() - self._began_s)) is None:
+            return
+        with self._lock:
+            if self._running is running:
+                self.send(status)
+
+    def _find_coroutine(self) -> Any:
+        """Give the coroutine of a cell that awaits at this moment."""
+        coroutine: Any = None if (task := self._task) is None else task.get_coro()
+        return None if coroutine is None or coroutine.cr_running else coroutine
 
 
 _USER_CODE = frozenset({CellRunner._user_code.__code__, CellRunner._user_code_async.__code__})

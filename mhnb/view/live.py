@@ -54,6 +54,10 @@ class CellView:
         self._lock = threading.RLock()  # late output comes from another thread
         self._live: LiveBox | None = None
         self._live_html = ""
+        self.interrupt: Callable[[], None] | None = None
+        """Interrupts the cell; called by a button, from another thread. None for no button."""
+        self._offered = self._asked_where = False
+        self._latest: CellResult | None = None
         self._shown = False
         self._finished = False
         self._broken = False
@@ -93,7 +97,20 @@ class CellView:
             self._live = self._screen.open_live(self._live_html, format_live_text(snapshot), self._uid)
             self._shown = self._live is not None
         elif self._live is not None:
-            self._set_live(format_live_html(snapshot, places=self._places))
+            self._latest = snapshot
+            self._set_live(format_live_html(snapshot, places=self._places, asked=self._asked_where))
+            if snapshot.where is not None and not self._offered:
+                self._offered = True
+                self._live.offer(
+                    {"Where": self._show_where} | ({"Interrupt": self.interrupt} if self.interrupt else {})
+                )
+
+    def _show_where(self) -> None:
+        """Show the card from now on, also of a cell that moves; called by a button, from another thread."""
+        with self._lock:
+            self._asked_where = True
+            if self._latest is not None and not self._finished:
+                self._guarded(self._update, self._latest)
 
     def _is_worth_opening(self, snapshot: CellResult) -> bool:
         return snapshot.wall_s >= LIVE_AFTER_S or self._view != "fold"

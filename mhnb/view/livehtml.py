@@ -14,6 +14,7 @@ from mhnb.view.ansi import strip_ansi
 from mhnb.view.digest import heading
 from mhnb.view.mime import PRE_STYLE
 from mhnb.view.style import QUIET, RED, host_color, wrap
+from mhnb.view.where import format_where_html, format_where_text
 from mhnb.view.words import Places, format_rank_label
 
 __all__ = ["MAX_LIVE_NBYTES", "format_live_html", "format_live_text", "tail_text"]
@@ -26,13 +27,19 @@ _TEXT_BUDGET = 16_000
 _MIN_LINES = 2
 
 
-def format_live_html(snapshot: CellResult, *, places: Places | None = None) -> str:
-    """Write a running cell: who is still busy, and the last lines of each group of ranks."""
+def format_live_html(snapshot: CellResult, *, places: Places | None = None, asked: bool = False) -> str:
+    """Write a running cell: who is still busy, the last lines of each group of ranks, and where they hang.
+
+    Args:
+        snapshot: the cell as far as it has come.
+        places: where the ranks live.
+        asked: whether the user wants to see where the ranks are, also when nothing hangs.
+    """
     groups = _group_by_tail(snapshot.ranks)
     head = f'<div><span style="{QUIET}">{escape(heading(snapshot))}</span></div>'
     budget = _TEXT_BUDGET
     while True:
-        body = head + "".join(_blocks(groups, budget, places or Places()))
+        body = head + "".join(_blocks(groups, budget, places or Places())) + _card(snapshot, places or Places(), asked)
         page = wrap(body)
         if len(page.encode("utf-8", "replace")) <= MAX_LIVE_NBYTES or not budget:
             return page
@@ -40,8 +47,14 @@ def format_live_html(snapshot: CellResult, *, places: Places | None = None) -> s
 
 
 def format_live_text(snapshot: CellResult) -> str:
-    """Write one line: what the display says where no widget can be shown."""
-    return heading(snapshot)
+    """Write what the display says where no widget can be shown: one line, and where the ranks hang."""
+    card = snapshot.where
+    return "\n".join([heading(snapshot), *([format_where_text(card)] if card is not None and card.stuck else [])])
+
+
+def _card(snapshot: CellResult, places: Places, asked: bool) -> str:  # noqa: FBT001
+    card = snapshot.where
+    return "" if card is None or not (card.stuck or asked) else format_where_html(card, name=places.cluster)
 
 
 def tail_text(outputs: Sequence[Output], *, max_lines: int, max_chars: int) -> str:

@@ -6,7 +6,7 @@ Decides how something is shown, replaced and closed; not what.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TextIO
 
 __all__ = ["LiveBox", "NotebookScreen", "Screen", "TextScreen", "detect_screen"]
@@ -19,6 +19,9 @@ class LiveBox(Protocol):
 
     def set_html(self, html: str) -> None:
         """Show other HTML."""
+
+    def offer(self, actions: Mapping[str, Callable[[], None]]) -> None:
+        """Show a row of buttons that work while the cell blocks; each action runs in a thread of its own."""
 
     def close(self) -> None:
         """Take the widget out of the front end and the kernel."""
@@ -126,26 +129,47 @@ class NotebookScreen(_Streams):
             import ipywidgets  # type: ignore[import-untyped]  # it has no types
         except ImportError:
             return None
-        widget = ipywidgets.HTML(html)
-        data = {_WIDGET_VIEW: widget._repr_mimebundle_()[_WIDGET_VIEW], "text/plain": text}
-        self.show(data, display_id)
-        return _HtmlWidget(widget)
+        box = _HtmlWidget(ipywidgets, html)
+        self.show({_WIDGET_VIEW: box.view, "text/plain": text}, display_id)
+        return box
 
 
 class _HtmlWidget:
-    """An ipywidgets HTML widget with the models that it brings along."""
+    """An ipywidgets HTML widget in a box, below it a row of buttons once they are offered."""
 
-    def __init__(self, widget: Any) -> None:
-        self._widget = widget
+    def __init__(self, ipywidgets: Any, html: str) -> None:
+        self._ipywidgets = ipywidgets
+        self._html = ipywidgets.HTML(html)
+        self._box = ipywidgets.VBox([self._html])
+        self._widgets = [self._box, self._html]
+        self.view = self._box._repr_mimebundle_()[_WIDGET_VIEW]
 
     def set_html(self, html: str) -> None:
         """Show other HTML."""
-        self._widget.value = html
+        self._html.value = html
+
+    def offer(self, actions: Mapping[str, Callable[[], None]]) -> None:
+        """Show a row of buttons below."""
+        buttons = [self._button(name, act) for name, act in actions.items()]
+        row = self._ipywidgets.HBox(buttons)
+        self._widgets += [*buttons, row]
+        self._box.children = (self._html, row)
+
+    def _button(self, name: str, act: Callable[[], None]) -> Any:
+        button = self._ipywidgets.Button(description=name)
+        button.on_click(lambda _: act())
+        # since ipykernel 7.4: a click is handled where the widget was made, which is the thread that the cell blocks.
+        # So it stays in the subshell that it comes through.
+        if hasattr(button.comm, "_reply_subshell_for"):
+            button.comm._reply_subshell_for = lambda _data, default: default  # noqa: SLF001 - it has no public name
+        return button
 
     def close(self) -> None:
-        """Close the widget and its layout and style, each of which has a comm of its own."""
-        for part in (self._widget, self._widget.layout, self._widget.style):
-            part.close()
+        """Close the widgets and their layouts and styles, each of which has a comm of its own."""
+        for widget in self._widgets:
+            for part in (widget, widget.layout, getattr(widget, "style", None)):
+                if part is not None:
+                    part.close()
 
 
 def detect_screen() -> Screen:

@@ -18,6 +18,8 @@ class Places:
     """Host label, as `host2`."""
     logs: Mapping[int, str] = field(default_factory=dict)
     """Path of the log file that has everything the rank ever said."""
+    cluster: str = ""
+    """The cluster's name."""
 
     def host_of(self, ranks: Iterable[int]) -> str | None:
         """The one host that holds all of `ranks`; None when there are several or it is unknown."""

@@ -14,6 +14,7 @@ from mhnb.core.journal import CellRecord
 from mhnb.core.machine import Machine
 from mhnb.core.protocol import CellEnded, Message, RankReady, RankSpawned
 from mhnb.core.results import CellResult
+from mhnb.core.where import WhereCard
 from mhnb.errors import MhnbError, NotStarted, RanksLost
 from mhnb.link.memory import MemoryLink
 from mhnb.listening import ClusterListener
@@ -59,6 +60,8 @@ class Listening:
 
     def on_notice(self, text: str) -> None:  # noqa: ARG002  # of the contract
         self.told.set()
+
+    def on_where(self, card: WhereCard | None) -> None: ...
 
 
 class BrokenLink(MemoryLink):

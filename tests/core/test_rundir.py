@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.errors import LaunchError
-from mhnb.launch.rundir import find_cwd, make_run_dir, prune_run_dirs, read_owners
+from mhnb.launch.rundir import find_cwd, make_run_dir, prune_run_dirs, read_owners, read_where, write_where
 
 GONE = 2**22 + 1
 """A process id that Linux never gives."""
@@ -57,3 +57,17 @@ def test_a_folder_that_was_removed_is_named_as_the_cause(tmp_path: Path, monkeyp
     tmp_path.rmdir()
     with pytest.raises(LaunchError, match="removed"):
         find_cwd()
+
+
+def test_the_hang_card_is_kept_while_there_is_one(tmp_path: Path) -> None:
+    """Written, exchanged, removed, also twice; nobody reads the card of a notebook that is gone."""
+    record = {"owner": os.getpid(), "run_dir": str(tmp_path)}
+    assert read_where(record) is None
+    for text in ("waiting 2 s", "waiting 3 s"):
+        write_where(tmp_path, text)
+        assert read_where(record) == text
+    assert read_where(record | {"owner": GONE}) is None
+    write_where(tmp_path, None)
+    write_where(tmp_path, None)
+    assert read_where(record) is None
+    assert not list(tmp_path.iterdir())

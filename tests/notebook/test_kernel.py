@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +46,16 @@ class Front:
             message = self.client.get_iopub_msg(timeout=60)
             if message["msg_type"] in ("comm_open", "comm_msg") and until in str(message["content"]):
                 return sent
+
+    def click(self, comm_id: str) -> None:
+        """Click a button through a subshell of its own, as JupyterLab does."""
+        session, client = self.client.session, self.client
+        client.control_channel.send(session.msg("create_subshell_request", {}))
+        subshell_id = client.get_control_msg(timeout=30)["content"]["subshell_id"]
+        content = {"comm_id": comm_id, "data": {"method": "custom", "content": {"event": "click"}}}
+        message = session.msg("comm_msg", content)
+        message["header"]["subshell_id"] = subshell_id
+        client.shell_channel.send(message)
 
     def complete(self, code: str) -> list[str]:
         """What the code becomes with each completion."""
@@ -141,6 +153,52 @@ def test_the_stop_button(front: Front) -> None:
         pass
     assert reply["content"]["ename"] == "CellInterrupted"
     assert "clean" in front.run("%mhjax status")[1]
+    assert "  3" in front.run("%%mhjax\n1 + 2")[1]
+
+
+LATE = """%%mhjax --guard parity
+import os, time
+from jax.experimental import multihost_utils
+if jax.process_index() == 1:
+    while not os.path.exists({flag!r}): time.sleep(0.2)
+multihost_utils.sync_global_devices("here")"""
+
+
+def test_the_hang_card_under_a_cell_that_hangs(front: Front, tmp_path: Path) -> None:
+    """The live view says who waits and who is absent while the cell blocks; what is stored afterwards has no card."""
+    front.run("%%mhjax\nimport jax")
+    flag = tmp_path / "go"
+    began = time.monotonic()
+    sent = front.begin(LATE.format(flag=str(flag)), until="rank 0 in sync_global_devices, line 5:")
+    assert time.monotonic() - began < 5
+    flag.touch()
+    replaced = ""
+    while (message := front.client.get_iopub_msg(timeout=60))["content"].get("execution_state") != "idle":
+        if message["msg_type"] == "update_display_data":
+            replaced = str(message["content"]["data"])
+    assert "absent" not in replaced
+    while (reply := front.client.get_shell_msg(timeout=30))["parent_header"]["msg_id"] != sent:
+        pass
+    assert reply["content"]["status"] == "ok"
+
+
+def test_buttons_work_while_the_cell_blocks(front: Front) -> None:
+    """A click that comes as JupyterLab sends it, through a subshell, is acted on although the main thread is in the cell."""
+    sent = str(front.client.execute("%%mhjax\nimport time\nwhile True: time.sleep(0.01)"))
+    buttons: dict[str, str] = {}
+    while len(buttons) < 2:
+        message = front.client.get_iopub_msg(timeout=60)
+        state = message["content"].get("data", {}).get("state", {}) if message["msg_type"] == "comm_open" else {}
+        if state.get("_model_name") == "ButtonModel":
+            buttons[state["description"]] = message["content"]["comm_id"]
+    front.click(buttons["Where"])
+    end = time.monotonic() + 30
+    while "line 2:  while True: time.sleep(0.01)" not in str(front.client.get_iopub_msg(timeout=30)["content"]):
+        assert time.monotonic() < end, "no card after the click"
+    front.click(buttons["Interrupt"])
+    while (reply := front.client.get_shell_msg(timeout=30))["parent_header"]["msg_id"] != sent:
+        pass
+    assert reply["content"]["ename"] == "CellInterrupted"
     assert "  3" in front.run("%%mhjax\n1 + 2")[1]
 
 

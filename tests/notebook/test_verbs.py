@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -200,3 +202,27 @@ def test_each_verb_has_help(idle: Session, verb: str) -> None:
     said = idle.run(f"%mhjax {verb} --help").out
     assert f"  %mhjax {verb}" in said
     assert "--help" in said
+
+
+def test_where_between_cells(nb: Session) -> None:
+    """Between cells no rank is anywhere."""
+    assert nb.run("%mhjax where").out == "mhjax · no cell runs\n"
+
+
+def test_where_from_a_thread(nb: Session, cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """While a script's other thread is in a cell the verb prints the card."""
+    flag = tmp_path / "go"
+    source = f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.1)"
+    thread = threading.Thread(target=cluster.run, args=(source,))
+    thread.start()
+    try:
+        end = time.monotonic() + 30
+        while (card := cluster.where()) is None or not card.known:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        said = nb.run("%mhjax where").out
+    finally:
+        flag.touch()
+        thread.join()
+    assert "ranks 0-1 in sleep, line 2:  while not os.path.exists" in said
+    assert "mhnb where default" in said

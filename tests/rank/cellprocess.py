@@ -33,6 +33,7 @@ from mhnb.core.protocol import (
     decode,
     encode,
 )
+from mhnb.core.stacks import Flight
 from mhnb.values import Outcome, Output
 
 __all__ = ["CellProcess", "Said"]
@@ -201,6 +202,9 @@ class PlayedLaunches:
 
     def end_cell(self) -> tuple[list[LaunchRow], int]:
         return self._names.pop("rows", []), self._names.pop("abandoned", 0)
+
+    def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
+        return {}, None
 
 
 async def _serve(folder: Path, generation: int, commands: int, answers: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mhnb.core.guard import FREE_PREFIX
+from mhnb.core.stacks import Flight
 from mhnb.rank.launches import Launched, LaunchRecorder
 
 
@@ -205,3 +206,59 @@ def test_each_cell_has_its_own_lines() -> None:
     recorder.begin_cell()
     exec(code["<cell 1>"], scope)
     assert scope["line"] is None
+
+
+def test_a_look_counts_and_finds_what_is_in_flight() -> None:
+    """By participants, the oldest launch that has not finished, and which one of them it is; the record stays as it was."""
+    recorder = LaunchRecorder()
+    note(recorder, [FakeArray(ready=True)])
+    note(recorder, [stuck := FakeArray()], line=2)
+    recorder.note("sub", "jit(sub)", (0, 2), 3, [FakeArray()])
+    note(recorder, [FakeArray()], line=4)
+    counts, flight = recorder.look()
+    assert counts == {(0, 1): 3, (0, 2): 1}
+    assert flight == Flight("jit(a)", (0, 1), 2, 2)
+    stuck.ready = True
+    assert recorder.look()[1] == Flight("jit(sub)", (0, 2), 3, 1)
+    assert recorder.look()[0] == counts
+    assert sum(row[4] for row in recorder.end_cell()[0]) == 4
+    assert recorder.look() == ({}, None)
+
+
+def test_a_look_sees_a_dispatch_under_way() -> None:
+    """A launch that blocks while it is dispatched is in flight; one that was refused is not counted."""
+    recorder = LaunchRecorder()
+    launched = note(recorder, None)
+    assert recorder.look() == ({(0, 1): 1}, Flight("jit(a)", (0, 1), 1, 1))
+    recorder.withdraw(launched)
+    assert recorder.look() == ({}, None)
+
+
+def test_a_look_leaves_programs_without_communication_out() -> None:
+    """They wait for nobody."""
+    recorder = LaunchRecorder()
+    note(recorder, [FakeArray()], FREE_PREFIX + "a")
+    assert recorder.look() == ({}, None)
+
+
+def test_a_look_bears_a_donated_array() -> None:
+    """The cell's thread may donate an array between the two questions of the one who looks."""
+    array = FakeArray()
+    array.is_deleted = lambda: False  # type: ignore[method-assign]
+    array.deleted = True
+    recorder = LaunchRecorder()
+    note(recorder, [array])
+    assert recorder.look()[1] is None
+
+
+def test_a_look_at_a_growing_record_counts_each_row_once() -> None:
+    """Also after a launch was withdrawn from a row that was counted."""
+    recorder = LaunchRecorder()
+    launches = [note(recorder, (), fingerprint) for fingerprint in "aabba"]
+    assert recorder.look()[0] == {(0, 1): 5}
+    note(recorder, (), "c")
+    refused = note(recorder, None, "c")
+    assert recorder.look()[0] == {(0, 1): 7}
+    recorder.withdraw(refused)
+    assert recorder.look()[0] == {(0, 1): 6}
+    assert len(launches) == 5

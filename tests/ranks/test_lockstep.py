@@ -12,6 +12,7 @@ import pytest
 
 from mhnb.cluster import Cluster
 from mhnb.core.results import CellResult
+from mhnb.core.where import WhereCard
 from mhnb.errors import ValueDiffers
 
 SETUP = """
@@ -311,4 +312,23 @@ def test_device_put_of_different_values_is_an_error_on_every_rank(ready: Cluster
     result = ready.run("y = jax.device_put(np.full(8, rank, np.float32), rows)")
     assert all(names(result))
     assert result.state == "clean"
+    check_sum(ready)
+
+
+def test_ranks_that_wait_to_agree_are_on_the_hang_card(ready: Cluster) -> None:
+    """Under lockstep nothing is launched yet, and the card says all the same who waits, in what, and who is absent."""
+    seen: list[WhereCard] = []
+
+    def look(snapshot: CellResult) -> None:
+        card = snapshot.where
+        if card is not None and card.stuck and not seen:
+            seen.append(card)
+            ready.interrupt()
+
+    result = ready.run("if rank == 2: time.sleep(1000)\nloss = float(add(x))", on_snapshot=look, timeout_s=60)
+    assert (result.how, result.state) == ("interrupted", "clean")
+    (card,) = seen
+    assert (card.waiting, card.absent, card.launch) == ((0, 1, 3), (2,), "jit(add)")
+    assert card.lines == {0: 2, 1: 2, 2: 1, 3: 2}
+    assert card.age_s < 5
     check_sum(ready)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html.parser import HTMLParser
 
 from mhnb.core.results import CellResult, RankResult
@@ -114,11 +114,18 @@ class RecordingBox:
     def __init__(self, html: str) -> None:
         self.values = [html]
         self.closed = False
+        self.buttons: dict[str, Callable[[], None]] = {}
 
     def set_html(self, html: str) -> None:
         """Show other HTML."""
         assert not self.closed
         self.values.append(html)
+
+    def offer(self, actions: Mapping[str, Callable[[], None]]) -> None:
+        """Show buttons."""
+        assert not self.closed
+        assert not self.buttons
+        self.buttons = dict(actions)
 
     def close(self) -> None:
         """Close it."""

@@ -1,0 +1,180 @@
+"""What a rank is doing, read from one look at its main thread: waiting in a launch, in a lock, compiling, computing.
+
+A pure judgement of plain frames, of how busy the processor was, and of the launch that is in flight.
+It knows no thread and no JAX; the few function names it looks for only tell kinds of work apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+__all__ = ["Activity", "Doing", "Flight", "Frame", "Sight", "judge_sight"]
+
+Activity: TypeAlias = Literal[
+    "launch", "agreement", "barrier", "lock", "sleep", "input", "io", "await", "compiling", "computing", "blocked"
+]
+"""What a main thread does. The first three wait for other ranks; `blocked` waits for something that has no name here."""
+
+_BUSY = 0.1
+"""Of one processor, between two looks. A rank that waits uses far less; 16 ranks that compute on two cores more."""
+
+_COMPILES = re.compile(r"compil|lower(?:$|_|ing)|trace_to_jaxpr|jaxpr_to|_create_pjit_jaxpr")
+"""Functions of JAX under which a program is traced, lowered or compiled."""
+_SPEAKING = frozenset(
+    {"assert_equal", "broadcast_one_to_all", "device_put", "make_array_from_callback", "process_allgather",
+     "reached_preemption_sync_point", "sync_global_devices"}
+)  # fmt: skip
+"""Functions that launch programs of their own: their name tells the user more than the program's."""
+_CALLS: dict[str, Activity] = {
+    "sleep": "sleep",
+    "input": "input",
+    "wait_at_barrier": "barrier",
+    **dict.fromkeys(("acquire", "__enter__", "join", "wait", "wait_for", "get", "put", "result"), "lock"),
+    **dict.fromkeys(
+        ("accept", "communicate", "connect", "fsync", "poll", "read", "readinto", "readline", "recv", "recv_into",
+         "recvfrom", "run", "select", "send", "sendall", "waitpid", "write"),
+        "io",
+    ),
+}  # fmt: skip
+"""What a thread does that stands in a function of this name of the standard library, or in C."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """The oldest launch that communicates and has not finished."""
+
+    name: str
+    participants: tuple[int, ...]
+    line: int | None
+    """The cell's line that made it."""
+    number: int
+    """Which one it is, from 1, among the cell's launches of these participants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one look found."""
+
+    frames: tuple[Frame, ...]
+    """Innermost first, down to the cell's outermost; without the shell below it."""
+    cell_file: str
+    call: str = ""
+    """The function in C that the innermost frame is calling, as far as its text says."""
+    main_busy: float = 0.0
+    """Processors that the main thread used since the look before; 0 when it only waits."""
+    busy: float = 0.0
+    """The same of everything but Python's other threads: with the threads that JAX computes in."""
+    flight: Flight | None = None
+    awaits: bool = False
+    """The cell awaits on the event loop; the frames are those of what it awaits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What a rank does, where."""
+
+    activity: Activity
+    what: str
+    """The launch, the function that blocks, or empty."""
+    line: int | None
+    """The cell's line; None once the cell's own code has ended."""
+    place: str
+    """The innermost frame of the user's own files, as `data.py:31 read_shard`; empty when that is the cell."""
+
+
+def judge_sight(sight: Sight, stdlib: str) -> Doing:
+    """Say what a rank does.
+
+    Args:
+        sight: the look.
+        stdlib: the folder of Python's standard library.
+
+    >>> judge_sight(Sight((Frame("<cell 4>", 2, "<module>"),), "<cell 4>", call="sleep"), "/usr/lib/python3.11")
+    Doing(activity='sleep', what='sleep', line=2, place='')
+    """
+    homes = [_home(frame.file, sight.cell_file, stdlib) for frame in sight.frames]
+    depth = next((i for i, home in enumerate(homes) if home in ("cell", "user")), len(homes))
+    library = [(frame.function, home) for frame, home in zip(sight.frames[:depth], homes, strict=False)]
+    activity, what = _judge(sight, library, _compiles(sight.frames, homes))
+    lines = [frame.line for frame, home in zip(sight.frames, homes, strict=True) if home == "cell"]
+    line = lines[0] if lines else sight.flight.line if sight.flight else None
+    place = ""
+    if depth < len(homes) and homes[depth] == "user":
+        frame = sight.frames[depth]
+        file = frame.file.rpartition("/")[2]
+        # `<cell 3>`: a function that an earlier cell defines.
+        place = f"{file.strip('<>')}:{frame.line} {frame.function}"
+    return Doing(activity, what, line, place)
+
+
+def _home(file: str, cell_file: str, stdlib: str) -> str:
+    if file == cell_file:
+        return "cell"
+    if "/jax/_src/" in file or "/site-packages/jax/" in file or "/site-packages/jaxlib/" in file:
+        return "jax"
+    if "/mhnb/rank/" in file:
+        return "mhnb"
+    if file.startswith("<frozen") or (file.startswith(stdlib) and "/site-packages/" not in file):
+        return "stdlib"
+    return "user"
+
+
+def _compiles(frames: Sequence[Frame], homes: Sequence[str]) -> bool:
+    # Anywhere on the stack: while a program is traced, the user's own function is the innermost.
+    return any(home == "jax" and _COMPILES.search(f.function) for f, home in zip(frames, homes, strict=True))
+
+
+def _judge(sight: Sight, library: Sequence[tuple[str, str]], compiles: bool) -> tuple[Activity, str]:  # noqa: FBT001
+    ours = {function for function, home in library if home == "mhnb"}
+    if "agree" in ours:
+        return "agreement", _name_launch(library, sight.flight) or "the next launch"
+    blocked = _find_blocked(sight, library)
+    if blocked is not None:
+        return blocked
+    if compiles:
+        return "compiling", ""
+    if sight.flight is not None and (ours or any(home == "jax" for _, home in library)):
+        busy = sight.busy >= _BUSY
+        return "computing" if busy else "launch", _name_launch(library, sight.flight)
+    if sight.awaits:
+        return "await", sight.call
+    if max(sight.main_busy, sight.busy) >= _BUSY:
+        return "computing", ""
+    if sight.flight is not None:
+        # A method of an array that is written in C: `x.block_until_ready()`.
+        return "launch", _name_launch(library, sight.flight)
+    api = [function for function, home in library if home == "jax"]
+    return "blocked", api[-1] if api else sight.call
+
+
+def _find_blocked(sight: Sight, library: Sequence[tuple[str, str]]) -> tuple[Activity, str] | None:
+    """Find a call that is known to wait: in the standard library, or in C, where a busy thread tells that it does not."""
+    innermost = library[0][1] if library else "user"
+    if innermost in ("jax", "mhnb") and sight.call != "wait_at_barrier":
+        return None
+    standard = [function for function, home in library if home == "stdlib" and function in _CALLS]
+    if standard and innermost == "stdlib":
+        return _CALLS[standard[-1]], standard[-1]
+    known = _CALLS.get(sight.call)
+    if known is None or (known != "sleep" and sight.main_busy >= _BUSY):
+        return None
+    return known, "with" if sight.call == "__enter__" else sight.call
+
+
+def _name_launch(library: Sequence[tuple[str, str]], flight: Flight | None) -> str:
+    speaking = [function for function, home in library if home == "jax" and function in _SPEAKING]
+    if speaking:
+        return speaking[-1]
+    return flight.name.partition(" ")[0] if flight else ""

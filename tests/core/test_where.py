@@ -1,0 +1,190 @@
+"""The hang card: who waits, who is absent, judged from what ranks tell of themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mhnb.core.protocol import RankStatus, decode, encode
+from mhnb.core.where import RankSeen, WhereCard, make_card
+
+ALL = [0, 1, 2, 3]
+SOURCE = "loss = step(params, batch)\nbatch = next(batches)"
+STEP = ["f1", "jit(step)", ALL, 1, 7]
+
+
+def status(rank: int, activity: str, what: str = "", **parts: Any) -> RankStatus:
+    """One look of a rank: on line 1, since 3 s, without a launch."""
+    return replace(RankStatus(rank, 5, activity, what, line=1, place="", for_s=3.0, counts=[]), **parts)
+
+
+def launching(rank: int, number: int, of: list[int] | None = None, **parts: Any) -> RankStatus:
+    """A rank that waits in its n-th launch."""
+    group = of or ALL
+    found = {"counts": [[group, number]], "participants": group, "number": number}
+    return status(rank, "launch", "jit(step)", **(found | parts))
+
+
+def twice(one: RankStatus, **parts: Any) -> RankSeen:
+    """A rank that told the same in both looks."""
+    return RankSeen(one.rank, latest=one, before=one, **parts)
+
+
+def ended(rank: int, *rows: list[Any]) -> RankSeen:
+    """A rank that has ended the cell."""
+    return RankSeen(rank, "ok", launches=rows)
+
+
+def card(*seen: RankSeen, age_s: float = 5.0) -> WhereCard:
+    """The card of a cell of 5 s."""
+    return make_card(5, SOURCE, seen, age_s=age_s)
+
+
+def who(made: WhereCard) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Waiting and absent."""
+    return made.waiting, made.absent
+
+
+def test_who_has_not_come_to_the_launch_is_absent() -> None:
+    """Three wait in a launch of all four; the fourth, asleep, is absent, and each has its line."""
+    sleeping = twice(status(2, "sleep", "sleep", line=2, place="data.py:31 read_shard", counts=[[ALL, 6]]))
+    made = card(*(twice(launching(rank, 7)) for rank in (0, 1)), sleeping, twice(launching(3, 7)))
+    assert who(made) == ((0, 1, 3), (2,))
+    assert (made.launch, made.lines, made.age_s) == ("jit(step)", {0: 1, 1: 1, 2: 2, 3: 1}, 3.0)
+    assert (made.known, made.progress, made.stuck) == (True, False, True)
+    assert [(place.ranks, place.code) for place in made.places] == [
+        ((0, 1, 3), "loss = step(params, batch)"), ((2,), "batch = next(batches)"),
+    ]  # fmt: skip
+
+
+def test_counting_tells_equal_stacks_apart() -> None:
+    """A rank with the same stack that is a launch behind is absent, and the card says which launch each is in."""
+    made = card(*(twice(launching(rank, 7)) for rank in (0, 1, 2)), twice(launching(3, 6)))
+    assert who(made) == ((0, 1, 2), (3,))
+    assert [(place.ranks, place.number) for place in made.places] == [((0, 1, 2), 7), ((3,), 6)]
+
+
+def test_a_rank_that_has_launched_and_gone_on_is_not_absent() -> None:
+    """Dispatch does not wait: a rank that sleeps after its launch has come to it."""
+    gone_on = twice(status(1, "sleep", "sleep", line=2, counts=[[ALL, 7]], participants=ALL, number=7))
+    made = card(twice(launching(0, 7)), gone_on, twice(launching(2, 7)), twice(status(3, "computing")))
+    assert who(made) == ((0, 2), (3,))
+
+
+def test_who_ended_the_cell_is_judged_by_its_record() -> None:
+    """One that ended without the launch is absent; one that ended after it is not."""
+    made = card(twice(launching(0, 7)), ended(1, STEP), ended(2), twice(launching(3, 7)))
+    assert who(made) == ((0, 3), (2,))
+    assert made.lines[2] is None
+
+
+def test_a_program_that_does_not_communicate_is_not_counted() -> None:
+    """Such programs may be left out on a rank, harmlessly; they bring nobody to a launch."""
+    made = card(
+        twice(launching(0, 1)), ended(1, ["free:1", "jit(fill)", ALL, 1, 9]), *(twice(launching(r, 1)) for r in (2, 3))
+    )
+    assert who(made) == ((0, 2, 3), (1,))
+
+
+def test_only_participants_are_missed() -> None:
+    """On a sub-mesh the ranks outside it may do what they like."""
+    others = [twice(status(rank, "computing")) for rank in (2, 3)]
+    assert who(card(twice(launching(0, 1, [0, 1])), twice(status(1, "sleep", "sleep")), *others)) == ((0,), (1,))
+
+
+def test_a_rank_that_was_not_asked_is_absent() -> None:
+    """A `--ranks` cell whose launch needs the others hangs on them."""
+    seen = [twice(launching(0, 1)), twice(launching(1, 1)), RankSeen(2, "skipped"), RankSeen(3, "skipped")]
+    assert who(card(*seen)) == ((0, 1), (2, 3))
+
+
+def test_all_have_come() -> None:
+    """Where everybody has come and nothing moves all wait, and nobody is absent."""
+    assert who(card(*(twice(launching(rank, 7)) for rank in ALL))) == ((0, 1, 2, 3), ())
+
+
+def test_ranks_that_move_wait_for_nobody() -> None:
+    """In a loop of launches the looks of two ranks are of different moments: no count may blame one of them."""
+    seen = [RankSeen(rank, latest=launching(rank, 900 - rank), before=launching(rank, 500)) for rank in ALL]
+    made = card(*seen)
+    assert who(made) == ((), ())
+    assert (made.progress, made.stuck, made.moved) == (True, False, (0, 1, 2, 3))
+
+
+def test_waiting_ranks_show_though_the_absent_one_moves() -> None:
+    """A rank that works its way through its shards does not hide that the others wait for it."""
+    busy = RankSeen(3, latest=status(3, "computing", line=2), before=status(3, "computing", line=1))
+    made = card(*(twice(launching(rank, 7)) for rank in (0, 1, 2)), busy)
+    assert who(made) == ((0, 1, 2), (3,))
+    assert (made.progress, made.stuck) == (True, True)
+
+
+def test_a_barrier_has_no_launch_to_count() -> None:
+    """Who is elsewhere is absent, whatever it does."""
+    seen = [twice(status(rank, "barrier", "wait_at_barrier")) for rank in (0, 1)]
+    assert who(card(*seen, twice(status(2, "compiling")), ended(3))) == ((0, 1), (2, 3))
+
+
+def test_an_agreement_is_a_wait_for_ranks() -> None:
+    """Lockstep waits before the launch."""
+    seen = [twice(status(rank, "agreement", "jit(step)")) for rank in (0, 1, 2)]
+    assert who(card(*seen, twice(status(3, "compiling")))) == ((0, 1, 2), (3,))
+
+
+def test_a_lock_waits_where_nobody_waits_in_a_launch() -> None:
+    """Ranks in a lock wait; those that are not are absent. Where others wait in a launch, the one in the lock is absent."""
+    locks = [twice(status(rank, "lock", "acquire")) for rank in (0, 1)]
+    assert who(card(*locks, twice(status(2, "sleep", "sleep")), ended(3))) == ((0, 1), (2, 3))
+    assert who(card(locks[0], *(twice(launching(rank, 1)) for rank in (1, 2, 3)))) == ((1, 2, 3), (0,))
+
+
+def test_work_is_no_wait() -> None:
+    """Ranks that compile or compute wait for nobody, and nobody is absent."""
+    made = card(*(twice(status(rank, "compiling" if rank else "computing")) for rank in ALL))
+    assert who(made) == ((), ())
+    assert (made.launch, made.age_s) == (None, 5.0)
+
+
+def test_a_rank_that_says_nothing_is_blamed_only_in_time() -> None:
+    """A rank whose first look is on its way is not absent; one that stays silent is."""
+    seen = [*(twice(launching(rank, 1)) for rank in (0, 1, 2)), RankSeen(3)]
+    early, late = card(*seen, age_s=2.5), card(*seen, age_s=4.5)
+    assert (early.absent, early.known, early.stuck) == ((), False, False)
+    assert (late.absent, late.known, late.stuck) == ((3,), True, True)
+    assert late.places[1].activity == "silent"
+
+
+def test_a_rank_that_fell_silent_is_told() -> None:
+    """Its last word is not taken for where it is."""
+    quiet = twice(status(3, "computing"), seen_ago_s=6.0)
+    made = card(*(twice(launching(rank, 1)) for rank in (0, 1, 2)), quiet)
+    assert [(place.ranks, place.activity) for place in made.places] == [((0, 1, 2), "launch"), ((3,), "silent")]
+
+
+def test_one_look_is_not_enough() -> None:
+    """With one look nothing is known of progress, and the card is not shown unasked."""
+    once = [RankSeen(rank, latest=launching(rank, 1)) for rank in (0, 1, 2)]
+    made = card(*once, RankSeen(3, latest=status(3, "sleep", "sleep")))
+    assert who(made) == ((0, 1, 2), (3,))
+    assert (made.known, made.stuck) == (False, False)
+
+
+def test_the_wait_is_as_old_as_its_first_rank() -> None:
+    """The age counts from the first rank that came, up to now."""
+    first = replace(launching(0, 1), for_s=9.0)
+    made = card(
+        twice(first, seen_ago_s=0.5), *(twice(launching(rank, 1)) for rank in (1, 2)), twice(status(3, "sleep"))
+    )
+    assert made.age_s == 9.5
+
+
+def test_the_code_is_found_below_empty_lines() -> None:
+    """IPython drops a cell's empty first lines, and counts from there."""
+    made = make_card(5, "\n\n" + SOURCE, [twice(launching(0, 1))], age_s=5.0)
+    assert made.places[0].code == "loss = step(params, batch)"
+
+
+def test_a_status_survives_the_link() -> None:
+    """What a rank tells is read as it was written."""
+    told = launching(2, 7, place="data.py:31 read")
+    assert decode(encode(told)) == told

@@ -1,0 +1,98 @@
+"""A rank tells where it is while its main thread is busy or stuck, and a short cell never meets the one who looks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mhnb.core.protocol import CellEnded, RankStatus
+from mhnb.rank.looking import _find_call
+from tests.rank.cellprocess import CellProcess
+
+
+@pytest.fixture(scope="module")
+def rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellProcess]:
+    """A process that the tests of this module share."""
+    with CellProcess(tmp_path_factory.mktemp("rank")) as process:
+        yield process
+
+
+def look(rank: CellProcess, source: str, looks: int = 1) -> list[RankStatus]:
+    """Begin a cell, take what it tells of itself while it runs, and end it."""
+    seq = rank.begin(source)
+    told = [rank.receive(lambda m: isinstance(m, RankStatus) and m.seq == seq) for _ in range(looks)]
+    rank.interrupt()
+    rank.receive(lambda m: isinstance(m, CellEnded) and m.seq == seq)
+    assert not [m for m in rank.unread if isinstance(m, RankStatus)], "a status came after the cell's end"
+    return [m for m in told if isinstance(m, RankStatus)]
+
+
+STUCK = {
+    "sleep": ("import time\ntime.sleep(60)", ("sleep", "sleep", 2)),
+    "sleep by another name": ("from time import sleep as nap\nnap(60)", ("blocked", "nap", 2)),
+    "over several lines": ("import time\nx = [\n  1, time.sleep(\n    60)]", ("sleep", "sleep", 3)),
+    "lock": ("import threading\nlock = threading.Lock(); lock.acquire()\nlock.acquire()", ("lock", "acquire", 3)),
+    "with": ("import threading\nlock = threading.Lock(); lock.acquire()\nwith lock:\n    pass", ("lock", "with", 3)),
+    "queue": ("import queue\nqueue.Queue().get()", ("lock", "get", 2)),
+    "pipe": ("import os\nr, w = os.pipe()\nos.read(r, 1)", ("io", "read", 3)),
+    "await": ("import asyncio\nawait asyncio.Event().wait()", ("lock", "wait", 2)),
+    "loop": ("while True:\n    sum(range(100_000))", ("computing", "", 2)),
+    "loop in a coroutine": ("import asyncio\nawait asyncio.sleep(0)\nwhile True: sum(range(10_000))", ("computing", "", 3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STUCK)
+def test_a_cell_that_lasts_tells_where_it_is(rank: CellProcess, case: str) -> None:
+    """What blocks the main thread is read from its stack, its text and its use of the processor."""
+    source, wanted = STUCK[case]
+    (status,) = look(rank, source)
+    assert (status.activity, status.what, status.line) == wanted
+
+
+def test_two_looks_are_a_second_apart(rank: CellProcess) -> None:
+    """The second look is there before the third second ends, and says for how long nothing has changed."""
+    first, second = look(rank, "import time\ntime.sleep(60)", looks=2)
+    assert first.for_s < 3
+    assert 0.9 < second.for_s - first.for_s < 3
+
+
+def test_what_moves_has_not_stood_for_long(rank: CellProcess) -> None:
+    """A line that is left and come back to does not count as standing still."""
+    (status,) = look(rank, "import time\ntime.sleep(1.5)\ntime.sleep(60)")
+    assert status.line == 3
+    assert status.for_s < 1
+
+
+def test_a_short_cell_tells_nothing(rank: CellProcess) -> None:
+    """What ends within a second never meets the one who looks."""
+    rank.run("import time\ntime.sleep(0.7)")
+    assert not [m for m in rank.unread if isinstance(m, RankStatus)]
+
+
+def test_a_function_of_another_file_is_named(rank: CellProcess, tmp_path: Path) -> None:
+    """The innermost frame of the user's own files, beside the cell's line."""
+    (tmp_path / "shards.py").write_text("import time\n\n\ndef read():\n    time.sleep(60)\n")
+    (status,) = look(rank, f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nimport shards\nshards.read()")
+    assert (status.activity, status.line, status.place) == ("sleep", 3, "shards.py:5 read")
+
+
+def called(*_: object) -> str:
+    """Name what the caller's frame is calling."""
+    return _find_call(sys._getframe(1))
+
+
+def test_a_call_is_named_by_its_text() -> None:
+    """Also behind text that is no ASCII, whose positions are counted in bytes, and as an attribute."""
+    assert called(list) == "called"
+    found = ("ä", called(list))[1]
+    assert found == "called"
+    assert Named.asked() == "asked"
+
+
+class Named:
+    """Has a function as its attribute."""
+
+    asked = staticmethod(called)

@@ -1,0 +1,285 @@
+"""The hang card on real ranks: who waits, who is absent and where, while the cell still hangs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mhnb.cluster import Cluster
+from mhnb.core.results import CellResult
+from mhnb.core.where import WhereCard
+from mhnb.view.where import format_where_text
+from mhnb.view.words import format_rank_label
+
+LATE = 1
+"""The rank that comes late."""
+WITHIN_S = 5.0
+PREPARE = """
+import os, threading, time
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+me, count = jax.process_index(), jax.device_count()
+mesh = Mesh(np.array(jax.devices()), ("d",))
+spread = NamedSharding(mesh, P("d"))
+x = jax.make_array_from_callback((count,), spread, lambda i: np.arange(count, dtype=np.float32)[i])
+add = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, P()))
+ring = [(i, (i + 1) % count) for i in range(count)]
+shift = jax.jit(jax.shard_map(lambda a: jax.lax.ppermute(a, "d", ring), mesh=mesh, in_specs=P("d"), out_specs=P("d")))
+lock = threading.Lock()
+def come_late(flag):
+    while not os.path.exists(flag):
+        time.sleep(0.2)
+float(add(x)), shift(x).block_until_ready()
+"""
+
+
+def in_thread(act: Callable[[], CellResult]) -> Future[CellResult]:
+    """Do something beside the test."""
+    future: Future[CellResult] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(act())
+        except BaseException as error:  # noqa: BLE001 - the test that asks for the result gets it
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def wait_for_card(cluster: Cluster, wanted: Callable[[WhereCard], bool], limit_s: float) -> WhereCard:
+    """Ask until the card is as wanted."""
+    end = time.monotonic() + limit_s
+    while True:
+        card = cluster.where()
+        if card is not None and wanted(card):
+            return card
+        assert time.monotonic() < end, f"no such card within {limit_s:g} s; the last was {card}"
+        time.sleep(0.05)
+
+
+@contextmanager
+def running(cluster: Cluster, source: str, flag: Path, **flags: Any) -> Iterator[Future[CellResult]]:
+    """Run a cell that lasts until `flag` is there, and expect it to end well then."""
+    future = in_thread(lambda: cluster.run(textwrap.dedent(source), guard="parity", **flags))
+    try:
+        yield future
+    finally:
+        flag.touch()
+    future.result(60).check()
+
+
+@pytest.fixture
+def flag(tmp_path: Path) -> Path:
+    """A file whose making ends the hang."""
+    return tmp_path / "go"
+
+
+@pytest.fixture
+def prepared(cluster: Cluster) -> Cluster:
+    """The shared cluster with the programs that the cells launch."""
+    cluster.run(PREPARE).check()
+    return cluster
+
+
+CASES = {
+    "psum": ("float(add(x))", "jit(<lambda>)"),
+    "psum_not_fetched": ("y = add(x)", "jit(<lambda>)"),
+    "ppermute": ("shift(x).block_until_ready()", "jit(<lambda>)"),
+    "device_put": ("z = jax.device_put(np.arange(float(count)), spread)", "device_put"),
+    "process_allgather": ("multihost_utils.process_allgather(np.arange(3.0))", "process_allgather"),
+    "named_barrier": ("multihost_utils.sync_global_devices('here')", "sync_global_devices"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_who_waits_and_who_is_absent(prepared: Cluster, flag: Path, case: str) -> None:
+    """While one rank is elsewhere, the card says within 5 s who waits, in what, on which line, and where the other is."""
+    act, launch = CASES[case]
+    began = time.monotonic()
+    with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\n{act}", flag):
+        card = wait_for_card(prepared, lambda card: card.stuck, 30)
+        assert time.monotonic() - began < WITHIN_S
+        text = format_where_text(card, name="shared")
+    # In a ring only those who send to the late rank, or receive from it, have anything to wait for.
+    waiting = (0, 2) if case == "ppermute" else (0, 2, 3)
+    assert card.waiting == waiting, text
+    assert card.absent == (LATE,), text
+    assert card.launch == launch, text
+    assert card.lines == {LATE: 2, 3: None if case == "ppermute" else 3} | dict.fromkeys(waiting, 3), text
+    assert 0.5 < card.age_s < 6, text
+    assert f"{format_rank_label(waiting)} in {launch}, line 3:  {act}" in text
+    assert re.search(rf"absent +· rank {LATE} in sleep, cell \d+:\d+ come_late ← line 2:  come_late", text), text
+    assert prepared.where() is None
+
+
+def test_a_python_lock(prepared: Cluster, flag: Path) -> None:
+    """Ranks that wait in a lock are said to, with the line; those that do not are absent."""
+    source = f"""
+    lock.acquire()
+    if me == {LATE}:
+        come_late({str(flag)!r})
+    else:
+        threading.Thread(target=lambda: (come_late({str(flag)!r}), lock.release())).start()
+        with lock:
+            pass
+    """
+    with running(prepared, source, flag):
+        card = wait_for_card(prepared, lambda card: card.stuck, WITHIN_S)
+    assert (card.waiting, card.absent) == ((0, 2, 3), (LATE,))
+    assert [place.activity for place in card.places] == ["lock", "sleep"]
+    assert card.lines[0] == 6
+
+
+def test_a_lock_on_one_rank_while_the_others_wait_in_a_launch(prepared: Cluster, flag: Path) -> None:
+    """A rank that hangs in a lock is absent from the launch that the others wait in."""
+    source = f"""
+    if me == {LATE}:
+        lock = threading.Lock()
+        lock.acquire()
+        threading.Thread(target=lambda: (come_late({str(flag)!r}), lock.release())).start()
+        lock.acquire()
+    float(add(x))
+    """
+    with running(prepared, source, flag):
+        card = wait_for_card(prepared, lambda card: card.stuck, WITHIN_S)
+    assert (card.waiting, card.absent) == ((0, 2, 3), (LATE,))
+    assert (card.places[1].activity, card.places[1].what, card.lines[LATE]) == ("lock", "acquire", 5)
+
+
+def test_a_rank_that_lags_with_the_same_stack(prepared: Cluster, flag: Path) -> None:
+    """A rank that has come to fewer launches is absent, though it stands on the same line as those that wait."""
+    source = f"""
+    for step in range(2):
+        [float(add(x)), come_late({str(flag)!r}) if me == {LATE} and step == 1 else None][0]
+        if me == {LATE}: come_late({str(flag)!r})
+    """
+    with running(prepared, source, flag):
+        card = wait_for_card(prepared, lambda card: card.stuck, WITHIN_S)
+    assert (card.waiting, card.absent) == ((0, 2, 3), (LATE,))
+
+
+def test_a_rank_that_ended_the_cell_is_absent(fresh: Callable[..., Cluster]) -> None:
+    """A psum on some ranks only: those that ended the cell without it are absent, and said to have ended it."""
+    cluster = fresh(3, 1)
+    cluster.run(PREPARE).check()
+    future = in_thread(lambda: cluster.run("if me != 1:\n    float(add(x))", guard="parity"))
+    card = wait_for_card(cluster, lambda card: card.stuck, WITHIN_S)
+    assert (card.waiting, card.absent, card.lines[1]) == ((0, 2), (1,), None)
+    assert "rank 1 ended the cell" in format_where_text(card)
+    cluster.interrupt()
+    assert not future.result(60).ok
+    assert cluster.where() is None
+
+
+COMPILE = """
+def big(x, k):
+    for i in range(60):
+        x = jnp.sin(x) @ x + jnp.cos(x) * (i + k)
+    return x
+def compile_until(flag, k=0):
+    while not os.path.exists(flag):
+        k += 1
+        jax.jit(lambda x: big(x, k)).lower(jnp.ones((16, 16))).compile()
+"""
+"""Compiles, each a program of its own, for as long as a test needs, however fast the machine."""
+
+
+def test_a_long_compile_is_called_compiling(prepared: Cluster, flag: Path) -> None:
+    """Ranks that compile are neither waiting nor absent; they compile."""
+    with running(prepared, f"{COMPILE}compile_until({str(flag)!r})", flag):
+        card = wait_for_card(prepared, lambda card: card.known, WITHIN_S)
+    assert (card.waiting, card.absent, card.launch) == ((), (), None)
+    assert {place.activity for place in card.places} == {"compiling"}
+    assert re.search(r"running .* compiling.* line 8:  jax.jit\(lambda x: big\(x, k\)\)", format_where_text(card))
+
+
+def test_a_slow_trace_is_called_compiling(prepared: Cluster, flag: Path) -> None:
+    """While a program is traced the user's function is the innermost; it belongs to the compilation."""
+    source = f"""
+    def slow(x):
+        while not os.path.exists({str(flag)!r}): sum(range(100_000))
+        return x
+    jax.jit(slow).lower(1.0).compile()
+    """
+    with running(prepared, source, flag):
+        card = wait_for_card(prepared, lambda card: card.known, WITHIN_S)
+    assert {place.activity for place in card.places} == {"compiling"}
+
+
+def test_a_compile_while_others_wait(prepared: Cluster, flag: Path) -> None:
+    """A rank that XLA compiles for is absent from the launch of the others, and said to compile."""
+    source = f"{COMPILE}if me == {LATE}: compile_until({str(flag)!r})\nfloat(add(x))"
+    with running(prepared, source, flag):
+        card = wait_for_card(prepared, lambda card: card.known, WITHIN_S)
+    assert (card.waiting, card.absent) == ((0, 2, 3), (LATE,))
+    assert {place.ranks: place.activity for place in card.places}[LATE,] == "compiling"
+
+
+COMPUTES = {
+    "python": "while not os.path.exists({flag!r}): sum(range(100_000))",
+    "numpy": "a = np.ones((1500, 1500))\nwhile not os.path.exists({flag!r}): a @ a",
+    "local_jit": "f = jax.jit(lambda a: jax.lax.fori_loop(0, 50, lambda i, a: a @ a / 1e3, a))\n"
+    "while not os.path.exists({flag!r}): f(np.ones((500, 500), np.float32)).block_until_ready()",
+}
+
+
+@pytest.mark.parametrize("case", COMPUTES)
+def test_slow_compute_is_called_computing(prepared: Cluster, flag: Path, case: str) -> None:
+    """Ranks that compute do not wait, however long it takes."""
+    with running(prepared, COMPUTES[case].format(flag=str(flag)), flag):
+        card = wait_for_card(prepared, lambda card: card.known, WITHIN_S)
+    assert (card.waiting, card.absent) == ((), ())
+    assert {place.activity for place in card.places} <= {"computing", "silent"}, card
+
+
+def test_slow_compute_in_a_program_of_all_ranks(prepared: Cluster, flag: Path) -> None:
+    """A program of all ranks that takes long is computing: all have come to it, and use their processors."""
+    source = """
+    spin = lambda x: jax.lax.fori_loop(0, 400_000_000, lambda i, a: a * 1.0001 + 1, x).sum()
+    slow = jax.jit(spin, out_shardings=NamedSharding(mesh, P()))
+    float(slow(x))
+    """
+    with running(prepared, source, flag):
+        card = wait_for_card(prepared, lambda card: card.known, WITHIN_S)
+    assert (card.waiting, card.absent) == ((), ())
+    assert [(place.activity, place.what) for place in card.places] == [("computing", "jit(<lambda>)")]
+
+
+def test_a_terminal_sees_it_too(prepared: Cluster, flag: Path) -> None:
+    """`mhnb where NAME` prints the card while the cell hangs, and says when none runs."""
+
+    def ask(name: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "mhnb", "where", name]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\nfloat(add(x))", flag):
+        wait_for_card(prepared, lambda card: card.stuck, 30)
+        time.sleep(1.2)  # the file is written once a second
+        seen = ask("shared")
+    assert seen.returncode == 0
+    assert "waiting" in seen.stdout
+    assert "ranks 0,2-3 in jit(<lambda>), line 3:  float(add(x))" in seen.stdout
+    assert ask("nobody").returncode == 1
+    end = time.monotonic() + 10
+    while "no cell runs" not in (said := ask("shared").stdout):
+        assert time.monotonic() < end, said
+
+
+def test_no_card_without_a_cell(cluster: Cluster) -> None:
+    """Between cells there is no card, and a short cell leaves none."""
+    assert cluster.where() is None
+    cluster.run("1").check()
+    assert cluster.where() is None
