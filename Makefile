@@ -69,6 +69,7 @@ picture: $(READY) ## take README's picture from the running product
 bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distributed and bare processes
 	$(RUN) tests.bench
 	$(RUN) tests.bench.guard
+	$(RUN) tests.bench.life
 
 # The peers lie beside the environment, never in it.
 $(PEERS): tests/bench/requirements.txt

@@ -79,7 +79,7 @@ class Cluster:
         self.journal = ClusterJournal(options.name, generation, environment=os.environ, clock=time.time, tell=tell)
         self.replayed: ReplayReport | None = None
         self.spare: Spare | None = None
-        self._ended = False
+        self._ended, self._pid = False, os.getpid()
         self._hosts: list[LocalHost] = []
         try:
             self._launch(self._spec())
@@ -292,7 +292,7 @@ class Cluster:
         self._reader.post(Accepted())
         # The answer to a question asked afterwards comes afterwards: the change is in force when this returns.
         self.ask(0, "names", {}).result()
-        if was != self.state:
+        if was in ("split", "tainted") and self.state != was:
             self.journal.write(AcceptRecord(self.generation, was))
 
     def on_late(self, show: Callable[[CellResult], None]) -> None:
@@ -349,7 +349,8 @@ class Cluster:
 
     def stop(self) -> None:
         """End every process of the cluster and wait until they are gone. A second call does nothing."""
-        if self._ended:
+        if self._ended or os.getpid() != self._pid:
+            # A forked child of the user's has a copy of this object, and no business with its processes.
             return
         self._reader.post(StopRequested())
         self._reader.close(_STOP_S)
@@ -363,7 +364,7 @@ class Cluster:
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
-        if self.options.keep and self._reader.alive:
+        if os.getpid() == self._pid and self.options.keep and self._reader.alive:
             for host in self._hosts:
                 host.release()
         else:

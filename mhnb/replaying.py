@@ -45,7 +45,6 @@ def replay(
 
     Raises:
         ReplayStopped: a cell did other than before; `report` says what was done. The cluster stays as it is judged.
-        KeyboardInterrupt: the user gave up between two steps; the next replay begins anew.
     """
     records, faults = cluster.journal.read()
     plan = plan_replay(records, to)
@@ -71,6 +70,8 @@ def _run_steps(cluster: Cluster, plan: Plan, on_step: Callable[[ReplayStep], Non
             stop = _run_cell(cluster, step) if isinstance(step, CellRecord) else _push(cluster, step)
         except MhnbError as error:
             stop = f"{step_name(step)} was not done again\n{error}"
+        except KeyboardInterrupt:
+            stop = f"the replay was interrupted at {step_name(step)}"
         if stop:
             return at, stop
     return len(plan.steps), ""

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import threading
 from dataclasses import dataclass
 from functools import partial
 
 from mhnb.cluster import Cluster
-from mhnb.errors import LaunchError
+from mhnb.errors import ClusterError, LaunchError
 from mhnb.launch.rundir import find_cwd
-from mhnb.roll import StartReport
 
 __all__ = ["Spare", "keep_spare", "take_over"]
 
@@ -28,10 +27,14 @@ class Spare:
     """Of this process when they were started: ranks that start now would get another one if it has changed."""
     cwd: str
 
-    def fits(self) -> bool:
-        """Whether it is what a start would bring up now."""
+    start: threading.Thread
+    """Waits until they are warm, and ends them if they do not come up."""
+
+    def fits(self, cluster: Cluster) -> bool:
+        """Whether it is what a restart of that cluster would bring up now."""
         lives = self.cluster.state in ("starting", "clean")
-        return lives and self.environment == dict(os.environ) and self.cwd == find_cwd()
+        alike = (self.cluster.shape, self.cluster.options) == (cluster.shape, cluster.options)
+        return lives and alike and self.environment == dict(os.environ) and self.cwd == find_cwd()
 
     def stop(self) -> None:
         """End its processes."""
@@ -48,27 +51,36 @@ def keep_spare(cluster: Cluster) -> None:
         cluster.notes = (*cluster.notes, f"no ranks are kept in reserve: {error}")
         return
     reserve.on_notice(_tell)
-    cluster.spare = Spare(reserve, dict(os.environ), find_cwd())
+    start = threading.Thread(target=_await_reserve, args=(reserve,), name="mhnb-reserve", daemon=True)
+    cluster.spare = Spare(reserve, dict(os.environ), find_cwd(), start)
+    start.start()
     count = cluster.process_count
     cluster.notes = (*cluster.notes, f"{count} more ranks start in reserve, and are kept warm for %mhjax restart")
+
+
+def _await_reserve(reserve: Cluster) -> None:
+    try:
+        reserve.wait_ready()
+    except LaunchError as error:
+        # Its processes are ended. A stop by the user, before it was ready, is no news to him.
+        _tell(str(error))
+    except ClusterError:
+        # Stopped with the cluster before it, by its user: that is no news to him.
+        return
 
 
 def _tell(text: str) -> None:
     print(f"the ranks in reserve are lost, and the next restart will start others: {text}", file=sys.stderr)
 
 
-def take_over(spare: Spare, on_progress: Callable[[StartReport], None] | None) -> Cluster | None:
+def take_over(spare: Spare, behind: Cluster) -> Cluster | None:
     """Make the reserve the cluster in use, ready; None, and nothing left of it, when it does not fit or did not come up."""
-    if not spare.fits():
-        spare.stop()
-        return None
     cluster = spare.cluster
     began = cluster.journal.now()
-    try:
-        cluster.wait_ready(on_progress)
-    except LaunchError as error:
-        # It has ended its processes; the start that follows says more if the cause is still there.
-        _tell(str(error))
+    if spare.fits(behind):
+        spare.start.join()
+    if cluster.state != "clean" or not spare.fits(behind):
+        spare.stop()
         return None
     cluster.started_in_s = cluster.journal.now() - began
     cluster.on_notice(partial(print, file=sys.stderr))

@@ -126,6 +126,12 @@ def start(
         raise InvalidRequest(f"start: {error}; options are start_timeout_s, keep, guard, fork, spare") from error
     if settings.keep and settings.spare:
         raise InvalidRequest("--keep and --spare do not go together: ranks in reserve end with this notebook")
+    if settings.spare and (
+        fixed := sorted({"coordinator_address", "coordinator_bind_address"} & set(shape.initialize))
+    ):
+        raise InvalidRequest(
+            f"--spare and {fixed[0]}={shape.initialize[fixed[0]]!r} do not go together: ranks in reserve need an address of their own"
+        )
     generation = 1 if gone is None else gone.generation + 1
     return _bring_up(Cluster(shape, settings, generation=generation), on_progress)
 
@@ -142,7 +148,7 @@ def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None 
         # Nobody else would know of it.
         newest.spare = spare
         raise
-    if spare is not None and (warm := take_over(spare, on_progress)) is not None:
+    if spare is not None and (warm := take_over(spare, cluster)) is not None:
         return _enter(warm)
     generation = max(cluster.generation, newest.generation) + 1
     return _bring_up(Cluster(cluster.shape, cluster.options, generation=generation), on_progress)

@@ -19,7 +19,6 @@ Frame: TypeAlias = bytes | memoryview
 
 _COUNT = struct.Struct("<I")
 _LENGTH_NBYTES = 8
-_MAX_FRAMES = 4096
 _JOIN_LIMIT = 64 * 1024
 
 
@@ -84,16 +83,16 @@ class MessageCutter:
         if len(held) - start < _COUNT.size:
             return None
         (count,) = _COUNT.unpack_from(held, start)
-        if count > _MAX_FRAMES:
-            raise UnknownMessage(f"a message of {count} frames was announced; at most {_MAX_FRAMES} are taken")
         begin = start + _COUNT.size + count * _LENGTH_NBYTES
+        self._hold_limit(begin - start)
         if len(held) < begin:
             return None
         ends = [begin]
         for length in struct.unpack_from(f"<{count}Q", held, start + _COUNT.size):
             ends.append(ends[-1] + length)
-        if self.limit_nbytes is not None and ends[-1] - start > self.limit_nbytes:
-            raise UnknownMessage(
-                f"a message of {ends[-1] - start} bytes was announced; at most {self.limit_nbytes} are taken"
-            )
+        self._hold_limit(ends[-1] - start)
         return ends if len(held) >= ends[-1] else None
+
+    def _hold_limit(self, nbytes: int) -> None:
+        if self.limit_nbytes is not None and nbytes > self.limit_nbytes:
+            raise UnknownMessage(f"a message of {nbytes} bytes was announced; at most {self.limit_nbytes} are taken")

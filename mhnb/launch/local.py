@@ -40,7 +40,7 @@ class LocalHost:
 
     def __init__(self, spec: HostSpec, environment: Mapping[str, str]) -> None:
         self.supervisor = spec.supervisor
-        self._forced = False
+        self._forced = self._released = False
         # Before there is a process: an argument of the user's that no JSON can hold must not leave one behind.
         line = format_hostspec(spec).encode()
         self._log = Path(spec.run_dir) / "log" / f"supervisor{spec.supervisor}.log"
@@ -70,8 +70,8 @@ class LocalHost:
         return self._process.pid
 
     def has_exited(self) -> bool:
-        """Whether the supervisor is gone."""
-        return self._process.poll() is not None
+        """Whether the supervisor is gone. Nobody asks any more for one that was let go."""
+        return not self._released and self._process.poll() is not None
 
     def explain(self) -> str:
         """Say how the supervisor ended and what it said last."""
@@ -88,6 +88,8 @@ class LocalHost:
         Args:
             pids: the process groups that go with it.
         """
+        if self._released:
+            return
         assert self._process.stdin is not None
         self._process.stdin.close()
         # Only once: later the numbers may be other processes'.
@@ -111,6 +113,8 @@ class LocalHost:
 
     def release(self) -> None:
         """Let it live on after this process (`keep`)."""
+        # The reader's thread still runs, and must not take the exit code below for an end.
+        self._released = True
         assert self._process.stdin is not None
         self._process.stdin.close()
         # The interpreter would warn of a child that was never waited for.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 
 from mhnb.errors import PreflightFailed
@@ -9,12 +10,26 @@ from mhnb.errors import PreflightFailed
 __all__ = ["check_port_free", "find_free_port"]
 
 
+_BELOW_EPHEMERAL = range(20_000, 32_000)
+"""What the system gives to sockets that ask for any port lies above, on Linux and macOS."""
+
+
 def find_free_port(address: str = "127.0.0.1") -> int:
-    """Ask the system for a free TCP port."""
+    """Find a TCP port that is free, and stays so until somebody asks for that very one.
+
+    The coordinator takes it a second later: a port that the system itself hands out could be another socket's by then.
+    """
+    for port in random.sample(_BELOW_EPHEMERAL, 50):
+        with socket.socket() as probe:
+            try:
+                probe.bind((address, port))
+            except OSError:
+                # Somebody listens there: the next one.
+                continue
+        return port
     with socket.socket() as probe:
         probe.bind((address, 0))
-        port: int = probe.getsockname()[1]
-    return port
+        return int(probe.getsockname()[1])
 
 
 def check_port_free(coordinator_address: str) -> None:

@@ -141,6 +141,21 @@ def test_payload_travels_as_it_is(rig: Rig) -> None:
     assert tuple(bytes(frame) for frame in ask.payload) == payload
 
 
+def test_a_message_of_very_many_frames_arrives_whole(rig: Rig) -> None:
+    """A list of thousands of small arrays is one message with a frame for each."""
+    end = rig.connect("r0")
+    payload = tuple(bytes([n % 256]) for n in range(10_000))
+    sending = threading.Thread(target=end.send, args=(Answer(0, 1, True, None, payload),))
+    sending.start()
+    (answer,) = collect(rig.link, 1)
+    sending.join()
+    assert isinstance(answer, Answer)
+    assert [bytes(frame) for frame in answer.payload] == list(payload)
+    ask = take_while_polling(rig.link, end, lambda: rig.link.send("r0", Ask(2, "push", {}, payload)))[0]
+    assert isinstance(ask, Ask)
+    assert len(ask.payload) == 10_000
+
+
 def test_wake_ends_a_wait(rig: Rig) -> None:
     """A submitter does not wait for the next tick."""
     waker = threading.Timer(0.05, rig.link.wake)

@@ -137,7 +137,7 @@ def test_an_exception_on_one_rank_and_the_next_cell_is_right(ready: Cluster) -> 
 
 def test_a_thread_that_launches_on_one_rank_only_fails_the_cell(ready: Cluster) -> None:
     """An error in a thread is not lost with the thread."""
-    result = ready.run("if rank == 1:\n    t = threading.Thread(target=lambda: add(x)); t.start()")
+    result = ready.run("if rank == 1:\n    t = threading.Thread(target=lambda: add(x)); t.start(); t.join()")
     assert names(result) == ["", "OrderMismatch", "", ""]
     check_sum(ready)
 
