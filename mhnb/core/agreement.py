@@ -13,7 +13,16 @@ from mhnb.core.guard import LaunchDifference, LaunchSide, format_difference
 from mhnb.core.ranks import format_ranks
 from mhnb.values import Outcome
 
-__all__ = ["ENDINGS", "MARKS", "Stand", "format_mismatch", "format_outside", "format_ring", "judge_launch"]
+__all__ = [
+    "ENDINGS",
+    "MARKS",
+    "Stand",
+    "format_behind",
+    "format_mismatch",
+    "format_outside",
+    "format_ring",
+    "judge_launch",
+]
 
 ENDINGS: tuple[Outcome, ...] = ("ok", "error", "interrupted", "skipped")
 """How a cell ended on a rank; its place here is what goes on the board."""
@@ -109,6 +118,21 @@ def format_outside(name: str, participants: Sequence[int], chosen: Sequence[int]
         f"{_INTACT}\n  {name} needs ranks {format_ranks(participants)}, and this cell runs on "
         f"{'ranks' if len(chosen) > 1 else 'rank'} {format_ranks(chosen)} only\n"
         "  Run it without --ranks, or on a mesh of these ranks' own devices."
+    )
+
+
+def format_behind(ranks: Sequence[int]) -> str:
+    """Say that this rank has given up more launches than the others can be told of.
+
+    >>> print(format_behind([2]))
+    nothing was launched, the cluster is clean
+      this rank gave up three launches in a row that rank 2 has yet to come to
+      Let it come: do not catch what stops a launch in a loop.
+    """
+    who = f"{'ranks' if len(ranks) > 1 else 'rank'} {format_ranks(ranks)}"
+    return (
+        f"{_INTACT}\n  this rank gave up three launches in a row that {who} "
+        f"{'have' if len(ranks) > 1 else 'has'} yet to come to\n  Let it come: do not catch what stops a launch in a loop."
     )
 
 

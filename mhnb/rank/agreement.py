@@ -12,12 +12,23 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from mhnb.core.agreement import ENDINGS, MARKS, Stand, format_mismatch, format_outside, format_ring, judge_launch
+from mhnb.core.agreement import (
+    ENDINGS,
+    MARKS,
+    Stand,
+    format_behind,
+    format_mismatch,
+    format_outside,
+    format_ring,
+    judge_launch,
+)
 from mhnb.core.guard import communicates
 from mhnb.errors import OrderMismatch
 from mhnb.rank.board import Board, Place
+from mhnb.rank.forks import weakly
+from mhnb.rank.rings import find_ring, missing
 from mhnb.values import Outcome
 
 __all__ = ["Agreement"]
@@ -46,11 +57,17 @@ class Agreement:
         self._source = ""
         self._guard = "off"
         self._chosen: tuple[int, ...] | None = None
+        os.register_at_fork(after_in_child=weakly(self._become_child))
         self.inside = False
         """The main thread is between its post and the end of its launch: an interrupt must wait."""
         self.interrupt_pending = False
         """One waits."""
-        self._failure: OrderMismatch | None = None
+        self._failure: tuple[int, OrderMismatch] | None = None
+        self._late: BaseException | None = None
+        self._holder = 0
+        self._took_back = self._forked = False
+        self.make_interrupt: Callable[[], BaseException] = KeyboardInterrupt
+        """Makes what stops the code that runs, wherever it runs; set by whoever runs it."""
         self._busy: set[int] = set()
         """Threads other than the main one that are about to launch."""
         self.pending: tuple[str, tuple[int, ...], int | None] | None = None
@@ -58,13 +75,19 @@ class Agreement:
         self.agreed_stop = False
         """All participants of a launch stopped before it together."""
 
+    def _become_child(self) -> None:
+        """Be a forked child of the cell: it is no rank, whatever it inherited."""
+        self._forked = True
+        self._busy.clear()
+
     # -- cells
 
     def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:
         """A cell begins; `chosen` are the ranks that run it, None for all."""
         self._seq, self._source, self._guard = seq, source, guard
         self._chosen = None if chosen is None else tuple(chosen)
-        self.interrupt_pending = self.agreed_stop = False
+        self.interrupt_pending = self.agreed_stop = self._took_back = False
+        self._failure = None
 
     def end_cell(self, seq: int, outcome: Outcome) -> None:
         """The cell has ended here: whoever waits for us in it need not. What threads launch from now on belongs to the next."""
@@ -80,7 +103,7 @@ class Agreement:
     # -- a launch
 
     def enter(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> bool:
-        """Agree on a launch. After True the launch must be made at once, and then `leave` be called.
+        """Agree on a launch. After True the launch must be made at once; `leave` is called in any case.
 
         Returns:
             False where there is nothing to agree on: no lockstep, or a program that never communicates.
@@ -89,7 +112,13 @@ class Agreement:
             OrderMismatch: the participants do not want the same launch; none of them makes it.
             KeyboardInterrupt: the cell was asked to stop; if the others came as far, all stop here.
         """
-        if self._guard != "lockstep" or not communicates(fingerprint):
+        if not communicates(fingerprint):
+            return False
+        if self._forked:
+            raise RuntimeError("a forked process cannot launch a program of several ranks: it is none of them")
+        if self._chosen is not None and not set(participants) <= set(self._chosen):
+            raise OrderMismatch(format_outside(name, participants, self._chosen), result=None)
+        if self._guard != "lockstep":
             return False
         if threading.current_thread() is not self._main:
             return self._enter_from_thread(fingerprint, name, participants, line)
@@ -98,10 +127,11 @@ class Agreement:
             with _Held(self._turn) as held:
                 self.agree(fingerprint, name, participants, line)
                 held.keep()
+                self._holder = threading.get_ident()
         except BaseException as error:
             pending, self.inside, self.interrupt_pending = self.interrupt_pending, False, False
-            if pending and not isinstance(error, KeyboardInterrupt):
-                raise KeyboardInterrupt from error
+            if pending and isinstance(error, OrderMismatch):
+                raise self.make_interrupt() from error
             raise
         return True
 
@@ -111,17 +141,29 @@ class Agreement:
             with _Held(self._turn) as held:
                 self.agree(fingerprint, name, participants, line)
                 held.keep()
+                self._holder = threading.get_ident()
         except BaseException as error:
-            if isinstance(error, OrderMismatch):
-                self._failure = self._failure or error
+            if isinstance(error, OrderMismatch) and not isinstance(error, _CellEndedError):
+                self._failure = self._failure or (self._seq, error)
             self._busy.discard(threading.get_ident())
             raise
         return True
 
     def leave(self) -> None:
-        """The launch is made, and noted."""
+        """The launch is made and noted, or there was none to make.
+
+        Raises:
+            BaseException: what came in a thread of the user's when it was too late not to launch.
+        """
+        me = threading.get_ident()
+        if self._holder != me:
+            return
+        self._holder = 0
+        late, self._late = (self._late, None) if threading.current_thread() is not self._main else (None, self._late)
         self._turn.release()
-        self._busy.discard(threading.get_ident())
+        self._busy.discard(me)
+        if late is not None:
+            raise late
 
     def is_busy(self) -> bool:
         """Whether a thread of the user's is about to launch."""
@@ -130,44 +172,83 @@ class Agreement:
     def take_failure(self) -> OrderMismatch | None:
         """What was raised in a thread of the user's: it fails the cell too."""
         failure, self._failure = self._failure, None
-        return failure
+        return failure[1] if failure is not None and failure[0] == self._seq else None
 
     def settle(self) -> None:
-        """After a launch: on the main thread an interrupt that waited comes now.
+        """After a launch: on the main thread what had to wait for it comes now.
+
+        An interrupt waits on where the ranks are being stopped together: it comes before the next launch, or by the next
+        signal, so that the result of this one is not lost on the way to its name.
 
         Raises:
-            KeyboardInterrupt: one did.
+            BaseException: what came when it was too late not to launch.
         """
         if not self.inside or threading.current_thread() is not self._main:
             return
-        pending, self.inside, self.interrupt_pending = self.interrupt_pending, False, False
-        if pending:
-            raise KeyboardInterrupt
+        self.inside = False
+        late, self._late = self._late, None
+        if late is not None:
+            raise late
+        if self.interrupt_pending and not self.is_asked_to_stop():
+            self.interrupt_pending = False
+            raise self.make_interrupt()
 
     def agree(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> None:
         """Post, wait and judge, as `enter` says. A look at this rank's stack knows the wait by this function's name."""
-        if self._chosen is not None and not set(participants) <= set(self._chosen):
-            raise OrderMismatch(format_outside(name, participants, self._chosen), result=None)
         if self.interrupt_pending:
-            raise KeyboardInterrupt
+            raise self.make_interrupt()
         place = self._post(int(fingerprint, 16) & ~(1 << 63), name, participants, line)
         self.pending = name, participants, line
+        late: BaseException | None = None
         try:
             self._wait(place, participants)
+        except BaseException as error:
+            # A signal handler of the user's, say. Nobody may launch on a post whose rank has gone away.
+            if self._take_back(place, participants, _CELL_ENDED):
+                raise
+            late = error
         finally:
             self.pending = None
             self._board.want(self._rank, None)
         self._judge(place, participants)
+        self._late = late
 
     def _post(self, fingerprint: int, name: str, participants: tuple[int, ...], line: int | None) -> Place:
         board = self._board
         index = board.index_of(participants)
         board.name_program(fingerprint | 1, name, index, participants)
+        self._outwait_older_cell(index, participants)
         with board.locked():
+            self._hold_close(index, participants)
             stop = board.interrupted_seq == self._seq
             return board.post(
                 self._rank, self._seq, index, fingerprint | 1 if not stop else fingerprint & ~1, line or 0
             )
+
+    def _outwait_older_cell(self, group: int, participants: Sequence[int]) -> None:
+        """Let the others end the cell of our last post here: until then they may still have to read it.
+
+        Between cells of the main thread they all have; a thread of the user's may be too early.
+        """
+        older, _ = self._board.last_post(self._rank, group)
+        looks = 0
+        while older < self._seq and any(self._board.ended_seq(rank) < older for rank in participants):
+            looks += 1
+            _pause(looks)
+
+    def _hold_close(self, group: int, participants: Sequence[int]) -> None:
+        """Hold that no other rank still has to read the post whose place the next one takes. To be called under the lock.
+
+        Raises:
+            OrderMismatch: this rank gave up so many launches that others have yet to come to.
+        """
+        seq, number = self._board.last_post(self._rank, group)
+        if not self._took_back or seq != self._seq or number < 3:
+            return
+        far = Place(seq, group, number - 2)
+        behind = [rank for rank in participants if not self._is_known(rank, far)]
+        if behind:
+            raise OrderMismatch(format_behind(behind), result=None)
 
     # -- waiting
 
@@ -209,16 +290,17 @@ class Agreement:
                 # Too late: somebody may have launched already. The interrupt comes after the launch.
                 return False
             board.mark(self._rank, place, mark)
+        self._took_back = True
         return True
 
     def _break_ring(self, place: Place) -> bool:
         """Find a ring of waits that goes through us, and take back the posts of all of it: none of them could ever go on."""
         board = self._board
-        if self._find_ring(place) is None:
+        if find_ring(board, self._rank, place) is None:
             return False
         with board.locked():
             # Nobody posts or takes back now: what still is a ring will always be one.
-            ring = self._find_ring(place)
+            ring = find_ring(board, self._rank, place)
             if ring is None or board.read(self._rank, place).mark:
                 return ring is not None
             names = board.program_names()
@@ -226,7 +308,7 @@ class Agreement:
                 rank: (
                     names.get(board.read(rank, at).fingerprint | 1, "a program"),
                     board.read(rank, at).line or None,
-                    [other for other in self._missing(at) if other in ring],
+                    [other for other in missing(board, at) if other in ring],
                 )
                 for rank, at in ring.items()
             }
@@ -236,63 +318,25 @@ class Agreement:
                 board.mark(rank, at, _RING)
         return True
 
-    def _find_ring(self, place: Place) -> dict[int, Place] | None:
-        """The ranks that wait for each other, ourselves among them, with their places."""
-        waits = self._waits_from(self._rank, place)
-        reachable = {rank: self._reach(rank, waits) for rank in waits}
-        ring = {
-            rank: waits[rank][0] for rank in waits if self._rank in reachable[rank] and rank in reachable[self._rank]
-        }
-        return ring if self._rank in ring else None
-
-    def _waits_from(self, rank: int, place: Place) -> dict[int, tuple[Place, list[int]]]:
-        """Who waits at which place for whom, as far as it can be reached from one rank."""
-        found: dict[int, tuple[Place, list[int]]] = {}
-        pending = [(rank, place)]
-        while pending:
-            rank, at = pending.pop()
-            missing = self._missing(at)
-            found[rank] = (at, missing)
-            for other in missing:
-                wanted = self._board.wanted(other, place.seq)
-                if other not in found and wanted is not None and self._board.has_posted(other, wanted):
-                    pending.append((other, wanted))
-        return found
-
-    def _missing(self, place: Place) -> list[int]:
-        board = self._board
-        ranks = board.participants_of(place.group)
-        return [rank for rank in ranks if not board.has_posted(rank, place) and board.ended_seq(rank) < place.seq]
-
-    @staticmethod
-    def _reach(rank: int, waits: dict[int, tuple[Place, list[int]]]) -> set[int]:
-        seen: set[int] = set()
-        pending = list(waits[rank][1])
-        while pending:
-            other = pending.pop()
-            if other not in seen:
-                seen.add(other)
-                pending += waits[other][1] if other in waits else []
-        return seen
-
     # -- the verdict
 
     def _judge(self, place: Place, participants: Sequence[int]) -> None:
         board = self._board
         mark = board.read(self._rank, place).mark
         if mark == _RING:
+            self._took_back = True
             raise OrderMismatch(board.read_ring(self._rank), result=None)
         if mark == _INTERRUPTED:
-            raise KeyboardInterrupt
+            raise self.make_interrupt()
         if mark == _CELL_ENDED:
-            raise OrderMismatch(
+            raise _CellEndedError(
                 "nothing was launched\n  the cell ended while a thread of it waited to launch", result=None
             )
         stands = [self._stand(rank, place) for rank in participants]
         verdict = judge_launch(stands, interrupted=board.interrupted_seq == place.seq)
         if verdict == "interrupt":
             self.agreed_stop = all(stand.fingerprint is not None for stand in stands)
-            raise KeyboardInterrupt
+            raise self.make_interrupt()
         if verdict == "mismatch":
             names = board.program_names()
             raise OrderMismatch(
@@ -308,6 +352,10 @@ class Agreement:
             return Stand(rank, ending="error")
         stopped = post.mark == _INTERRUPTED or not post.fingerprint & 1
         return Stand(rank, post.fingerprint | 1, post.line or None, stopped=stopped)
+
+
+class _CellEndedError(OrderMismatch):
+    """A thread of a cell that has ended: nobody's mismatch, and of no consequence for the next cell."""
 
 
 class _Held:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import mmap
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,16 +86,20 @@ class Board:
         if self._words[0] != _MAGIC:
             raise ValueError(f"{path} is the board of another version of mhnb")
         self._indexes: dict[tuple[int, ...], int] = {}
+        self._members: dict[int, tuple[int, ...]] = {}
+        # An flock belongs to the open file: between threads of one process it holds nobody back.
+        self._threads = threading.Lock()
         self._named: set[tuple[int, int]] = set()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of the board. Not reentrant."""
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        with self._threads:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     # -- interrupts and cells
 
@@ -110,8 +115,10 @@ class Board:
     def end_cell(self, rank: int, seq: int, ending: int) -> None:
         """Say that a rank's cell has ended, and how: from now on nothing is posted in it."""
         slot = _HEAD + rank * _SLOT
-        self._words[slot + _ENDING] = ending
-        self._words[slot + _ENDED] = seq
+        # Under the lock: a thread of this rank is not in the middle of a post in that cell.
+        with self.locked():
+            self._words[slot + _ENDING] = ending
+            self._words[slot + _ENDED] = seq
 
     def ended_seq(self, rank: int) -> int:
         """The latest cell that a rank has ended."""
@@ -146,8 +153,13 @@ class Board:
                 raise OverflowError(
                     f"more than {_MAX_SETS} different sets of ranks took part in launches; use --guard parity for such a program"
                 )
-        self._indexes[key] = index
+        self._indexes[key], self._members[index] = index, key
         return index
+
+    def last_post(self, rank: int, group: int) -> tuple[int, int]:
+        """The cell of a rank's latest post in a set, and its number there; zeros for none."""
+        state = self._words[self._entry(rank, group)]
+        return state >> 32, state & 0xFFFFFFFF
 
     def post(self, rank: int, seq: int, index: int, fingerprint: int, line: int) -> Place:
         """Say what a rank is about to launch, as its next in that set. To be called under the lock."""
@@ -196,20 +208,33 @@ class Board:
     def name_program(self, fingerprint: int, name: str, index: int, participants: Sequence[int]) -> None:
         """Note what a program is called, before it is posted; asked again, it costs nothing."""
         if (fingerprint, index) not in self._named:
+            line = json.dumps([fingerprint, name, index, list(participants)]) + "\n"
+            file = os.open(self._programs, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            try:
+                os.write(file, line.encode())
+            finally:
+                os.close(file)
             self._named.add((fingerprint, index))
-            with self._programs.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([fingerprint, name, index, list(participants)]) + "\n")
 
     def program_names(self) -> dict[int, str]:
         """Every program's name, by fingerprint."""
         return {row[0]: row[1] for row in self._programs_noted()}
 
     def participants_of(self, index: int) -> tuple[int, ...]:
-        """The ranks of a set in which somebody has posted."""
-        return next(tuple(row[3]) for row in self._programs_noted() if row[2] == index)
+        """The ranks of a set in which somebody has posted; empty where that cannot be read."""
+        if index not in self._members:
+            self._members |= {row[2]: tuple(row[3]) for row in self._programs_noted()}
+        return self._members.get(index, ())
 
-    def _programs_noted(self) -> list[list[Any]]:
-        return [json.loads(line) for line in self._programs.read_text(encoding="utf-8").splitlines()]
+    def _programs_noted(self) -> Iterator[list[Any]]:
+        for line in self._programs.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                # Written half: a full disk. What is missing is a name in the words of an error.
+                continue
+            if isinstance(row, list) and len(row) == 4:
+                yield row
 
     # -- a ring of waits, told to all of its ranks by the one that found it
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from mhnb.core.protocol import OutputEvent
 from mhnb.rank.buffer import EventBuffer
+from mhnb.rank.forks import weakly
 from mhnb.rank.native import (
     NativeFile,
     flush_c_stdout,
@@ -73,7 +73,7 @@ class Capture:
         self._undo.append(watch_subprocesses(self._expect_subprocess))
         mark_threads()
         line_buffer_c_stdout()
-        os.register_at_fork(before=_weakly(self._expect_subprocess), after_in_child=_weakly(self._become_child))
+        os.register_at_fork(before=weakly(self._expect_subprocess), after_in_child=weakly(self._become_child))
         self.poll()
 
     def uninstall(self) -> None:
@@ -222,17 +222,6 @@ class _Log:
 
     def close(self) -> None:
         os.close(self._fd)
-
-
-def _weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """Call the method as long as its object lives: what is registered for forks can never be taken back."""
-    known = weakref.WeakMethod(method)
-
-    def call() -> None:
-        if (found := known()) is not None:
-            found()
-
-    return call
 
 
 def _as_text(event: OutputEvent) -> str:

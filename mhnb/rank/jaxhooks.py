@@ -260,12 +260,13 @@ class _NotingExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         line, gate = recorder.find_line(), recorder.gate
-        agreed = gate is not None and gate.enter(program.fingerprint, program.name, program.participants, line)
+        if gate is None:
+            return self._launch(line, *args, **kwargs)
         try:
+            gate.enter(program.fingerprint, program.name, program.participants, line)
             return self._launch(line, *args, **kwargs)
         finally:
-            if gate is not None and agreed:
-                gate.leave()
+            gate.leave()
 
     def _launch(self, line: int | None, *args: Any, **kwargs: Any) -> _NotingResults:
         __tracebackhide__ = True

@@ -149,6 +149,11 @@ class LaunchRecorder:
         self.gate.interrupt_pending = True
         return True
 
+    def use_interrupt(self, make: Callable[[], BaseException]) -> None:
+        """Have what stops the code before a launch made by who runs it."""
+        if self.gate is not None:
+            self.gate.make_interrupt = make
+
     def agreed_stop(self) -> bool:
         """Whether every participant of a launch stopped before it together."""
         return self.gate is not None and self.gate.agreed_stop

@@ -52,6 +52,9 @@ class Launches(Protocol):
     def defer_interrupt(self) -> bool:
         """Put an interrupt off while a launch is under way; false where none is."""
 
+    def use_interrupt(self, make: Callable[[], BaseException]) -> None:
+        """Have what stops the code before a launch made here."""
+
     def agreed_stop(self) -> bool:
         """Whether all ranks stopped before the same launch."""
 
@@ -96,6 +99,7 @@ class CellRunner:
         """Whether a library or a cell has taken SIGINT, as far as the service thread has seen."""
         self.shell.attach(self.capture, self.clock)
         self.launches.is_cell_file = self.shell.is_cell_file
+        self.launches.use_interrupt(self._make_interrupt)
         self._looker = Looker(
             self.rank,
             _USER_CODE,
@@ -250,6 +254,21 @@ class CellRunner:
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
         else:
             self._interrupt_early = True
+
+    def _make_interrupt(self) -> BaseException:
+        """Make what stops the code that is about to launch.
+
+        Out of a task of the cell's own, a KeyboardInterrupt would end the event loop, and the rank with it: there the
+        cell is cancelled instead, as by a signal.
+        """
+        if threading.current_thread() is not threading.main_thread() or (task := asyncio.current_task()) is None:
+            return KeyboardInterrupt()
+        if task is self._task:
+            return KeyboardInterrupt()
+        self.shell.interrupted = True
+        if self._task is not None:
+            self._task.cancel()
+        return asyncio.CancelledError()
 
     # -- output while a cell runs, and after
 

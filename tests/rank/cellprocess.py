@@ -194,6 +194,8 @@ class PlayedLaunches:
     def defer_interrupt(self) -> bool:
         return False
 
+    def use_interrupt(self, make: Callable[[], BaseException]) -> None: ...
+
     def agreed_stop(self) -> bool:
         return False
 

@@ -332,3 +332,90 @@ def test_ranks_that_wait_to_agree_are_on_the_hang_card(ready: Cluster) -> None:
     assert card.lines == {0: 2, 1: 2, 2: 1, 3: 2}
     assert card.age_s < 5
     check_sum(ready)
+
+
+def test_a_users_own_exception_while_waiting_takes_the_post_back(ready: Cluster) -> None:
+    """A handler of the user's raises in the middle of the wait: the rank that comes late must not launch alone."""
+    code = """
+import signal
+def bell(*_): raise TimeoutError('the bell')
+if rank == 0:
+    signal.signal(signal.SIGALRM, bell)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+else: time.sleep(1.5)
+y = float(add(x))"""
+    result = ready.run(code)
+    assert names(result) == ["TimeoutError", "OrderMismatch", "OrderMismatch", "OrderMismatch"]
+    assert result.state == "clean"
+    check_sum(ready)
+
+
+def test_who_gives_up_again_and_again_is_held_before_a_post_is_overwritten(ready: Cluster) -> None:
+    """Four places are kept for each rank: a fifth attempt must not pass for the first."""
+    code = """
+import signal
+def bell(*_): raise TimeoutError('the bell')
+told = []
+if rank == 0:
+    signal.signal(signal.SIGALRM, bell)
+    for attempt in range(5):
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try: add(x)
+        except Exception as error: told.append(type(error).__name__)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+else:
+    time.sleep(2)
+    try: add(x)
+    except Exception as error: told.append(type(error).__name__)
+' '.join(told)"""
+    result = ready.run(code).check()
+    assert result[0].text == "'TimeoutError TimeoutError TimeoutError OrderMismatch OrderMismatch'"
+    assert {result[rank].text for rank in (1, 2, 3)} == {"'OrderMismatch'"}
+    check_sum(ready)
+
+
+def test_an_agreed_stop_inside_a_task_of_the_cells_own_leaves_the_ranks_alive(ready: Cluster) -> None:
+    """A KeyboardInterrupt out of a child task would end the event loop, and the rank."""
+    code = """
+import asyncio
+step = 0
+async def train():
+    global step
+    print('on', flush=True)
+    while True:
+        float(add(x)); step += 1; await asyncio.sleep(0.01)
+async def monitor():
+    while True: await asyncio.sleep(0.01)
+await asyncio.gather(train(), monitor())"""
+    result = run_until_said(ready, code, "on")
+    assert {rank.outcome for rank in result} == {"interrupted"}
+    assert result.state == "clean"
+    assert len({rank.text for rank in ready.run("step").check()}) == 1
+    check_sum(ready)
+
+
+def test_a_forked_child_does_not_launch_in_its_parents_name(ready: Cluster) -> None:
+    """It inherits the rank's memory, the board among it."""
+    code = """
+import os, warnings
+warnings.simplefilter('ignore')
+read, write = os.pipe()
+if os.fork() == 0:
+    try: add(x)
+    except BaseException as error: os.write(write, f'{type(error).__name__}: {error}'.encode())
+    os._exit(0)
+os.wait()
+os.read(read, 200).decode(), float(add(x))"""
+    result = ready.run(code).check()
+    assert all("a forked process cannot launch" in (rank.text or "") for rank in result)
+    assert all("28.0" in (rank.text or "") for rank in result)
+
+
+@pytest.mark.parametrize("guard", ["parity", "off"])
+def test_a_subset_is_held_under_every_guard(ready: Cluster, guard: str) -> None:
+    """It needs no agreement to know that the others do not run the cell."""
+    result = ready.run("y = add(x)", ranks="0,1", guard=guard)
+    assert names(result) == ["OrderMismatch", "OrderMismatch"]
+    if ready.state == "split":
+        ready.accept()
+    check_sum(ready)
