@@ -115,7 +115,7 @@ class CellResult:
         return group_by_outputs(self.ranks)
 
     def check(self) -> CellResult:
-        """Return self when the cell ended well on every rank.
+        """Return self when the cell ended well on every rank, and nobody stopped it.
 
         Raises:
             CellFailed: some rank raised or was lost; `result` is this.
@@ -123,10 +123,11 @@ class CellResult:
             CellTimeout: its time limit stopped it.
             OrderMismatch: the ranks did not want the same launches; none of those was made.
         """
-        if self.ok:
+        if self.ok and not self.how:
             return self
         kinds: dict[str, type[CellError]] = {"interrupted": CellInterrupted, "timeout": CellTimeout}
-        first = self.failed[0].error
+        # A cell that was being stopped may have reached its end all the same: whoever stopped it is told, not "ok".
+        first = self.failed[0].error if self.failed else None
         kind = OrderMismatch if first is not None and first.ename == OrderMismatch.__name__ else CellFailed
         raise kinds.get(self.how, kind)(self.summary(), result=self)
 

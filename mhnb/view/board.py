@@ -28,17 +28,29 @@ from mhnb.view.tables import Status, VarRow, format_status_html, format_status_t
 __all__ = ["ProgressLine", "StartBoard", "show_check", "show_status", "show_vars"]
 
 
-class StartBoard:
-    """One display that follows a start and becomes its summary; in a terminal the summary alone.
-
-    As a context it leaves, when the start fails, how far each rank had come.
-    """
+class _OneDisplay:
+    """One display, shown once and then replaced by what follows."""
 
     def __init__(self, screen: Screen | None = None, *, uid: str | None = None) -> None:
         self._screen = screen or detect_screen()
         self._uid = uid or _new_uid()
         self._shown = False
-        self._last: StartSnapshot | None = None
+
+    def _show(self, data: dict[str, str]) -> None:
+        if self._shown:
+            self._screen.replace(data, self._uid)
+        else:
+            self._shown = True
+            self._screen.show(data, self._uid)
+
+
+class StartBoard(_OneDisplay):
+    """One display that follows a start and becomes its summary; in a terminal the summary alone.
+
+    As a context it leaves, when the start fails, how far each rank had come.
+    """
+
+    _last: StartSnapshot | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -62,21 +74,9 @@ class StartBoard:
         text = format_start_text(snapshot)
         self._show({"text/html": pre(text), "text/plain": text})
 
-    def _show(self, data: dict[str, str]) -> None:
-        if self._shown:
-            self._screen.replace(data, self._uid)
-        else:
-            self._shown = True
-            self._screen.show(data, self._uid)
 
-
-class ProgressLine:
+class ProgressLine(_OneDisplay):
     """One line that follows something step by step and becomes its outcome; in a terminal the outcome alone."""
-
-    def __init__(self, screen: Screen | None = None, *, uid: str | None = None) -> None:
-        self._screen = screen or detect_screen()
-        self._uid = uid or _new_uid()
-        self._shown = False
 
     def update(self, text: str, share: float) -> None:
         """Show how far it is.
@@ -91,13 +91,6 @@ class ProgressLine:
     def finish(self, text: str) -> None:
         """Show what came of it, in place of the line; a text may have several lines."""
         self._show({"text/html": pre(text), "text/plain": text})
-
-    def _show(self, data: dict[str, str]) -> None:
-        if self._shown:
-            self._screen.replace(data, self._uid)
-        else:
-            self._shown = True
-            self._screen.show(data, self._uid)
 
 
 def show_status(status: Status, screen: Screen | None = None) -> None:

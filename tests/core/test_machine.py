@@ -508,3 +508,13 @@ def test_the_way_out_says_what_a_replay_costs(driver: Driver) -> None:
     (told, _) = driver(RankExited(1, None, signal.SIGKILL, []))
     assert isinstance(told, TellUser)
     assert told.text.endswith(way_out)
+
+
+def test_a_cell_that_ended_while_it_was_being_stopped_is_not_told_as_ok(driver: Driver) -> None:
+    """The stop button came in its last step: Run All must not go on as if nobody had pressed it."""
+    driver.submit()
+    driver(InterruptRequested())
+    result = finished(driver(ended(0), ended(1))).result
+    assert result.ok
+    with pytest.raises(CellInterrupted):
+        result.check()

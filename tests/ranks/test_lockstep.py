@@ -330,7 +330,6 @@ def test_ranks_that_wait_to_agree_are_on_the_hang_card(ready: Cluster) -> None:
     (card,) = seen
     assert (card.waiting, card.absent, card.launch) == ((0, 1, 3), (2,), "jit(add)")
     assert card.lines == {0: 2, 1: 2, 2: 1, 3: 2}
-    assert card.age_s < 5
     check_sum(ready)
 
 

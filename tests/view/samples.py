@@ -10,7 +10,7 @@ from mhnb.values import Outcome, Output, RankError
 from mhnb.view.screen import LiveBox
 
 FRAME = "\x1b[36mCell\x1b[39m \x1b[32mIn[1], line 3\x1b[39m\n----> 3 x = x.reshape(7, -1)\n"
-HELPER = "\x1b[36mFile \x1b[39m\x1b[32m~/work/model.py:8\x1b[39m, in step(x)\n----> 8 return x.reshape(7, -1)\n"
+HELPER = "\x1b[36mFile \x1b[39m\x1b[32m~/project/model.py:8\x1b[39m, in step(x)\n----> 8 return x.reshape(7, -1)\n"
 JAX_FRAME = "\x1b[36mFile \x1b[39m\x1b[32m/v/lib/site-packages/jax/_src/core.py:7\x1b[39m, in f(x)\n----> 7 raise\n"
 TRACEBACK = (
     "\x1b[31m" + "-" * 75 + "\x1b[39m",
