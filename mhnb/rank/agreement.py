@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from mhnb.core.agreement import (
     ENDINGS,
@@ -36,6 +37,7 @@ __all__ = ["Agreement"]
 _SPINS, _YIELDS, _SHORT_SLEEPS = 20, 50, 400
 """Looks before each next slower kind of pause: the others are mostly there at once, and must get the core otherwise."""
 _SHORT_S, _LONG_S = 50e-6, 2e-3
+_yield_core: Callable[[], None] = getattr(os, "sched_yield", partial(time.sleep, 0))
 _LOOK_AROUND = 64
 """Sleeps between two searches for a ring of waits."""
 _INTERRUPTED, _RING, _CELL_ENDED = (MARKS.index(mark) for mark in ("interrupted", "ring", "cell ended"))
@@ -380,6 +382,6 @@ def _pause(looks: int) -> None:
     if looks <= _SPINS:
         return
     if looks <= _SPINS + _YIELDS:
-        os.sched_yield() if hasattr(os, "sched_yield") else time.sleep(0)
+        _yield_core()
     else:
         time.sleep(_SHORT_S if looks <= _SPINS + _YIELDS + _SHORT_SLEEPS else _LONG_S)
