@@ -116,8 +116,9 @@ def one_cluster(one_shell: InteractiveShell) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(one_cluster: Cluster) -> Iterator[Cluster]:
-    """The folder's cluster, clean before and after."""
+    """The folder's cluster, clean before and after; no other test's cell is spoken of in the first cell's note."""
     assert one_cluster.state == "clean", one_cluster.reason
+    one_cluster.run("0").check()
     yield one_cluster
     assert one_cluster.state == "clean", one_cluster.reason
 
