@@ -32,7 +32,7 @@ def gather_summary(cluster: Cluster) -> StartSummary:
     starts, notes = _starts(cluster.ranks), cluster.notes
     if not cluster.shape.init:
         # JAX does not know its devices yet; those are what was asked for.
-        starts = tuple(replace(start, devices=cluster.shape.devices) for start in starts)
+        starts = tuple(replace(start, devices=cluster.shape.devices or 0) for start in starts)
         notes = (*notes, _NOT_INITIALISED)
     return StartSummary(
         starts,
@@ -51,7 +51,7 @@ def _starts(ranks: Sequence[RankInfo]) -> tuple[RankStart, ...]:
 def gather_status(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
     """What `%mhjax status` shows."""
     rows = tuple(_status_row(r, cluster.state) for r in cluster.ranks)
-    shape = f"{cluster.process_count} ranks × {cluster.shape.devices} CPU devices"
+    shape = f"{cluster.process_count} ranks × {_devices(cluster)}"
     heading = f"{cluster.name} · {cluster.state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
     notes = [cluster.reason] if cluster.reason else []
     if not (cluster.shape.init or cluster.devices or cluster.state == "stopped"):
@@ -59,6 +59,12 @@ def gather_status(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
     if cluster.refused_messages:
         notes.append(f"{cluster.refused_messages} messages without this cluster's signature were dropped")
     return Status(heading, cluster.state, rows, (*notes, *warnings))
+
+
+def _devices(cluster: Cluster) -> str:
+    if cluster.shape.devices is not None:
+        return f"{cluster.shape.devices} CPU devices"
+    return f"{len(cluster.devices) // cluster.process_count} devices"
 
 
 def _status_row(rank: RankInfo, state: ClusterState) -> StatusRow:

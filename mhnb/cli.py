@@ -80,7 +80,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from mhnb.launch.rundir import read_owners
+    from mhnb.rundir import read_owners
 
     for record in read_owners(os.environ):
         kept = " keep" if record["keep"] else ""
@@ -91,7 +91,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _stop(args: argparse.Namespace) -> int:
-    from mhnb.launch.rundir import read_owners
+    from mhnb.rundir import read_owners
 
     named = [record for record in read_owners(os.environ) if record["name"] == args.name]
     for record in named:
@@ -103,7 +103,7 @@ def _stop(args: argparse.Namespace) -> int:
 
 
 def _where(args: argparse.Namespace) -> int:
-    from mhnb.launch.rundir import read_owners, read_where
+    from mhnb.rundir import read_owners, read_where
 
     named = [record for record in read_owners(os.environ) if record["name"] == args.name]
     cards = [card for record in named if (card := read_where(record)) is not None]

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mhnb import exchange
 from mhnb.core.check import CheckRow
 from mhnb.core.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
-from mhnb.core.hostspec import HostSpec
 from mhnb.core.journal import AcceptRecord, CellRecord
-from mhnb.core.machine import Machine
 from mhnb.core.protocol import Answer
 from mhnb.core.ranks import choose_ranks
 from mhnb.core.replay_report import ReplayReport
@@ -31,18 +29,18 @@ from mhnb.core.variables import VarRow
 from mhnb.core.where import WhereCard
 from mhnb.ctrlc import CtrlC
 from mhnb.errors import MhnbError
+from mhnb.fleet import launch_hosts, make_machine, open_link
 from mhnb.journaling import ClusterJournal
-from mhnb.launch.local import LocalHost
-from mhnb.launch.ports import find_free_port
-from mhnb.launch.rundir import find_cwd, make_run_dir, write_owner
-from mhnb.link.sockets import SocketLink
+from mhnb.launch.base import Host
 from mhnb.listening import ClusterListener
-from mhnb.options import Place, StartOptions, local_spec
+from mhnb.options import Place, StartOptions
 from mhnb.reader import Reader
 from mhnb.resources import profile_dir
 from mhnb.roll import RankInfo, StartReport, describe_ranks, report_start
+from mhnb.rundir import find_cwd, make_run_dir, write_owner
 from mhnb.submission import Submission
 from mhnb.values import ClusterState, DeviceRef
+from mhnb.watching import HostWatch
 
 if TYPE_CHECKING:
     from mhnb.spares import Spare
@@ -60,29 +58,22 @@ class Cluster:
         self.shape, self.options, self.generation = shape, options, generation
         self.name = options.name
         self.started_in_s = 0.0
-        self.notes = check_initialize(shape.initialize, shape.hosts)
+        self.notes = check_initialize(shape.initialize, shape.process_count)
         self._run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=profile_dir("local"))
         self._key = secrets.token_bytes(32)
         self._began = time.monotonic()
         self._cwd = find_cwd()
-        self._link = SocketLink(self._key, path=self._run_dir / "link")
-        logs = [str(self._run_dir / "log" / f"rank{rank}.log") for rank in range(shape.hosts)]
-        self._machine = Machine(
-            [f"host{rank}" for rank in range(shape.hosts)],
-            logs,
-            generation=generation,
-            now=self._began,
-            start_timeout_s=options.start_timeout_s,
-        )
+        self._link = open_link(shape, options, self._key, self._run_dir)
+        self._machine = make_machine(shape, options, self._run_dir, generation=generation, now=self._began)
         self._listener = ClusterListener(report_start, self._run_dir)
         tell = self._listener.on_notice
         self.journal = ClusterJournal(options.name, generation, environment=os.environ, clock=time.time, tell=tell)
         self.replayed: ReplayReport | None = None
         self.spare: Spare | None = None
         self._ended, self._pid = False, os.getpid()
-        self._hosts: list[LocalHost] = []
+        self._hosts: list[Host] = []
         try:
-            self._launch(self._spec())
+            self._launch()
         except BaseException:
             # Also by Ctrl-C: nobody holds this object yet, so nobody else could end it.
             self._link.close()
@@ -93,7 +84,7 @@ class Cluster:
         self._reader = Reader(
             self._link,
             self._machine,
-            self._hosts,
+            HostWatch(self._link, self._hosts, timeout_s=options.host_timeout_s),
             clock=time.monotonic,
             listener=self._listener,
             keep=self.journal.write,
@@ -103,15 +94,13 @@ class Cluster:
 
     # -- start
 
-    def _launch(self, spec: HostSpec) -> None:
-        self._hosts.append(LocalHost(spec, os.environ | spec.environment))
-        # At once: with `keep` the processes outlive a notebook that is killed while they start, and must be found.
-        nobody = [None] * self.shape.hosts
-        write_owner(self._run_dir, self.name, self._hosts[0].pid, nobody, keep=self.options.keep)
-
-    def _spec(self) -> HostSpec:
+    def _launch(self) -> None:
         place = Place(self._link.url, self._key, self.generation, self._cwd, str(self._run_dir))
-        return local_spec(self.shape, self.options, place, os.environ, f"127.0.0.1:{find_free_port()}")
+        for host in launch_hosts(self.shape, self.options, place):
+            self._hosts.append(host)
+            # At once: with `keep` the processes outlive a notebook that is killed while they start, and must be found.
+            nobody = [None] * self.shape.process_count
+            write_owner(self._run_dir, self.name, self._hosts[0].pid, nobody, keep=self.options.keep)
 
     def wait_ready(self, on_progress: Callable[[StartReport], None] | None = None) -> None:
         """Wait until every rank can take cells.
@@ -355,7 +344,7 @@ class Cluster:
         self._reader.post(StopRequested())
         self._reader.close(_STOP_S)
         for host in self._hosts:
-            host.wait(self._machine.roster.pids)
+            host.wait(tuple(pid for k in host.supervisors for pid in self._machine.roster.pids_of(k)))
         if self.spare is not None:
             self.spare.stop()
         self.journal.close()

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 
 from mhnb.errors import MhnbError
-from mhnb.launch.rundir import read_owners
 from mhnb.resources import notebooks_dir
+from mhnb.rundir import read_owners
 
 __all__ = ["run_demo"]
 

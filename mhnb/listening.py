@@ -17,8 +17,8 @@ from mhnb.core.machine import Machine
 from mhnb.core.results import CellResult
 from mhnb.core.where import WhereCard
 from mhnb.errors import MhnbError
-from mhnb.launch.rundir import write_where
 from mhnb.roll import StartReport
+from mhnb.rundir import write_where
 from mhnb.view.where import format_where_text
 
 __all__ = ["ClusterListener"]

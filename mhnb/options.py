@@ -1,18 +1,21 @@
-"""How a cluster is started, beyond its shape, and what that means for the host that starts it."""
+"""How a cluster is started, beyond its shape, and what that means for each host that is to be started."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from mhnb.core.environment import rank_environment
 from mhnb.core.hostspec import HostSpec
-from mhnb.core.shape import Shape
+from mhnb.core.shape import HostShare, Shape, parse_hosts_argument
+from mhnb.errors import InvalidRequest
 
-__all__ = ["Place", "StartOptions", "local_spec"]
+__all__ = ["Place", "StartOptions", "host_spec", "hub_spec", "local_spec", "take_options", "take_shape"]
 
 _START_TIMEOUT_S = 120.0
+_HOST_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,60 @@ class StartOptions:
     fork: bool = sys.platform == "linux"
     spare: bool = False
     """Whether as many ranks again are kept warm for a restart."""
+    address: str = ""
+    """For hosts on other machines: the address of this one that they reach; empty to find it."""
+    encrypt: bool = True
+    """Whether what travels between machines is encrypted."""
+    host_timeout_s: float = _HOST_TIMEOUT_S
+    """A host that is silent for longer is lost."""
+    reach: Mapping[str, Any] = field(default_factory=dict)
+    """How the profile's launcher reaches the hosts, by the name of its settings; what is not named is the profile's."""
+
+
+_FIELDS = frozenset(part.name for part in fields(StartOptions)) - {"name", "reach"}
+
+
+def take_shape(hosts: int | Sequence[str], devices: int | None, ranks_per_host: int, options: dict[str, Any]) -> Shape:
+    """Make the shape of what `start` was asked for, and take what belongs to it out of the options.
+
+    Raises:
+        InvalidRequest: hosts that are neither a number nor names.
+
+    >>> take_shape(["a", "b"], None, 1, {"keep": True}).describe()
+    '2 hosts (a, b), profile ssh'
+    """
+    count, machines = parse_hosts_argument(hosts)
+    profile = str(options.pop("profile", None) or ("ssh" if machines else "local"))
+    return Shape(
+        count,
+        2 if devices is None and profile == "local" else devices,
+        bool(options.pop("init", True)),
+        dict(options.pop("initialize", None) or {}),
+        ranks_per_host=ranks_per_host,
+        profile=profile,
+        machines=machines,
+    )
+
+
+def take_options(name: str, shape: Shape, options: Mapping[str, Any]) -> StartOptions:
+    """Make the options of a start; what is none of ours is a setting of the profile.
+
+    Raises:
+        InvalidRequest: an option that there is not, or two that cannot be together.
+    """
+    ours = {key: value for key, value in options.items() if key in _FIELDS}
+    reach = {key: value for key, value in options.items() if key not in _FIELDS}
+    if shape.is_local and reach:
+        raise InvalidRequest(f"start: there is no option {', '.join(reach)}; options are {', '.join(sorted(_FIELDS))}")
+    settings = StartOptions(name=name, **ours, reach=reach)
+    if settings.keep and settings.spare:
+        raise InvalidRequest("--keep and --spare do not go together: ranks in reserve end with this notebook")
+    fixed = sorted({"coordinator_address", "coordinator_bind_address"} & set(shape.initialize))
+    if settings.spare and fixed:
+        raise InvalidRequest(
+            f"--spare and {fixed[0]}={shape.initialize[fixed[0]]!r} do not go together: ranks in reserve need an address of their own"
+        )
+    return settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +96,62 @@ class Place:
     run_dir: str
 
 
-def local_spec(
-    shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str], coordinator: str
-) -> HostSpec:
-    """Say what the supervisor of this machine is to bring up: every rank of the cluster.
-
-    Args:
-        environment: the notebook's.
-        coordinator: `address:port` for JAX's coordinator, unless the user has named one.
-    """
+def _spec(shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str]) -> HostSpec:
+    """What is the same for every supervisor."""
     initialize = dict(shape.initialize)
-    for given in ("num_processes", "cluster_detection_method"):
+    for given in ("num_processes", "cluster_detection_method", "coordinator_address"):
         initialize.pop(given, None)
+    simulated = shape.devices is not None
     return HostSpec(
         link_url=place.link_url,
         key=place.key.hex(),
         supervisor=0,
         generation=place.generation,
-        process_count=shape.hosts,
-        ranks=list(range(shape.hosts)),
+        process_count=shape.process_count,
+        ranks=list(range(shape.process_count)),
         devices=shape.devices,
-        coordinator_address=initialize.pop("coordinator_address", None) or coordinator,
+        coordinator_address="",
         initialize=initialize,
-        environment=rank_environment(environment, devices=shape.devices, simulated=True),
+        environment=rank_environment(environment, devices=shape.devices, simulated=simulated),
         cwd=place.cwd,
         run_dir=place.run_dir,
         init=shape.init,
         keep=options.keep,
         fork=options.fork,
     )
+
+
+def local_spec(
+    shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str], coordinator: str
+) -> HostSpec:
+    """Say what the one supervisor of this machine is to bring up: the hub and every rank of the cluster.
+
+    Args:
+        environment: the notebook's.
+        coordinator: `address:port` for JAX's coordinator, unless the user has named one.
+    """
+    chosen = shape.initialize.get("coordinator_address") or coordinator
+    return replace(_spec(shape, options, place, environment), coordinator_address=chosen)
+
+
+def host_spec(
+    shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str], share: HostShare
+) -> HostSpec:
+    """Say what the supervisor of one of several hosts is to bring up, once all of them are there: its share of the ranks."""
+    return replace(
+        _spec(shape, options, place, environment),
+        supervisor=share.supervisor,
+        ranks=list(share.ranks),
+        run_dir="",
+        hub=False,
+        board=False,
+        waits=True,
+        # The supervisor gives up later than the notebook: what it would end is named by the one who reports it.
+        host_timeout_s=2 * options.host_timeout_s,
+    )
+
+
+def hub_spec(shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str]) -> HostSpec:
+    """Say what the supervisor here is to bring up where every rank is elsewhere: the hub."""
+    number = len(shape.shares())
+    return replace(_spec(shape, options, place, environment), supervisor=number, ranks=[], board=False, waits=True)

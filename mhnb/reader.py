@@ -27,6 +27,7 @@ from mhnb.core.events import (
     KillRanks,
     RefuseCell,
     ReportReady,
+    SendToHosts,
     SendToRank,
     ShowLate,
     SignalRanks,
@@ -36,14 +37,26 @@ from mhnb.core.events import (
 )
 from mhnb.core.journal import CellRecord
 from mhnb.core.machine import Machine
-from mhnb.core.protocol import Answer, Ask, HostUp, InterruptCell, Message, RankExited, RankReady, SignalRank, StopHost
+from mhnb.core.protocol import (
+    Answer,
+    Ask,
+    Beat,
+    HostUp,
+    InterruptCell,
+    Message,
+    RankExited,
+    RankReady,
+    SignalRank,
+    StopHost,
+)
 from mhnb.core.results import CellResult
 from mhnb.core.where import WhereCard
 from mhnb.errors import MhnbError, NotStarted, RanksLost
-from mhnb.link.base import Link, rank_peer, supervisor_peer
+from mhnb.link.base import Link, rank_peer
 from mhnb.submission import Submission, Update
+from mhnb.watching import HostWatch
 
-__all__ = ["Host", "Listener", "Reader"]
+__all__ = ["Listener", "Reader"]
 
 _TICK_S = 0.1
 _IDLE_S = 0.25
@@ -51,21 +64,6 @@ LIVE_AFTER_S = 0.15
 """A cell that lasts longer is shown while it runs."""
 _WHERE_AFTER_S, _WHERE_EVERY_S = 2.0, 1.0
 """Of a cell that lasts longer it is told where the ranks are, and how often."""
-
-
-class Host(Protocol):
-    """A supervisor's process as the reader sees it."""
-
-    supervisor: int
-
-    def has_exited(self) -> bool:
-        """Whether it is gone."""
-
-    def explain(self) -> str:
-        """How it ended."""
-
-    def wait(self, pids: tuple[int, ...]) -> None:
-        """Wait for its end, and end the process groups of its ranks by force if it did not."""
 
 
 class Listener(Protocol):
@@ -93,7 +91,7 @@ class Reader:
     Args:
         link: the open link; closed by the loop's end.
         machine: the machine of this generation.
-        hosts: the supervisors' processes.
+        hosts: the supervisors.
         clock: seconds, rising.
         listener: hears of starts, late output and deaths.
         keep: takes the record of each cell that ends, before its submitter hears of it.
@@ -103,13 +101,13 @@ class Reader:
         self,
         link: Link,
         machine: Machine,
-        hosts: Sequence[Host],
+        hosts: HostWatch,
         *,
         clock: Callable[[], float],
         listener: Listener,
         keep: Callable[[CellRecord], None] | None = None,
     ) -> None:
-        self._link, self._machine, self._hosts = link, machine, list(hosts)
+        self._link, self._machine, self._hosts = link, machine, hosts
         self._clock, self._listener, self._keep = clock, listener, keep
         self._inbox: queue.SimpleQueue[Event | _Asked | None] = queue.SimpleQueue()
         self._submissions: dict[int, Submission] = {}
@@ -229,7 +227,7 @@ class Reader:
             now = self._clock()
             if now >= self._next_tick:
                 self._next_tick = now + _TICK_S
-                self._look_at_hosts()
+                self._look_at_hosts(now)
                 self._handle(Ticked())
                 self._tell_where(now)
                 self._show(now)
@@ -242,14 +240,15 @@ class Reader:
                 return
             if item is None:
                 self._stopping = True
-                for host in self._hosts:
-                    self._link.send(supervisor_peer(host.supervisor), StopHost())
+                self._hosts.tell(StopHost())
             elif isinstance(item, _Asked):
                 self._send_ask(item)
             else:
                 self._handle(item)
 
     def _take_message(self, message: Message) -> None:
+        if isinstance(message, HostUp | Beat):
+            self._hosts.hear(message, self._clock())
         if isinstance(message, Answer):
             _, future = self._asks.pop(message.ask_id, (0, None))
             if future is not None:
@@ -264,7 +263,7 @@ class Reader:
 
     def _send_ask(self, item: _Asked) -> None:
         # A rank whose supervisor is gone went with it, though nobody was left to tell.
-        lost = item.rank not in self._machine.roster.alive or not self._hosts
+        lost = item.rank not in self._machine.roster.alive
         if lost or self._machine.state == "stopped":
             item.future.set_exception(
                 RanksLost(f"rank {item.rank} is gone; %mhjax restart --replay", ranks=(item.rank,))
@@ -281,13 +280,10 @@ class Reader:
                     RanksLost(f"rank {rank} ended before it answered; %mhjax restart --replay", ranks=(rank,))
                 )
 
-    def _look_at_hosts(self) -> None:
-        for host in [host for host in self._hosts if host.has_exited()]:
-            self._hosts.remove(host)
-            # Now, while no other process can have taken their numbers: what ranks have started outlives a supervisor that was killed.
-            host.wait(self._machine.roster.pids)
-            self._handle(HostExited(host.supervisor, host.explain()))
-            for rank in range(self._machine.process_count):
+    def _look_at_hosts(self, now: float) -> None:
+        for supervisor, cause in self._hosts.find_lost(self._machine.roster, now):
+            self._handle(HostExited(supervisor, cause))
+            for rank in self._machine.roster.ranks_of(supervisor):
                 self._fail_asks(rank)
 
     def _tell_where(self, now: float) -> None:
@@ -328,6 +324,8 @@ class Reader:
                 self._finish(ticket, result)
             case RefuseCell(ticket, error) if error is not None:
                 self._finish(ticket, error)
+            case SendToHosts(message):
+                self._hosts.tell(message)
             case AskInterrupt() | SignalRanks() | KillRanks():
                 self._tell_supervisors(command)
             case ShowLate(result):
@@ -347,9 +345,8 @@ class Reader:
         else:
             signum = command.signum if isinstance(command, SignalRanks) else int(signal.SIGKILL)
             messages = [SignalRank(rank, signum) for rank in command.ranks]
-        for host in self._hosts:
-            for message in messages:
-                self._link.send(supervisor_peer(host.supervisor), message)
+        for message in messages:
+            self._hosts.tell(message)
 
     def _finish(self, ticket: int, update: Update) -> None:
         submission = self._submissions.pop(ticket, None)

@@ -13,7 +13,7 @@ from functools import partial
 
 from mhnb.cluster import Cluster
 from mhnb.errors import ClusterError, LaunchError
-from mhnb.launch.rundir import find_cwd
+from mhnb.rundir import find_cwd
 
 __all__ = ["Spare", "keep_spare", "take_over"]
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
 
-from mhnb.cluster import Cluster, StartOptions
+from mhnb.cluster import Cluster
 from mhnb.core.journal import StartRecord
-from mhnb.core.shape import Shape, check_initialize, check_shape, count_hosts
-from mhnb.errors import AlreadyStarted, InvalidRequest, NotStarted
+from mhnb.core.shape import Shape, check_initialize, check_shape
+from mhnb.errors import AlreadyStarted, NotStarted
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.local import check_platform
-from mhnb.launch.ports import check_port_free
-from mhnb.launch.rundir import prune_run_dirs
+from mhnb.options import take_options, take_shape
+from mhnb.ports import check_port_free
 from mhnb.roll import StartReport
+from mhnb.rundir import prune_run_dirs
 from mhnb.spares import keep_spare, take_over
 
 __all__ = ["all_clusters", "by_name", "current", "find_running", "latest", "restart", "start"]
@@ -87,51 +88,40 @@ def find_running(name: str, shape: Shape) -> Cluster | None:
 
 def start(
     hosts: int | Sequence[str] = 4,
-    devices: int = 2,
+    devices: int | None = None,
     *,
     name: str = "default",
-    init: bool = True,
-    initialize: Mapping[str, Any] | None = None,
+    ranks_per_host: int = 1,
     on_progress: Callable[[StartReport], None] | None = None,
     **options: Any,
 ) -> Cluster:
-    """Start ranks on this machine and return when each has taken part in a checked global sum.
+    """Start ranks and return when each has taken part in a checked global sum.
 
     A cluster of the same name and shape that runs is returned as it is.
 
     Args:
-        hosts: simulated hosts, a process each.
-        devices: CPU devices per host.
+        hosts: how many hosts, simulated by a process each; or the names of machines, reached by ssh.
+        devices: simulated CPU devices per rank; None: 2 on this machine, and what there is on others.
         name: for status, logs and a second cluster beside this one.
-        init: False leaves `jax.distributed.initialize()` to a cell.
-        initialize: arguments of `jax.distributed.initialize`, by name.
+        ranks_per_host: processes on each host.
         on_progress: called in this thread as ranks come further.
-        **options: fields of StartOptions: start_timeout_s (seconds), keep, guard, fork, spare.
+        **options: `init` (False leaves `jax.distributed.initialize()` to a cell), `initialize` (its arguments, by name),
+            `profile` (how hosts are reached: its name, or its directory), fields of StartOptions (start_timeout_s in seconds, keep,
+            guard, fork, spare, address, encrypt, host_timeout_s), and settings of the profile.
 
     Raises:
         InvalidRequest: a count or argument that cannot be.
         AlreadyStarted: one of that name runs with another shape.
         LaunchError: the processes did not come up; none is left.
     """
-    shape = Shape(count_hosts(hosts), devices, init, dict(initialize or {}))
+    shape = take_shape(hosts, devices, ranks_per_host, options)
     if (running := find_running(name, shape)) is not None:
         _use(running)
         return running
+    settings = take_options(name, shape, options)
     _check(shape)
     if (gone := _clusters.get(name)) is not None:
         gone.stop()
-    try:
-        settings = StartOptions(name=name, **options)
-    except TypeError as error:
-        raise InvalidRequest(f"start: {error}; options are start_timeout_s, keep, guard, fork, spare") from error
-    if settings.keep and settings.spare:
-        raise InvalidRequest("--keep and --spare do not go together: ranks in reserve end with this notebook")
-    if settings.spare and (
-        fixed := sorted({"coordinator_address", "coordinator_bind_address"} & set(shape.initialize))
-    ):
-        raise InvalidRequest(
-            f"--spare and {fixed[0]}={shape.initialize[fixed[0]]!r} do not go together: ranks in reserve need an address of their own"
-        )
     generation = 1 if gone is None else gone.generation + 1
     return _bring_up(Cluster(shape, settings, generation=generation), on_progress)
 
@@ -182,9 +172,9 @@ def _check(shape: Shape) -> None:
         LaunchError: another operating system, a port that is taken.
     """
     check_platform(sys.platform)
-    check_shape(shape.hosts, shape.devices, available_nbytes=psutil.virtual_memory().available)
-    check_initialize(shape.initialize, shape.hosts)
-    if address := shape.initialize.get("coordinator_address"):
+    check_shape(shape, available_nbytes=psutil.virtual_memory().available)
+    check_initialize(shape.initialize, shape.process_count)
+    if shape.is_local and (address := shape.initialize.get("coordinator_address")):
         check_port_free(str(address))
     prune_run_dirs(os.environ)
     prune_journals(os.environ)

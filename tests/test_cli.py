@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from mhnb.cli import main, parse_arguments
-from mhnb.launch.ports import find_free_port
+from mhnb.ports import find_free_port
 from tests.support.lab import wait_until
 
 

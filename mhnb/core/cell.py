@@ -84,6 +84,15 @@ class Cell:
         part = self.parts[rank]
         part.outcome, part.error = outcome, part.error or error
 
+    def has_record(self, *, guard_available: bool) -> bool:
+        """Whether the ranks' launches are known, so that the cell can be judged by them."""
+        return guard_available and self.request.guard != "off"
+
+    def told_by_ranks(self) -> tuple[str, ...]:
+        """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
+        said = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
+        return tuple(f"{note} · {self.state}" for note in said)
+
     def where(self, now: float, process_count: int) -> WhereCard:
         """Judge where every rank of the cluster is."""
         seen = [self._seen(rank, now) for rank in range(process_count)]

@@ -5,9 +5,9 @@ Measured reasons stand beside each; the user's own settings win where both could
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-__all__ = ["COLLECTIVE_TIMEOUT_S", "rank_environment"]
+__all__ = ["COLLECTIVE_TIMEOUT_S", "add_to_no_proxy", "rank_environment"]
 
 COLLECTIVE_TIMEOUT_S = 300
 """A collective that waits longer raises on the rank. XLA's own default is 30 minutes, longer than anyone looks at a stuck cell."""
@@ -54,8 +54,17 @@ def _hash_seed(user: Mapping[str, str]) -> str:
 
 
 def _no_proxy(user: Mapping[str, str]) -> str:
-    named = [part for part in (user.get("no_proxy") or user.get("NO_PROXY") or "").split(",") if part]
-    return ",".join([*named, *(name for name in _LOOPBACK if name not in named)])
+    return add_to_no_proxy(user.get("no_proxy") or user.get("NO_PROXY") or "", _LOOPBACK)
+
+
+def add_to_no_proxy(listed: str, addresses: Iterable[str]) -> str:
+    """Keep addresses off the proxy too: gRPC sends to a proxy whatever is not listed.
+
+    >>> add_to_no_proxy("a,b", ["b", "10.0.0.1"])
+    'a,b,10.0.0.1'
+    """
+    named = [part for part in listed.split(",") if part]
+    return ",".join([*named, *(address for address in addresses if address not in named)])
 
 
 def _xla_flags(flags: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from mhnb.core.protocol import Message, RunCell, SkipCell
+from mhnb.core.protocol import BeginRanks, Message, RunCell, SkipCell
 from mhnb.core.results import CellResult
 from mhnb.errors import MhnbError
 
@@ -30,6 +30,7 @@ __all__ = [
     "KillRanks",
     "RefuseCell",
     "ReportReady",
+    "SendToHosts",
     "SendToRank",
     "ShowLate",
     "SignalRanks",
@@ -109,6 +110,13 @@ class SendToRank:
 
 
 @dataclass(frozen=True, slots=True)
+class SendToHosts:
+    """Send every supervisor the same."""
+
+    message: BeginRanks
+
+
+@dataclass(frozen=True, slots=True)
 class SignalRanks:
     """Send a signal to the process groups of ranks."""
 
@@ -176,6 +184,7 @@ class TellUser:
 
 Command: TypeAlias = (
     SendToRank
+    | SendToHosts
     | AskInterrupt
     | SignalRanks
     | KillRanks

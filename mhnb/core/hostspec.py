@@ -19,13 +19,15 @@ class HostSpec:
     link_url: str
     key: str = field(repr=False)
     """Hex. Comes on standard input only: never in argv, never in the environment."""
-    supervisor: int
+    supervisor: int | None
+    """None: one of several alike, which finds its number, and its rank, in what its launcher tells each (Slurm, MPI)."""
     generation: int
     process_count: int
     ranks: list[int]
     devices: int | None
     """Simulated CPU devices per rank; None: what the platform has."""
     coordinator_address: str
+    """Empty where `BeginRanks` will bring it."""
     initialize: dict[str, Any]
     """The user's arguments of jax.distributed.initialize beyond the coordinator, count and id."""
     environment: dict[str, str]
@@ -42,6 +44,14 @@ class HostSpec:
     """True: go on when the owner is gone."""
     fork: bool = True
     """Fork the ranks from the supervisor, else start each afresh."""
+    waits: bool = False
+    """Report, then wait for `BeginRanks`: hosts are several, and what each must know is not known before all are there."""
+    board_url: str = ""
+    """Where ranks of several hosts agree on launches; empty where all are here."""
+    address: str = ""
+    """The address by which other hosts reach this one; empty where nobody needs to."""
+    host_timeout_s: float = 0.0
+    """End everything here when nothing was heard of the notebook for so long; 0 for never."""
     protocol: int = PROTOCOL_VERSION
 
     @property

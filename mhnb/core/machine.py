@@ -23,12 +23,15 @@ from mhnb.core.events import (
     KillRanks,
     RefuseCell,
     ReportReady,
+    SendToHosts,
     SendToRank,
     ShowLate,
     StopRequested,
     TellUser,
     Ticked,
 )
+from mhnb.core.gate import make_refusal
+from mhnb.core.gathering import Gathering
 from mhnb.core.guard import WAY_OUT, judge_state
 from mhnb.core.hints import find_hint
 from mhnb.core.journal import record_cell
@@ -53,34 +56,35 @@ from mhnb.core.ranks import format_ranks
 from mhnb.core.replay import ReplayCost
 from mhnb.core.roster import Roster, describe_exit
 from mhnb.core.where import WhereCard
-from mhnb.errors import CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
+from mhnb.errors import CellInterrupted, LaunchError, MhnbError
 from mhnb.values import ClusterState, RankError
 
 __all__ = ["Machine"]
-
-_WAYS_OUT = {
-    "split": "%mhjax accept takes it as it is, {replay} gives fresh processes and runs the cells again",
-    "tainted": "{replay} gives fresh processes and runs the cells again; %mhjax accept goes on, and later values could be wrong",
-    "dead": "{replay} gives fresh processes and runs the cells again",
-    "stopped": "%mhjax start starts a cluster",
-}
 
 
 class Machine:
     """One generation of a cluster, from its start to its stop.
 
     Args:
-        hosts: the host label of each rank.
-        log_paths: the log file of each rank.
+        hosts, log_paths: label of each rank's host, its log file.
         generation: number of this start; ranks refuse cells of another.
         now: seconds on the owner's clock; every event comes with a later one.
         start_timeout_s: how long the ranks may take until all are ready.
+        supervisors, gathering: see `Roster`.
     """
 
     def __init__(
-        self, hosts: Sequence[str], log_paths: Sequence[str], *, generation: int, now: float, start_timeout_s: float
+        self,
+        hosts: Sequence[str],
+        log_paths: Sequence[str],
+        *,
+        generation: int,
+        now: float,
+        start_timeout_s: float,
+        supervisors: Sequence[int] | None = None,
+        gathering: Gathering | None = None,
     ) -> None:
-        self.roster = Roster(hosts, log_paths)
+        self.roster = Roster(hosts, log_paths, supervisors, gathering)
         self.process_count = len(self.roster.entries)
         self.generation = generation
         self.state: ClusterState = "starting"
@@ -93,6 +97,8 @@ class Machine:
         self._kept = KeptCells()
         self._carried_note: str | None = None
         self._lost_service = ""
+        self._lost_host = False
+        """A host went, and not by the death of one of its ranks: no rank is to blame."""
         self._cost = ReplayCost()
 
     # -- the one entrance
@@ -110,7 +116,10 @@ class Machine:
                 return self._note_look(event, now)
             case Ticked():
                 return self._tick(now)
-            case HostUp() | RankSpawned() | PhaseReached() | RankReady():
+            case HostUp():
+                begin = self.roster.note_host(event)
+                return [] if begin is None else [SendToHosts(begin)]
+            case RankSpawned() | PhaseReached() | RankReady():
                 self.roster.note(event)
                 return self._begin(now) if self.state == "starting" and self.roster.all_ready else []
             case RankExited():
@@ -187,17 +196,12 @@ class Machine:
         return [SendToRank(r, SkipCell(self.generation, n)) for n in numbers for r in range(self.process_count)], seq
 
     def _refuse_waiting(self) -> list[Command]:
-        refused = [RefuseCell(waiting.ticket, self._gate_error()) for waiting in self._waiting]
+        refused = [
+            RefuseCell(waiting.ticket, make_refusal(self.state, self.reason, self._cost.way_out()))
+            for waiting in self._waiting
+        ]
         self._waiting.clear()
         return list(refused)
-
-    def _gate_error(self) -> MhnbError:
-        way_out = _WAYS_OUT.get(self.state, "").format(replay=self._cost.way_out())
-        if self.state == "stopped":
-            return NotStarted(
-                f"the cluster is stopped{': ' + self.reason if self.reason else ''}; {way_out}", state=self.state
-            )
-        return NotClean(f"the cluster is {self.state}: {self.reason}\n  nothing was sent · {way_out}", state=self.state)
 
     def _end_rank(self, ended: CellEnded, now: float) -> list[Command]:
         cell = self.current
@@ -223,24 +227,25 @@ class Machine:
         cell.wall_s = now - cell.started_at
         self._judge(cell)
         self._kept.keep(cell)
-        record = record_cell(cell, self.generation, recorded=self._has_record(cell))
+        record = record_cell(cell, self.generation, recorded=cell.has_record(guard_available=self.guard_available))
         self._cost.add(record)
         return [FinishCell(cell.ticket, cell.result(now, self.process_count), record), *self._next_cell(now)]
-
-    def _has_record(self, cell: Cell) -> bool:
-        return self.guard_available and cell.request.guard != "off"
 
     def _judge(self, cell: Cell) -> None:
         state, notes = judge_state(
             {rank: part.outcome for rank, part in cell.parts.items()},
-            {rank: part.launches for rank, part in cell.parts.items()} if self._has_record(cell) else None,
+            {rank: part.launches for rank, part in cell.parts.items()}
+            if cell.has_record(guard_available=self.guard_available)
+            else None,
             {rank: part.abandoned for rank, part in cell.parts.items()},
             [death.rank for death in self.roster.deaths],
             seq=cell.seq,
             source=cell.request.source,
         )
         notes = tuple(note.replace(WAY_OUT, self._cost.way_out()) for note in notes)
-        if self.roster.deaths:
+        if self._lost_host:
+            notes = (self._cost.way_out(),)
+        elif self.roster.deaths:
             notes = (self._death_text(self.roster.deaths[0]),)
         if self._lost_service:
             state, notes = "dead", (self._lost_service, *notes)
@@ -251,7 +256,7 @@ class Machine:
         elif state != "clean":
             self.reason = notes[0] if notes else state
         self.state = cell.state = "stopped" if self.state == "stopped" else state
-        cell.notes = (*notes, *_told_by_ranks(cell), *carried)
+        cell.notes = (*notes, *cell.told_by_ranks(), *carried)
 
     # -- output
 
@@ -340,12 +345,11 @@ class Machine:
         part = cell.parts.get(exited.rank)
         if part is None or part.outcome != "running":
             return
-        if exited is first:
+        if exited is first and not self._lost_host:
             self._blame(cell, exited)
         else:
-            cell.lose_rank(
-                exited.rank, "killed", RankError("RankStopped", f"stopped because rank {first.rank} was lost")
-            )
+            lost = "a host" if self._lost_host else f"rank {first.rank}"
+            cell.lose_rank(exited.rank, "killed", RankError("RankStopped", f"stopped because {lost} was lost"))
 
     def _blame(self, cell: Cell, exited: RankExited) -> None:
         slow = cell.ladder is not None
@@ -362,25 +366,29 @@ class Machine:
         return f"{self.roster.explain_death(first)}\n  {stopped}{self._cost.way_out()}"
 
     def _lose_service(self, event: HubExited | HostExited, now: float) -> list[Command]:
+        if isinstance(event, HostExited):
+            if event.supervisor in self.roster.lost_supervisors:
+                return []
+            self.roster.lost_supervisors.add(event.supervisor)
+            self._lost_host = self._lost_host or not (self._lost_service or self.roster.deaths)
         if self.state == "stopped":
             return []
-        self._lost_service = self._explain_service(event)
+        self._lost_service = self._lost_service or self.roster.explain_service(event)
         if self.state == "starting":
             return self._fail_start(LaunchError(f"{self._lost_service}; every process was ended, start again"))
+        # The ranks that are left on other hosts cannot compute without those that are gone.
+        kill: list[Command] = [KillRanks(self.roster.alive)] if isinstance(event, HostExited) else []
         if self.current is None:
             told = self.state != "dead"
             self.state, self.reason = "dead", self._lost_service
-            return [TellUser(f"{self.reason}\n  {self._cost.way_out()}")] if told else []
+            return [*([TellUser(f"{self.reason}\n  {self._cost.way_out()}")] if told else []), *kill]
         if isinstance(event, HostExited):
-            for rank in self.current.running_ranks:
-                self.current.lose_rank(rank, "died", RankError("RankDied", self._lost_service))
-        return self._finish_if_done(now)
+            self._lose_host_of_cell(self.current, event.supervisor)
+        return [*kill, *self._finish_if_done(now)]
 
-    def _explain_service(self, event: HubExited | HostExited) -> str:
-        if isinstance(event, HostExited):
-            return event.cause
-        exited = RankExited(-1, event.exit_code, event.signum, [])
-        return f"the hub (ipyparallel's controller, pid {self.roster.hub_pid}) {describe_exit(exited)}"
+    def _lose_host_of_cell(self, cell: Cell, supervisor: int) -> None:
+        for rank in set(cell.running_ranks) & set(self.roster.ranks_of(supervisor)):
+            cell.lose_rank(rank, "died", RankError("RankDied", self._lost_service))
 
     def _stop(self, now: float) -> list[Command]:
         self.reason = "" if self.state != "starting" else "it was stopped while it started"
@@ -390,9 +398,3 @@ class Machine:
             for rank in cell.running_ranks:
                 cell.lose_rank(rank, "killed", RankError("RankStopped", "the cluster was stopped during the cell"))
         return [*self._finish_if_done(now), *self._refuse_waiting()]
-
-
-def _told_by_ranks(cell: Cell) -> tuple[str, ...]:
-    """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
-    said = dict.fromkeys(note for part in cell.parts.values() for note in part.notes)
-    return tuple(f"{note} · {cell.state}" for note in said)

@@ -18,6 +18,8 @@ from mhnb.values import Outcome, Phase
 __all__ = [
     "Answer",
     "Ask",
+    "Beat",
+    "BeginRanks",
     "CellEnded",
     "CellRefused",
     "HostUp",
@@ -42,7 +44,7 @@ __all__ = [
     "encode",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 OutputEvent: TypeAlias = list[Any]
 """One thing a rank said, in the order it was said. The first item is the kind:
@@ -125,6 +127,28 @@ class StopHost:
     """End every process of this host, then the supervisor."""
 
     kind: ClassVar[str] = "stop_host"
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRanks:
+    """Every host is there: bring up your ranks. Only for supervisors whose spec says `waits`."""
+
+    kind: ClassVar[str] = "begin_ranks"
+    coordinator_address: str
+    board_url: str
+    """Where ranks of several hosts agree on launches."""
+    connection: str = field(repr=False)
+    """The hub's connection file, with its key."""
+    names: dict[str, str]
+    """Each host's label, and the address that the others reach it by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """I am here. A supervisor answers with the same."""
+
+    kind: ClassVar[str] = "beat"
+    supervisor: int
 
 
 # -- from a rank
@@ -247,6 +271,13 @@ class HostUp:
     pid: int
     hostname: str
     hub_pid: int | None
+    address: str = "127.0.0.1"
+    """The address of this machine that the notebook, and so the other hosts, reach it by."""
+    free_ports: list[int] = field(default_factory=list)
+    """TCP ports that are free there at this moment."""
+    connection: str = field(default="", repr=False)
+    """The hub's connection file, where the hub is here."""
+    log_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +316,8 @@ Message: TypeAlias = (
     | SignalRank
     | InterruptCell
     | StopHost
+    | BeginRanks
+    | Beat
     | PhaseReached
     | StartFailed
     | RankReady
@@ -303,7 +336,7 @@ _KINDS: dict[str, type[Any]] = {
     cls.kind: cls
     for cls in (
         RunCell, SkipCell, Ask, SignalRank, InterruptCell, StopHost, PhaseReached, StartFailed, RankReady, OutputProduced,
-        RankStatus, CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited,
+        RankStatus, CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited, BeginRanks, Beat,
     )
 }  # fmt: skip
 # Made once: `json.dumps` with separators of one's own makes an encoder a call.

@@ -7,7 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mhnb.core.protocol import HostUp, PhaseReached, RankExited, RankReady, RankSpawned, StartFailed
+from mhnb.core.events import HostExited
+from mhnb.core.gathering import Gathering
+from mhnb.core.protocol import (
+    BeginRanks,
+    HostUp,
+    HubExited,
+    PhaseReached,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    StartFailed,
+)
 from mhnb.errors import CoordinatorTimeout, EnginesMissing, LaunchError
 from mhnb.values import PHASES, Phase
 
@@ -21,6 +32,8 @@ class RankEntry:
     rank: int
     host: str
     log_path: str
+    supervisor: int = 0
+    """Whose processes it belongs to."""
     phase: Phase | None = None
     pid: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
@@ -53,20 +66,30 @@ class Roster:
     Args:
         hosts: the host label of each rank, in rank order.
         log_paths: the log file of each rank, in rank order.
+        supervisors: who holds each rank, in rank order; None: supervisor 0 holds all.
+        gathering: waits for the supervisors where they are several.
     """
 
-    def __init__(self, hosts: Sequence[str], log_paths: Sequence[str]) -> None:
-        self.entries = [RankEntry(r, host, log) for r, (host, log) in enumerate(zip(hosts, log_paths, strict=True))]
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        log_paths: Sequence[str],
+        supervisors: Sequence[int] | None = None,
+        gathering: Gathering | None = None,
+    ) -> None:
+        self._gathering = gathering
+        held = supervisors or [0] * len(hosts)
+        rows = enumerate(zip(hosts, log_paths, held, strict=True))
+        self.entries = [RankEntry(rank, host, log, supervisor) for rank, (host, log, supervisor) in rows]
+        self.lost_supervisors: set[int] = set()
         self.supervisor_pids: dict[int, int] = {}
         self.hub_pid: int | None = None
+        self._hub_supervisor = 0
+        self._hostnames: dict[int, str] = {}
         self.deaths: list[RankExited] = []
 
-    def note(self, event: HostUp | RankSpawned | PhaseReached | RankReady | RankExited) -> None:
+    def note(self, event: RankSpawned | PhaseReached | RankReady | RankExited) -> None:
         """Take in one event of the start or the end of a rank."""
-        if isinstance(event, HostUp):
-            self.supervisor_pids[event.supervisor] = event.pid
-            self.hub_pid = event.hub_pid or self.hub_pid
-            return
         entry = self.entries[event.rank]
         if isinstance(event, RankSpawned):
             entry.pid = event.pid
@@ -80,6 +103,19 @@ class Roster:
         else:
             entry.exit = event
             self.deaths.append(event)
+
+    def note_host(self, event: HostUp) -> BeginRanks | None:
+        """Take in a supervisor's report; when every host is there, say what all are told."""
+        self.supervisor_pids[event.supervisor] = event.pid
+        self._hostnames[event.supervisor] = event.hostname
+        if event.hub_pid is not None:
+            self.hub_pid, self._hub_supervisor = event.hub_pid, event.supervisor
+        if self._gathering is None:
+            return None
+        for entry in self.entries:
+            if entry.supervisor == event.supervisor:
+                entry.log_path = f"{event.hostname}:{event.log_dir}/rank{entry.rank}.log"
+        return self._gathering.note(event)
 
     def learn(self, rank: int, facts: Mapping[str, Any]) -> None:
         """Take in what a rank found out after its start: devices, where a cell brought up JAX."""
@@ -99,19 +135,38 @@ class Roster:
     @property
     def alive(self) -> tuple[int, ...]:
         """Ranks whose process has not been seen to end."""
-        return tuple(e.rank for e in self.entries if e.exit is None)
+        return tuple(e.rank for e in self.entries if e.exit is None and e.supervisor not in self.lost_supervisors)
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The process groups that were heard of: ranks and hub."""
-        known = (*(entry.pid for entry in self.entries), self.hub_pid)
-        return tuple(pid for pid in known if pid is not None)
+    def name_host(self, supervisor: int) -> str:
+        """Name the host of a supervisor as people know it: label, and the machine's own name."""
+        held = [entry for entry in self.entries if entry.supervisor == supervisor]
+        if not held:
+            return "the hub's machine"
+        own = held[0].facts.get("hostname") or self._hostnames.get(supervisor, "")
+        return f"{held[0].host} ({own})" if own else held[0].host
+
+    def ranks_of(self, supervisor: int) -> tuple[int, ...]:
+        """The ranks that a supervisor holds."""
+        return tuple(entry.rank for entry in self.entries if entry.supervisor == supervisor)
+
+    def pids_of(self, supervisor: int) -> tuple[int, ...]:
+        """The process groups of a supervisor that were heard of: ranks and hub."""
+        known = [entry.pid for entry in self.entries if entry.supervisor == supervisor]
+        hub = [self.hub_pid] if supervisor == self._hub_supervisor else []
+        return tuple(pid for pid in (*known, *hub) if pid is not None)
 
     def explain_death(self, exited: RankExited) -> str:
         """Say who died, how, and what it said last."""
         entry = self.entries[exited.rank]
         last = f' · last line: "{exited.last_lines[-1]}"' if exited.last_lines else ""
         return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) {describe_exit(exited)}{last} · log {entry.log_path}"
+
+    def explain_service(self, event: HubExited | HostExited) -> str:
+        """Say which host or hub went, and how."""
+        if isinstance(event, HostExited):
+            return event.cause
+        exited = RankExited(-1, event.exit_code, event.signum, [])
+        return f"the hub (ipyparallel's controller, pid {self.hub_pid}) {describe_exit(exited)}"
 
     def start_error(self, cause: StartFailed | RankExited) -> LaunchError:
         """Make the error of a rank that failed while starting."""
@@ -129,6 +184,8 @@ class Roster:
 
     def timeout_error(self, timeout_s: float) -> LaunchError:
         """Make the error of a start that took too long: the ranks that are furthest behind."""
+        if self._gathering is not None and self._gathering.missing:
+            return self._missing_error(timeout_s, self._gathering.missing)
         late = [e for e in self.entries if e.phase != "ready"]
         worst = min(late, key=lambda e: -1 if e.phase is None else PHASES.index(e.phase))
         behind = [e for e in late if e.phase == worst.phase]
@@ -140,6 +197,15 @@ class Roster:
             f"  log {worst.log_path} · every process was ended; raise the limit with --start-timeout, or mend the cause",
             rank=worst.rank,
             phase=worst.phase,
+            cause="timeout",
+        )
+
+    def _missing_error(self, timeout_s: float, missing: Sequence[int]) -> LaunchError:
+        absent = dict.fromkeys(e.host for e in self.entries if e.supervisor in missing) or ["the hub"]
+        return EnginesMissing(
+            f"the start took longer than {timeout_s:g} s: {', '.join(absent)} did not report\n"
+            "  can it reach the address that this notebook listens on? every process was ended; %mhjax doctor looks at each host",
+            phase=None,
             cause="timeout",
         )
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mhnb.errors import InvalidRequest, LaunchError
+from mhnb.errors import InvalidRequest
 
-__all__ = ["INITIALIZE_ARGUMENTS", "Shape", "check_initialize", "check_shape", "count_hosts"]
+__all__ = ["HostShare", "INITIALIZE_ARGUMENTS", "Shape", "check_initialize", "check_shape", "parse_hosts_argument"]
 
 INITIALIZE_ARGUMENTS = (
     "coordinator_address",
@@ -32,13 +32,53 @@ _MAX_DEVICES = 256
 
 
 @dataclass(frozen=True, slots=True)
+class HostShare:
+    """One supervisor's share of the ranks."""
+
+    supervisor: int
+    host: str
+    """The label: host0, host1, ..."""
+    ranks: tuple[int, ...]
+    machine: str | None = None
+    """What the user calls the machine; None where a scheduler chooses it, and for this one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """What makes two starts the same: equal shapes are the same cluster."""
 
     hosts: int = 4
-    devices: int = 2
+    devices: int | None = 2
+    """Simulated CPU devices per rank; None: what each machine has."""
     init: bool = True
     initialize: Mapping[str, Any] = field(default_factory=dict)
+    ranks_per_host: int = 1
+    profile: str = "local"
+    """How the hosts are reached: a profile that comes with mhnb, or its directory."""
+    machines: tuple[str, ...] = ()
+    """Names of the machines, a host each; empty where the profile knows them, or simulates them."""
+
+    @property
+    def process_count(self) -> int:
+        """Number of ranks."""
+        return self.hosts * self.ranks_per_host
+
+    @property
+    def is_local(self) -> bool:
+        """Whether every rank is a process that this machine's one supervisor forks."""
+        return self.profile == "local"
+
+    def shares(self) -> tuple[HostShare, ...]:
+        """Give each host its ranks, in order: rank r is on host r // ranks_per_host, and stays there.
+
+        >>> [(share.host, share.ranks) for share in Shape(2, 1, ranks_per_host=2, profile="ssh").shares()]
+        [('host0', (0, 1)), ('host1', (2, 3))]
+        """
+        each = self.ranks_per_host
+        names = self.machines or (None,) * self.hosts
+        return tuple(
+            HostShare(k, f"host{k}", tuple(range(k * each, (k + 1) * each)), name) for k, name in enumerate(names)
+        )
 
     def describe(self) -> str:
         """Say it as people do.
@@ -47,53 +87,72 @@ class Shape:
         '4 hosts x 2 devices'
         >>> Shape(1, 2, False, {"initialization_timeout": 60}).describe()
         '1 host x 2 devices, not initialised, initialization_timeout=60'
+        >>> Shape(2, None, ranks_per_host=2, profile="ssh", machines=("a", "b")).describe()
+        '2 hosts (a, b) x 2 ranks, profile ssh'
         """
-        text = f"{self.hosts} {'host' if self.hosts == 1 else 'hosts'} x {self.devices} {'device' if self.devices == 1 else 'devices'}"
+        parts = [_count(self.hosts, "host") + (f" ({', '.join(self.machines)})" if self.machines else "")]
+        if self.ranks_per_host > 1:
+            parts.append(_count(self.ranks_per_host, "rank"))
+        if self.devices is not None:
+            parts.append(_count(self.devices, "device"))
         given = [f"{name}={value!r}" for name, value in self.initialize.items()]
-        return ", ".join([text, *([] if self.init else ["not initialised"]), *given])
+        where = [] if self.is_local else [f"profile {self.profile}"]
+        return ", ".join([" x ".join(parts), *where, *([] if self.init else ["not initialised"]), *given])
 
 
-def count_hosts(hosts: int | Sequence[str]) -> int:
-    """Give the number of hosts asked for.
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def parse_hosts_argument(hosts: int | Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    """Give the number of hosts asked for, and the names of the machines where they were named.
 
     Raises:
-        InvalidRequest: no number.
-        LaunchError: machines by name, which this version cannot reach.
+        InvalidRequest: neither a number nor names.
 
-    >>> count_hosts(4)
-    4
+    >>> parse_hosts_argument(4), parse_hosts_argument(["a", "b"])
+    ((4, ()), (2, ('a', 'b')))
     """
-    if isinstance(hosts, bool) or not isinstance(hosts, int | Sequence):
-        raise InvalidRequest(f"hosts={hosts!r}: give the number of hosts, like hosts=4")
-    if isinstance(hosts, int):
-        return hosts
-    raise LaunchError(
-        f"hosts={hosts!r}: this version starts simulated hosts on this machine only; give their number, hosts=4"
-    )
+    if isinstance(hosts, int) and not isinstance(hosts, bool):
+        return hosts, ()
+    given: object = hosts
+    named = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    if not named or not all(isinstance(name, str) and name for name in named):
+        raise InvalidRequest(
+            f"hosts={hosts!r}: give the number of hosts, like hosts=4, or the names of machines, like hosts=['a', 'b']"
+        )
+    return len(named), named
 
 
-def check_shape(hosts: int, devices: int, *, available_nbytes: int) -> None:
-    """Refuse what cannot be started here.
+def check_shape(shape: Shape, *, available_nbytes: int) -> None:
+    """Refuse what cannot be started.
 
     Args:
-        hosts: simulated hosts, a process each.
-        devices: simulated CPU devices per host.
+        shape: as asked for.
         available_nbytes: free memory of this machine.
 
     Raises:
         InvalidRequest: a count that cannot be.
 
-    >>> check_shape(4, 2, available_nbytes=2**33)
+    >>> check_shape(Shape(4, 2), available_nbytes=2**33)
     """
+    hosts, devices, each = shape.hosts, shape.devices, shape.ranks_per_host
     if not 1 <= hosts <= _MAX_RANKS:
         raise InvalidRequest(
-            f"hosts={hosts}: give a number from 1 to {_MAX_RANKS}; each host is a process of this machine (-n 4)"
+            f"hosts={hosts}: give a number from 1 to {_MAX_RANKS}; each simulated host is a process of this machine (-n 4)"
         )
-    if not 1 <= devices <= _MAX_DEVICES:
+    if not 1 <= each <= _MAX_RANKS // hosts:
+        raise InvalidRequest(
+            f"ranks_per_host={each}: give a number from 1, so that there are at most {_MAX_RANKS} ranks in all (--per-host 1)"
+        )
+    if devices is not None and not 1 <= devices <= _MAX_DEVICES:
         raise InvalidRequest(
             f"devices={devices}: give the devices of each host, a number from 1 to {_MAX_DEVICES} (--devices 2)"
         )
-    if hosts * _RANK_NBYTES > available_nbytes:
+    twice = sorted({name for name in shape.machines if shape.machines.count(name) > 1})
+    if twice:
+        raise InvalidRequest(f"host {twice[0]!r} is named twice; several ranks on one host: --per-host 2", hosts=twice)
+    if shape.is_local and shape.process_count * _RANK_NBYTES > available_nbytes:
         fits = max(1, available_nbytes // _RANK_NBYTES)
         raise InvalidRequest(
             f"hosts={hosts}: each takes about {_RANK_NBYTES >> 20} MB and this machine has {available_nbytes >> 20} MB free; "

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from mhnb.launch.rundir import state_home
+from mhnb.rundir import state_home
 
 __all__ = ["JournalDir", "prune_journals"]
 

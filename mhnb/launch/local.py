@@ -39,7 +39,9 @@ class LocalHost:
     """
 
     def __init__(self, spec: HostSpec, environment: Mapping[str, str]) -> None:
-        self.supervisor = spec.supervisor
+        assert spec.supervisor is not None
+        self.supervisors: tuple[int, ...] = (spec.supervisor,)
+        self.is_remote = False
         self._forced = self._released = False
         # Before there is a process: an argument of the user's that no JSON can hold must not leave one behind.
         line = format_hostspec(spec).encode()

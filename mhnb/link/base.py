@@ -38,6 +38,9 @@ class Link(Protocol):
     def send(self, peer: str, message: Message) -> None:
         """Send a message to a peer that has been heard from."""
 
+    def take_lost(self) -> list[str]:
+        """Give the peers whose connection has ended since the last call. To be called by the reader."""
+
     def wake(self) -> None:
         """Make a `poll` that waits in the reader thread return. Callable from any thread."""
 

@@ -38,6 +38,7 @@ class MemoryLink:
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
         self._peers: dict[str, MemoryPeer] = {}
+        self._lost: list[str] = []
         self.refused = 0
 
     def connect(self, peer: str) -> MemoryPeer:
@@ -61,6 +62,17 @@ class MemoryLink:
         """Send to a peer; one that is not there gets nothing."""
         if peer in self._peers:
             self._peers[peer].deliver(encode(message))
+
+    def drop(self, peer: str) -> None:
+        """End the connection of a peer."""
+        del self._peers[peer]
+        self._lost.append(peer)
+        self.wake()
+
+    def take_lost(self) -> list[str]:
+        """Give the peers whose connection has ended since the last call."""
+        lost, self._lost = self._lost, []
+        return lost
 
     def wake(self) -> None:
         """Make a waiting `poll` return."""

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from mhnb.core.framing import MessageCutter, join_frames
 from mhnb.core.protocol import Message, decode, encode
-from mhnb.core.signing import Signer, Verifier
 from mhnb.errors import UnknownMessage
+from mhnb.sealing import MessageSealer, make_opener, make_sealer
 
 __all__ = ["SocketLink"]
 
@@ -51,15 +51,21 @@ class SocketLink:
         path: the socket's file, for peers of this machine: half the kernel's work of TCP, and only its owner may connect.
             None, or a path longer than the system takes, for TCP.
         address: for TCP, the one interface to listen on, an IP address.
+        encrypt: messages travel between machines: nobody on the way may read them.
     """
 
-    def __init__(self, key: bytes, *, path: Path | None = None, address: str = "127.0.0.1") -> None:
-        self._key = key
+    def __init__(
+        self, key: bytes, *, path: Path | None = None, address: str = "127.0.0.1", encrypt: bool = False
+    ) -> None:
+        self._key, self._encrypt = key, encrypt
         self._path = path if path is not None and len(os.fsencode(path)) <= _LONGEST_PATH else None
-        self._listener, self.url = _listen_file(self._path) if self._path else _listen_tcp(address)
+        self._listener, self.url = (
+            _listen_file(self._path) if self._path else _listen_tcp(address, "sealed" if encrypt else "tcp")
+        )
         self._listener.setblocking(False)
-        self._verifier = Verifier(key)
-        self._signers: dict[str, Signer] = {}
+        self._verifier = make_opener(key, encrypt=encrypt)
+        self._signers: dict[str, MessageSealer] = {}
+        self._lost: list[str] = []
         self._connections: dict[str, _Connection] = {}
         self._strangers: set[_Connection] = set()
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
@@ -144,8 +150,9 @@ class SocketLink:
             return []
 
     def _greet(self, connection: _Connection, frames: list[memoryview]) -> None:
-        name = bytes(frames[-1]) if frames else b""
-        self._verifier.verify(name, frames)
+        name = bytes(frames[0]) if frames else b""
+        if self._verifier.verify(name, frames[1:]) != [name]:
+            raise UnknownMessage(f"a peer that calls itself {name!r} has shown the key with another name")
         connection.name, connection.cutter.limit_nbytes = name, None
         self._strangers.discard(connection)
         with self._lock:
@@ -157,6 +164,7 @@ class SocketLink:
         with self._lock:
             if self._connections.get(connection.name.decode()) is connection:
                 del self._connections[connection.name.decode()]
+                self._lost.append(connection.name.decode())
             connection.socket.close()
 
     # -- what goes
@@ -168,7 +176,8 @@ class SocketLink:
             if connection is None:
                 return
             if (signer := self._signers.get(peer)) is None:
-                signer = self._signers[peer] = Signer(self._key, _NOTEBOOK + peer.encode())
+                sender = _NOTEBOOK + peer.encode()
+                signer = self._signers[peer] = make_sealer(self._key, sender, encrypt=self._encrypt)
             if message is not self._last_sent[0]:
                 # One cell goes to every rank: it is written once.
                 self._last_sent = (message, encode(message))
@@ -193,6 +202,11 @@ class SocketLink:
 
     def _set_interest(self, connection: _Connection, events: int) -> None:
         self._selector.modify(connection.socket, events, partial(self._read, connection))
+
+    def take_lost(self) -> list[str]:
+        """Give the peers whose connection has ended since the last call."""
+        lost, self._lost = self._lost, []
+        return lost
 
     def wake(self) -> None:
         """Make a waiting `poll` return."""
@@ -224,10 +238,10 @@ def _listen_file(path: Path) -> tuple[socket.socket, str]:
     return listener, f"unix:{path}"
 
 
-def _listen_tcp(address: str) -> tuple[socket.socket, str]:
+def _listen_tcp(address: str, kind: str) -> tuple[socket.socket, str]:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, 0), family=family, backlog=_BACKLOG)
-    return listener, f"tcp:{address}:{listener.getsockname()[1]}"
+    return listener, f"{kind}:{address}:{listener.getsockname()[1]}"
 
 
 def _flush(connection: _Connection) -> bool:

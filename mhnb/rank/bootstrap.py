@@ -55,6 +55,9 @@ class Bootstrap:
         if "jax_check_proxy_envs" in jax.config.values:
             # It warns of every proxy variable, also of those that keep loopback off the proxy.
             jax.config.update("jax_check_proxy_envs", False)
+        if self._spec.address:
+            # The name of this host may resolve to loopback, and gloo would tell the others to look for it there.
+            jaxhooks.bind_gloo(self._spec.address)
         arguments = self._arguments(jax.distributed.initialize)
         if self._spec.init:
             jax.distributed.initialize(**arguments)

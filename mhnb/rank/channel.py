@@ -9,12 +9,12 @@ import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from mhnb.core.framing import MessageCutter, join_frames
+from mhnb.core.framing import Frame, MessageCutter, join_frames
 from mhnb.core.protocol import Message, decode, encode
-from mhnb.core.signing import Signer, Verifier
 from mhnb.errors import UnknownMessage
+from mhnb.sealing import make_opener, make_sealer
 
 __all__ = ["Channel"]
 
@@ -25,15 +25,16 @@ class Channel:
     """Signed messages to and from the notebook.
 
     Args:
-        url: where the notebook listens, `unix:PATH` or `tcp:ADDRESS:PORT`.
+        url: where the notebook listens, `unix:PATH`, `tcp:ADDRESS:PORT`, or `sealed:ADDRESS:PORT` where messages are encrypted.
         key: shared by all of one start.
         peer: this end's name, `r3` or `s0`.
     """
 
     def __init__(self, url: str, key: bytes, peer: str) -> None:
         self._socket = _connect(url)
-        self._signer = Signer(key, peer.encode())
-        self._verifier = Verifier(key)
+        encrypt = url.startswith("sealed:")
+        self._signer = make_sealer(key, peer.encode(), encrypt=encrypt)
+        self._verifier = make_opener(key, encrypt=encrypt)
         self._sender = b"notebook" + peer.encode()
         self._lock = threading.Lock()
         self._cutter = MessageCutter()
@@ -41,7 +42,12 @@ class Channel:
         self._arrived: deque[Message] = deque()
         self.closed = False
         """The notebook's end is gone: nothing will come, and nobody hears what is sent."""
-        self._send([peer.encode()])
+        self._put([peer.encode(), *self._signer.sign([peer.encode()])])
+
+    @property
+    def address(self) -> str:
+        """The address of this machine that the notebook is reached from; empty where it is this machine."""
+        return "" if self._socket.family == socket.AF_UNIX else str(self._socket.getsockname()[0])
 
     def fileno(self) -> int:
         """The descriptor that is readable while something is to be received, or after the end."""
@@ -53,12 +59,15 @@ class Channel:
 
     def _send(self, frames: list[bytes]) -> None:
         with self._lock:
-            try:
-                for piece in join_frames(self._signer.sign(frames)):
-                    self._socket.sendall(piece)
-            except OSError:
-                # What ends a rank whose notebook is gone is its supervisor, by the rules of the start.
-                self.closed = True
+            self._put(self._signer.sign(frames))
+
+    def _put(self, frames: Sequence[Frame]) -> None:
+        try:
+            for piece in join_frames(frames):
+                self._socket.sendall(piece)
+        except OSError:
+            # What ends a rank whose notebook is gone is its supervisor, by the rules of the start.
+            self.closed = True
 
     def receive(self) -> Message | None:
         """Return the next message that has arrived, or None."""

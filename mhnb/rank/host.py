@@ -3,7 +3,8 @@
 It imports the heavy libraries once and forks every rank from itself, so that a machine pays for `import jax` once and not per rank.
 It stays single-threaded until the last fork. It knows processes, and nothing of cells or JAX programs.
 
-Started as `python -m mhnb.rank.host`, with one line of JSON (a HostSpec) on standard input.
+Started as `python -m mhnb.rank.host`, with one line of JSON (a HostSpec) on standard input. Where the cluster has other hosts too,
+it reports first and waits for `BeginRanks`: what each must know of the others is not known before all are there.
 Standard input stays open: its end means that the owner is gone, and every process here ends with it unless the spec says keep.
 """
 
@@ -14,13 +15,30 @@ import select
 import signal
 import socket
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from mhnb.core.environment import add_to_no_proxy
 from mhnb.core.hostspec import HostSpec, parse_hostspec
-from mhnb.core.protocol import HostUp, HubExited, InterruptCell, Message, RankExited, RankSpawned, SignalRank, StopHost
+from mhnb.core.protocol import (
+    Beat,
+    BeginRanks,
+    HostUp,
+    HubExited,
+    InterruptCell,
+    Message,
+    RankExited,
+    RankSpawned,
+    SignalRank,
+    StopHost,
+)
+from mhnb.ports import find_free_port
 from mhnb.rank.board import Board, make_board
 from mhnb.rank.channel import Channel
 from mhnb.rank.paths import RankPaths
+from mhnb.rank.place import await_connection_file, settle_in, write_connection_file
 from mhnb.rank.spawn import preload, spawn_hub, spawn_rank
 
 __all__ = ["Supervisor", "main"]
@@ -32,8 +50,9 @@ _LAST_LINES = 12
 class Supervisor:
     """Owns the processes of one machine from spawn to reap."""
 
-    def __init__(self, spec: HostSpec, owner: int) -> None:
-        self._spec, self._owner = spec, owner
+    def __init__(self, spec: HostSpec, owner: int, clock: Callable[[], float]) -> None:
+        self._spec, self._owner, self._clock = spec, owner, clock
+        self._heard_at = clock()
         self._ranks: dict[int, int] = {}
         self._hub: int | None = None
         self._wake_read = _child_exit_pipe()
@@ -41,19 +60,73 @@ class Supervisor:
         self._board: Board | None = None
 
     def start(self) -> None:
+        """Bring up what is to be here: all at once, or, where there are other hosts, once the notebook says so."""
+        if not self._spec.waits:
+            self._bring_up_alone()
+            return
+        self._open_channel()
+        self._report()
+        if self._spec.ranks:
+            preload()
+
+    def _bring_up_alone(self) -> None:
         """Bring up the hub and every rank, then the channel, which no rank inherits so."""
-        if self._spec.board:
-            make_board(Path(self._spec.run_dir), self._spec.process_count)
-            self._board = Board(Path(self._spec.run_dir), self._spec.process_count)
         if self._spec.hub:
             self._hub = spawn_hub(self._spec)
+        self._spawn_ranks(self._spec)
+        self._open_channel()
+        self._report()
+        self._tell_spawned()
+
+    def _report(self) -> None:
+        assert self._channel is not None
+        spec, address = self._spec, self._spec.address or self._channel.address
+        connection = ""
+        if spec.waits and spec.hub:
+            self._hub = spawn_hub(spec)
+            connection = await_connection_file(Path(spec.run_dir))
+        ports = [find_free_port(address) for _ in range(2)] if spec.waits and spec.ranks else []
+        log_dir = str(Path(spec.run_dir) / "log")
+        up = HostUp(
+            spec.supervisor or 0, os.getpid(), socket.gethostname(), self._hub, address, ports, connection, log_dir
+        )
+        self._say(up)
+
+    def _begin(self, begin: BeginRanks) -> None:
+        """Every host is there: bring up the ranks."""
+        if not self._spec.ranks:
+            return
+        write_connection_file(Path(self._spec.run_dir), begin.connection)
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = add_to_no_proxy(
+            os.environ.get("no_proxy", ""), begin.names.values()
+        )
+        alone = len(self._spec.ranks) == self._spec.process_count
+        self._spec = replace(
+            self._spec,
+            coordinator_address=begin.coordinator_address,
+            board=alone,
+            board_url="" if alone else begin.board_url,
+            address=self._spec.address or begin.names[f"host{self._spec.supervisor}"],
+        )
+        self._spawn_ranks(self._spec)
+        self._tell_spawned()
+
+    def _spawn_ranks(self, spec: HostSpec) -> None:
+        if spec.board:
+            make_board(Path(spec.run_dir), spec.process_count)
+            self._board = Board(Path(spec.run_dir), spec.process_count)
         preload()
-        for rank in self._spec.ranks:
-            self._ranks[spawn_rank(self._spec, rank)] = rank
-        self._channel = Channel(self._spec.link_url, bytes.fromhex(self._spec.key), f"s{self._spec.supervisor}")
-        self._say(HostUp(self._spec.supervisor, os.getpid(), socket.gethostname(), self._hub))
+        for rank in spec.ranks:
+            self._ranks[spawn_rank(spec, rank)] = rank
+
+    def _tell_spawned(self) -> None:
         for pid, rank in self._ranks.items():
             self._say(RankSpawned(rank, pid))
+
+    def _open_channel(self) -> None:
+        self._channel = Channel(self._spec.link_url, bytes.fromhex(self._spec.key), f"s{self._spec.supervisor}")
+        # A rank that is forked later has its own.
+        os.register_at_fork(after_in_child=self._channel.close)
 
     def _say(self, message: Message) -> None:
         if self._channel is not None:
@@ -70,6 +143,8 @@ class Supervisor:
             if self._channel.closed and self._channel.fileno() in watched:
                 # The notebook is gone, or has closed the link: the lifeline tells which rule applies.
                 watched.remove(self._channel.fileno())
+            if self._is_forgotten():
+                return
             ready, _, _ = select.select(watched, [], [], _LOOK_S)
             if self._wake_read in ready:
                 os.read(self._wake_read, 4096)
@@ -81,10 +156,20 @@ class Supervisor:
                 # A copy of the pipe in another child of the owner can outlive the owner: the parent's change is the second sign.
                 return
 
+    def _is_forgotten(self) -> bool:
+        """Whether nothing was heard of the notebook for so long that it, or the way to it, must be gone."""
+        limit_s = self._spec.host_timeout_s
+        return 0 < limit_s < self._clock() - self._heard_at and not self._spec.keep
+
     def _obey(self) -> bool:
         """Do what was sent; true when told to stop."""
         assert self._channel is not None
         while (message := self._channel.receive()) is not None:
+            self._heard_at = self._clock()
+            if isinstance(message, Beat):
+                self._say(message)
+            if isinstance(message, BeginRanks):
+                self._begin(message)
             if isinstance(message, StopHost):
                 return True
             if isinstance(message, InterruptCell) and self._board is not None:
@@ -162,12 +247,11 @@ def main() -> None:
         if not byte:
             return
         line += byte
-    spec = parse_hostspec(line.decode())
-    os.chdir(spec.cwd)
+    spec = settle_in(parse_hostspec(line.decode()), os.environ)
     os.environ.update(spec.environment)
     # A terminal's Ctrl-C is the notebook's to interpret.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    supervisor = Supervisor(spec, owner)
+    supervisor = Supervisor(spec, owner, time.monotonic)
     signal.signal(signal.SIGTERM, lambda _signum, _frame: sys.exit(0))
     try:
         supervisor.start()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import importlib
 import inspect
 import re
 import sys
@@ -24,7 +25,7 @@ from typing import Any
 from mhnb.core.guard import FREE_PREFIX
 from mhnb.rank.launches import Launched, LaunchRecorder
 
-__all__ = ["HookStatus", "backend_is_initialized", "install", "offer_cluster"]
+__all__ = ["HookStatus", "backend_is_initialized", "bind_gloo", "install", "offer_cluster"]
 
 _MAY_COMMUNICATE = re.compile(
     r"\b(?:all-gather|all-reduce|all-to-all|collective-\w+|custom-call|ragged-all-to-all|recv|reduce-scatter|send)"
@@ -97,6 +98,16 @@ def offer_cluster(arguments: Mapping[str, Any]) -> None:
     # Ours goes first: a notebook inside a Slurm job would be found as that job otherwise.
     kinds = ClusterEnv._cluster_types
     kinds.insert(0, kinds.pop(kinds.index(MhnbCluster)))
+
+
+def bind_gloo(address: str) -> None:
+    """Have gloo listen on an address of this host, and name it to the other ranks, instead of what the host's own name resolves to.
+
+    # since jax 0.10.2: make_cpu_client asks for the collectives without a hostname, and gloo looks the host's own name up.
+    """
+    library: Any = importlib.import_module("jaxlib._jax")
+    original = library.make_gloo_tcp_collectives
+    library.make_gloo_tcp_collectives = functools.partial(original, hostname=address)
 
 
 def _finish_effects() -> None:

@@ -19,6 +19,7 @@ from mhnb.errors import MhnbError, NotStarted, RanksLost
 from mhnb.link.memory import MemoryLink
 from mhnb.listening import ClusterListener
 from mhnb.reader import Reader
+from mhnb.watching import HostWatch
 
 WAIT_S = 20.0
 
@@ -27,9 +28,14 @@ WAIT_S = 20.0
 class PlayedHost:
     """A supervisor that is there until it is told otherwise."""
 
-    supervisor: int = 0
+    supervisors: tuple[int, ...] = (0,)
+    is_remote: bool = False
     exited: threading.Event = field(default_factory=threading.Event)
     forced: list[tuple[int, ...]] = field(default_factory=list)
+
+    pid: int = 1
+
+    def release(self) -> None: ...
 
     def has_exited(self) -> bool:
         return self.exited.is_set()
@@ -97,7 +103,7 @@ def make() -> Iterator[Callable[[MemoryLink], Rig]]:
     def begin(link: MemoryLink) -> Rig:
         host, heard = PlayedHost(), Listening()
         machine = Machine(["a", "b"], ["x", "y"], generation=1, now=time.monotonic(), start_timeout_s=60)
-        reader = Reader(link, machine, [host], clock=time.monotonic, listener=heard)
+        reader = Reader(link, machine, HostWatch(link, [host]), clock=time.monotonic, listener=heard)
         made.append(reader)
         reader.start()
         return Rig(reader, machine, host, heard, link)
@@ -117,7 +123,7 @@ def test_a_cell_is_kept_before_its_submitter_hears_of_it() -> None:
     def keep(record: CellRecord) -> None:
         seen.append((record.seq, submission.updates.empty()))
 
-    reader = Reader(link, machine, [PlayedHost()], clock=time.monotonic, listener=heard, keep=keep)
+    reader = Reader(link, machine, HostWatch(link, [PlayedHost()]), clock=time.monotonic, listener=heard, keep=keep)
     reader.start()
     peers = [link.connect(f"r{rank}") for rank in (0, 1)]
     for rank, peer in enumerate(peers):

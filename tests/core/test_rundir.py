@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.errors import LaunchError
-from mhnb.launch.rundir import find_cwd, make_run_dir, prune_run_dirs, read_owners, read_where, write_where
+from mhnb.rundir import find_cwd, make_run_dir, prune_run_dirs, read_owners, read_where, write_where
 
 GONE = 2**22 + 1
 """A process id that Linux never gives."""

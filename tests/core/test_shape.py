@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.shape import check_initialize, check_shape, count_hosts
-from mhnb.errors import InvalidRequest, LaunchError
+from mhnb.core.shape import Shape, check_initialize, check_shape, parse_hosts_argument
+from mhnb.errors import InvalidRequest
 
 PLENTY = 2**40
 
@@ -16,26 +16,47 @@ PLENTY = 2**40
 def test_counts_that_cannot_be(hosts: int, devices: int) -> None:
     """The error names the count and what was expected."""
     with pytest.raises(InvalidRequest, match=r"=(0|-1|1000): give"):
-        check_shape(hosts, devices, available_nbytes=PLENTY)
+        check_shape(Shape(hosts, devices), available_nbytes=PLENTY)
 
 
 def test_more_hosts_than_memory_holds() -> None:
     """The error says how many fit."""
     with pytest.raises(InvalidRequest, match="start at most 6"):
-        check_shape(8, 2, available_nbytes=2**30)
+        check_shape(Shape(8, 2), available_nbytes=2**30)
 
 
-@pytest.mark.parametrize("hosts", [True, 2.5, None])
-def test_hosts_that_are_no_number(hosts: Any) -> None:
-    """A count is an int."""
-    with pytest.raises(InvalidRequest):
-        count_hosts(hosts)
+@pytest.mark.parametrize("hosts", [True, 2.5, None, [], "a,b", ["a", 3], ["a", ""]])
+def test_hosts_that_are_neither_number_nor_names(hosts: Any) -> None:
+    """A count is an int; a list of names has one, and nothing else."""
+    with pytest.raises(InvalidRequest, match="number of hosts"):
+        parse_hosts_argument(hosts)
 
 
-def test_hosts_by_name_are_refused_plainly() -> None:
-    """This version cannot reach other machines, and says so."""
-    with pytest.raises(LaunchError, match="simulated hosts"):
-        count_hosts(["a", "b"])
+def test_a_host_cannot_be_named_twice() -> None:
+    """Several ranks on one host have a flag of their own, which the error names."""
+    with pytest.raises(InvalidRequest, match=r"'a' is named twice.*--per-host"):
+        check_shape(Shape(2, None, profile="ssh", machines=("a", "a")), available_nbytes=PLENTY)
+
+
+@pytest.mark.parametrize("each", [0, -1, 200])
+def test_ranks_per_host_that_cannot_be(each: int) -> None:
+    """At least one, and all together no more than there may be ranks."""
+    with pytest.raises(InvalidRequest, match=f"ranks_per_host={each}: give"):
+        check_shape(Shape(2, 2, ranks_per_host=each), available_nbytes=PLENTY)
+
+
+def test_memory_is_asked_of_this_machine_only() -> None:
+    """What other machines hold is not known here."""
+    check_shape(Shape(8, 2, profile="ssh"), available_nbytes=2**30)
+
+
+def test_ranks_stay_with_their_host() -> None:
+    """Assigned by host order; several on one host are neighbours."""
+    shares = Shape(2, 2, ranks_per_host=2, profile="ssh", machines=("a", "b")).shares()
+    assert [(s.supervisor, s.host, s.ranks, s.machine) for s in shares] == [
+        (0, "host0", (0, 1), "a"),
+        (1, "host1", (2, 3), "b"),
+    ]
 
 
 @pytest.mark.parametrize(

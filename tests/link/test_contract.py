@@ -60,7 +60,7 @@ class _Memory:
         return self.peer.receive(WAIT_S)
 
 
-@pytest.fixture(params=["unix", "tcp", "memory"])
+@pytest.fixture(params=["unix", "tcp", "sealed", "memory"])
 def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Each kind of link in turn."""
     if request.param == "memory":
@@ -68,7 +68,7 @@ def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield Rig(memory, lambda name: _Memory(memory, name))
         return
     path = tmp_path_factory.mktemp("l") / "link" if request.param == "unix" else None
-    link, ends = SocketLink(KEY, path=path), []
+    link, ends = SocketLink(KEY, path=path, encrypt=request.param == "sealed"), []
     assert link.url.startswith(request.param)
 
     def connect(name: str) -> FarEnd:

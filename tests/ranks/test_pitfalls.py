@@ -19,7 +19,7 @@ from mhnb.cluster import Cluster
 from mhnb.core.culprit import ErrorSite
 from mhnb.core.hints import find_hint
 from mhnb.core.results import CellResult
-from mhnb.launch.ports import find_free_port
+from mhnb.ports import find_free_port
 
 Fresh = Callable[..., Cluster]
 

@@ -13,7 +13,7 @@ import pytest
 
 from mhnb.cluster import Cluster
 from mhnb.core.environment import rank_environment
-from mhnb.launch.ports import find_free_port
+from mhnb.ports import find_free_port
 from tests.ranks import plain_rank
 
 RANKS, DEVICES = 4, 2

@@ -26,8 +26,8 @@ from mhnb.errors import (
     NotStarted,
     PreflightFailed,
 )
-from mhnb.launch.rundir import read_owners
 from mhnb.roll import StartReport
+from mhnb.rundir import read_owners
 from mhnb.values import DeviceRef
 from tests.ranks.conftest import every_pid, is_running, wait_gone
 

@@ -16,6 +16,7 @@ from platformdirs import user_state_path
 from mhnb.errors import InvalidRequest, LaunchError
 
 __all__ = [
+    "configure_hub",
     "find_cwd",
     "make_run_dir",
     "prune_run_dirs",
@@ -70,6 +71,22 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
     shutil.copytree(profile, run_dir / "profile")
     run_dir.chmod(0o700)
     return run_dir
+
+
+def configure_hub(run_dir: Path, address: str, *, encrypt: bool) -> None:
+    """Have the hub listen on the one address that the hosts of other machines reach, and encrypt what it says there.
+
+    The lines are added to the run's own copy of the profile, where they can be read.
+    """
+    lines = [
+        "",
+        "# Hosts on other machines: added by this start.",
+        f"c.IPController.ip = {address!r}",
+        f"c.IPController.location = {address!r}",
+        f"c.IPController.enable_curve = {encrypt!r}",
+    ]
+    with (run_dir / "profile" / "ipcontroller_config.py").open("a", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
 
 
 def prune_run_dirs(environment: Mapping[str, str]) -> None:

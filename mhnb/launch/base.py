@@ -1,0 +1,59 @@
+"""What starts supervisors, and what one that was started looks like to the cluster's reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from mhnb.core.hostspec import HostSpec
+from mhnb.core.shape import HostShare
+
+__all__ = ["Host", "Launcher"]
+
+
+class Host(Protocol):
+    """A process of this machine that is a supervisor, or carries one or several on other machines."""
+
+    supervisors: tuple[int, ...]
+    """Their numbers."""
+    is_remote: bool
+    """They run on other machines: their processes' numbers mean nothing here, and they may fall silent."""
+
+    @property
+    def pid(self) -> int:
+        """Of the process here."""
+
+    def has_exited(self) -> bool:
+        """Whether it is gone."""
+
+    def explain(self) -> str:
+        """How it ended: the thing, what it said last, the next step."""
+
+    def wait(self, pids: tuple[int, ...]) -> None:
+        """Wait for its end, and end it by force if it does not; where it is of this machine, with the process groups of its ranks."""
+
+    def release(self) -> None:
+        """Let it live on after this process (`keep`)."""
+
+
+class Launcher(Protocol):
+    """Starts the supervisors of one kind of place."""
+
+    def find_own_address(self) -> str:
+        """Find the address by which the hosts reach this machine. Raises LaunchError where it cannot know."""
+
+    def launch(
+        self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
+    ) -> Iterator[Host]:
+        """Start a supervisor for each spec, all at once; yield each process as soon as there is one.
+
+        Args:
+            specs: one for each share, with the key; to be handed over on standard input, never in argv or the environment.
+            shares: the label, ranks and machine of each.
+            environment: of this process.
+            run_dir: the cluster's own directory here; what the processes say goes to `log` in it.
+
+        Raises:
+            LaunchError: one could not be started; what was yielded is the caller's to end.
+        """

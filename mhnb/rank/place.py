@@ -1,0 +1,87 @@
+"""Where a supervisor settles: its number, its directory, the environment, and the files that its ranks read."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, MutableMapping
+from dataclasses import replace
+from pathlib import Path
+
+from mhnb.core.hostspec import HostSpec
+from mhnb.errors import LaunchError
+from mhnb.resources import profile_dir
+from mhnb.rundir import make_run_dir, prune_run_dirs
+
+__all__ = ["await_connection_file", "find_task_number", "settle_in", "write_connection_file"]
+
+_TASK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""What Slurm, Open MPI, PMIx and MPICH call the number of a task. Slurm's first: an mpiexec may run under it, but not the reverse."""
+_CONNECTION = Path("profile", "security", "ipcontroller-engine.json")
+_LOOK_S = 0.02
+_CONNECTION_WAIT_S = 60.0
+
+
+def find_task_number(environment: Mapping[str, str]) -> int:
+    """Find which of several tasks alike this process is.
+
+    Raises:
+        LaunchError: nothing in the environment says it.
+
+    >>> find_task_number({"SLURM_PROCID": "3"})
+    3
+    """
+    for name in _TASK_VARIABLES:
+        if environment.get(name, "").isdecimal():
+            return int(environment[name])
+    raise LaunchError(f"the launcher has not numbered this task: none of {', '.join(_TASK_VARIABLES)} is set")
+
+
+def settle_in(spec: HostSpec, environment: MutableMapping[str, str]) -> HostSpec:
+    """Take the place that the spec gives; return the spec with what this machine adds.
+
+    The interpreter starts anew where the seed of its hashes is not the spec's: that can only be set before.
+    """
+    if spec.supervisor is None:
+        number, each = find_task_number(environment), len(spec.ranks)
+        spec = replace(spec, supervisor=number, ranks=list(range(number * each, (number + 1) * each)))
+    environment.update(spec.environment)
+    if not spec.run_dir:
+        spec = replace(spec, run_dir=str(_own_run_dir(spec, environment)))
+    try:
+        os.chdir(spec.cwd)
+    except OSError as error:
+        if not spec.waits:
+            raise
+        # Another machine need not have the notebook's folder.
+        print(f"mhnb: {spec.cwd} is not here ({error.strerror}); the ranks run in {Path.home()}", file=sys.stderr)
+        os.chdir(Path.home())
+    return spec
+
+
+def _own_run_dir(spec: HostSpec, environment: Mapping[str, str]) -> Path:
+    prune_run_dirs(environment)
+    return make_run_dir("host", spec.generation, environment=environment, profile=profile_dir("local"))
+
+
+def write_connection_file(run_dir: Path, text: str) -> None:
+    """Put the hub's connection file where the engines of this machine look for it. It holds the hub's key."""
+    path = run_dir / _CONNECTION
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def await_connection_file(run_dir: Path, wait_s: float = _CONNECTION_WAIT_S) -> str:
+    """Wait until the hub of this machine has written its connection file; return what is in it.
+
+    Raises:
+        LaunchError: it has not, in that time; its log says why.
+    """
+    path = run_dir / _CONNECTION
+    for _ in range(int(wait_s / _LOOK_S)):
+        if path.exists() and (text := path.read_text()).rstrip().endswith("}"):
+            return text
+        time.sleep(_LOOK_S)
+    raise LaunchError(f"the hub did not come up in {wait_s:g} s; its log is {run_dir / 'log' / 'hub.log'}")

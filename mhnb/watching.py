@@ -1,0 +1,69 @@
+"""The supervisors as the reader deals with them: tell them all, and find out which are gone.
+
+One of this machine is gone when its process has ended. One elsewhere also when its connection has ended, or when it is silent for too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mhnb.core.protocol import Beat, HostUp, Message
+from mhnb.core.pulse import Pulse
+from mhnb.core.roster import Roster
+from mhnb.launch.base import Host
+from mhnb.link.base import Link, supervisor_peer
+
+__all__ = ["HostWatch"]
+
+
+class HostWatch:
+    """Watches the supervisors of one generation.
+
+    Args:
+        link: that they are reached by.
+        hosts: their processes.
+        timeout_s: one on another machine that is silent for longer is lost.
+    """
+
+    def __init__(self, link: Link, hosts: Sequence[Host], *, timeout_s: float = 20.0) -> None:
+        self._link, self._hosts = link, list(hosts)
+        self._remote = {k for host in hosts if host.is_remote for k in host.supervisors}
+        self._pulse = Pulse(timeout_s)
+
+    def tell(self, message: Message) -> None:
+        """Send every supervisor the same; each does what concerns its own ranks."""
+        for supervisor in (k for host in self._hosts for k in host.supervisors):
+            self._link.send(supervisor_peer(supervisor), message)
+
+    def hear(self, message: Message, now: float) -> None:
+        """Take note of a sign of life."""
+        if isinstance(message, HostUp | Beat) and message.supervisor in self._remote:
+            self._pulse.hear(message.supervisor, now)
+
+    def find_lost(self, roster: Roster, now: float) -> Iterator[tuple[int, str]]:
+        """Give each supervisor that is found to be gone since the last call, and how; ask the others for a sign of life."""
+        yield from self._ended(roster)
+        for peer in self._link.take_lost():
+            supervisor = int(peer[1:]) if peer.startswith("s") else -1
+            if supervisor in self._remote:
+                yield self._lose(supervisor, f"{roster.name_host(supervisor)} is lost: the connection to it ended")
+        for supervisor, silent_s in self._pulse.silent(now).items():
+            name = roster.name_host(supervisor)
+            yield self._lose(supervisor, f"{name} is lost: it has not answered for {silent_s:.0f} s")
+        if self._pulse.is_due(now):
+            for supervisor in self._remote:
+                self._link.send(supervisor_peer(supervisor), Beat(supervisor))
+
+    def _ended(self, roster: Roster) -> Iterator[tuple[int, str]]:
+        for host in [host for host in self._hosts if host.has_exited()]:
+            self._hosts.remove(host)
+            # Now, while no other process can have taken their numbers: what ranks have started outlives a supervisor that was killed.
+            host.wait(tuple(pid for k in host.supervisors for pid in roster.pids_of(k)))
+            cause = host.explain()
+            for supervisor in host.supervisors:
+                yield self._lose(supervisor, cause)
+
+    def _lose(self, supervisor: int, cause: str) -> tuple[int, str]:
+        self._pulse.forget(supervisor)
+        self._remote.discard(supervisor)
+        return supervisor, cause
