@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mhnb.core.gathering import Gathering
 from mhnb.core.machine import Machine
+from mhnb.core.roster import Roster
 from mhnb.core.shape import Shape
 from mhnb.launch.base import Host
 from mhnb.launch.launchers import find_launcher
@@ -39,15 +40,13 @@ def make_machine(shape: Shape, options: StartOptions, run_dir: Path, *, generati
     held = [share for share in shares for _ in share.ranks]
     coordinator = shape.initialize.get("coordinator_address")
     several = None if shape.is_local else Gathering([s.supervisor for s in shares], len(shares), coordinator)
-    return Machine(
+    roster = Roster(
         [share.host for share in held],
         [str(run_dir / "log" / f"rank{rank}.log") for rank in range(shape.process_count)],
-        generation=generation,
-        now=now,
-        start_timeout_s=options.start_timeout_s,
-        supervisors=None if shape.is_local else [share.supervisor for share in held],
-        gathering=several,
+        None if shape.is_local else [share.supervisor for share in held],
+        several,
     )
+    return Machine(roster, generation=generation, now=now, start_timeout_s=options.start_timeout_s)
 
 
 def launch_hosts(shape: Shape, options: StartOptions, place: Place) -> Iterator[Host]:

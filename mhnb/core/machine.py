@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Sequence
 
 from mhnb.core.cell import Cell
 from mhnb.core.events import (
@@ -31,7 +30,6 @@ from mhnb.core.events import (
     Ticked,
 )
 from mhnb.core.gate import make_refusal
-from mhnb.core.gathering import Gathering
 from mhnb.core.guard import WAY_OUT, judge_state
 from mhnb.core.hints import find_hint
 from mhnb.core.journal import record_cell
@@ -66,25 +64,14 @@ class Machine:
     """One generation of a cluster, from its start to its stop.
 
     Args:
-        hosts, log_paths: label of each rank's host, its log file.
+        roster: who the ranks are.
         generation: number of this start; ranks refuse cells of another.
         now: seconds on the owner's clock; every event comes with a later one.
         start_timeout_s: how long the ranks may take until all are ready.
-        supervisors, gathering: see `Roster`.
     """
 
-    def __init__(
-        self,
-        hosts: Sequence[str],
-        log_paths: Sequence[str],
-        *,
-        generation: int,
-        now: float,
-        start_timeout_s: float,
-        supervisors: Sequence[int] | None = None,
-        gathering: Gathering | None = None,
-    ) -> None:
-        self.roster = Roster(hosts, log_paths, supervisors, gathering)
+    def __init__(self, roster: Roster, *, generation: int, now: float, start_timeout_s: float) -> None:
+        self.roster = roster
         self.process_count = len(self.roster.entries)
         self.generation = generation
         self.state: ClusterState = "starting"

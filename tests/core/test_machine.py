@@ -43,6 +43,7 @@ from mhnb.core.protocol import (
     SkipCell,
     StartFailed,
 )
+from mhnb.core.roster import Roster
 from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, EnginesMissing, LaunchError, NotClean, NotStarted
 
 GUARD = {"guard": {"available": True, "reason": ""}}
@@ -56,7 +57,7 @@ class Driver:
     def __init__(self, ranks: int = 2, *, start_timeout_s: float = 60.0) -> None:
         hosts = [f"host{rank}" for rank in range(ranks)]
         logs = [f"/log/rank{rank}.log" for rank in range(ranks)]
-        self.machine = Machine(hosts, logs, generation=1, now=0.0, start_timeout_s=start_timeout_s)
+        self.machine = Machine(Roster(hosts, logs), generation=1, now=0.0, start_timeout_s=start_timeout_s)
         self.now = 0.0
         self.sent: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
         self.answered: list[int] = []

@@ -14,6 +14,7 @@ from mhnb.core.journal import CellRecord
 from mhnb.core.machine import Machine
 from mhnb.core.protocol import CellEnded, Message, RankReady, RankSpawned
 from mhnb.core.results import CellResult
+from mhnb.core.roster import Roster
 from mhnb.core.where import WhereCard
 from mhnb.errors import MhnbError, NotStarted, RanksLost
 from mhnb.link.memory import MemoryLink
@@ -102,7 +103,7 @@ def make() -> Iterator[Callable[[MemoryLink], Rig]]:
 
     def begin(link: MemoryLink) -> Rig:
         host, heard = PlayedHost(), Listening()
-        machine = Machine(["a", "b"], ["x", "y"], generation=1, now=time.monotonic(), start_timeout_s=60)
+        machine = Machine(Roster(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60)
         reader = Reader(link, machine, HostWatch(link, [host]), clock=time.monotonic, listener=heard)
         made.append(reader)
         reader.start()
@@ -117,7 +118,7 @@ def make() -> Iterator[Callable[[MemoryLink], Rig]]:
 def test_a_cell_is_kept_before_its_submitter_hears_of_it() -> None:
     """Who sees a result can count on the journal; the cell that is refused is not kept."""
     link, heard = MemoryLink(), Listening()
-    machine = Machine(["a", "b"], ["x", "y"], generation=1, now=time.monotonic(), start_timeout_s=60)
+    machine = Machine(Roster(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60)
     seen: list[tuple[int, bool]] = []
 
     def keep(record: CellRecord) -> None:
