@@ -110,25 +110,19 @@ def ssh_command(host: HostName, options: SshOptions, remote_command: str = READ_
     return [*words, "--", host.address, remote_command]
 
 
-def remote_line(options: SshOptions, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+def remote_line(options: SshOptions, arguments: Sequence[str]) -> str:
     """Give the line for standard input after which the far side is the interpreter with these arguments.
-
-    Args:
-        options: folder, environment and interpreter.
-        arguments: of the interpreter.
-        environment: more variables, which win over those of the options.
 
     >>> print(remote_line(SshOptions(), ["-V"]), end="")
     echo 'mhnb: logged in' >&2; command -v python3 >/dev/null 2>&1 || { echo 'mhnb: no python: python3' >&2; exit 127; }; exec python3 -V
     """
-    variables = dict(options.environment) | dict(environment or {})
     steps = [f"echo {shlex.quote(LOGGED_IN)} >&2"]
     if options.setup is not None:
         steps.append(f"{{ {options.setup.strip()}; }} || {_give_up('setup failed', options.setup)}")
     if options.cwd is not None:
         steps.append(f"cd -- {_path(options.cwd)} || {_give_up('no folder', options.cwd)}")
     steps += _enter_environment(options)
-    steps += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    steps += [f"export {name}={shlex.quote(value)}" for name, value in options.environment.items()]
     python = options.python or ("python3" if options.venv is None and options.conda is None else "python")
     steps.append(f"command -v {_path(python)} >/dev/null 2>&1 || {_give_up('no python', python)}")
     steps.append(f"exec {_path(python)} {shlex.join(arguments)}".rstrip())

@@ -43,9 +43,9 @@ def test_the_command_with_every_option() -> None:
 def test_the_line_with_every_option() -> None:
     """Set up, then the folder, the environment's variables, the interpreter: each says what it did not find."""
     options = SshOptions(
-        setup="module load cuda", cwd="~/my work", venv="/opt/it's", environment={"A": "1", "B": "old"}
+        setup="module load cuda", cwd="~/my work", venv="/opt/it's", environment={"A": "1", "B": "$new"}
     )
-    assert remote_line(options, ["-m", "x y"], {"B": "$new"}) == (
+    assert remote_line(options, ["-m", "x y"]) == (
         "echo 'mhnb: logged in' >&2; "
         "{ module load cuda; } || { echo 'mhnb: setup failed: module load cuda' >&2; exit 127; }; "
         "cd -- \"$HOME\"/'my work' || { echo 'mhnb: no folder: ~/my work' >&2; exit 127; }; "
