@@ -3,6 +3,7 @@
     MhnbError
     ├── LaunchError            starting or reaching the processes
     │   ├── HostUnreachable    a machine or the supervisor on it does not answer
+    │   ├── HostUnfit          a machine lets us in, and what is to run there is missing
     │   ├── EnginesMissing     a rank did not come up; names rank, phase and cause
     │   ├── CoordinatorTimeout jax.distributed did not form in time
     │   └── PreflightFailed    a check made before any process was started
@@ -42,6 +43,7 @@ __all__ = [
     "ClusterError",
     "CoordinatorTimeout",
     "EnginesMissing",
+    "HostUnfit",
     "HostUnreachable",
     "InvalidRequest",
     "LaunchError",
@@ -96,7 +98,17 @@ class LaunchError(MhnbError):
 
 
 class HostUnreachable(LaunchError):
-    """A machine, or the supervisor on it, does not answer."""
+    """A machine, or the supervisor on it, does not answer. `host` and `kind` say which and why, where it was tried by ssh."""
+
+    host: str
+    kind: str
+
+
+class HostUnfit(LaunchError):
+    """A machine lets us in, and what is to run there is missing or ended. `host` and `kind` say where and what."""
+
+    host: str
+    kind: str
 
 
 class EnginesMissing(LaunchError):

@@ -24,7 +24,7 @@ _OWN_FOLDERS = (
     "MHNB_HOME",
     "MPLCONFIGDIR",
 )
-_ONE_WORKER = ("ranks", "browser")
+_ONE_WORKER = ("ranks", "browser", "hosts")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

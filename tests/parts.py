@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests import other_python
+from tests.hosts import hostnet
 
 __all__ = [
     "PARTS",
@@ -60,8 +61,13 @@ def _linux_absent() -> str | None:
     return None if sys.platform == "linux" else f"needs Linux; this is {sys.platform}"
 
 
+def _hosts_absent() -> str | None:
+    return hostnet.why_absent()
+
+
 PARTS: dict[str, Callable[[], str | None]] = {
     "browser": _browser_absent,
+    "hosts": _hosts_absent,
     "linux": _linux_absent,
     "other_python": _other_python_absent,
 }

@@ -1,0 +1,190 @@
+"""Machines as a user names them: in `--hosts`, one by one, in a file. Knows nothing of how they are reached."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mhnb.errors import InvalidRequest
+
+__all__ = ["HostName", "check_port", "format_host", "parse_host", "parse_hostfile", "parse_hosts"]
+
+_MOST_HOSTS = 1024
+_NAME = re.compile(r"[\w.%-]+|[\w.%:]*:[\w.%:]*", re.ASCII)
+_USER = re.compile(r"[\w.$@\\+-]+")
+_RANGE = re.compile(r"\[([\d,\s-]+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class HostName:
+    """A machine as the user named it: a name, an alias of the ssh config, or an address."""
+
+    address: str
+    """Without brackets, also where it is an IPv6 address."""
+    user: str | None = None
+    port: int | None = None
+    slots: int | None = None
+    """Ranks on it; None: as many as on every other."""
+
+    def __str__(self) -> str:
+        return format_host(self)
+
+
+def parse_hosts(text: str) -> tuple[HostName, ...]:
+    """Read the machines of `--hosts`: names with commas between, `user@name:port`, `[::1]:22`, `name[1-4]`, `name[01-16,20]`.
+
+    Raises:
+        InvalidRequest: nothing there, a name that cannot be, or the same machine twice.
+
+    >>> [str(host) for host in parse_hosts("a, me@b:2222, n[09-10]")]
+    ['a', 'me@b:2222', 'n09', 'n10']
+    """
+    found = [parse_host(name) for part in _split(text) for name in _expand(part)]
+    return _distinct(found, f"--hosts {text!r}")
+
+
+def parse_hostfile(text: str, origin: str = "the host file") -> tuple[HostName, ...]:
+    r"""Read a host file: a machine a line, `#` begins a comment, `slots=4` says how many ranks are there.
+
+    Args:
+        text: what stands in it.
+        origin: its name, for messages.
+
+    Raises:
+        InvalidRequest: as for `parse_hosts`; names the line.
+
+    >>> [(host.address, host.slots) for host in parse_hostfile("# rack 1\nn[1-2] slots=8\n")]
+    [('n1', 8), ('n2', 8)]
+    """
+    found: list[HostName] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            found += _read_line(line.partition("#")[0].split())
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{origin}, line {number}: {error}") from error
+    return _distinct(found, origin)
+
+
+def parse_host(text: str) -> HostName:
+    """Read one machine.
+
+    Raises:
+        InvalidRequest: a name that cannot be.
+
+    >>> parse_host("me@[fe80::1%eth0]:2222")
+    HostName(address='fe80::1%eth0', user='me', port=2222, slots=None)
+    """
+    user, at, place = text.strip().rpartition("@")
+    if at and (not _USER.fullmatch(user) or user.startswith("-")):
+        raise InvalidRequest(f"host {text!r}: {user!r} is not a user's name; write like me@name:22")
+    address, port = _split_port(place)
+    if not _NAME.fullmatch(address) or address.startswith("-"):
+        raise InvalidRequest(
+            f"host {text!r}: {address!r} is not a machine's name; write like name, me@name:22, [::1]:22 or name[1-4]"
+        )
+    return HostName(address, user or None, None if port is None else _read_port(port, text))
+
+
+def format_host(host: HostName) -> str:
+    """Write a machine as `parse_host` reads it.
+
+    >>> format_host(HostName("::1", "me", 22))
+    'me@[::1]:22'
+    """
+    user = "" if host.user is None else f"{host.user}@"
+    address = f"[{host.address}]" if ":" in host.address else host.address
+    return f"{user}{address}" + ("" if host.port is None else f":{host.port}")
+
+
+def _split(text: str) -> Iterator[str]:
+    """Split at commas outside brackets."""
+    parts = [part.strip() for part in re.split(r",(?![^\[]*\])", text)]
+    yield from (part for part in parts if part)
+
+
+def _expand(text: str) -> list[str]:
+    """Write out every range of a name, the last number fastest. Brackets with a colon are an IPv6 address."""
+    if (match := _RANGE.search(text)) is None:
+        return [text]
+    head, tail = text[: match.start()], text[match.end() :]
+    rest = _expand(tail)
+    numbers = list(_numbers(match.group(1), text))
+    if len(numbers) * len(rest) > _MOST_HOSTS:
+        raise InvalidRequest(f"hosts {text!r}: more than {_MOST_HOSTS} machines")
+    return [f"{head}{number}{end}" for number in numbers for end in rest]
+
+
+def _numbers(text: str, whole: str) -> Iterator[str]:
+    """Give the numbers of `01-03,7`, with the zeros of the first of each range."""
+    for part in text.split(","):
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise InvalidRequest(
+                f"hosts {whole!r}: {part.strip()!r} is not a number or a range; write like name[1-4,7]"
+            )
+        low, high = int(first), int(last if dash else first)
+        if low > high or high - low >= _MOST_HOSTS:
+            raise InvalidRequest(
+                f"hosts {whole!r}: the range {part.strip()} runs backwards or over more than {_MOST_HOSTS} machines"
+            )
+        width = len(first) if first.startswith("0") else 0
+        yield from (str(number).zfill(width) for number in range(low, high + 1))
+
+
+def _split_port(place: str) -> tuple[str, str | None]:
+    if match := re.fullmatch(r"\[([^\]]*:[^\]]*)\](?::(.*))?", place):
+        return match.group(1), match.group(2)
+    if place.count(":") == 1:
+        address, _, port = place.partition(":")
+        return address, port
+    # With several colons and no brackets it is an IPv6 address, all of it.
+    return place, None
+
+
+def _read_port(text: str, whole: str) -> int:
+    if not text.isdecimal():
+        raise InvalidRequest(f"host {whole!r}: {text!r} is not a port; write like name:22")
+    return check_port(int(text), f"host {whole!r}: port")
+
+
+def check_port(port: int, what: str) -> int:
+    """Return a port.
+
+    Args:
+        what: what it is the port of, for the message.
+
+    Raises:
+        InvalidRequest: not from 1 to 65535.
+
+    >>> check_port(22, "port")
+    22
+    """
+    if not 0 < port < 65536:
+        raise InvalidRequest(f"{what} {port}: give a number from 1 to 65535")
+    return port
+
+
+def _read_line(words: Sequence[str]) -> list[HostName]:
+    if not words:
+        return []
+    name, *settings = words
+    slots = None
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key != "slots" or not value.isdecimal() or int(value) < 1:
+            raise InvalidRequest(f"{setting!r} is not understood; after the name only slots=N may stand, with N from 1")
+        slots = int(value)
+    hosts = [parse_host(each) for part in _split(name) for each in _expand(part)]
+    return [HostName(host.address, host.user, host.port, slots) for host in hosts]
+
+
+def _distinct(hosts: Sequence[HostName], what: str) -> tuple[HostName, ...]:
+    if not hosts:
+        raise InvalidRequest(f"{what}: names no machine; write like a,b,c or name[1-4]")
+    for at, host in enumerate(hosts):
+        if any((host.address, host.port) == (other.address, other.port) for other in hosts[:at]):
+            raise InvalidRequest(
+                f"{what}: {host} is named twice; name it once, and say how many ranks are to run there (--per-host, or slots= in a file)"
+            )
+    return tuple(hosts)

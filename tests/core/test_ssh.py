@@ -1,0 +1,157 @@
+"""The words of the ssh command, compared whole, and its line for standard input, given to a real shell."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mhnb.core.hosts import HostName
+from mhnb.core.ssh import READ_LINE, SshOptions, remote_line, ssh_command
+from mhnb.errors import InvalidRequest
+
+_SETTINGS = shlex.split(
+    "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3 -o ForwardAgent=no "
+    "-o ForwardX11=no -o ClearAllForwardings=yes -o PermitLocalCommand=no -o RemoteCommand=none -o ControlMaster=no "
+    "-o LogLevel=INFO"
+)
+
+
+def test_the_command_of_a_plain_host() -> None:
+    """Nothing beyond what every connection needs: who, where and whom to trust is the user's ssh config."""
+    assert ssh_command(HostName("a"), SshOptions()) == [
+        "ssh", "-T", *_SETTINGS, "--", "a", """exec sh -c 'IFS= read -r line && eval "$line"'""",
+    ]  # fmt: skip
+
+
+def test_the_command_with_every_option() -> None:
+    """Every option has its place; the machine's own user and port win; the user's extra settings stand first and win."""
+    options = SshOptions(
+        user="me", port=22, key_file="~/my key", config_file="cfg", extra=("ProxyJump=gate", "BatchMode=no"), connect_timeout_s=3,
+        python="/opt/py", cwd="/x", environment={"TOKEN": "secret"},
+    )  # fmt: skip
+    assert ssh_command(HostName("::1", "you", 2222), options) == [
+        "ssh", "-F", "cfg", "-T", "-o", "ProxyJump=gate", "-o", "BatchMode=no",
+        *[word.replace("ConnectTimeout=10", "ConnectTimeout=3") for word in _SETTINGS],
+        "-o", "IdentitiesOnly=yes", "-i", "~/my key", "-p", "2222", "-l", "you", "--", "::1", READ_LINE,
+    ]  # fmt: skip
+
+
+def test_the_line_with_every_option() -> None:
+    """Set up, then the folder, the environment's variables, the interpreter: each says what it did not find."""
+    options = SshOptions(
+        setup="module load cuda", cwd="~/my work", venv="/opt/it's", environment={"A": "1", "B": "$new"}
+    )
+    assert remote_line(options, ["-m", "x y"]) == (
+        "echo 'mhnb: logged in' >&2; "
+        "{ module load cuda; } || { echo 'mhnb: setup failed: module load cuda' >&2; exit 127; }; "
+        "cd -- \"$HOME\"/'my work' || { echo 'mhnb: no folder: ~/my work' >&2; exit 127; }; "
+        """VIRTUAL_ENV='/opt/it'"'"'s'; test -x "$VIRTUAL_ENV/bin/python" || """
+        """{ echo 'mhnb: no virtual environment: /opt/it'"'"'s' >&2; exit 127; }; """
+        'PATH="$VIRTUAL_ENV/bin:$PATH"; export VIRTUAL_ENV PATH; '
+        "export A=1; export B='$new'; "
+        "command -v python >/dev/null 2>&1 || { echo 'mhnb: no python: python' >&2; exit 127; }; "
+        "exec python -m 'x y'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "faulty",
+    [
+        {"venv": "a", "conda": "b"},
+        {"port": 0},
+        {"connect_timeout_s": 0},
+        {"environment": {"A B": "1"}},
+        {"environment": {"A": "\0"}},
+        {"setup": "a\nb"},
+    ],
+)
+def test_options_that_cannot_be_are_refused(faulty: dict[str, object]) -> None:
+    """What no shell or ssh could take is refused where it is said."""
+    with pytest.raises(InvalidRequest):
+        SshOptions(**faulty)  # type: ignore[arg-type]
+
+
+def test_a_secret_is_nowhere_to_be_read() -> None:
+    """A variable's value is in no word of the command and in no repr."""
+    options = SshOptions(environment={"TOKEN": "s3cret"})
+    assert "s3cret" not in repr(options) + " ".join(ssh_command(HostName("a"), options))
+
+
+# -- the line, in a real shell
+
+
+_TELL = "import os, sys; print(ascii([os.getcwd(), sys.argv[1:], os.environ.get('NASTY'), sys.stdin.read()]))"
+_NASTY = [
+    "it's",
+    'a "b"',
+    "$HOME `id` $(id)",
+    "back\\slash\\",
+    "!!",
+    "two\nlines\n",
+    "*?[a]~",
+    "ü 漢",
+    "",
+    " ",
+    "-n",
+    "#x;&|",
+]
+
+
+def _run(options: SshOptions, arguments: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+    """Give the line, and what follows it, to a shell as the far side's sshd would."""
+    line = remote_line(options, arguments) + "the rest\n"
+    assert line.count("\n") == 2
+    return subprocess.run(["sh", "-c", READ_LINE], input=line, capture_output=True, text=True, check=False, **more)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.mark.parametrize("nasty", _NASTY, ids=ascii)
+def test_nasty_words_arrive_as_they_are(nasty: str, tmp_path: Path) -> None:
+    """Folder, variable and argument arrive whole, and what follows the line is left for the program."""
+    folder = tmp_path / (nasty.strip() or "x")
+    folder.mkdir(exist_ok=True)
+    options = SshOptions(python=sys.executable, cwd=str(folder), environment={"NASTY": nasty})
+    done = _run(options, ["-c", _TELL, nasty])
+    assert done.stderr == "mhnb: logged in\n"
+    assert done.stdout == ascii([str(folder), [nasty], nasty, "the rest\n"]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (SshOptions(python="/no/python"), "mhnb: no python: /no/python"),
+        (SshOptions(cwd="/no/such folder"), "mhnb: no folder: /no/such folder"),
+        (SshOptions(venv="/no/venv"), "mhnb: no virtual environment: /no/venv"),
+        (SshOptions(setup="exit_with_nothing"), "mhnb: setup failed: exit_with_nothing"),
+        (SshOptions(conda="nothing"), "mhnb: no conda: nothing"),
+    ],
+)
+def test_what_is_missing_is_named(options: SshOptions, said: str, tmp_path: Path) -> None:
+    """The last line on standard error names what is not there, and the exit code is the shell's own for that."""
+    done = _run(options, ["-c", _TELL], env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})  # type: ignore[arg-type]
+    assert done.stderr.splitlines()[-1] == said
+    assert done.returncode == 127
+
+
+def test_a_virtual_environment_is_entered(tmp_path: Path) -> None:
+    """Its python runs, and programs beside it are found first; `~` is the home over there."""
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    (tmp_path / "env" / "bin" / "python").symlink_to("/bin/sh")
+    line = 'echo "$VIRTUAL_ENV|${PATH%%:*}"'
+    done = _run(SshOptions(venv="~/env"), ["-c", line], env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})  # type: ignore[arg-type]
+    assert done.stdout == f"{tmp_path}/env|{tmp_path}/env/bin\n", done.stderr
+
+
+def test_a_conda_environment_is_activated(tmp_path: Path) -> None:
+    """conda is found in its usual place also where it is not on PATH, and what it says is done."""
+    conda = tmp_path / "miniforge3" / "bin" / "conda"
+    conda.parent.mkdir(parents=True)
+    conda.write_text("#!/bin/sh\necho \"export ACTIVE='$*'\"\n")
+    conda.chmod(0o755)
+    options = SshOptions(conda="my env", python="/bin/sh")
+    done = _run(options, ["-c", 'echo "$ACTIVE"'], env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})  # type: ignore[arg-type]
+    assert done.stdout == "shell.posix activate my env\n", done.stderr
+    assert shlex.quote("my env") in remote_line(options, [])

@@ -1,0 +1,40 @@
+"""Four machines for the tests of this folder; as new for each test, and without a process left by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.hosts.hostnet import HostNet, wait_until
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs the machines."""
+    for item in items:
+        if "tests/hosts/" in str(item.path).replace("\\", "/"):
+            item.add_marker(pytest.mark.requires_part("hosts"))
+            item.add_marker(pytest.mark.hosts)
+
+
+@pytest.fixture(scope="session")
+def made_up_net() -> Iterator[HostNet]:
+    """The machines of this session."""
+    with HostNet() as net:
+        yield net
+
+
+@pytest.fixture
+def net(made_up_net: HostNet) -> Iterator[HostNet]:
+    """The machines, all on and whole; at the end no process of the test may be left on any."""
+    yield made_up_net
+    try:
+        wait_until(lambda: not _left(made_up_net), "every machine is without a process of the test", timeout_s=30)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {_left(made_up_net)}") from None
+    finally:
+        made_up_net.restore()
+
+
+def _left(net: HostNet) -> dict[str, dict[int, str]]:
+    return {host.name: pids for host in net if (pids := host.pids())}

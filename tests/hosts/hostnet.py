@@ -1,0 +1,418 @@
+"""Machines on one Linux machine, as root: each with its own address, name, /etc/hosts, sshd and processes.
+
+A machine is a set of namespaces (network, name, mounts, IPC, processes) on a bridge, and what can go wrong with one is done to it:
+its cable is drawn, its power cut, its files covered by others. All share the disk, as machines with one home on NFS do.
+
+Sessions side by side take different numbers, by a lock that the kernel drops when a session is killed; the next holder of the number
+clears away what it left. The machines die with the thread that started them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+__all__ = ["NAMES", "Host", "HostNet", "wait_until", "why_absent"]
+
+NAMES = ("alpha", "beta", "gamma", "delta")
+_HERE = Path(__file__).parent
+_TOOLS = {
+    "ip": "iproute2",
+    "nft": "nftables",
+    "nsenter": "util-linux",
+    "setpriv": "util-linux",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "sshd": "openssh-server",
+    "tc": "iproute2",
+    "unshare": "util-linux",
+}
+_ALONE = ("setpriv", "--pdeathsig", "KILL")
+"""No machine outlives a test session that is killed."""
+_NAMESPACES = ("unshare", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child")
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SSHD_CONFIG = """\
+Port 22
+HostKey {folder}/hostkey
+AuthorizedKeysFile {folder}/authorized_keys
+PidFile none
+StrictModes no
+UsePAM no
+UseDNS no
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+MaxStartups 100:30:200
+PrintMotd no
+PrintLastLog no
+"""
+_SSH_CONFIG = """\
+Host {names}
+  User root
+  IdentityFile {folder}/id_ed25519
+  IdentitiesOnly yes
+  StrictHostKeyChecking yes
+  UserKnownHostsFile {folder}/known_hosts
+  GlobalKnownHostsFile none
+"""
+
+
+def why_absent() -> str | None:
+    """Say why there can be no such machines here; None when there can."""
+    if sys.platform != "linux":
+        return f"needs Linux; this is {sys.platform}"
+    if os.geteuid() != 0:
+        return "needs root, for network namespaces"
+    missing = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool, path=_SYSTEM_PATH) is None})
+    if missing:
+        return f"not installed: {', '.join(missing)}"
+    tried = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, text=True, check=False)
+    return None if tried.returncode == 0 else f"no namespaces here: {tried.stderr.strip()}"
+
+
+def _do(*words: str | Path, check: bool = True, stdin: str | None = None) -> str:
+    done = subprocess.run(
+        [str(word) for word in words], input=stdin, capture_output=True, text=True, check=False,
+        env=os.environ | {"PATH": _SYSTEM_PATH},
+    )  # fmt: skip
+    if check and done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, words))}: exit code {done.returncode}: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def wait_until(true: Callable[[], object], what: str, *, timeout_s: float = 20.0) -> None:
+    """Look again and again until it is true: for what gives no sign of its own."""
+    end = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < end, f"{what}: not within {timeout_s:g} s"
+        time.sleep(0.01)
+
+
+class Host:
+    """One machine of the net."""
+
+    def __init__(self, net: HostNet, at: int) -> None:
+        self._net, self._at = net, at
+        self.name = NAMES[at]
+        self.address = f"{net.prefix}.{at + 1}"
+        self.netns = f"mh{net.number}-{at}"
+        self._cable = f"mhv{net.number}.{at}"
+        self._table = f"mh{net.number}_{at}"
+        self._outer: subprocess.Popen[bytes] | None = None
+        self._relay: subprocess.Popen[str] | None = None
+        self._altered = self._faulty = False
+
+    # -- life
+
+    def plug_in(self) -> None:
+        """Make its network: a cable to the bridge, and the far end with its address."""
+        _do("ip", "netns", "add", self.netns)
+        _do("ip", "link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", self.netns)
+        _do("ip", "link", "set", self._cable, "master", self._net.bridge, "up")
+        _do("ip", "-n", self.netns, "addr", "add", f"{self.address}/24", "dev", "eth0")
+        _do("ip", "-n", self.netns, "link", "set", "eth0", "up")
+        _do("ip", "-n", self.netns, "link", "set", "lo", "up")
+        _do("ip", "-n", self.netns, "route", "add", "default", "via", self._net.gateway)
+
+    def switch_on(self) -> None:
+        """Start its processes."""
+        log = self._net.folder / "log" / f"init.{self.name}"
+        init = [sys.executable, "-I", str(_HERE / "init.py"), self.name, str(self._net.folder)]
+        with log.open("ab") as out:
+            self._outer = subprocess.Popen(
+                [*_ALONE, "ip", "netns", "exec", self.netns, *_NAMESPACES, *init],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+                env={"PATH": _SYSTEM_PATH, "HOME": str(Path.home())},
+            )
+
+    def wait_for_sshd(self) -> None:
+        """Return when its sshd answers."""
+        log = self._net.folder / "log" / f"init.{self.name}"
+        wait_until(self._answers, f"sshd of {self.name} answers; {log}")
+
+    def _answers(self) -> bool:
+        assert self._outer is not None
+        assert self._outer.poll() is None, (self._net.folder / "log" / f"init.{self.name}").read_text()
+        try:
+            with socket.create_connection((self.address, 22), 1) as link:
+                return link.recv(3) == b"SSH"
+        except OSError:
+            return False
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it runs."""
+        return self._outer is not None and self._outer.poll() is None
+
+    @property
+    def _init(self) -> int:
+        """Its process 1, as numbered outside."""
+        assert self._outer is not None
+        pid = self._outer.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+    def run(self, *words: str | Path, stdin: str | None = None) -> str:
+        """Run a command on it, not over the network; return what it printed."""
+        return _do("nsenter", "-t", str(self._init), "-m", "-u", "-i", "-n", "-p", *words, stdin=stdin)
+
+    def pids(self) -> dict[int, str]:
+        """Its processes beyond process 1 and the sshd that listens: number, as outside, and command line."""
+        found = {}
+        for pid in _do("ip", "netns", "pids", self.netns, check=False).split():
+            words = _command(int(pid))
+            if words and "unshare" not in words and str(_HERE / "init.py") not in words and "[listener]" not in words:
+                found[int(pid)] = words
+        return found
+
+    # -- what can go wrong with it
+
+    def cover(self, path: str | Path, text: str, *, executable: bool = False) -> None:
+        """Have a file of the shared disk say something else on this machine alone."""
+        self._altered = True
+        stand_in = self._net.new_file(text)
+        stand_in.chmod(0o755 if executable else 0o644)
+        self.run("mount", "--bind", stand_in, path)
+
+    def mount_disk(self, folder: str | Path, *, nbytes: int) -> None:
+        """Give it a disk of its own there, so small."""
+        self._altered = True
+        self.run("mount", "-t", "tmpfs", "-o", f"size={nbytes}", "tmpfs", folder)
+
+    def kill_all(self) -> None:
+        """Kill every process at once, init and sshd too; the network stays, so others get a FIN or RST."""
+        assert self._outer is not None
+        self._altered = True
+        os.kill(self._init, signal.SIGKILL)
+        self._outer.wait()
+        wait_until(lambda: not _do("ip", "netns", "pids", self.netns, check=False).split(), f"{self.name} is dead")
+
+    def draw_cable(self) -> None:
+        """Partition it: packets vanish, nobody is told."""
+        self._faulty = True
+        _do("ip", "link", "set", self._cable, "down")
+
+    def push_cable_in(self) -> None:
+        """End the partition."""
+        _do("ip", "link", "set", self._cable, "up")
+
+    def cut_power(self) -> None:
+        """As the others see it: silence at once, and every process dead."""
+        self.draw_cable()
+        self.kill_all()
+
+    def restart(self) -> None:
+        """Come up again, with the disk as it is and no fault left."""
+        if self.is_on:
+            self.kill_all()
+        self.heal()
+        self.switch_on()
+        self.wait_for_sshd()
+        self._altered = False
+
+    def lose(self, percent: float) -> None:
+        """Lose so many of the packets in each direction, by chance."""
+        self._faulty = True
+        for device, where in (("eth0", ("ip", "netns", "exec", self.netns)), (self._cable, ())):
+            rule = "drop" if percent >= 100 else f"numgen random mod 10000 < {round(percent * 100)} drop"
+            hook = f'type filter hook ingress device "{device}" priority 0;'
+            _do(*where, "nft", "-f", "-", stdin=f"table netdev {self._table} {{ chain c {{ {hook} {rule}\n }}\n }}\n")
+
+    def block(self, port: int, verdict: str = "drop") -> None:
+        """A firewall on it: nothing reaches that TCP port from outside. `reject` answers, `drop` is silent."""
+        self._faulty = True
+        rule = f'iifname "eth0" tcp dport {port} {verdict}'
+        hook = "type filter hook input priority 0;"
+        table = f"table inet {self._table} {{ chain c {{ {hook} {rule}\n }}\n }}\n"
+        _do("ip", "netns", "exec", self.netns, "nft", "-f", "-", stdin=table)
+
+    def limit(self, mbit_per_s: float) -> None:
+        """Make its cable slow, in both directions."""
+        self._faulty = True
+        shape = ("root", "tbf", "rate", f"{mbit_per_s}mbit", "burst", "32kbit", "latency", "400ms")
+        _do("tc", "-n", self.netns, "qdisc", "add", "dev", "eth0", *shape)
+        _do("tc", "qdisc", "add", "dev", self._cable, *shape)
+
+    def delay(self, ms: float) -> None:
+        """Make its cable long: so many milliseconds in each direction."""
+        assert self._relay is None, f"{self.name} has a delay already"
+        self._faulty = True
+        taps = [f"mht{self._net.number}.{self._at}{end}" for end in "ab"]
+        bridge = f"mhd{self._net.number}.{self._at}"
+        command = [sys.executable, str(_HERE / "relay.py"), *taps, str(ms)]
+        self._relay = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._relay.stdout is not None
+        assert self._relay.stdout.readline() == "ready\n"
+        _do("ip", "link", "add", bridge, "type", "bridge", "forward_delay", "0")
+        for tap, master in zip(taps, (bridge, self._net.bridge), strict=True):
+            _do("ip", "link", "set", tap, "master", master, "up")
+        _do("ip", "link", "set", bridge, "up")
+        _do("ip", "link", "set", self._cable, "master", bridge)
+
+    def heal(self) -> None:
+        """Undo what was done to its network."""
+        if not self._faulty:
+            return
+        self._faulty = False
+        if self._relay is not None:
+            _do("ip", "link", "set", self._cable, "master", self._net.bridge)
+            self._relay.kill()
+            self._relay.communicate()
+            self._relay = None
+            _do("ip", "link", "del", f"mhd{self._net.number}.{self._at}", check=False)
+        inside = ("ip", "netns", "exec", self.netns)
+        for where, family in (((), "netdev"), (inside, "netdev"), (inside, "inet")):
+            _do(*where, "nft", "delete", "table", family, self._table, check=False)
+        _do("tc", "-n", self.netns, "qdisc", "del", "dev", "eth0", "root", check=False)
+        _do("tc", "qdisc", "del", "dev", self._cable, "root", check=False)
+        self.push_cable_in()
+
+    def restore(self) -> None:
+        """Make it as new after a test."""
+        if self._altered or not self.is_on:
+            self.restart()
+        self.heal()
+
+    def switch_off(self) -> None:
+        """End it for good."""
+        if self.is_on:
+            self.kill_all()
+        self.heal()
+
+
+def _command(pid: int) -> str:
+    """The command line of a living process; empty when it is gone or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+class HostNet:
+    """Four machines and the bridge between them; this machine is on it as `head`."""
+
+    def __init__(self) -> None:
+        self.number, self._lock = _take_number()
+        self.prefix = f"10.77.{self.number}"
+        self.gateway = f"{self.prefix}.254"
+        """This machine's address on the bridge, and a name for it in every /etc/hosts: `head`."""
+        self.bridge = f"mhb{self.number}"
+        self.folder = Path(f"/run/mhnb-hosts-{self.number}")
+        self.hosts = tuple(Host(self, at) for at in range(len(NAMES)))
+        self._files = 0
+
+    def __getitem__(self, at: int) -> Host:
+        return self.hosts[at]
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self.hosts)
+
+    @property
+    def ssh_config(self) -> Path:
+        """For ssh's -F: names, user, key and known hosts."""
+        return self.folder / "ssh_config"
+
+    def new_file(self, text: str) -> Path:
+        """Write a file that lives as long as the net."""
+        self._files += 1
+        path = self.folder / f"file{self._files}"
+        path.write_text(text)
+        return path
+
+    def __enter__(self) -> HostNet:
+        try:
+            self._wipe()
+            self._write_files()
+            _do("ip", "link", "add", self.bridge, "type", "bridge", "forward_delay", "0")
+            _do("ip", "addr", "add", f"{self.gateway}/24", "dev", self.bridge)
+            _do("ip", "link", "set", self.bridge, "up")
+            for host in self.hosts:
+                host.plug_in()
+                host.switch_on()
+            for host in self.hosts:
+                host.wait_for_sshd()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for host in self.hosts:
+            host.switch_off()
+        self._wipe()
+        self._lock.close()
+
+    def restore(self) -> None:
+        """Make every machine as new."""
+        for host in self.hosts:
+            host.restore()
+
+    def hosts_file(self, *, without: Sequence[str] = (), own: tuple[str, str] | None = None) -> str:
+        """Give the text of /etc/hosts.
+
+        Args:
+            without: names that it shall not know.
+            own: a name and the address that it shall stand beside instead.
+        """
+        known = {host.name: host.address for host in self.hosts} | {"head": self.gateway}
+        known |= dict([own] if own is not None else [])
+        lines = [f"{address} {name}" for name, address in known.items() if name not in without]
+        return "\n".join(["127.0.0.1 localhost", *lines, ""])
+
+    def _write_files(self) -> None:
+        Path("/run/sshd").mkdir(exist_ok=True)
+        (self.folder / "log").mkdir(parents=True)
+        for name in ("id_ed25519", "hostkey"):
+            _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "made up for a test", "-f", self.folder / name)
+        key = " ".join((self.folder / "hostkey.pub").read_text().split()[:2])
+        known = "".join(f"{host.name},{host.address} {key}\n" for host in self.hosts)
+        per_host = "".join(f"Host {host.name}\n  HostName {host.address}\n" for host in self.hosts)
+        every = " ".join(f"{host.name} {host.address}" for host in self.hosts)
+        texts = {
+            "authorized_keys": (self.folder / "id_ed25519.pub").read_text(),
+            "empty": "",
+            "hosts": self.hosts_file(),
+            "known_hosts": known,
+            "ssh_config": per_host + _SSH_CONFIG.format(names=every, folder=self.folder),
+            "sshd_config": _SSHD_CONFIG.format(folder=self.folder),
+        }
+        for name, text in texts.items():
+            (self.folder / name).write_text(text)
+
+    def _wipe(self) -> None:
+        """Remove what an earlier session of this number left, when it was killed, and this one at its end."""
+        for host in self.hosts:
+            for pid in _do("ip", "netns", "pids", host.netns, check=False).split():
+                if _command(int(pid)):
+                    os.kill(int(pid), signal.SIGKILL)
+            if Path(f"/run/netns/{host.netns}").exists():
+                _do("ip", "netns", "del", host.netns)
+        devices = [line.split(":")[1].strip().split("@")[0] for line in _do("ip", "-o", "link").splitlines()]
+        for device in devices:
+            if device == self.bridge or device.startswith((f"mhv{self.number}.", f"mhd{self.number}.")):
+                _do("ip", "link", "del", device, check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _take_number() -> tuple[int, IO[str]]:
+    """Take a number that no other session holds, until the file is closed."""
+    for number in range(1, 100):
+        lock = Path(f"/run/mhnb-hosts-{number}.lock").open("w")  # noqa: SIM115  # held as long as the net
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            continue
+        return number, lock
+    raise RuntimeError("99 sessions hold made-up machines here; /run/mhnb-hosts-*.lock")

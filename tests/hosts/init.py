@@ -1,0 +1,40 @@
+"""Process 1 of a made-up machine: its own name, mounts and sshd; then it reaps whatever ends, for ever.
+
+`python init.py NAME FOLDER`, in new namespaces for mounts, processes, name and network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+
+def _mount(*words: str) -> None:
+    subprocess.run(["mount", *words], check=True)
+
+
+def main(name: str, folder: Path) -> None:
+    """Be the machine."""
+    _mount("--make-rprivate", "/")
+    _mount("-t", "proc", "proc", "/proc")
+    _mount("-t", "tmpfs", "-o", "size=4g", "tmpfs", "/dev/shm")
+    socket.sethostname(name)
+    _mount("--bind", str(folder / "hosts"), "/etc/hosts")
+    # The start-up files of the user who runs the tests may print, or take a second.
+    for each in (".bashrc", ".profile", ".bash_profile"):
+        if (Path.home() / each).exists():
+            _mount("--bind", str(folder / "empty"), str(Path.home() / each))
+    with (folder / "log" / f"sshd.{name}").open("ab") as log:
+        subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "sshd_config")], stdout=log, stderr=log)
+    while True:
+        # Nothing to reap would mean that sshd is gone: then the machine may end too.
+        os.wait()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(ChildProcessError):
+        main(sys.argv[1], Path(sys.argv[2]))
