@@ -7,7 +7,7 @@ import socket
 
 from mhnb.errors import PreflightFailed
 
-__all__ = ["check_port_free", "find_free_port"]
+__all__ = ["check_port_free", "find_free_port", "find_own_address"]
 
 
 _BELOW_EPHEMERAL = range(20_000, 32_000)
@@ -30,6 +30,18 @@ def find_free_port(address: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
+
+
+def find_own_address(name: str) -> str:
+    """Find the address of this machine from which it reaches another one. Nothing is sent.
+
+    Raises:
+        OSError: the name cannot be resolved (socket.gaierror), or there is no way there.
+    """
+    family, _, _, _, place = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(place)
+        return str(probe.getsockname()[0])
 
 
 def check_port_free(coordinator_address: str) -> None:

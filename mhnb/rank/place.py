@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
+import stat
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
@@ -41,14 +45,20 @@ def find_task_number(environment: Mapping[str, str]) -> int:
 def settle_in(spec: HostSpec, environment: MutableMapping[str, str]) -> HostSpec:
     """Take the place that the spec gives; return the spec with what this machine adds.
 
-    The interpreter starts anew where the seed of its hashes is not the spec's: that can only be set before.
+    Raises:
+        LaunchError: the interpreter was started with another seed of its hashes; sets would differ between the ranks.
     """
+    seed = spec.environment.get("PYTHONHASHSEED")
+    if spec.waits and environment.get("PYTHONHASHSEED") != seed:
+        raise LaunchError(
+            f"this interpreter has PYTHONHASHSEED={environment.get('PYTHONHASHSEED')}, and {seed} is needed"
+        )
     if spec.supervisor is None:
         number, each = find_task_number(environment), len(spec.ranks)
         spec = replace(spec, supervisor=number, ranks=list(range(number * each, (number + 1) * each)))
     environment.update(spec.environment)
     if not spec.run_dir:
-        spec = replace(spec, run_dir=str(_own_run_dir(spec, environment)))
+        spec = replace(spec, run_dir=str(_own_run_dir(spec)))
     try:
         os.chdir(spec.cwd)
     except OSError as error:
@@ -60,9 +70,21 @@ def settle_in(spec: HostSpec, environment: MutableMapping[str, str]) -> HostSpec
     return spec
 
 
-def _own_run_dir(spec: HostSpec, environment: Mapping[str, str]) -> Path:
-    prune_run_dirs(environment)
-    return make_run_dir("host", spec.generation, environment=environment, profile=profile_dir("local"))
+def _own_run_dir(spec: HostSpec) -> Path:
+    """Make a directory on this machine's own disk: a home that hosts share may be slow, and pids differ only on one machine.
+
+    Raises:
+        LaunchError: the place for it is somebody else's.
+    """
+    own = re.sub(r"[^\w-]", "-", socket.gethostname())
+    home = Path(tempfile.gettempdir()) / f"mhnb-{os.getuid()}-{own}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    found = home.lstat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700 or not stat.S_ISDIR(found.st_mode):
+        raise LaunchError(f"{home} is not a folder that only this user can enter; remove it")
+    place = {"MHNB_HOME": str(home)}
+    prune_run_dirs(place)
+    return make_run_dir("host", spec.generation, environment=place, profile=profile_dir("local"))
 
 
 def write_connection_file(run_dir: Path, text: str) -> None:
