@@ -1,0 +1,112 @@
+"""Supervisors on machines that are reached by ssh: one login a host, all at once, the spec on standard input."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mhnb.core.hosts import HostName
+from mhnb.core.hostspec import HostSpec, format_hostspec
+from mhnb.core.shape import HostShare
+from mhnb.core.ssh import SshOptions, ssh_command
+from mhnb.errors import LaunchError
+from mhnb.launch.base import Host
+from mhnb.launch.ssh import SshProcess
+from mhnb.ports import find_own_address
+
+__all__ = ["SshHost", "SshLauncher"]
+
+_END_S = 3.0
+
+
+class SshHost:
+    """A supervisor on another machine, through its ssh process here."""
+
+    def __init__(self, process: SshProcess, supervisor: int, label: str) -> None:
+        self._process, self._label = process, label
+        self.supervisors: tuple[int, ...] = (supervisor,)
+        self.is_remote = True
+        self._released = False
+
+    @property
+    def pid(self) -> int:
+        """Of the ssh process."""
+        return self._process.pid
+
+    def has_exited(self) -> bool:
+        """Whether supervisor, login or connection has ended."""
+        return not self._released and self._process.has_exited()
+
+    def explain(self) -> str:
+        """Say how it ended and what was said last."""
+        return f"{self._label} is lost: {self._process.explain()}"
+
+    def wait(self, pids: tuple[int, ...]) -> None:  # noqa: ARG002  # of the contract; they are another machine's
+        """Let go of the lifeline, at which everything there ends, and wait for that."""
+        if not self._released:
+            self._process.end(_END_S)
+
+    def release(self) -> None:
+        """Let it live on: ssh goes, the supervisor stays, as its spec says."""
+        self._released = True
+        self._process.kill()
+
+
+class SshLauncher:
+    """Starts a supervisor on each machine.
+
+    Args:
+        machines: in the order of the hosts.
+        options: how to log in, and what there is.
+    """
+
+    def __init__(self, machines: Sequence[HostName], options: SshOptions) -> None:
+        self._machines = tuple(machines)
+        here = options.python is None and options.venv is None and options.conda is None
+        # Machines that share a file system have the notebook's own interpreter.
+        self._options = replace(options, python=sys.executable) if here else options
+
+    def find_own_address(self) -> str:
+        """Find the address from which this machine would reach the first host.
+
+        Raises:
+            LaunchError: the first host's name is known to nobody here.
+        """
+        name = _resolve_alias(self._machines[0], self._options)
+        try:
+            return find_own_address(name)
+        except socket.gaierror as error:
+            raise LaunchError(
+                f"host {self._machines[0]}: the name {name!r} cannot be resolved on this machine ({error.strerror}); "
+                "say which of its addresses the hosts are to reach: --address 10.0.0.1"
+            ) from error
+
+    def launch(
+        self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
+    ) -> Iterator[Host]:
+        """Log in everywhere at once; none waits for another."""
+        del environment
+        for spec, share, machine in zip(specs, shares, self._machines, strict=True):
+            # The interpreter takes the seed of its hashes from here: it cannot be set later.
+            seed = {"PYTHONHASHSEED": spec.environment["PYTHONHASHSEED"]}
+            options = replace(self._options, environment={**seed, **self._options.environment})
+            process = SshProcess(
+                machine,
+                options,
+                ["-P", "-m", "mhnb.rank.host"],
+                log=run_dir / "log" / f"{share.host}.ssh.log",
+                stdin=format_hostspec(spec).encode(),
+            )
+            yield SshHost(process, share.supervisor, f"{share.host} ({machine})")
+
+
+def _resolve_alias(machine: HostName, options: SshOptions) -> str:
+    """Ask ssh what the user's config makes of a name."""
+    command = ssh_command(machine, options, "true")
+    found = subprocess.run([command[0], "-G", *command[1:]], capture_output=True, text=True, check=False)
+    names = [line.split(None, 1)[1] for line in found.stdout.splitlines() if line.startswith("hostname ")]
+    return names[0] if names else machine.address
