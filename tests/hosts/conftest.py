@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from mhnb import starting
+from mhnb.cluster import Cluster
+from tests.hosts.cluster import Begin
 from tests.hosts.hostnet import HostNet, wait_until
 
 
@@ -38,3 +42,19 @@ def net(made_up_net: HostNet) -> Iterator[HostNet]:
 
 def _left(net: HostNet) -> dict[str, dict[int, str]]:
     return {host.name: pids for host in net if (pids := host.pids())}
+
+
+@pytest.fixture
+def begin(net: HostNet, own_environment: None) -> Iterator[Begin]:
+    """Start a cluster on the machines; stopped at the end. What it leaves behind fails the test in `net`."""
+    started: list[Cluster] = []
+
+    def start(count: int = 4, devices: int | None = 2, **options: Any) -> Cluster:
+        names = [host.name for host in list(net)[:count]]
+        options = {"name": "remote", "config_file": str(net.ssh_config)} | options
+        started.append(starting.start(names, devices, **options))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.stop()

@@ -2,40 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import json
+from pathlib import Path
 
 import pytest
 
-from mhnb import starting
-from mhnb.cluster import Cluster
+from mhnb.errors import InvalidRequest, LaunchError
+from tests.hosts.cluster import Begin, check_sum
 from tests.hosts.hostnet import HostNet
-
-Begin = Callable[..., Cluster]
-
-
-@pytest.fixture
-def begin(net: HostNet, own_environment: None) -> Iterator[Begin]:
-    """Start a cluster on the machines; stopped at the end. What it leaves behind fails the test in `net`."""
-    started: list[Cluster] = []
-
-    def start(count: int = 4, devices: int | None = 2, **options: Any) -> Cluster:
-        names = [host.name for host in list(net)[:count]]
-        options = {"name": "remote", "config_file": str(net.ssh_config)} | options
-        started.append(starting.start(names, devices, **options))
-        return started[-1]
-
-    yield start
-    for cluster in started:
-        cluster.stop()
 
 
 def test_a_sum_over_four_machines(net: HostNet, begin: Begin) -> None:
     """Ranks are on their hosts in order, and a collective crosses them."""
     cluster = begin()
-    said = cluster.run(
-        "import socket, jax, jax.numpy as jnp\nfrom jax.experimental import multihost_utils as m\n"
-        "print(socket.gethostname(), m.process_allgather(jnp.float32(jax.process_index())).tolist())"
-    ).check()
-    assert [rank.stdout for rank in said] == [f"{host.name} [0.0, 1.0, 2.0, 3.0]\n" for host in net]
+    said = cluster.run("import socket, jax\nprint(socket.gethostname(), jax.process_index())").check()
+    assert [rank.stdout for rank in said] == [f"{host.name} {at}\n" for at, host in enumerate(net)]
     assert [rank.hostname for rank in cluster.ranks] == [host.name for host in net]
+    check_sum(cluster)
+
+
+def test_several_ranks_on_each_host(net: HostNet, begin: Begin) -> None:
+    """Neighbours share a host; a restart leaves each where it was."""
+    cluster = begin(2, ranks_per_host=2)
+    where = [(rank.host, rank.hostname) for rank in cluster.ranks]
+    assert where == [("host0", net[0].name)] * 2 + [("host1", net[1].name)] * 2
+    fresh = cluster.restart()
+    assert [(rank.host, rank.hostname) for rank in fresh.ranks] == where
+    check_sum(fresh)
+    fresh.stop()
+
+
+def test_nothing_secret_in_argv_or_in_what_users_start(net: HostNet, begin: Begin) -> None:
+    """The key is in no command line, and in no environment that a subprocess of a cell inherits."""
+    cluster = begin(2, 1)
+    key = cluster._key.hex()
+    for host in list(net)[:2]:
+        assert not any(key in words for words in host.pids().values())
+    seen = cluster.run("import subprocess\nprint(subprocess.run('env', capture_output=True, text=True).stdout)").check()
+    hub = json.loads((cluster.log_dir.parent / "profile/security/ipcontroller-engine.json").read_text())
+    for rank in seen:
+        assert key not in rank.stdout
+        assert hub["curve_serverkey"] not in rank.stdout
+
+
+def test_a_host_whose_own_name_is_loopback(net: HostNet, begin: Begin) -> None:
+    """Debian writes 127.0.1.1 for the host's own name: gloo must not tell the others to look there."""
+    for host in list(net)[:2]:
+        host.cover("/etc/hosts", net.hosts_file(own=(host.name, "127.0.1.1")))
+    check_sum(begin(2, 1))
+
+
+@pytest.mark.parametrize("setting", [{"partition": "debug"}, {"venv": "a", "conda": "b"}])
+def test_a_setting_that_ssh_does_not_have(begin: Begin, setting: dict[str, str]) -> None:
+    """It is named before anything is started."""
+    with pytest.raises(InvalidRequest, match=r"partition|venv"):
+        begin(2, 1, **setting)
+
+
+@pytest.mark.parametrize("what", ["python", "venv"])
+def test_no_interpreter_there(begin: Begin, what: str, tmp_path: Path) -> None:
+    """The start names the host and what is missing, and leaves nothing."""
+    with pytest.raises(LaunchError, match=r"host[01] \(.*nowhere"):
+        begin(2, 1, **{what: str(tmp_path / "nowhere")})
+
+
+def test_a_host_that_is_not_there(net: HostNet, begin: Begin) -> None:
+    """The start names the host and the cause."""
+    net[1].cut_power()
+    with pytest.raises(LaunchError, match=rf"{net[1].name}"):
+        begin(2, 1, connect_timeout_s=2)
