@@ -18,7 +18,18 @@ from mhnb.errors import UnknownMessage
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-__all__ = ["MessageOpener", "MessageSealer", "Opener", "Sealer", "make_opener", "make_sealer"]
+__all__ = [
+    "CHALLENGE_NBYTES",
+    "MessageOpener",
+    "MessageSealer",
+    "Opener",
+    "Sealer",
+    "make_opener",
+    "make_sealer",
+    "session_key",
+]
+
+CHALLENGE_NBYTES = 16
 
 _COUNT_NBYTES = 8
 
@@ -35,6 +46,17 @@ class MessageOpener(Protocol):
 
     def verify(self, sender: bytes, frames: Sequence[Frame]) -> list[Frame]:
         """Give the frames as they were. Raises UnknownMessage."""
+
+
+def session_key(key: bytes, challenge: bytes, answer: bytes) -> bytes:
+    """Make the key of one connection from the cluster's, and from what each end has made up for it.
+
+    So nothing that was recorded on an older connection can be played back on this one, to either end.
+
+    >>> len(session_key(b"k", b"c" * 16, b"a" * 16))
+    32
+    """
+    return blake2b(challenge + answer, digest_size=32, key=key, person=b"mhnb session").digest()
 
 
 def make_sealer(key: bytes, sender: bytes, *, encrypt: bool) -> MessageSealer:

@@ -7,6 +7,7 @@ Plain sockets, because a cell is a race against thread switches: who sends write
 from __future__ import annotations
 
 import os
+import secrets
 import selectors
 import socket
 import threading
@@ -19,7 +20,7 @@ from pathlib import Path
 from mhnb.core.framing import MessageCutter, join_frames
 from mhnb.core.protocol import Message, decode, encode
 from mhnb.errors import UnknownMessage
-from mhnb.sealing import MessageSealer, make_opener, make_sealer
+from mhnb.sealing import CHALLENGE_NBYTES, MessageOpener, MessageSealer, make_opener, make_sealer, session_key
 
 __all__ = ["SocketLink"]
 
@@ -38,8 +39,12 @@ class _Connection:
 
     socket: socket.socket
     cutter: MessageCutter
+    challenge: bytes
+    """What this end has made up for this connection."""
     name: bytes = b""
     """Empty until the peer has said it, under the key."""
+    opener: MessageOpener | None = None
+    sealer: MessageSealer | None = None
     unsent: deque[memoryview] = field(default_factory=deque)
 
 
@@ -63,8 +68,6 @@ class SocketLink:
             _listen_file(self._path) if self._path else _listen_tcp(address, "sealed" if encrypt else "tcp")
         )
         self._listener.setblocking(False)
-        self._verifier = make_opener(key, encrypt=encrypt)
-        self._signers: dict[str, MessageSealer] = {}
         self._lost: list[str] = []
         self._connections: dict[str, _Connection] = {}
         self._strangers: set[_Connection] = set()
@@ -106,7 +109,12 @@ class SocketLink:
         accepted.setblocking(False)
         if accepted.family != socket.AF_UNIX:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = _Connection(accepted, MessageCutter(_STRANGER_NBYTES))
+        connection = _Connection(accepted, MessageCutter(_STRANGER_NBYTES), secrets.token_bytes(CHALLENGE_NBYTES))
+        try:
+            accepted.send(connection.challenge)
+        except OSError:
+            accepted.close()
+            return []
         self._strangers.add(connection)
         self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, connection))
         return []
@@ -139,20 +147,25 @@ class SocketLink:
         Raises:
             UnknownMessage: the peer did not show the key.
         """
-        if not connection.name:
+        if connection.opener is None:
             self._greet(connection, frames)
             return []
         try:
-            return [decode(self._verifier.verify(connection.name, frames))]
+            return [decode(connection.opener.verify(connection.name, frames))]
         except UnknownMessage:
             # What is not ours is counted and shown by status.
             self.refused += 1
             return []
 
     def _greet(self, connection: _Connection, frames: list[memoryview]) -> None:
-        name = bytes(frames[0]) if frames else b""
-        if self._verifier.verify(name, frames[1:]) != [name]:
+        if len(frames) < 3:
+            raise UnknownMessage("a peer has not said its name")
+        name, answer = bytes(frames[0]), bytes(frames[1])
+        key = session_key(self._key, connection.challenge, answer)
+        opener = make_opener(key, encrypt=self._encrypt)
+        if opener.verify(name, frames[2:]) != [name]:
             raise UnknownMessage(f"a peer that calls itself {name!r} has shown the key with another name")
+        connection.opener, connection.sealer = opener, make_sealer(key, _NOTEBOOK + name, encrypt=self._encrypt)
         connection.name, connection.cutter.limit_nbytes = name, None
         self._strangers.discard(connection)
         with self._lock:
@@ -173,16 +186,15 @@ class SocketLink:
         """Send to a peer, from any thread. One that is gone is no error here: its exit is an event of its own."""
         with self._lock:
             connection = self._connections.get(peer)
-            if connection is None:
+            if connection is None or connection.sealer is None:
                 return
-            if (signer := self._signers.get(peer)) is None:
-                sender = _NOTEBOOK + peer.encode()
-                signer = self._signers[peer] = make_sealer(self._key, sender, encrypt=self._encrypt)
             if message is not self._last_sent[0]:
                 # One cell goes to every rank: it is written once.
                 self._last_sent = (message, encode(message))
             idle = not connection.unsent
-            connection.unsent.extend(memoryview(piece) for piece in join_frames(signer.sign(self._last_sent[1])))
+            connection.unsent.extend(
+                memoryview(piece) for piece in join_frames(connection.sealer.sign(self._last_sent[1]))
+            )
             if idle and not _flush(connection):
                 self._clogged.append(connection)
                 self.wake()
@@ -231,6 +243,8 @@ class SocketLink:
 
 
 def _listen_file(path: Path) -> tuple[socket.socket, str]:
+    # A notebook that was killed has left its own; whoever may listen here is the only one.
+    path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(os.fspath(path))
     path.chmod(0o600)

@@ -5,6 +5,7 @@ Sends may come from any thread; what arrives is read by the owner's main loop.
 
 from __future__ import annotations
 
+import secrets
 import select
 import socket
 import threading
@@ -14,11 +15,13 @@ from collections.abc import Iterable, Sequence
 from mhnb.core.framing import Frame, MessageCutter, join_frames
 from mhnb.core.protocol import Message, decode, encode
 from mhnb.errors import UnknownMessage
-from mhnb.sealing import make_opener, make_sealer
+from mhnb.sealing import CHALLENGE_NBYTES, make_opener, make_sealer, session_key
 
 __all__ = ["Channel"]
 
 _BUFFER_NBYTES = 1 << 18
+_TRY_S = 1.0
+_CHALLENGE_S = 60.0
 
 
 class Channel:
@@ -31,18 +34,39 @@ class Channel:
     """
 
     def __init__(self, url: str, key: bytes, peer: str) -> None:
-        self._socket = _connect(url)
-        encrypt = url.startswith("sealed:")
-        self._signer = make_sealer(key, peer.encode(), encrypt=encrypt)
-        self._verifier = make_opener(key, encrypt=encrypt)
-        self._sender = b"notebook" + peer.encode()
+        self._url, self._key, self._peer = url, key, peer.encode()
         self._lock = threading.Lock()
-        self._cutter = MessageCutter()
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
         self._arrived: deque[Message] = deque()
         self.closed = False
         """The notebook's end is gone: nothing will come, and nobody hears what is sent."""
-        self._put([peer.encode(), *self._signer.sign([peer.encode()])])
+        self._open_session(_connect(url))
+
+    def _open_session(self, connected: socket.socket) -> None:
+        """Greet the notebook's end, which has begun with a challenge."""
+        self._socket, self._cutter = connected, MessageCutter()
+        challenge, answer = _read_challenge(connected), secrets.token_bytes(CHALLENGE_NBYTES)
+        key, encrypt = session_key(self._key, challenge, answer), self._url.startswith("sealed:")
+        self._signer = make_sealer(key, self._peer, encrypt=encrypt)
+        self._verifier = make_opener(key, encrypt=encrypt)
+        self._sender = b"notebook" + self._peer
+        self._put([self._peer, answer, *self._signer.sign([self._peer])])
+
+    def try_again(self) -> bool:
+        """Look whether a notebook listens again where the last one did; true when there is a connection now."""
+        try:
+            connected = _connect(self._url, timeout_s=_TRY_S)
+        except OSError:
+            return False
+        with self._lock:
+            self._socket.close()
+            self._arrived.clear()
+            self.closed = False
+            try:
+                self._open_session(connected)
+            except OSError:
+                self.closed = True
+        return not self.closed
 
     @property
     def address(self) -> str:
@@ -100,13 +124,35 @@ class Channel:
         self._socket.close()
 
 
-def _connect(url: str) -> socket.socket:
+def _connect(url: str, timeout_s: float | None = None) -> socket.socket:
     kind, _, place = url.partition(":")
     if kind == "unix":
         connected = socket.socket(socket.AF_UNIX)
-        connected.connect(place)
+        try:
+            connected.connect(place)
+        except OSError:
+            connected.close()
+            raise
     else:
         address, _, port = place.rpartition(":")
-        connected = socket.create_connection((address, int(port)))
+        connected = socket.create_connection((address, int(port)), timeout_s)
+        connected.settimeout(None)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected
+
+
+def _read_challenge(connected: socket.socket) -> bytes:
+    """Wait for the notebook's first bytes.
+
+    Raises:
+        OSError: they do not come: who listens there is no notebook.
+    """
+    connected.settimeout(_CHALLENGE_S)
+    challenge = b""
+    while len(challenge) < CHALLENGE_NBYTES:
+        piece = connected.recv(CHALLENGE_NBYTES - len(challenge))
+        if not piece:
+            raise ConnectionResetError("the notebook's end closed the connection at once")
+        challenge += piece
+    connected.settimeout(None)
+    return challenge

@@ -7,18 +7,21 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
+from mhnb.core.framing import Frame, join_frames
 from mhnb.core.protocol import Answer, Ask, Message, RunCell, SkipCell, StopHost
 from mhnb.link.base import Link
 from mhnb.link.memory import MemoryLink
 from mhnb.link.sockets import SocketLink
 from mhnb.rank.channel import Channel
+from mhnb.sealing import CHALLENGE_NBYTES
 
 KEY = b"k" * 32
 WAIT_S = 20.0
@@ -60,6 +63,17 @@ class _Memory:
         return self.peer.receive(WAIT_S)
 
 
+def open_channel(link: SocketLink, key: bytes, name: str) -> Channel:
+    """Connect while the link is polled, as the reader does: the two ends begin with a word each."""
+    with ThreadPoolExecutor() as pool:
+        opening = pool.submit(Channel, link.url, key, name)
+        deadline = time.monotonic() + WAIT_S
+        while not opening.done():
+            assert link.poll(0.01) == []
+            assert time.monotonic() < deadline
+    return opening.result()
+
+
 @pytest.fixture(params=["unix", "tcp", "sealed", "memory"])
 def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """Each kind of link in turn."""
@@ -72,7 +86,7 @@ def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     assert link.url.startswith(request.param)
 
     def connect(name: str) -> FarEnd:
-        ends.append(Channel(link.url, KEY, name))
+        ends.append(open_channel(link, KEY, name))
         return _Socket(ends[-1])
 
     yield Rig(link, connect)
@@ -173,7 +187,7 @@ def test_a_peer_that_is_not_there_gets_nothing(rig: Rig) -> None:
 def test_an_unsigned_or_wrongly_signed_message_is_dropped_and_counted() -> None:
     """Nobody without the key is heard."""
     link = SocketLink(KEY)
-    stranger, friend = Channel(link.url, b"x" * 32, "r0"), Channel(link.url, KEY, "r1")
+    stranger, friend = open_channel(link, b"x" * 32, "r0"), open_channel(link, KEY, "r1")
     try:
         stranger.send(SkipCell(1, 1))
         friend.send(SkipCell(1, 2))
@@ -230,8 +244,10 @@ def test_a_stranger_cannot_make_the_notebook_hold_much() -> None:
             while link.refused == 0:
                 link.poll(0.1)
                 assert time.monotonic() < deadline
+            heard = stranger.recv(1000)
+            assert len(heard) == CHALLENGE_NBYTES
             assert stranger.recv(1) == b""
-        friend = Channel(link.url, KEY, "r1")
+        friend = open_channel(link, KEY, "r1")
         friend.send(SkipCell(1, 2))
         assert collect(link, 1) == [SkipCell(1, 2)]
     finally:
@@ -243,10 +259,65 @@ def test_a_stranger_cannot_make_the_notebook_hold_much() -> None:
 def test_a_send_to_a_peer_that_has_gone_is_no_error() -> None:
     """Its exit is an event of its own, and comes from its supervisor."""
     link = SocketLink(KEY)
-    first = Channel(link.url, KEY, "r0")
+    first = open_channel(link, KEY, "r0")
     first.send(SkipCell(1, 1))
     collect(link, 1)
     first.close()
     link.poll(WAIT_S)
     link.send("r0", SkipCell(1, 2))
     link.close()
+
+
+def test_a_recorded_connection_cannot_be_played_back() -> None:
+    """Each connection has a key of its own: what a peer once said is not believed on another."""
+    link = SocketLink(KEY)
+    recorded: list[Frame] = []
+
+    class Recorder(Channel):
+        def _put(self, frames: Sequence[Frame]) -> None:
+            recorded.extend(join_frames(frames))
+            super()._put(frames)
+
+    try:
+        with ThreadPoolExecutor() as pool:
+            opening = pool.submit(Recorder, link.url, KEY, "r0")
+            while not opening.done():
+                link.poll(0.01)
+        opening.result().send(SkipCell(1, 1))
+        assert collect(link, 1) == [SkipCell(1, 1)]
+        address, _, port = link.url.removeprefix("tcp:").rpartition(":")
+        with socket.create_connection((address, int(port))) as player:
+            player.sendall(b"".join(recorded))
+            deadline = time.monotonic() + WAIT_S
+            while link.refused == 0:
+                assert link.poll(0.1) == []
+                assert time.monotonic() < deadline
+        opening.result().close()
+    finally:
+        link.close()
+
+
+def test_a_far_end_finds_the_next_notebook(tmp_path: Path) -> None:
+    """Ranks that outlive a notebook look for another where the last one was, and are heard there."""
+    path = tmp_path / "link"
+    first = SocketLink(KEY, path=path)
+    end = open_channel(first, KEY, "r0")
+    first.close()
+    assert end.receive() is None
+    assert end.closed
+    assert not end.try_again()
+    second = SocketLink(KEY, path=path)
+    try:
+        with ThreadPoolExecutor() as pool:
+            trying = pool.submit(end.try_again)
+            while not trying.done():
+                assert second.poll(0.01) == []
+        assert trying.result()
+        end.send(SkipCell(1, 1))
+        assert collect(second, 1) == [SkipCell(1, 1)]
+        second.send("r0", SkipCell(1, 2))
+        assert end.poll(WAIT_S)
+        assert end.receive() == SkipCell(1, 2)
+    finally:
+        end.close()
+        second.close()
