@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
     from mhnb.cluster import Cluster
     from mhnb.core.results import CellResult
-    from mhnb.starting import current, start
+    from mhnb.starting import attach, current, start
 
 __all__ = [
     "CellResult",
     "Cluster",
     "__version__",
+    "attach",
     "current",
     "load_ipython_extension",
     "start",
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "CellResult": "mhnb.core.results",
     "Cluster": "mhnb.cluster",
+    "attach": "mhnb.starting",
     "current": "mhnb.starting",
     "start": "mhnb.starting",
 }

@@ -1,4 +1,4 @@
-"""The shell's twin of the magics: `mhnb demo | lab | run | list | stop | where`."""
+"""The shell's twin of the magics: `mhnb demo | lab | run | list | stop | reap | where`."""
 
 from __future__ import annotations
 
@@ -91,15 +91,35 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _stop(args: argparse.Namespace) -> int:
+    from mhnb.berth import find_berths
     from mhnb.rundir import read_owners
+    from mhnb.starting import attach
 
+    kept = {str(berth.run_dir): berth for berth in find_berths(os.environ)}
     named = [record for record in read_owners(os.environ) if record["name"] == args.name]
     for record in named:
-        os.kill(record["supervisor"], signal.SIGTERM)
+        berth = kept.get(record["run_dir"])
+        if berth is not None and not berth.shape.is_local:
+            # Its ranks are on other machines: only who drives it reaches them.
+            attach(berth.full_name).stop()
+        else:
+            os.kill(record["supervisor"], signal.SIGTERM)
         print(f"{args.name}: {len(record['ranks'])} ranks stopped")
     if not named:
         print(f"mhnb stop {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)
     return 0 if named else 1
+
+
+def _reap(args: argparse.Namespace) -> int:
+    from mhnb.reaping import end_stray, find_strays
+
+    strays = find_strays(os.environ)
+    for stray in strays:
+        end_stray(stray)
+        print(f"ended {stray.processes} processes of supervisor {stray.pid}: {stray.why}")
+    if not strays:
+        print("nothing was left behind; `mhnb list` shows what runs, `mhnb stop NAME` ends it")
+    return 0
 
 
 def _where(args: argparse.Namespace) -> int:
@@ -137,9 +157,10 @@ def _parser() -> argparse.ArgumentParser:
     verbs.add_parser("list", help="clusters of this user on this machine")
     stop = verbs.add_parser("stop", help="end a cluster by name")
     stop.add_argument("name")
+    verbs.add_parser("reap", help="end what notebooks that are gone have left behind on this machine")
     where = verbs.add_parser("where", help="where the ranks of a cluster are in the cell that runs: who waits for whom")
     where.add_argument("name")
-    functions = {"demo": _demo, "lab": _lab, "run": _run, "list": _list, "stop": _stop, "where": _where}
+    functions = {"demo": _demo, "lab": _lab, "run": _run, "list": _list, "stop": _stop, "reap": _reap, "where": _where}
     for name, function in functions.items():
         verbs.choices[name].set_defaults(function=function)
     return parser

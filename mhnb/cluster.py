@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhnb import exchange
+from mhnb.berth import Berth, write_berth
 from mhnb.core.check import CheckRow
 from mhnb.core.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
 from mhnb.core.journal import AcceptRecord, CellRecord
@@ -28,16 +28,13 @@ from mhnb.core.shape import Shape, check_initialize
 from mhnb.core.variables import VarRow
 from mhnb.core.where import WhereCard
 from mhnb.ctrlc import CtrlC
-from mhnb.errors import MhnbError
-from mhnb.fleet import launch_hosts, make_machine, open_link
+from mhnb.fleet import describe_ground, launch_hosts, open_ground
 from mhnb.journaling import ClusterJournal
-from mhnb.launch.base import Host
 from mhnb.listening import ClusterListener
 from mhnb.options import Place, StartOptions
 from mhnb.reader import Reader
-from mhnb.resources import profile_dir
 from mhnb.roll import RankInfo, StartReport, describe_ranks, report_start
-from mhnb.rundir import find_cwd, make_run_dir, write_owner
+from mhnb.rundir import check_name, find_cwd, write_owner
 from mhnb.submission import Submission
 from mhnb.values import ClusterState, DeviceRef
 from mhnb.watching import HostWatch
@@ -53,38 +50,51 @@ _STOP_S = 2.0
 class Cluster:
     """Ranks that run every cell in the same order. Made by `mhnb.start`."""
 
-    def __init__(self, shape: Shape, options: StartOptions, *, generation: int = 1) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        options: StartOptions,
+        *,
+        generation: int = 1,
+        origin: int | None = None,
+        berth: Berth | None = None,
+    ) -> None:
         check_guard(options.guard)
         self.shape, self.options, self.generation = shape, options, generation
-        self.name = options.name
+        self.name = check_name(options.name)
         self.started_in_s = 0.0
         self.notes = check_initialize(shape.initialize, shape.process_count)
-        self._run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=profile_dir("local"))
-        self._key = secrets.token_bytes(32)
         self._began = time.monotonic()
         self._cwd = find_cwd()
-        self._link = open_link(shape, options, self._key, self._run_dir)
-        self._machine = make_machine(shape, options, self._run_dir, generation=generation, now=self._began)
-        self._listener = ClusterListener(report_start, self._run_dir)
-        tell = self._listener.on_notice
-        self.journal = ClusterJournal(options.name, generation, environment=os.environ, clock=time.time, tell=tell)
+        self._listener = ClusterListener(report_start)
+        tell, clock = self._listener.on_notice, time.time
+        self.journal = ClusterJournal(
+            self.name, generation, environment=os.environ, clock=clock, tell=tell, origin=origin
+        )
         self.replayed: ReplayReport | None = None
         self.spare: Spare | None = None
         self._ended, self._pid = False, os.getpid()
-        self._hosts: list[Host] = []
+        self._is_taken_over = berth is not None
         try:
-            self._launch()
+            self._ground = open_ground(shape, options, self.journal, berth, generation=generation, now=self._began)
+        except BaseException:
+            self.journal.close()
+            raise
+        self._listener.keep_where(self._ground.run_dir)
+        self._machine, self._hosts = self._ground.machine, self._ground.hosts
+        try:
+            if berth is None:
+                self._launch()
         except BaseException:
             # Also by Ctrl-C: nobody holds this object yet, so nobody else could end it.
-            self._link.close()
-            self.journal.close()
+            self._ground.close()
             for host in self._hosts:
                 host.wait(())
             raise
         self._reader = Reader(
-            self._link,
+            self._ground.link,
             self._machine,
-            HostWatch(self._link, self._hosts, timeout_s=options.host_timeout_s),
+            HostWatch(self._ground.link, self._hosts, timeout_s=options.host_timeout_s),
             clock=time.monotonic,
             listener=self._listener,
             keep=self.journal.write,
@@ -95,35 +105,43 @@ class Cluster:
     # -- start
 
     def _launch(self) -> None:
-        place = Place(self._link.url, self._key, self.generation, self._cwd, str(self._run_dir))
+        ground = self._ground
+        place = Place(ground.link.url, ground.key, self.generation, self._cwd, str(ground.run_dir))
         for host in launch_hosts(self.shape, self.options, place):
             self._hosts.append(host)
             # At once: with `keep` the processes outlive a notebook that is killed while they start, and must be found.
-            nobody = [None] * self.shape.process_count
-            write_owner(self._run_dir, self.name, self._hosts[0].pid, nobody, keep=self.options.keep)
+            self._write_owner([None] * self.shape.process_count)
+
+    def _write_owner(self, rank_pids: Sequence[int | None]) -> None:
+        write_owner(self._ground.run_dir, self.name, self._hosts[0].pid, rank_pids, keep=self.options.keep)
 
     def wait_ready(self, on_progress: Callable[[StartReport], None] | None = None) -> None:
         """Wait until every rank can take cells.
 
         Raises:
-            LaunchError: the start failed; no process is left.
-            KeyboardInterrupt: the user gave up; no process is left.
+            LaunchError: the start failed; no process is left. Where ranks of another notebook could not be taken over, they are left.
+            KeyboardInterrupt: the user gave up; likewise.
         """
         try:
-            while True:
-                update = self._listener.starting.get()
-                if isinstance(update, MhnbError):
-                    raise update
-                self.started_in_s = update.elapsed_s
-                if on_progress is not None:
-                    on_progress(update)
-                if update.ready:
-                    break
-            pids = [rank.pid for rank in self.ranks]
-            write_owner(self._run_dir, self.name, self._hosts[0].pid, pids, keep=self.options.keep)
+            self.started_in_s = self._listener.wait_ready(on_progress)
+            self._write_owner([rank.pid for rank in self.ranks])
+            if self.options.keep:
+                write_berth(describe_ground(self._ground, self.shape, self.options, self.started_in_s))
         except BaseException:
-            self.stop()
+            if self._is_taken_over:
+                self.leave()
+            else:
+                self.stop()
             raise
+
+    def leave(self) -> None:
+        """Let go of a kept cluster without ending it: another notebook, or this one again, can take it over."""
+        for host in self._hosts:
+            host.release()
+        self._reader.leave(_STOP_S)
+        self._ground.close()
+        self._ended = True
+        atexit.unregister(self._at_exit)
 
     # -- what it is
 
@@ -164,7 +182,7 @@ class Cluster:
     @property
     def refused_messages(self) -> int:
         """Messages that came without this cluster's signature, and were dropped."""
-        return self._link.refused
+        return self._ground.link.refused
 
     @property
     def jax_version(self) -> str:
@@ -174,7 +192,7 @@ class Cluster:
     @property
     def log_dir(self) -> Path:
         """Where each rank's full output is."""
-        return self._run_dir / "log"
+        return self._ground.run_dir / "log"
 
     @property
     def supervisor_pid(self) -> int:
@@ -347,15 +365,14 @@ class Cluster:
             host.wait(tuple(pid for k in host.supervisors for pid in self._machine.roster.pids_of(k)))
         if self.spare is not None:
             self.spare.stop()
-        self.journal.close()
+        self._ground.close()
         # Last: a stop that a second Ctrl-C broke off is gone on with by the next one.
         self._ended = True
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid and self.options.keep and self._reader.alive:
-            for host in self._hosts:
-                host.release()
+            self.leave()
         else:
             self.stop()
 

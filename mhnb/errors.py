@@ -10,6 +10,7 @@
     ├── ClusterError           the cluster cannot take what was asked
     │   ├── NotStarted         there is no cluster
     │   ├── AlreadyStarted     there is one, of another shape
+    │   ├── NotDriver          another notebook drives it
     │   ├── NotClean           split, tainted or dead: the gate
     │   ├── RanksLost          a rank or the hub went away
     │   └── ReplayStopped      a cell that ran again did other than before
@@ -50,6 +51,7 @@ __all__ = [
     "MhnbError",
     "NoKeyboard",
     "NotClean",
+    "NotDriver",
     "NotStarted",
     "OrderMismatch",
     "OutOfOrder",
@@ -140,6 +142,12 @@ class NotStarted(ClusterError):
 
 class AlreadyStarted(ClusterError):
     """There is a cluster of that name and it has another shape."""
+
+
+class NotDriver(ClusterError):
+    """Another notebook drives the cluster. `driver` is its process id, as text."""
+
+    driver: str
 
 
 class NotClean(ClusterError):

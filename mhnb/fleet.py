@@ -3,22 +3,120 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from mhnb.berth import Berth, DriverLock
 from mhnb.core.gathering import Gathering
 from mhnb.core.machine import Machine
 from mhnb.core.roster import Roster
 from mhnb.core.shape import Shape
+from mhnb.journaling import ClusterJournal
+from mhnb.launch.attached import AttachedHost, LeftHosts
 from mhnb.launch.base import Host
 from mhnb.launch.launchers import find_launcher
 from mhnb.launch.local import LocalHost
 from mhnb.link.sockets import SocketLink
 from mhnb.options import Place, StartOptions, host_spec, hub_spec, local_spec
 from mhnb.ports import find_free_port
-from mhnb.rundir import configure_hub
+from mhnb.resources import profile_dir
+from mhnb.rundir import configure_hub, make_run_dir
 
-__all__ = ["launch_hosts", "make_machine", "open_link"]
+__all__ = [
+    "Ground",
+    "describe_ground",
+    "find_ground",
+    "launch_hosts",
+    "make_ground",
+    "make_machine",
+    "open_ground",
+    "open_link",
+]
+
+_TAKE_OVER_S = 20.0
+"""A rank that runs a cell answers at its end; one that has not by then is left alone."""
+
+
+@dataclass(slots=True)
+class Ground:
+    """What one generation of a cluster stands on."""
+
+    run_dir: Path
+    key: bytes = field(repr=False)
+    link: SocketLink
+    machine: Machine
+    journal: ClusterJournal
+    hosts: list[Host]
+    origin: int
+    """The process that has started it first: part of the names of its directory and its journal."""
+    lock: DriverLock | None = None
+
+    def close(self) -> None:
+        """Let go of the link, the journal and the right to drive; the reader closes the link too, and twice is no error."""
+        self.link.close()
+        self.journal.close()
+        if self.lock is not None:
+            self.lock.release()
+
+
+def open_ground(
+    shape: Shape,
+    options: StartOptions,
+    journal: ClusterJournal,
+    berth: Berth | None,
+    *,
+    generation: int,
+    now: float,
+) -> Ground:
+    """Make the place of a new generation, or take that of one that was left."""
+    if berth is not None:
+        return find_ground(berth, journal, now=now)
+    return make_ground(shape, options, journal, generation=generation, now=now)
+
+
+def make_ground(shape: Shape, options: StartOptions, journal: ClusterJournal, *, generation: int, now: float) -> Ground:
+    """Make the place of a new generation: directory, key, open link. Its hosts are yet to be launched."""
+    run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=profile_dir("local"))
+    key = secrets.token_bytes(32)
+    link = open_link(shape, options, key, run_dir)
+    machine = make_machine(shape, options, run_dir, generation=generation, now=now)
+    lock = DriverLock(run_dir, options.name) if options.keep else None
+    return Ground(run_dir, key, link, machine, journal, [], journal.origin, lock)
+
+
+def find_ground(berth: Berth, journal: ClusterJournal, *, now: float) -> Ground:
+    """Take the place of a cluster that another notebook has left: the ranks look for this link, where the last one was.
+
+    Raises:
+        NotDriver: another notebook drives it.
+    """
+    lock = DriverLock(berth.run_dir, berth.name)
+    shape, options = berth.shape, replace(berth.options, start_timeout_s=_TAKE_OVER_S)
+    machine = make_machine(shape, options, berth.run_dir, generation=berth.generation, now=now)
+    machine.roster.leave_to_another()
+    machine.left_records = journal.read()[0]
+    kind, _, place = berth.url.partition(":")
+    if kind == "unix":
+        link = SocketLink(berth.key, path=Path(place))
+    else:
+        address, _, port = place.rpartition(":")
+        link = SocketLink(berth.key, address=address, port=int(port), encrypt=kind == "sealed")
+    hosts: list[Host] = [AttachedHost(number, pid) for number, pid in berth.supervisors.items()]
+    elsewhere = tuple(share.supervisor for share in shape.shares() if share.supervisor not in berth.supervisors)
+    if elsewhere and not shape.is_local:
+        hosts.append(LeftHosts(elsewhere))
+    return Ground(berth.run_dir, berth.key, link, machine, journal, hosts, berth.origin, lock)
+
+
+def describe_ground(ground: Ground, shape: Shape, options: StartOptions, started_in_s: float) -> Berth:
+    """Give what another notebook must know to take it over."""
+    here = {k: host.pid for host in ground.hosts if not host.is_remote for k in host.supervisors}
+    generation = ground.machine.generation
+    return Berth(
+        ground.run_dir, ground.key, ground.link.url, generation, ground.origin, shape, options, here, started_in_s
+    )
 
 
 def open_link(shape: Shape, options: StartOptions, key: bytes, run_dir: Path) -> SocketLink:

@@ -5,6 +5,7 @@ A disk that fails never fails a cell: the user is told once, and the replay know
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ class ClusterJournal:
         environment: chooses the place on disk.
         clock: Unix time in seconds.
         tell: says to the user what the journal cannot keep; called from any thread.
+        origin: the process that began it; None for this one.
     """
 
     def __init__(
@@ -45,8 +47,12 @@ class ClusterJournal:
         environment: Mapping[str, str],
         clock: Callable[[], float],
         tell: Callable[[str], None],
+        origin: int | None = None,
     ) -> None:
-        self._dir = JournalDir(name, environment=environment, fresh=generation == 1)
+        self.origin = os.getpid() if origin is None else origin
+        """The process that began it."""
+        fresh = generation == 1 and origin is None
+        self._dir = JournalDir(name, self.origin, environment=environment, fresh=fresh)
         self._generation, self._clock, self._tell = generation, clock, tell
         self._pushes = 0
         self._latest: CellRecord | None = None

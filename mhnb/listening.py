@@ -31,15 +31,33 @@ class ClusterListener:
 
     Args:
         report: makes the progress report of a machine at a time.
-        run_dir: where the hang card is kept, for `mhnb where NAME`; None to keep it nowhere.
     """
 
-    def __init__(self, report: Callable[[Machine, float], StartReport], run_dir: Path | None = None) -> None:
+    def __init__(self, report: Callable[[Machine, float], StartReport]) -> None:
         self._report = report
         self.starting: queue.SimpleQueue[StartReport | MhnbError] = queue.SimpleQueue()
         self.late: Callable[[CellResult], None] | None = None
         self.notice: Callable[[str], None] = partial(print, file=sys.stderr)
-        self._keep_where = None if run_dir is None else partial(_write_card, run_dir)
+        self._keep_where: Callable[[WhereCard | None], None] | None = None
+
+    def keep_where(self, run_dir: Path) -> None:
+        """Keep the hang card in a directory, for `mhnb where NAME`."""
+        self._keep_where = partial(_write_card, run_dir)
+
+    def wait_ready(self, on_progress: Callable[[StartReport], None] | None) -> float:
+        """Wait until the ranks can take cells; return after how many seconds they could.
+
+        Raises:
+            MhnbError: the start failed.
+        """
+        while True:
+            update = self.starting.get()
+            if isinstance(update, MhnbError):
+                raise update
+            if on_progress is not None:
+                on_progress(update)
+            if update.ready:
+                return update.elapsed_s
 
     def on_progress(self, machine: Machine, now: float) -> None:
         """Queue how far the ranks are."""

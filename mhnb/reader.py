@@ -176,6 +176,13 @@ class Reader:
         self._put(None)
         self._thread.join(timeout_s)
 
+    def leave(self, timeout_s: float) -> None:
+        """End the loop and tell nobody to end."""
+        with self._lock:
+            self._stopping = True
+        self._link.wake()
+        self._thread.join(timeout_s)
+
     def _put(self, item: Event | _Asked | None) -> bool:
         with self._lock:
             return self._put_locked(item)

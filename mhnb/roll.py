@@ -50,4 +50,6 @@ def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
 
 def report_start(machine: Machine, now: float) -> StartReport:
     """Say how a start stands."""
-    return StartReport(describe_ranks(machine), now - machine.started_at, machine.state == "clean")
+    return StartReport(
+        describe_ranks(machine), now - machine.started_at, machine.state in ("clean", "split", "tainted")
+    )

@@ -16,7 +16,9 @@ from platformdirs import user_state_path
 from mhnb.errors import InvalidRequest, LaunchError
 
 __all__ = [
+    "check_name",
     "configure_hub",
+    "describe_others",
     "find_cwd",
     "make_run_dir",
     "prune_run_dirs",
@@ -50,6 +52,17 @@ def find_cwd() -> str:
         raise LaunchError("the folder of this process was removed; go to another one first: %cd ~") from error
 
 
+def check_name(name: str) -> str:
+    """Return a cluster's name.
+
+    Raises:
+        InvalidRequest: it is no plain word.
+    """
+    if not name.replace("-", "").replace("_", "").isalnum():
+        raise InvalidRequest(f"--name {name!r}: use letters, digits, - and _ only")
+    return name
+
+
 def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], profile: Path) -> Path:
     """Make the directory, readable by its owner alone.
 
@@ -62,8 +75,7 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
     Raises:
         InvalidRequest: a name that is no plain word.
     """
-    if not name.replace("-", "").replace("_", "").isalnum():
-        raise InvalidRequest(f"--name {name!r}: use letters, digits, - and _ only")
+    check_name(name)
     run_dir = state_home(environment) / f"{name}.{os.getpid()}.{generation}"
     if run_dir.exists():
         shutil.rmtree(run_dir)
@@ -160,6 +172,23 @@ def read_owners(environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """List the clusters of this user on this machine whose supervisor lives."""
     records = [_read_owner(path) for path in sorted(state_home(environment).glob("*/cluster.json"))]
     return [record for record in records if record is not None and _is_supervisor(record["supervisor"])]
+
+
+def describe_others(environment: Mapping[str, str]) -> list[str]:
+    """Describe the clusters of this user on this machine that other processes drive, or nobody, a line each."""
+    lines = []
+    for record in read_owners(environment):
+        driver = record["owner"]
+        if driver == os.getpid():
+            continue
+        if psutil.pid_exists(driver):
+            how = f"driven by the notebook with pid {driver}; only one can be"
+        elif record["keep"]:
+            how = f"kept, and nobody drives it: %mhjax attach {record['name']}"
+        else:
+            how = "its notebook is gone, and it is ending"
+        lines.append(f"{record['name']}  {len(record['ranks'])} ranks  {how}")
+    return lines
 
 
 def _is_supervisor(pid: int) -> bool:

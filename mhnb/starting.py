@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from mhnb.berth import choose_berth, find_berths
 from mhnb.cluster import Cluster
 from mhnb.core.journal import StartRecord
 from mhnb.core.shape import Shape, check_initialize, check_shape
@@ -21,7 +22,7 @@ from mhnb.roll import StartReport
 from mhnb.rundir import prune_run_dirs
 from mhnb.spares import keep_spare, take_over
 
-__all__ = ["all_clusters", "by_name", "current", "find_running", "latest", "restart", "start"]
+__all__ = ["all_clusters", "attach", "by_name", "current", "find_running", "latest", "restart", "start"]
 
 _clusters: dict[str, Cluster] = {}
 _in_use: list[str] = []
@@ -141,7 +142,27 @@ def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None 
     if spare is not None and (warm := take_over(spare, cluster)) is not None:
         return _enter(warm)
     generation = max(cluster.generation, newest.generation) + 1
-    return _bring_up(Cluster(cluster.shape, cluster.options, generation=generation), on_progress)
+    fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=newest.journal.origin)
+    return _bring_up(fresh, on_progress)
+
+
+def attach(name: str | None = None, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
+    """Take over a cluster that was started with `keep` and whose notebook is gone: with its state, journal and guard.
+
+    Args:
+        name: of the cluster, as `mhnb list` shows it; None for the only one there is.
+        on_progress: called in this thread as ranks report.
+
+    Raises:
+        NotStarted: there is none of that name, or several.
+        NotDriver: a notebook drives it.
+        LaunchError: some rank did not answer; everything is left as it was.
+    """
+    berth = choose_berth(name, find_berths(os.environ), [cluster.name for cluster in all_clusters()])
+    cluster = Cluster(berth.shape, berth.options, generation=berth.generation, origin=berth.origin, berth=berth)
+    cluster.wait_ready(on_progress)
+    _use(cluster)
+    return cluster
 
 
 def _bring_up(cluster: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:

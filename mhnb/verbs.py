@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from mhnb.errors import InvalidRequest, MhnbError, NotStarted
 from mhnb.notebook import Notebook
 from mhnb.rank.jaxhooks import backend_is_initialized
 from mhnb.roll import StartReport
+from mhnb.rundir import describe_others
 from mhnb.view import board
 from mhnb.view.where import format_where_text
 from mhnb.view.words import format_seconds
@@ -174,10 +176,21 @@ def _stop_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("name", nargs="?", help="the cluster's name; else the one in use")
 
 
+def _attach(notebook: Notebook, args: argparse.Namespace) -> None:
+    with board.StartBoard() as progress:
+        cluster = starting.attach(args.name, _shown(progress))
+        progress.finish(gather_summary(cluster))
+    if cluster.state != "clean":
+        print(f"mhjax · {cluster.name} is {cluster.state}: {cluster.reason}")
+
+
 def _list(notebook: Notebook, args: argparse.Namespace) -> None:
-    for cluster in starting.all_clusters():
+    mine = starting.all_clusters()
+    for cluster in mine:
         print(f"{cluster.name}  {cluster.shape.describe()}  {cluster.state}  generation {cluster.generation}")
-    if not starting.all_clusters():
+    others = describe_others(os.environ)
+    print(*others, sep="\n", end="\n" if others else "")
+    if not mine and not others:
         print("mhjax · no cluster; %mhjax start starts one")
 
 
@@ -244,6 +257,7 @@ def _no_flags(parser: MagicArgumentParser) -> None:
 
 VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "accept": (_accept, _no_flags),
+    "attach": (_attach, _stop_flags),
     "auto": (_auto, _auto_flags),
     "check": (_check, _check_flags),
     "interrupt": (_interrupt, _no_flags),
@@ -258,7 +272,6 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "where": (_where, _stop_flags),
 }
 _LATER = {
-    "attach": "real hosts",
     "collectives": "the sharding views",
     "doctor": "real hosts",
     "export": "the lessons",

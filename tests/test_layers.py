@@ -37,6 +37,7 @@ A new part is entered here, and reviewed."""
 
 BESIDE = {
     "assist": "magics",
+    "berth": "cluster",
     "boards": "magics",
     "ctrlc": "cluster",
     "demo": "cli",
@@ -47,6 +48,7 @@ BESIDE = {
     "notebook": "magics",
     "options": "cluster",
     "reader": "cluster",
+    "reaping": "cli",
     "replaying": "cluster",
     "roll": "cluster",
     "spares": "cluster",

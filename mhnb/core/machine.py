@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import signal
 from collections import deque
+from collections.abc import Sequence
 
+from mhnb.core.attaching import judge_taken
 from mhnb.core.cell import Cell
 from mhnb.core.events import (
     Accepted,
@@ -32,7 +34,7 @@ from mhnb.core.events import (
 from mhnb.core.gate import make_refusal
 from mhnb.core.guard import WAY_OUT, judge_state
 from mhnb.core.hints import find_hint
-from mhnb.core.journal import record_cell
+from mhnb.core.journal import Record, record_cell
 from mhnb.core.kept import KeptCells
 from mhnb.core.ladder import Ladder
 from mhnb.core.protocol import (
@@ -87,6 +89,8 @@ class Machine:
         self._lost_host = False
         """A host went, and not by the death of one of its ranks: no rank is to blame."""
         self._cost = ReplayCost()
+        self.left_records: Sequence[Record] = ()
+        """Of the journal, where the ranks were left by another notebook."""
 
     # -- the one entrance
 
@@ -142,7 +146,16 @@ class Machine:
             )
         self.state = "clean"
         self._cost.start(now - self.started_at)
-        return [ReportReady(), *self._next_cell(now)]
+        caught_up = self._take_over() if self.roster.is_left else []
+        return [*caught_up, ReportReady(), *self._next_cell(now)]
+
+    def _take_over(self) -> list[Command]:
+        """Go on where the notebook before this one has left the ranks."""
+        standing = [entry.facts["standing"] for entry in self.roster.entries]
+        taken = judge_taken(standing, self.left_records, self.generation)
+        self.state, self.reason, self._next_seq = taken.state, taken.reason, taken.next_seq
+        late = [(rank, seq) for rank, begin in taken.behind.items() for seq in range(begin, taken.next_seq)]
+        return [SendToRank(rank, SkipCell(self.generation, seq)) for rank, seq in late]
 
     def _fail_start(self, error: MhnbError) -> list[Command]:
         if self.state != "starting":

@@ -78,6 +78,8 @@ class Roster:
         gathering: Gathering | None = None,
     ) -> None:
         self._gathering = gathering
+        self.is_left = False
+        """Another notebook has started the ranks, and is gone."""
         held = supervisors or [0] * len(hosts)
         rows = enumerate(zip(hosts, log_paths, held, strict=True))
         self.entries = [RankEntry(rank, host, log, supervisor) for rank, (host, log, supervisor) in rows]
@@ -87,6 +89,10 @@ class Roster:
         self._hub_supervisor = 0
         self._hostnames: dict[int, str] = {}
         self.deaths: list[RankExited] = []
+
+    def leave_to_another(self) -> None:
+        """The ranks were started by a notebook that is gone: they report again, and nobody is told to begin."""
+        self.is_left, self._gathering = True, None
 
     def note(self, event: RankSpawned | PhaseReached | RankReady | RankExited) -> None:
         """Take in one event of the start or the end of a rank."""
@@ -177,10 +183,20 @@ class Roster:
         else:
             why = describe_exit(cause) + "".join(f"\n    {line}" for line in cause.last_lines[-6:])
         text = (
-            f"rank {entry.rank} ({entry.host}, pid {entry.pid}) did not start: after phase '{phase}' it {_it(cause)}{why}\n"
-            f"  log {entry.log_path} · every process was ended; mend the cause and start again"
+            f"rank {entry.rank} ({entry.host}, pid {entry.pid}) {self._when(phase)} it {_it(cause)}{why}\n"
+            f"  log {entry.log_path} · {self._what_now()}"
         )
         return EnginesMissing(text, rank=entry.rank, phase=phase, cause=why)
+
+    def _what_now(self) -> str:
+        if self.is_left:
+            return "the others are left as they are; mhnb stop ends them by the cluster's name"
+        return "every process was ended; mend the cause and start again"
+
+    def _when(self, phase: str) -> str:
+        if self.is_left:
+            return "cannot be taken over: while no notebook drove the cluster"
+        return f"did not start: after phase '{phase}'"
 
     def timeout_error(self, timeout_s: float) -> LaunchError:
         """Make the error of a start that took too long: the ranks that are furthest behind."""

@@ -28,13 +28,14 @@ class JournalDir:
 
     Args:
         name: the cluster's, a plain word.
+        origin: the process that began it.
         environment: MHNB_HOME in it chooses another place.
         fresh: whether this is the first generation: what an older process of this number left is removed.
     """
 
-    def __init__(self, name: str, *, environment: Mapping[str, str], fresh: bool) -> None:
+    def __init__(self, name: str, origin: int, *, environment: Mapping[str, str], fresh: bool) -> None:
         # Beside the directories of the generations, which a restart and a prune remove; readable by its owner alone.
-        self.folder = state_home(environment) / f"{name}.{os.getpid()}.journal"
+        self.folder = state_home(environment) / f"{name}.{origin}.journal"
         if fresh and self.folder.exists():
             shutil.rmtree(self.folder)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -56,19 +56,27 @@ class SocketLink:
         path: the socket's file, for peers of this machine: half the kernel's work of TCP, and only its owner may connect.
             None, or a path longer than the system takes, for TCP.
         address: for TCP, the one interface to listen on, an IP address.
+        port: for TCP; 0 for any.
         encrypt: messages travel between machines: nobody on the way may read them.
     """
 
     def __init__(
-        self, key: bytes, *, path: Path | None = None, address: str = "127.0.0.1", encrypt: bool = False
+        self,
+        key: bytes,
+        *,
+        path: Path | None = None,
+        address: str = "127.0.0.1",
+        port: int = 0,
+        encrypt: bool = False,
     ) -> None:
         self._key, self._encrypt = key, encrypt
         self._path = path if path is not None and len(os.fsencode(path)) <= _LONGEST_PATH else None
         self._listener, self.url = (
-            _listen_file(self._path) if self._path else _listen_tcp(address, "sealed" if encrypt else "tcp")
+            _listen_file(self._path) if self._path else _listen_tcp(address, port, "sealed" if encrypt else "tcp")
         )
         self._listener.setblocking(False)
         self._lost: list[str] = []
+        self._closed = False
         self._connections: dict[str, _Connection] = {}
         self._strangers: set[_Connection] = set()
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
@@ -229,8 +237,11 @@ class SocketLink:
             return
 
     def close(self) -> None:
-        """Close the sockets and the wake-up pipe."""
+        """Close the sockets and the wake-up pipe. A second call does nothing."""
         with self._lock:
+            if self._closed:
+                return
+            self._closed = True
             for connection in (*self._connections.values(), *self._strangers):
                 connection.socket.close()
             self._connections.clear()
@@ -252,9 +263,9 @@ def _listen_file(path: Path) -> tuple[socket.socket, str]:
     return listener, f"unix:{path}"
 
 
-def _listen_tcp(address: str, kind: str) -> tuple[socket.socket, str]:
+def _listen_tcp(address: str, port: int, kind: str) -> tuple[socket.socket, str]:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.create_server((address, 0), family=family, backlog=_BACKLOG)
+    listener = socket.create_server((address, port), family=family, backlog=_BACKLOG)
     return listener, f"{kind}:{address}:{listener.getsockname()[1]}"
 
 

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -28,8 +29,12 @@ from mhnb.rank.defects import ends_rank_on_defect
 from mhnb.rank.paths import RankPaths
 from mhnb.rank.runner import CellRunner
 from mhnb.rank.shell import RankShell
+from mhnb.rank.versions import versions
 
 __all__ = ["RankEngine", "RankKernel", "serve"]
+
+_LOOK_S = 0.5
+"""How often a rank without a notebook looks for another."""
 
 
 class RankKernel(IPythonParallelKernel):
@@ -77,17 +82,29 @@ class _Server:
         )
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel.fileno(), self._read)
-        facts = bootstrap.facts() | {"engine_id": engine.id, "pid": os.getpid()}
+        self._facts = {"engine_id": engine.id, "pid": os.getpid(), "hostname": socket.gethostname()}
+        self._keep = spec.keep
         # What the start has made lives until the end: no collection between cells need look at it.
         gc.freeze()
-        channel.send(RankReady(rank, facts))
+        channel.send(RankReady(rank, bootstrap.facts() | self._facts))
 
     def _read(self) -> None:
         while (message := self._channel.receive()) is not None:
             self._take(message)
         if self._channel.closed:
-            # It would be readable for ever. With `keep` the rank lives on without a notebook.
+            # It would be readable for ever. With `keep` the rank lives on without a notebook, and looks for another.
             self._loop.remove_reader(self._channel.fileno())
+            if self._keep:
+                self._loop.call_later(_LOOK_S, self._look_for_notebook)
+
+    def _look_for_notebook(self) -> None:
+        # Between cells only: this is the thread and the loop that they run on.
+        if not self._channel.try_again():
+            self._loop.call_later(_LOOK_S, self._look_for_notebook)
+            return
+        standing = {"standing": self._runner.standing(), "versions": versions()}
+        self._channel.send(RankReady(self._rank, self._bootstrap.facts() | self._facts | standing))
+        self._loop.add_reader(self._channel.fileno(), self._read)
 
     @ends_rank_on_defect
     def _take(self, message: Message) -> None:

@@ -44,6 +44,7 @@ from mhnb.rank.spawn import preload, spawn_hub, spawn_rank
 __all__ = ["Supervisor", "main"]
 
 _LOOK_S = 1.0
+_LOOK_AGAIN_S = 0.5
 _LAST_LINES = 12
 
 
@@ -58,6 +59,7 @@ class Supervisor:
         self._wake_read = _child_exit_pipe()
         self._channel: Channel | None = None
         self._board: Board | None = None
+        self._exited: list[HubExited | RankExited] = []
 
     def start(self) -> None:
         """Bring up what is to be here: all at once, or, where there are other hosts, once the notebook says so."""
@@ -91,6 +93,17 @@ class Supervisor:
             spec.supervisor or 0, os.getpid(), socket.gethostname(), self._hub, address, ports, connection, log_dir
         )
         self._say(up)
+
+    def _report_again(self) -> None:
+        """Tell another notebook what there is, and what has ended meanwhile."""
+        address = self._spec.address or (self._channel.address if self._channel is not None else "")
+        log_dir = str(Path(self._spec.run_dir) / "log")
+        self._say(
+            HostUp(self._spec.supervisor or 0, os.getpid(), socket.gethostname(), self._hub, address, log_dir=log_dir)
+        )
+        self._tell_spawned()
+        for exited in self._exited:
+            self._say(exited)
 
     def _begin(self, begin: BeginRanks) -> None:
         """Every host is there: bring up the ranks."""
@@ -143,9 +156,12 @@ class Supervisor:
             if self._channel.closed and self._channel.fileno() in watched:
                 # The notebook is gone, or has closed the link: the lifeline tells which rule applies.
                 watched.remove(self._channel.fileno())
+            if self._channel.closed and self._spec.keep and self._channel.try_again():
+                self._report_again()
+                watched.append(self._channel.fileno())
             if self._is_forgotten():
                 return
-            ready, _, _ = select.select(watched, [], [], _LOOK_S)
+            ready, _, _ = select.select(watched, [], [], _LOOK_S if not self._channel.closed else _LOOK_AGAIN_S)
             if self._wake_read in ready:
                 os.read(self._wake_read, 4096)
             if sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 4096):
@@ -200,10 +216,14 @@ class Supervisor:
         code = None if signum is not None else os.waitstatus_to_exitcode(status)
         if pid == self._hub:
             self._hub = None
-            self._say(HubExited(code, signum))
+            self._tell_ended(HubExited(code, signum))
         elif (rank := self._ranks.pop(pid, None)) is not None:
             last = RankPaths(Path(self._spec.run_dir), rank).gather_last_words(_LAST_LINES)
-            self._say(RankExited(rank, code, signum, last))
+            self._tell_ended(RankExited(rank, code, signum, last))
+
+    def _tell_ended(self, exited: HubExited | RankExited) -> None:
+        self._exited.append(exited)
+        self._say(exited)
 
     def end(self) -> None:
         """Kill every process of this machine and wait until each is gone."""

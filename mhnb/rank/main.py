@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import socket
@@ -17,6 +16,7 @@ from mhnb.core.protocol import PhaseReached, StartFailed
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.channel import Channel
 from mhnb.rank.spawn import end_with_parent
+from mhnb.rank.versions import versions
 from mhnb.values import Phase
 
 __all__ = ["main", "run_rank"]
@@ -43,7 +43,7 @@ def run_rank(spec: HostSpec) -> None:
     (rank,) = spec.ranks
     channel = Channel(spec.link_url, bytes.fromhex(spec.key), f"r{rank}")
     progress = _Progress(channel, rank)
-    progress("connected", pid=os.getpid(), hostname=socket.gethostname(), versions=_versions())
+    progress("connected", pid=os.getpid(), hostname=socket.gethostname(), versions=versions())
     _watch_owner()
     try:
         bootstrap = Bootstrap(spec, rank, progress)
@@ -56,19 +56,6 @@ def run_rank(spec: HostSpec) -> None:
         channel.close()
         print(text, file=sys.stderr, flush=True)
         raise SystemExit(1) from error
-
-
-def _versions() -> dict[str, str]:
-    names = ("jax", "jaxlib", "mhnb", "numpy")
-    found = {name: _version(name) for name in names}
-    return {"python": platform.python_version(), **{name: v for name, v in found.items() if v}}
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _watch_owner() -> None:

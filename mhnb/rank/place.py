@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -84,7 +85,9 @@ def _own_run_dir(spec: HostSpec) -> Path:
         raise LaunchError(f"{home} is not a folder that only this user can enter; remove it")
     place = {"MHNB_HOME": str(home)}
     prune_run_dirs(place)
-    return make_run_dir("host", spec.generation, environment=place, profile=profile_dir("local"))
+    run_dir = make_run_dir("host", spec.generation, environment=place, profile=profile_dir("local"))
+    (run_dir / "supervisor.json").write_text(json.dumps({"pid": os.getpid(), "keep": spec.keep}))
+    return run_dir
 
 
 def write_connection_file(run_dir: Path, text: str) -> None:

@@ -87,6 +87,7 @@ class CellRunner:
 
     def __post_init__(self) -> None:
         self._next_seq = 1
+        self._last: CellEnded | None = None
         self._pid = os.getpid()
         self._lock = threading.RLock()
         """Held while something is taken from the capture and sent, so that a cell's end is its last message."""
@@ -130,7 +131,14 @@ class CellRunner:
             self._run(message)
         else:
             self.launches.leave_cell(message.seq, "skipped")
-            self._tell(CellEnded(self.rank, message.seq, "skipped", [], [], abandoned=0, wall_s=0.0))
+            self._last = CellEnded(self.rank, message.seq, "skipped", [], [], abandoned=0, wall_s=0.0)
+            self._tell(self._last)
+
+    def standing(self) -> dict[str, Any]:
+        """Say where this rank stands, for a notebook that takes it over: the number of its next cell, and how the last one ended."""
+        last = self._last
+        row = None if last is None else [last.seq, last.outcome, last.launches, last.abandoned]
+        return {"seq": self._next_seq, "last": row}
 
     def _tell(self, message: Message) -> None:
         with self._lock:
@@ -226,7 +234,8 @@ class CellRunner:
             events = self.capture.end()
             self._running = None
             wall_s = self.clock() - self._began_s
-            self.send(CellEnded(self.rank, seq, outcome, events, rows, abandoned, wall_s, notes, facts))
+            self._last = CellEnded(self.rank, seq, outcome, events, rows, abandoned, wall_s, notes, facts)
+            self.send(self._last)
 
     def _name_outcome(self, error: BaseException) -> Outcome:
         stopped = isinstance(error, KeyboardInterrupt)

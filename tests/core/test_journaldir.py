@@ -165,7 +165,7 @@ def test_old_journals_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.M
 
 def test_closing_twice_is_no_error(tmp_path: Path) -> None:
     """A stop that was broken off is gone on with; what comes afterwards is told as a fault, not lost in silence."""
-    folder = JournalDir("demo", environment={"MHNB_HOME": str(tmp_path)}, fresh=True)
+    folder = JournalDir("demo", os.getpid(), environment={"MHNB_HOME": str(tmp_path)}, fresh=True)
     folder.close()
     folder.close()
     with pytest.raises(OSError, match="Bad file descriptor"):

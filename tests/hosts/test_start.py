@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from mhnb import starting
 from mhnb.errors import InvalidRequest, LaunchError
 from tests.hosts.cluster import Begin, check_sum
 from tests.hosts.hostnet import HostNet
+from tests.source import ROOT
 
 
 def test_a_sum_over_four_machines(net: HostNet, begin: Begin) -> None:
@@ -35,7 +39,7 @@ def test_several_ranks_on_each_host(net: HostNet, begin: Begin) -> None:
 def test_nothing_secret_in_argv_or_in_what_users_start(net: HostNet, begin: Begin) -> None:
     """The key is in no command line, and in no environment that a subprocess of a cell inherits."""
     cluster = begin(2, 1)
-    key = cluster._key.hex()
+    key = cluster._ground.key.hex()
     for host in list(net)[:2]:
         assert not any(key in words for words in host.pids().values())
     seen = cluster.run("import subprocess\nprint(subprocess.run('env', capture_output=True, text=True).stdout)").check()
@@ -71,3 +75,20 @@ def test_a_host_that_is_not_there(net: HostNet, begin: Begin) -> None:
     net[1].cut_power()
     with pytest.raises(LaunchError, match=rf"{net[1].name}"):
         begin(2, 1, connect_timeout_s=2)
+
+
+def test_a_kept_cluster_on_hosts_is_taken_over(net: HostNet, own_environment: None) -> None:
+    """Its notebook is killed; another one finds the ranks where they are, and ends them for good."""
+    program = (
+        "import mhnb, os\n"
+        f"cluster = mhnb.start({[host.name for host in list(net)[:2]]!r}, 1, keep=True, config_file={str(net.ssh_config)!r})\n"
+        "cluster.run('x = 41').check()\nprint('ready', flush=True)\nos.kill(os.getpid(), 9)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert told.stdout == "ready\n", told.stderr
+    cluster = starting.attach()
+    try:
+        assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
+        check_sum(cluster)
+    finally:
+        cluster.stop()

@@ -71,7 +71,7 @@ def test_the_environment_of_ranks(cluster: Cluster) -> None:
 
 def test_no_key_is_in_a_ranks_environment_or_arguments(cluster: Cluster) -> None:
     """What a rank's subprocesses inherit holds no key of the cluster."""
-    key = cluster._key.hex()
+    key = cluster._ground.key.hex()
     for pid in every_pid(cluster):
         process = psutil.Process(pid)
         assert key not in " ".join(process.cmdline())

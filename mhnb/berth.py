@@ -1,0 +1,148 @@
+"""What another notebook must know to take a kept cluster over, on disk while the cluster lives; and who drives it now.
+
+The file holds the cluster's key: it is its owner's alone, as the run directory is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mhnb.core.shape import Shape
+from mhnb.errors import AlreadyStarted, NotDriver, NotStarted
+from mhnb.options import StartOptions
+from mhnb.rundir import read_owners
+
+__all__ = ["Berth", "DriverLock", "choose_berth", "find_berths", "write_berth"]
+
+_FILE = "berth.json"
+_LOCK = "driver"
+
+
+@dataclass(frozen=True, slots=True)
+class Berth:
+    """Where a kept cluster lies."""
+
+    run_dir: Path
+    key: bytes = field(repr=False)
+    url: str
+    generation: int
+    origin: int
+    """The process that started it: part of the names of its directory and its journal."""
+    shape: Shape
+    options: StartOptions
+    supervisors: Mapping[int, int]
+    """Process ids of those on this machine, by number."""
+    started_in_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The cluster's."""
+        return self.options.name
+
+    @property
+    def full_name(self) -> str:
+        """Its name where another of the same name is there too."""
+        return f"{self.name}.{self.origin}"
+
+
+class DriverLock:
+    """Held by the one process that drives a cluster. A forked child does not have it; a process that ends lets it go.
+
+    Raises:
+        NotDriver: another process has it.
+    """
+
+    def __init__(self, run_dir: Path, name: str) -> None:
+        self._fd = os.open(run_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            driver = os.pread(self._fd, 32, 0).decode().strip() or "another process"
+            os.close(self._fd)
+            raise NotDriver(
+                f"cluster {name!r} is driven by the notebook with pid {driver}; only one can be: two would not keep one order\n"
+                f"  its status can be read here: mhnb list; end that notebook's kernel, then %mhjax attach {name}",
+                name=name,
+                driver=driver,
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let another process have it. A second call does nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def write_berth(berth: Berth) -> None:
+    """Note where a cluster lies."""
+    body: dict[str, Any] = {
+        "key": berth.key.hex(),
+        "url": berth.url,
+        "generation": berth.generation,
+        "origin": berth.origin,
+        "shape": asdict(berth.shape),
+        "options": asdict(berth.options),
+        "supervisors": {str(number): pid for number, pid in berth.supervisors.items()},
+        "started_in_s": berth.started_in_s,
+    }
+    path = berth.run_dir / _FILE
+    fresh = path.with_name(f"{_FILE}.new")
+    fresh.touch(mode=0o600)
+    fresh.write_text(json.dumps(body))
+    fresh.replace(path)
+
+
+def find_berths(environment: Mapping[str, str]) -> list[Berth]:
+    """Find every kept cluster of this user whose processes live, driven or not."""
+    found = (Path(record["run_dir"]) for record in read_owners(environment) if record["keep"])
+    return [_read(run_dir) for run_dir in found if (run_dir / _FILE).exists()]
+
+
+def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str]) -> Berth:
+    """Choose the cluster that is meant.
+
+    Args:
+        name: as the user gave it: a cluster's name, or its full name; None for the only one.
+        berths: all kept clusters that live.
+        here: names of the clusters that this process drives.
+
+    Raises:
+        NotStarted: there is none of that name, or several.
+        AlreadyStarted: this notebook has one of that name.
+    """
+    meant = [berth for berth in berths if name in (None, berth.name, berth.full_name)]
+    if len(meant) == 1:
+        if meant[0].name in here:
+            raise AlreadyStarted(f"this notebook drives cluster {meant[0].name!r} already", name=meant[0].name)
+        return meant[0]
+    listed = ", ".join(berth.full_name for berth in berths) or "none"
+    what = f"no kept cluster {name!r}" if name else "no kept cluster"
+    if len(meant) > 1:
+        raise NotStarted(f"%mhjax attach {name or ''}: which one? There are {listed}; give one of these names")
+    raise NotStarted(
+        f"there is {what} on this machine; there are {listed}. A cluster outlives its notebook when started with --keep"
+    )
+
+
+def _read(run_dir: Path) -> Berth:
+    body = json.loads((run_dir / _FILE).read_text())
+    shape = Shape(**{**body["shape"], "machines": tuple(body["shape"]["machines"])})
+    return Berth(
+        run_dir,
+        bytes.fromhex(body["key"]),
+        body["url"],
+        body["generation"],
+        body["origin"],
+        shape,
+        StartOptions(**body["options"]),
+        {int(number): pid for number, pid in body["supervisors"].items()},
+        body["started_in_s"],
+    )

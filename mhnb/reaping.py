@@ -1,0 +1,88 @@
+"""Find the processes of mhnb that nobody drives and nobody kept, and end them. Only this user's, only ours, only on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from mhnb.rundir import read_owners
+
+__all__ = ["Stray", "end_stray", "find_strays"]
+
+_MARK = "mhnb.rank.host"
+_END_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A supervisor that was left, with the processes that it holds."""
+
+    pid: int
+    processes: int
+    """Itself included."""
+    why: str
+
+
+def find_strays(environment: Mapping[str, str]) -> list[Stray]:
+    """List supervisors whose notebook is gone and who were not told to outlive it, or whom no record knows and who are orphans."""
+    records = {record["supervisor"]: record for record in read_owners(environment)}
+    kept = set(_kept_elsewhere())
+    strays = []
+    for process in _supervisors():
+        record = records.get(process.pid)
+        if record is not None and not record["keep"] and not psutil.pid_exists(record["owner"]):
+            strays.append(
+                _stray(process, f"the notebook of cluster {record['name']!r} (pid {record['owner']}) is gone")
+            )
+        elif record is None and process.pid not in kept and process.ppid() == 1:
+            strays.append(_stray(process, "nobody started it who is still there"))
+    return strays
+
+
+def end_stray(stray: Stray) -> None:
+    """End a supervisor; it ends what it holds. By force if it does not."""
+    try:
+        process = psutil.Process(stray.pid)
+        held = process.children(recursive=True)
+        process.terminate()
+        process.wait(_END_S)
+    except psutil.TimeoutExpired:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return
+    for child in held:
+        if child.is_running():
+            child.kill()
+
+
+def _stray(process: psutil.Process, why: str) -> Stray:
+    return Stray(process.pid, 1 + len(process.children(recursive=True)), why)
+
+
+def _supervisors() -> Iterator[psutil.Process]:
+    """Processes of this user that run our supervisor, and are not forked from one: ranks look the same."""
+    mine = {}
+    for process in psutil.process_iter(["pid", "ppid", "uids", "cmdline", "status"]):
+        info = process.info
+        alive = info["status"] != psutil.STATUS_ZOMBIE
+        if alive and info["uids"] and info["uids"].real == os.getuid() and _MARK in (info["cmdline"] or []):
+            mine[process.pid] = process
+    yield from (process for process in mine.values() if process.info["ppid"] not in mine)
+
+
+def _kept_elsewhere() -> Iterator[int]:
+    """Supervisors here that a notebook on another machine has told to outlive it."""
+    for path in Path(tempfile.gettempdir()).glob(f"mhnb-{os.getuid()}-*/*/supervisor.json"):
+        try:
+            record = json.loads(path.read_text())
+        except (OSError, ValueError):
+            # Removed, or being written, in this moment.
+            continue
+        if record["keep"]:
+            yield int(record["pid"])

@@ -1,0 +1,155 @@
+"""A kept cluster outlives its notebook, and another one takes it over: state, journal and guard with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mhnb import starting
+from mhnb.berth import find_berths
+from mhnb.cluster import Cluster
+from mhnb.errors import AlreadyStarted, LaunchError, NotClean, NotDriver, NotStarted
+from mhnb.reaping import end_stray, find_strays
+from tests.ranks.conftest import every_pid, wait_gone
+from tests.source import ROOT
+
+OWNER = """
+import os, sys
+import mhnb
+cluster = mhnb.start(2, 1, name="kept", keep=True)
+{before}
+print("ready", flush=True)
+{then}
+"""
+SUM = "import jax, jax.numpy as jnp\nfrom jax.experimental import multihost_utils as m\nprint(m.process_allgather(jnp.float32(1)).sum())"
+
+
+@contextmanager
+def notebook(before: str = "", then: str = "sys.stdin.read()") -> Iterator[subprocess.Popen[str]]:
+    """Another notebook's process, with a kept cluster; killed at the end, and what it kept is stopped."""
+    code = OWNER.format(before=before, then=then)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as owner:
+        try:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "ready\n"
+            yield owner
+        finally:
+            owner.kill()
+
+
+@pytest.fixture
+def attach(leftovers: None) -> Iterator[Callable[..., Cluster]]:
+    """Take a cluster over; whatever is left of it is ended afterwards."""
+    taken: list[Cluster] = []
+
+    def take(name: str | None = "kept") -> Cluster:
+        taken.append(starting.attach(name))
+        return taken[-1]
+
+    yield take
+    for cluster in taken:
+        pids = every_pid(cluster)
+        cluster.stop()
+        assert wait_gone(pids, 10) == []
+    for berth in find_berths(os.environ):
+        os.kill(berth.supervisors[0], signal.SIGTERM)
+        assert wait_gone([berth.supervisors[0]], 10) == []
+
+
+def test_a_killed_notebooks_cluster_goes_on(attach: Callable[..., Cluster]) -> None:
+    """Variables are there, cells count on, the guard guards, and the journal is the same one."""
+    with notebook("cluster.run('x = 41').check(); cluster.run('1/0')") as owner:
+        owner.kill()
+        owner.wait()
+        cluster = attach()
+        assert (cluster.state, cluster.generation, cluster.guard) == ("clean", 1, "lockstep")
+        result = cluster.run("print(x + 1)").check()
+        assert (result.seq, [rank.stdout for rank in result]) == (3, ["42\n", "42\n"])
+        assert cluster.run(SUM).check()[1].stdout == "2.0\n"
+        mismatch = cluster.run("import jax\nif jax.process_index() == 0: m.process_allgather(jnp.float32(1))")
+        assert mismatch.failed[0].error is not None
+        assert mismatch.failed[0].error.ename == "OrderMismatch"
+        fresh = cluster.restart(replay=True)
+        assert fresh.replayed is not None
+        assert fresh.run("print(x)").check()[0].stdout == "41\n"
+        fresh.stop()
+
+
+def test_only_one_notebook_drives(attach: Callable[..., Cluster]) -> None:
+    """The second one is told who does; when that one is gone it may."""
+    with notebook() as owner:
+        with pytest.raises(NotDriver, match=f"driven by the notebook with pid {owner.pid}") as refused:
+            attach()
+        assert refused.value.driver == str(owner.pid)
+        listed = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
+        assert f"notebook {owner.pid}" in listed.stdout
+        owner.kill()
+        owner.wait()
+        assert attach().state == "clean"
+        with pytest.raises(AlreadyStarted, match="drives cluster 'kept' already"):
+            starting.attach("kept")
+
+
+def test_a_cell_that_ran_meanwhile_is_judged(attach: Callable[..., Cluster]) -> None:
+    """Its notebook was killed in it, its launches differed: nobody else could say so."""
+    before = f"cluster.run({SUM!r}).check(); going = cluster.submit({_LATE!r}, guard='parity')"
+    with notebook(before) as owner:
+        owner.kill()
+        owner.wait()
+        cluster = attach()
+        assert cluster.state == "tainted"
+        assert "launch" in cluster.reason
+        with pytest.raises(NotClean, match="tainted"):
+            cluster.run("1")
+        cluster.accept()
+        assert cluster.run("1").seq == 3
+
+
+_LATE = """
+import numpy as np, time
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(np.array(jax.devices()), ('d',))
+x = jax.make_array_from_callback((2,), NamedSharding(mesh, P('d')), lambda i: np.ones(2, np.float32)[i])
+time.sleep(1)
+print(float(jax.jit((jnp.max, jnp.sum)[jax.process_index()])(x)))
+"""
+
+
+def test_a_rank_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> None:
+    """It cannot be taken over, and the reason is the death."""
+    with notebook("print(cluster.ranks[1].pid, file=open(os.environ['MHNB_HOME'] + '/pid', 'w'))") as owner:
+        owner.kill()
+        owner.wait()
+        os.kill(int(Path(os.environ["MHNB_HOME"], "pid").read_text()), signal.SIGKILL)
+        with pytest.raises(LaunchError, match=r"rank 1 .*cannot be taken over"):
+            attach()
+
+
+def test_a_name_that_nobody_has(leftovers: None) -> None:
+    """The error says what there is, and how a cluster comes to outlive its notebook."""
+    with pytest.raises(NotStarted, match=r"no kept cluster 'nothing'.*--keep"):
+        starting.attach("nothing")
+
+
+def test_reap_ends_only_what_was_left(attach: Callable[..., Cluster]) -> None:
+    """A kept cluster is nobody's stray; one whose supervisor has lost its notebook without being told to go on is."""
+    with notebook() as owner:
+        owner.kill()
+        owner.wait()
+        assert find_strays(os.environ) == []
+        (berth,) = find_berths(os.environ)
+        record = berth.run_dir / "cluster.json"
+        record.write_text(record.read_text().replace('"keep": true', '"keep": false'))
+        (stray,) = find_strays(os.environ)
+        assert stray.processes >= 4
+        end_stray(stray)
+        assert wait_gone([berth.supervisors[0]], 10) == []
+        assert find_strays(os.environ) == []
