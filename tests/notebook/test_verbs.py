@@ -171,7 +171,7 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("", "VERB is one of accept, auto"),
+        ("", "VERB is one of accept, attach, auto"),
         ("bogus", "there is no such verb; choose one of accept"),
         ("start --bogus", "unrecognized arguments: --bogus; %mhjax start --help"),
         ("status extra", "unrecognized arguments: extra"),
