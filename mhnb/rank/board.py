@@ -33,6 +33,8 @@ _SLOT = 8 + _MAX_SETS * _SET_WORDS
 
 _INTERRUPT, _SETS = 1, 2
 _ENDED, _ENDING, _WANT = 0, 1, 2
+_FOREVER = (1 << 63) - 1
+"""No cell has a number that high."""
 
 
 class Place(NamedTuple):
@@ -119,6 +121,15 @@ class Board:
         with self.locked():
             self._words[slot + _ENDING] = ending
             self._words[slot + _ENDED] = seq
+
+    def lose(self, rank: int, ending: int) -> None:
+        """Say that a rank is gone for good: to all who ask it has ended every cell, also those to come.
+
+        Without the lock: nobody posts for it any more, and whoever holds the lock may be the one that died with it.
+        """
+        slot = _HEAD + rank * _SLOT
+        self._words[slot + _ENDING] = ending
+        self._words[slot + _ENDED] = _FOREVER
 
     def ended_seq(self, rank: int) -> int:
         """The latest cell that a rank has ended."""

@@ -16,7 +16,7 @@ from mhnb.core.protocol import Message, decode, encode
 from mhnb.core.signing import Signer, Verifier
 from mhnb.errors import UnknownMessage
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "connect"]
 
 _BUFFER_NBYTES = 1 << 18
 
@@ -31,7 +31,7 @@ class Channel:
     """
 
     def __init__(self, url: str, key: bytes, peer: str) -> None:
-        self._socket = _connect(url)
+        self._socket = connect(url)
         self._signer = Signer(key, peer.encode())
         self._verifier = Verifier(key)
         self._sender = b"notebook" + peer.encode()
@@ -91,13 +91,22 @@ class Channel:
         self._socket.close()
 
 
-def _connect(url: str) -> socket.socket:
+def connect(url: str, timeout_s: float | None = None) -> socket.socket:
+    """Connect to `unix:PATH` or `tcp:ADDRESS:PORT`; an IPv6 address may stand in brackets.
+
+    Args:
+        timeout_s: for TCP; None leaves it to the system, which tries for minutes.
+
+    Raises:
+        OSError: nobody listens there.
+    """
     kind, _, place = url.partition(":")
     if kind == "unix":
         connected = socket.socket(socket.AF_UNIX)
         connected.connect(place)
     else:
         address, _, port = place.rpartition(":")
-        connected = socket.create_connection((address, int(port)))
+        connected = socket.create_connection((address.strip("[]"), int(port)), timeout_s)
+        connected.settimeout(None)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected
