@@ -55,12 +55,12 @@ def listen(url: str) -> socket.socket:
     kind, _, place = url.partition(":")
     address, _, port = place.rpartition(":")
     address = address.strip("[]")
-    if kind != "tcp" or not address or not port.isdecimal():
-        raise LaunchError(f"board_url {url!r} is not tcp:ADDRESS:PORT")
+    if kind != "tcp" or not address or not port.isdecimal() or int(port) > 65535:
+        raise LaunchError(f"board_url {url!r} is not tcp:ADDRESS:PORT with a port to 65535")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.create_server((address, int(port)), family=family, backlog=_BACKLOG)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise LaunchError(
             f"the board cannot listen at {url}: {error}; name an address of this host, and a port that is free"
         ) from error
@@ -140,6 +140,14 @@ class Delegate:
         pause(looks)
         return 0.0
 
+    def close(self) -> None:
+        """Let go of every connection, and of the listener; for tests."""
+        for key in tuple(self._selector.get_map().values()):
+            sock = key.fileobj
+            assert isinstance(sock, socket.socket)
+            sock.close()
+        self._selector.close()
+
     # -- ranks come and go
 
     def _accept(self) -> None:
@@ -190,6 +198,8 @@ class Delegate:
     # -- what ranks say
 
     def _open(self, guest: _Guest, frames: list[memoryview]) -> None:
+        if not frames:
+            raise UnknownMessage("an empty message")
         if guest.rank is None:
             self._greet(guest, frames)
             return
@@ -202,11 +212,11 @@ class Delegate:
         Raises:
             UnknownMessage: it is none of ours.
         """
-        said = bytes(frames[-1]) if frames else b""
+        said = bytes(frames[0])
         if len(said) > 9 or not said.isdigit() or int(said) not in self._ranks:
             raise UnknownMessage("not a rank of another host")
         rank = int(said)
-        self._verifier.verify(signer_names(rank)[0], frames)
+        self._verifier.verify(signer_names(rank)[0], frames[1:])
         guest.rank, guest.seat = rank, Seat(self._board, rank)
         guest.signer = Signer(self._key, signer_names(rank)[1])
         guest.cutter.limit_nbytes = _LONGEST_NBYTES
@@ -217,8 +227,12 @@ class Delegate:
         assert guest.rank is not None
         match message:
             case Asked(number, wish):
+                if guest.wish is not None:
+                    raise UnknownMessage(f"wish {number} came while wish {guest.number} was still open")
                 guest.number, guest.wish, guest.posted = number, wish, False
                 self._waiting[guest] = None
+                # At once: what the rank says next, that it wants the wish back, say, is about a post as on the board's own host.
+                self._look(guest)
             case Withdrawn(number, mark):
                 self._withdraw(guest, number, mark)
             case CellOver(seq, ending):

@@ -18,13 +18,10 @@ from pathlib import Path
 
 from mhnb.core.hostspec import HostSpec, parse_hostspec
 from mhnb.core.protocol import HostUp, HubExited, InterruptCell, Message, RankExited, RankSpawned, SignalRank, StopHost
-from mhnb.rank.board import Board, make_board
 from mhnb.rank.channel import Channel
-from mhnb.rank.delegate import listen
-from mhnb.rank.interrupts import InterruptWord, make_interrupt_word
+from mhnb.rank.keeping import BoardKeeper
 from mhnb.rank.paths import RankPaths
-from mhnb.rank.seat import DIED
-from mhnb.rank.spawn import preload, spawn_delegate, spawn_hub, spawn_rank
+from mhnb.rank.spawn import preload, spawn_hub, spawn_rank
 
 __all__ = ["Supervisor", "main"]
 
@@ -41,20 +38,11 @@ class Supervisor:
         self._hub: int | None = None
         self._wake_read = _child_exit_pipe()
         self._channel: Channel | None = None
-        self._board: Board | InterruptWord | None = None
-        self._delegate: int | None = None
+        self._board: BoardKeeper | None = None
 
     def start(self) -> None:
         """Bring up the hub and every rank, then the channel, which no rank inherits so."""
-        if self._spec.board:
-            make_board(Path(self._spec.run_dir), self._spec.process_count)
-            self._board = Board(Path(self._spec.run_dir), self._spec.process_count)
-        elif self._spec.board_url:
-            make_interrupt_word(Path(self._spec.run_dir), self._spec.supervisor)
-            self._board = InterruptWord(Path(self._spec.run_dir), self._spec.supervisor)
-        if self._spec.board and self._spec.board_url:
-            with listen(self._spec.board_url) as listener:
-                self._delegate = spawn_delegate(self._spec, listener)
+        self._board = BoardKeeper(self._spec)
         if self._spec.hub:
             self._hub = spawn_hub(self._spec)
         preload()
@@ -129,20 +117,13 @@ class Supervisor:
         elif (rank := self._ranks.pop(pid, None)) is not None:
             last = RankPaths(Path(self._spec.run_dir), rank).gather_last_words(_LAST_LINES)
             self._say(RankExited(rank, code, signum, last))
-        elif pid == self._delegate:
-            self._delegate = None
-            self._lose_other_hosts(code if signum is None else -signum)
-
-    def _lose_other_hosts(self, status: int | None) -> None:
-        """Nobody sits at the board for the ranks of other hosts any more: nobody here is to wait for them."""
-        print(f"mhnb: the board's delegate ended with {status}; see log/board.log", file=sys.stderr, flush=True)
-        assert isinstance(self._board, Board)
-        for rank in set(range(self._spec.process_count)) - set(self._spec.ranks):
-            self._board.lose(rank, DIED)
+        elif self._board is not None and pid == self._board.delegate:
+            self._board.lose_delegate(status)
 
     def end(self) -> None:
         """Kill every process of this machine and wait until each is gone."""
-        pids = [*self._ranks, *(pid for pid in (self._hub, self._delegate) if pid is not None)]
+        services = (self._hub, self._board.delegate if self._board is not None else None)
+        pids = [*self._ranks, *(pid for pid in services if pid is not None)]
         for pid in pids:
             _signal_group(pid, signal.SIGKILL)
         for pid in pids:

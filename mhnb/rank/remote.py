@@ -12,9 +12,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from mhnb.core.framing import MessageCutter, join_frames
+from mhnb.core.framing import Frame, MessageCutter, join_frames
 from mhnb.core.signing import Signer, Verifier
 from mhnb.core.wishes import (
     Asked,
@@ -119,7 +119,9 @@ class RemoteTable:
 
     def _greet(self) -> None:
         """Say who we are. Verdict 0 is the welcome."""
-        self._send_frames([str(self._rank).encode()])
+        name = str(self._rank).encode()
+        # The name also stands before its seal: the seal cannot be checked without it.
+        self._put([name, *self._signer.sign([name])])
         self._rest_until(lambda: self._is_decided(0), _WELCOME_S)
         if self._verdicts.pop(0, None) is None:
             self.close()
@@ -205,15 +207,15 @@ class RemoteTable:
     # -- the connection
 
     def _send(self, message: RankMessage) -> None:
-        self._send_frames(encode_from_rank(message))
-
-    def _send_frames(self, frames: list[bytes]) -> None:
         with self._sending:
-            try:
-                self._socket.sendall(b"".join(join_frames(self._signer.sign(frames))))
-            except OSError as error:
-                # A wait that goes on hears it from the thread, which finds the end of the stream too.
-                self._lost = self._lost or str(error)
+            self._put(self._signer.sign(encode_from_rank(message)))
+
+    def _put(self, frames: Sequence[Frame]) -> None:
+        try:
+            self._socket.sendall(b"".join(join_frames(frames)))
+        except OSError as error:
+            # A wait that goes on hears it from the thread, which finds the end of the stream too.
+            self._lost = self._lost or str(error)
 
     def _is_decided(self, number: int) -> bool:
         return number in self._verdicts or bool(self._lost)
