@@ -246,10 +246,10 @@ class Delegate:
             guest.number = number
             self._tell(guest, number, reason)
         elif number == guest.number and guest.wish is not None:
-            if not guest.posted:
-                self._decide(guest, reason)
-            elif guest.seat.take_back(mark):
-                self._decide(guest, guest.seat.judge())
+            # Where it is too late, all have posted: it is decided either way.
+            if guest.posted:
+                guest.seat.take_back(mark)
+            self._decide(guest, guest.seat.judge() if guest.posted else reason)
 
     # -- verdicts
 

@@ -294,20 +294,26 @@ def test_who_gives_up_three_times_is_held_before_a_post_is_overwritten(rig: Rig)
 
 def test_a_thread_that_is_a_cell_ahead_waits_for_the_others_to_end_theirs(rig: Rig) -> None:
     """Until then they may still have to read what its next post overwrites."""
-    early = rig.begin(1, wish())
-    rig.until_posted(1, wish())
+    assert rig.begin(1, wish(), lambda: True).result(WAIT_S) == Verdict("interrupt")
     rig.tables[1].end_cell(1, ERROR)
-    assert early.result(WAIT_S).kind == "cell ended"
     ahead = rig.begin(1, wish(9, seq=2))
-    # The others read the old post, which must still be there.
+    # The others read of the old post that it was interrupted, which nothing else tells them.
     told = [rig.begin(rank, wish()) for rank in (0, 2)]
-    assert [done.result(WAIT_S).kind for done in told] == ["mismatch"] * 2
+    assert [done.result(WAIT_S).kind for done in told] == ["interrupt"] * 2
     assert not ahead.done()
     for rank in (0, 2):
         rig.tables[rank].end_cell(1, ERROR)
     told = [rig.begin(rank, wish(9, seq=2)) for rank in (0, 2)]
     assert [done.result(WAIT_S) for done in told] == [LAUNCH] * 2
     assert ahead.result(WAIT_S) == LAUNCH
+
+
+def test_a_thread_whose_cell_ends_while_it_waits_is_told_so(rig: Rig) -> None:
+    """Nobody waits for it, and it waits for nobody."""
+    waiting = rig.begin(1, wish())
+    rig.until_posted(1, wish())
+    rig.tables[1].end_cell(1, ERROR)
+    assert waiting.result(WAIT_S).kind == "cell ended"
 
 
 # -- what only far ranks have
