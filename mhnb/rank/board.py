@@ -123,10 +123,7 @@ class Board:
             self._words[slot + _ENDED] = seq
 
     def lose(self, rank: int, ending: int) -> None:
-        """Say that a rank is gone for good: to all who ask it has ended every cell, also those to come.
-
-        Without the lock: nobody posts for it any more, and whoever holds the lock may be the one that died with it.
-        """
+        """Say that a rank is gone for good: to all who ask it has ended every cell, also those to come. To be called under the lock."""
         slot = _HEAD + rank * _SLOT
         self._words[slot + _ENDING] = ending
         self._words[slot + _ENDED] = _FOREVER
@@ -140,6 +137,11 @@ class Board:
         return self._words[_HEAD + rank * _SLOT + _ENDING]
 
     # -- posts
+
+    @property
+    def set_count(self) -> int:
+        """How many sets of participants there are; they are numbered from 0."""
+        return self._words[_SETS]
 
     def index_of(self, participants: Sequence[int]) -> int:
         """The number of a set of participants, the same on every rank; a new one is entered.

@@ -33,7 +33,7 @@ from mhnb.core.wishes import (
 from mhnb.errors import LaunchError, UnknownMessage
 from mhnb.rank.board import Board
 from mhnb.rank.remote import keep_alive, signer_names
-from mhnb.rank.seat import INTERRUPTED, QUICK_LOOKS, Seat
+from mhnb.rank.seat import INTERRUPTED, QUICK_LOOKS, Seat, lose
 from mhnb.rank.spawn import end_with_parent
 from mhnb.rank.tables import LONG_S, SHORT_SLEEPS, pause
 
@@ -192,8 +192,8 @@ class Delegate:
         for kept in (self._strangers, self._waiting, self._clogged):
             kept.pop(guest, None)
         guest.socket.close()
-        if guest.seat is not None:
-            guest.seat.lose()
+        if guest.rank is not None:
+            lose(self._board, guest.rank)
 
     # -- what ranks say
 

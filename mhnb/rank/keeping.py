@@ -9,7 +9,7 @@ from mhnb.core.hostspec import HostSpec
 from mhnb.rank.board import Board, make_board
 from mhnb.rank.delegate import listen
 from mhnb.rank.interrupts import InterruptWord, make_interrupt_word
-from mhnb.rank.seat import DIED
+from mhnb.rank.seat import lose
 from mhnb.rank.spawn import spawn_delegate
 
 __all__ = ["BoardKeeper"]
@@ -55,4 +55,4 @@ class BoardKeeper:
         print(f"mhnb: the board's delegate ended with status {status}; see log/board.log", file=sys.stderr, flush=True)
         assert self._board is not None
         for rank in self._others:
-            self._board.lose(rank, DIED)
+            lose(self._board, rank)

@@ -16,14 +16,26 @@ from mhnb.core.wishes import LAUNCH, Verdict, Wish
 from mhnb.rank.board import Board, Place
 from mhnb.rank.rings import find_ring, missing
 
-__all__ = ["CELL_ENDED", "DIED", "INTERRUPTED", "QUICK_LOOKS", "Seat"]
+__all__ = ["CELL_ENDED", "INTERRUPTED", "QUICK_LOOKS", "Seat", "lose"]
 
 QUICK_LOOKS = 70
 """Looks that come so fast after each other that nothing but the others' posts is looked for."""
 _LOOK_AROUND = 64
 """Looks between two searches for a ring of waits."""
 INTERRUPTED, _RING, CELL_ENDED, _LOST = (MARKS.index(mark) for mark in ("interrupted", "ring", "cell ended", "lost"))
-DIED = ENDINGS.index("died")
+_DIED = ENDINGS.index("died")
+
+
+def lose(board: Board, rank: int) -> None:
+    """Have nobody wait for a rank any more, in a launch of now or a later one: it is gone, and with it whoever sat here for it."""
+    board.want(rank, None)
+    with board.locked():
+        for group in range(board.set_count):
+            seq, number = board.last_post(rank, group)
+            place, members = Place(seq, group, number), board.participants_of(group)
+            if number and not board.read(rank, place).mark and not all(board.has_posted(r, place) for r in members):
+                board.mark(rank, place, _LOST)
+        board.lose(rank, _DIED)
 
 
 class Seat:
@@ -155,14 +167,6 @@ class Seat:
     def rest(self) -> None:
         """Say that this rank no longer waits."""
         self.board.want(self._rank, None)
-
-    def lose(self) -> None:
-        """Leave for good: nobody is to wait for this rank any more, neither in a launch of now nor in a later one."""
-        board, place = self.board, self._place
-        if place is not None and not board.read(self._rank, place).mark:
-            self.take_back(_LOST)
-        self.rest()
-        board.lose(self._rank, DIED)
 
     # -- the verdict
 

@@ -23,6 +23,7 @@ from mhnb.rank.board import Board, make_board
 from mhnb.rank.delegate import Delegate, listen
 from mhnb.rank.interrupts import InterruptWord, make_interrupt_word
 from mhnb.rank.remote import RemoteTable, reach_board
+from mhnb.rank.seat import lose
 from mhnb.rank.tables import BoardTable, Table
 
 KEY = b"k" * 32
@@ -101,7 +102,7 @@ class Rig:
     def close(self) -> None:
         for rank in ALL:
             # Nobody waits for anybody any more, also where a test has failed.
-            self.board.lose(rank, OK)
+            lose(self.board, rank)
         self._pool.shutdown()
         for table in self.tables:
             if isinstance(table, RemoteTable):

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mhnb.cluster import Cluster, StartOptions
 from mhnb.core.hostspec import HostSpec
@@ -20,8 +21,6 @@ from mhnb.launch.ports import find_free_port
 
 __all__ = ["HostsCluster", "Wire"]
 
-LIMIT_S = 60.0
-
 
 class HostsCluster(Cluster):
     """A cluster on several hosts.
@@ -30,6 +29,7 @@ class HostsCluster(Cluster):
         hosts: the ranks of each, the first host's first.
         devices: CPU devices a rank.
         way: what stands between a host and the board: given its number and the board's URL, the URL it shall use.
+        **options: fields of StartOptions.
     """
 
     def __init__(
@@ -38,9 +38,10 @@ class HostsCluster(Cluster):
         devices: int,
         name: str,
         way: Callable[[int, str], str] = lambda _host, url: url,
+        **options: Any,
     ) -> None:
         self._ranks_of, self._way = hosts, way
-        super().__init__(Shape(sum(map(len, hosts)), devices, True, {}), StartOptions(name=name))
+        super().__init__(Shape(sum(map(len, hosts)), devices, True, {}), StartOptions(name=name, **options))
 
     def _launch(self, spec: HostSpec) -> None:
         url = f"tcp:127.0.0.1:{find_free_port()}"

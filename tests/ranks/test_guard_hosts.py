@@ -6,9 +6,13 @@ Many tests of one machine run here once more, by import.
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import psutil
 import pytest
 
 from mhnb.cluster import Cluster
@@ -185,7 +189,59 @@ if rank == 2:
     check_sum(ready)
 
 
-def test_a_connection_that_is_cut_ends_every_wait(leftovers: None) -> None:
+WAITS = """
+if rank == 0: time.sleep(2)
+else: print('on', flush=True)
+y = float(add(x))"""
+"""Rank 0 comes later than rank 1, which says that it is about to wait."""
+
+
+@pytest.fixture
+def pair(leftovers: None) -> Iterator[Callable[..., HostsCluster]]:
+    """Start a cluster of two hosts, a rank each, for one test alone."""
+    started: list[HostsCluster] = []
+
+    def begin(**options: Any) -> HostsCluster:
+        started.append(HostsCluster([[0], [1]], 1, "pair", **options))
+        started[-1].wait_ready()
+        started[-1].run(SETUP).check()
+        return started[-1]
+
+    yield begin
+    for cluster in started:
+        pids = cluster.pids
+        cluster.stop()
+        assert wait_gone(pids, 20) == []
+
+
+def run_and_break(cluster: HostsCluster, act: Callable[[], None]) -> CellResult:
+    """Run a cell in which rank 1 waits for rank 0, and do something to it meanwhile."""
+    done = threading.Event()
+
+    def look(snapshot: CellResult) -> None:
+        if not done.is_set() and "on" in snapshot[1].stdout:
+            done.set()
+            act()
+
+    result = cluster.run(WAITS, on_snapshot=look, timeout_s=60)
+    assert done.is_set()
+    assert result.how == "", "no time limit was needed"
+    return result
+
+
+def check_lost(cluster: HostsCluster, result: CellResult) -> None:
+    """Rank 1 cannot be reached: neither rank launches, nor do they later."""
+    assert names(result) == ["OrderMismatch", "RanksLost"]
+    told = [rank.error.evalue for rank in result if rank.error is not None]
+    assert "rank 1   was lost before it: it died, or its connection did" in told[0]
+    assert "nothing was launched on rank 1" in told[1]
+    assert "%mhjax restart --replay" in told[1]
+    again = cluster.run("y = float(add(x))", timeout_s=60)
+    assert names(again) == ["OrderMismatch", "RanksLost"]
+    assert again.how == ""
+
+
+def test_a_connection_that_is_cut_ends_every_wait(pair: Callable[..., HostsCluster]) -> None:
     """The rank behind it does not launch and says why; the others do not wait for it, now or later."""
     wires: list[Wire] = []
 
@@ -193,32 +249,29 @@ def test_a_connection_that_is_cut_ends_every_wait(leftovers: None) -> None:
         wires.append(Wire(url))
         return wires[-1].url
 
-    cluster = HostsCluster([[0], [1]], 1, "cut", way)
-    try:
-        cluster.wait_ready()
-        cluster.run(SETUP).check()
-        cut = threading.Event()
+    cluster = pair(way=way)
+    check_lost(cluster, run_and_break(cluster, wires[0].cut))
 
-        def act(snapshot: CellResult) -> None:
-            if not cut.is_set() and "on" in snapshot[1].stdout:
-                cut.set()
-                wires[0].cut()
 
-        code = """
-if rank == 0: time.sleep(2)
-else: print('on', flush=True)
-y = float(add(x))"""
-        result = cluster.run(code, on_snapshot=act, timeout_s=60)
-        assert cut.is_set()
-        assert names(result) == ["OrderMismatch", "RanksLost"]
-        told = [rank.error.evalue for rank in result if rank.error is not None]
-        assert "rank 1   was lost before it: it died, or its connection did" in told[0]
-        assert "nothing was launched on rank 1" in told[1]
-        assert result.how == "", "no time limit was needed"
-        again = cluster.run("y = float(add(x))", timeout_s=60)
-        assert names(again) == ["OrderMismatch", "RanksLost"]
-        assert again.how == ""
-    finally:
-        pids = cluster.pids
-        cluster.stop()
-    assert wait_gone(pids, 20) == []
+def test_a_delegate_that_dies_ends_every_wait(pair: Callable[..., HostsCluster]) -> None:
+    """Its supervisor says on the board that the ranks of other hosts are lost. Here all was started afresh, as on macOS."""
+    cluster = pair(fork=False)
+    delegates = [
+        process
+        for process in psutil.Process(cluster.supervisor_pid).children()
+        if "mhnb.rank.delegate" in process.cmdline()
+    ]
+    (delegate,) = delegates
+    check_lost(cluster, run_and_break(cluster, delegate.kill))
+
+
+def test_a_far_rank_that_is_killed_while_it_waits_is_the_end_of_the_cluster_and_of_no_patience(
+    pair: Callable[..., HostsCluster],
+) -> None:
+    """As on one machine: dead, at once, and nothing is left."""
+    cluster = pair()
+    pid = cluster.ranks[1].pid
+    assert pid is not None
+    result = run_and_break(cluster, lambda: os.kill(pid, signal.SIGKILL))
+    assert [rank.outcome for rank in result] == ["killed", "died"]
+    assert result.state == "dead"
