@@ -35,12 +35,13 @@ __all__ = ["RemoteTable", "keep_alive", "reach_board", "signer_names"]
 
 _REACH_S, _TRY_S, _AGAIN_S = 110.0, 10.0, 0.1
 """How long the board's host may take to listen, less than a start may take; a try; and the time between two tries."""
-_WELCOME_S = 30.0
 _LOOK_S = 0.02
 """Between two looks at whether this rank was interrupted. A verdict wakes the wait at once."""
+_WELCOME_LOOKS = 1500
+"""So long may the board's host take to let a rank in."""
 _GONE_S = 60
 """A host that does not answer the kernel for so long is gone: as long as JAX itself gives a rank."""
-_BUFFER_NBYTES = 1 << 16
+_BUFFER_NBYTES, _LONGEST_NBYTES = 1 << 16, 1 << 24
 
 
 def signer_names(rank: int) -> tuple[bytes, bytes]:
@@ -111,7 +112,9 @@ class RemoteTable:
         self._verdicts: dict[int, Verdict] = {}
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._lost = ""
-        """Why the connection has ended."""
+        """Why the connection has ended; said by the thread alone, after everything that came."""
+        self._why = ""
+        """What is known of it before."""
         keep_alive(connected)
         self._thread = threading.Thread(target=self._listen, name="mhnb-board", daemon=True)
         self._thread.start()
@@ -122,7 +125,10 @@ class RemoteTable:
         name = str(self._rank).encode()
         # The name also stands before its seal: the seal cannot be checked without it.
         self._put([name, *self._signer.sign([name])])
-        self._rest_until(lambda: self._is_decided(0), _WELCOME_S)
+        for _ in range(_WELCOME_LOOKS):
+            if self._is_decided(0):
+                break
+            self._rest()
         if self._verdicts.pop(0, None) is None:
             self.close()
             raise HostUnreachable(
@@ -197,10 +203,7 @@ class RemoteTable:
 
     def close(self) -> None:
         """End the connection; for tests, and a start that failed."""
-        try:
-            self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError as error:
-            self._lost = self._lost or str(error)
+        self._hang_up("it was closed here")
         self._thread.join()
         self._socket.close()
 
@@ -211,11 +214,22 @@ class RemoteTable:
             self._put(self._signer.sign(encode_from_rank(message)))
 
     def _put(self, frames: Sequence[Frame]) -> None:
+        data = b"".join(join_frames(frames))
         try:
-            self._socket.sendall(b"".join(join_frames(frames)))
+            self._socket.sendall(data)
         except OSError as error:
-            # A wait that goes on hears it from the thread, which finds the end of the stream too.
-            self._lost = self._lost or str(error)
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                # Not the socket's own: a signal handler of the user's came in this very moment, and raised a TimeoutError, say.
+                raise
+            self._hang_up(str(error))
+
+    def _hang_up(self, why: str) -> None:
+        """Have the thread find the end of the stream; first it takes what has come before that, a verdict perhaps."""
+        self._why = self._why or why
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            self._why = f"{self._why} ({error})"
 
     def _is_decided(self, number: int) -> bool:
         return number in self._verdicts or bool(self._lost)
@@ -226,25 +240,24 @@ class RemoteTable:
         except queue.Empty:
             return
 
-    def _rest_until(self, done: Callable[[], bool], limit_s: float) -> None:
-        until = time.monotonic() + limit_s
-        while not done() and time.monotonic() < until:
-            self._rest()
-
     def _listen(self) -> None:
         """Take verdicts until the end of the stream. In a thread of its own."""
-        cutter = MessageCutter()
-        while True:
-            try:
-                if not (data := self._socket.recv(_BUFFER_NBYTES)):
-                    why = "the other end closed it"
-                    break
+        why = "what came from there could not be read"
+        try:
+            why = self._take_verdicts()
+        finally:
+            self._lost = self._why or why
+            self._wakes.put(None)
+
+    def _take_verdicts(self) -> str:
+        """Return why no more will come."""
+        cutter = MessageCutter(_LONGEST_NBYTES)
+        try:
+            while data := self._socket.recv(_BUFFER_NBYTES):
                 for frames in cutter.feed(data):
                     number, verdict = decode_verdict(self._verifier.verify(self._sender, frames))
                     self._verdicts[number] = verdict
                     self._wakes.put(None)
-            except (OSError, UnknownMessage) as error:
-                why = str(error)
-                break
-        self._lost = self._lost or why
-        self._wakes.put(None)
+        except (OSError, UnknownMessage) as error:
+            return str(error) or repr(error)
+        return "the other end closed it"

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -320,6 +321,39 @@ def test_a_thread_whose_cell_ends_while_it_waits_is_told_so(rig: Rig) -> None:
 # -- what only far ranks have
 
 
+class BellSocket(socket.socket):
+    """Has a handler of the user's come right after something was sent."""
+
+    rings = 0
+    """How often it still will."""
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        super().sendall(data, flags)
+        if self.rings:
+            self.rings -= 1
+            raise TimeoutError("the bell")
+
+
+def test_an_exception_out_of_the_middle_of_a_send_is_not_taken_for_the_connections_end(tmp_path: Path) -> None:
+    """A TimeoutError of the user's is an OSError too. Nor does it matter when it comes a second time."""
+    make_board(tmp_path, len(ALL))
+    make_interrupt_word(tmp_path, 1)
+    host, word = DelegateThread(tmp_path, frozenset((1,))), InterruptWord(tmp_path, 1)
+    bell = BellSocket(fileno=host.connect().detach())
+    table, alone = RemoteTable(bell, KEY, 1, word), wish(participants=(1,))
+    bell.rings = 3
+    table.ask(alone)
+    with pytest.raises(TimeoutError, match="the bell"):
+        table.wait(lambda: False)
+    # Nobody else takes part: it is agreed on already.
+    assert not table.take_back()
+    assert table.answer() == LAUNCH
+    assert agree(table, alone, lambda: False) == LAUNCH
+    table.close()
+    host.close()
+    word.close()
+
+
 def test_a_connection_that_ends_is_a_rank_that_is_lost(far: Rig) -> None:
     """The others do not wait for it in this launch or in a later cell; itself, it never launches again."""
     cut, waiting = far.remote(1), far.begin(1, wish())
@@ -337,6 +371,16 @@ def test_a_connection_that_ends_is_a_rank_that_is_lost(far: Rig) -> None:
     with pytest.raises(RanksLost):
         far.begin(1, wish(seq=2)).result(WAIT_S)
     assert cut.take_back(), "an exception that comes then finds nothing to wait for"
+
+
+def test_a_rank_that_its_hosts_supervisor_gives_up_is_off_the_board(far: Rig) -> None:
+    """Where the delegate has died: what it had posted for a far rank no longer counts."""
+    waiting = far.begin(1, wish())
+    far.until_posted(1, wish())
+    lose(far.board, 1)
+    told = [far.begin(rank, wish()) for rank in (0, 2)]
+    assert {"rank 1      was lost before it" in text_of(done.result(WAIT_S)) for done in told} == {True}
+    assert waiting.result(WAIT_S).kind != "launch"
 
 
 def test_what_was_agreed_before_the_connection_ended_is_lost_on_nobody_else(far: Rig) -> None:
