@@ -24,16 +24,17 @@ __all__ = [
     "judge_launch",
 ]
 
-ENDINGS: tuple[Outcome, ...] = ("ok", "error", "interrupted", "skipped")
+ENDINGS: tuple[Outcome, ...] = ("ok", "error", "interrupted", "skipped", "died")
 """How a cell ended on a rank; its place here is what goes on the board."""
 
-MARKS = ("stands", "interrupted", "ring", "cell ended")
+MARKS = ("stands", "interrupted", "ring", "cell ended", "lost")
 """What became of a post; its place here is what goes on the board."""
 
 _WORDS: dict[Outcome, str] = {
     "error": "raised an error before it",
     "interrupted": "was interrupted before it",
     "skipped": "does not run this cell (--ranks)",
+    "died": "was lost before it: it died, or its connection did",
 }
 _INTACT = "nothing was launched, the cluster is clean"
 

@@ -39,15 +39,16 @@ class HostSpec:
     """False: ranks leave jax.distributed.initialize() to a cell."""
     hub: bool = True
     board: bool = True
-    """Whether all ranks of the cluster are here and agree on launches through shared memory."""
+    """Whether the board is here, on which all ranks of the cluster agree on launches: on one host only, that of rank 0."""
+    board_url: str = ""
+    """Where ranks of other hosts reach the board, `tcp:ADDRESS:PORT`: the board's host listens there, the others connect.
+    Empty: all ranks that agree are where the board is."""
     keep: bool = False
     """True: go on when the owner is gone."""
     fork: bool = True
     """Fork the ranks from the supervisor, else start each afresh."""
     waits: bool = False
     """Report, then wait for `BeginRanks`: hosts are several, and what each must know is not known before all are there."""
-    board_url: str = ""
-    """Where ranks of several hosts agree on launches; empty where all are here."""
     address: str = ""
     """The address by which other hosts reach this one; empty where nobody needs to."""
     host_timeout_s: float = 0.0

@@ -33,6 +33,8 @@ _SLOT = 8 + _MAX_SETS * _SET_WORDS
 
 _INTERRUPT, _SETS = 1, 2
 _ENDED, _ENDING, _WANT = 0, 1, 2
+_FOREVER = (1 << 63) - 1
+"""No cell has a number that high."""
 
 
 class Place(NamedTuple):
@@ -120,6 +122,12 @@ class Board:
             self._words[slot + _ENDING] = ending
             self._words[slot + _ENDED] = seq
 
+    def lose(self, rank: int, ending: int) -> None:
+        """Say that a rank is gone for good: to all who ask it has ended every cell, also those to come. To be called under the lock."""
+        slot = _HEAD + rank * _SLOT
+        self._words[slot + _ENDING] = ending
+        self._words[slot + _ENDED] = _FOREVER
+
     def ended_seq(self, rank: int) -> int:
         """The latest cell that a rank has ended."""
         return self._words[_HEAD + rank * _SLOT + _ENDED]
@@ -129,6 +137,11 @@ class Board:
         return self._words[_HEAD + rank * _SLOT + _ENDING]
 
     # -- posts
+
+    @property
+    def set_count(self) -> int:
+        """How many sets of participants there are; they are numbered from 0."""
+        return self._words[_SETS]
 
     def index_of(self, participants: Sequence[int]) -> int:
         """The number of a set of participants, the same on every rank; a new one is entered.

@@ -9,13 +9,11 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 from mhnb.core.hostspec import HostSpec
-from mhnb.rank.agreement import Agreement
-from mhnb.rank.board import Board
 from mhnb.rank.launches import LaunchRecorder
+from mhnb.rank.seating import take_place
 from mhnb.values import Phase
 
 __all__ = ["Bootstrap", "Progress"]
@@ -47,8 +45,7 @@ class Bootstrap:
 
         from mhnb.rank import jaxhooks
 
-        if self._spec.board:
-            self.recorder.gate = Agreement(Board(Path(self._spec.run_dir), self._spec.process_count), self._rank)
+        self.recorder.gate = take_place(self._spec, self._rank)
         status = jaxhooks.install(self.recorder)
         self.guard = {"available": status.available, "reason": status.reason}
         self._progress("jax", jax=jax.__version__)

@@ -17,7 +17,7 @@ from mhnb.core.protocol import Message, decode, encode
 from mhnb.errors import UnknownMessage
 from mhnb.sealing import CHALLENGE_NBYTES, make_opener, make_sealer, session_key
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "connect"]
 
 _BUFFER_NBYTES = 1 << 18
 _TRY_S = 1.0
@@ -40,7 +40,7 @@ class Channel:
         self._arrived: deque[Message] = deque()
         self.closed = False
         """The notebook's end is gone: nothing will come, and nobody hears what is sent."""
-        self._open_session(_connect(url))
+        self._open_session(connect(url))
 
     def _open_session(self, connected: socket.socket) -> None:
         """Greet the notebook's end, which has begun with a challenge."""
@@ -55,7 +55,7 @@ class Channel:
     def try_again(self) -> bool:
         """Look whether a notebook listens again where the last one did; true when there is a connection now."""
         try:
-            connected = _connect(self._url, timeout_s=_TRY_S)
+            connected = connect(self._url, timeout_s=_TRY_S)
         except OSError:
             return False
         with self._lock:
@@ -124,7 +124,15 @@ class Channel:
         self._socket.close()
 
 
-def _connect(url: str, timeout_s: float | None = None) -> socket.socket:
+def connect(url: str, timeout_s: float | None = None) -> socket.socket:
+    """Connect to `unix:PATH` or `tcp:ADDRESS:PORT`; an IPv6 address may stand in brackets.
+
+    Args:
+        timeout_s: for TCP; None leaves it to the system, which tries for minutes.
+
+    Raises:
+        OSError: nobody listens there.
+    """
     kind, _, place = url.partition(":")
     if kind == "unix":
         connected = socket.socket(socket.AF_UNIX)
@@ -135,7 +143,7 @@ def _connect(url: str, timeout_s: float | None = None) -> socket.socket:
             raise
     else:
         address, _, port = place.rpartition(":")
-        connected = socket.create_connection((address, int(port)), timeout_s)
+        connected = socket.create_connection((address.strip("[]"), int(port)), timeout_s)
         connected.settimeout(None)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connected

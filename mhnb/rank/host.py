@@ -35,8 +35,8 @@ from mhnb.core.protocol import (
     StopHost,
 )
 from mhnb.ports import find_free_port
-from mhnb.rank.board import Board, make_board
 from mhnb.rank.channel import Channel
+from mhnb.rank.keeping import BoardKeeper
 from mhnb.rank.paths import RankPaths
 from mhnb.rank.place import await_connection_file, settle_in, write_connection_file
 from mhnb.rank.spawn import preload, spawn_hub, spawn_rank
@@ -58,7 +58,7 @@ class Supervisor:
         self._hub: int | None = None
         self._wake_read = _child_exit_pipe()
         self._channel: Channel | None = None
-        self._board: Board | None = None
+        self._board: BoardKeeper | None = None
         self._exited: list[HubExited | RankExited] = []
 
     def start(self) -> None:
@@ -117,7 +117,8 @@ class Supervisor:
         self._spec = replace(
             self._spec,
             coordinator_address=begin.coordinator_address,
-            board=alone,
+            # On one host only, that of rank 0.
+            board=0 in self._spec.ranks,
             board_url="" if alone else begin.board_url,
             address=self._spec.address or begin.names[f"host{self._spec.supervisor}"],
         )
@@ -125,10 +126,8 @@ class Supervisor:
         self._tell_spawned()
 
     def _spawn_ranks(self, spec: HostSpec) -> None:
-        if spec.board:
-            make_board(Path(spec.run_dir), spec.process_count)
-            self._board = Board(Path(spec.run_dir), spec.process_count)
         preload()
+        self._board = BoardKeeper(spec)
         for rank in spec.ranks:
             self._ranks[spawn_rank(spec, rank)] = rank
 
@@ -220,6 +219,8 @@ class Supervisor:
         elif (rank := self._ranks.pop(pid, None)) is not None:
             last = RankPaths(Path(self._spec.run_dir), rank).gather_last_words(_LAST_LINES)
             self._tell_ended(RankExited(rank, code, signum, last))
+        elif self._board is not None and pid == self._board.delegate:
+            self._board.lose_delegate(status)
 
     def _tell_ended(self, exited: HubExited | RankExited) -> None:
         self._exited.append(exited)
@@ -227,9 +228,11 @@ class Supervisor:
 
     def end(self) -> None:
         """Kill every process of this machine and wait until each is gone."""
-        for pid in [*self._ranks, *([self._hub] if self._hub else [])]:
+        services = (self._hub, self._board.delegate if self._board is not None else None)
+        pids = [*self._ranks, *(pid for pid in services if pid is not None)]
+        for pid in pids:
             _signal_group(pid, signal.SIGKILL)
-        for pid in [*self._ranks, *([self._hub] if self._hub else [])]:
+        for pid in pids:
             try:
                 os.waitpid(pid, 0)
             except ChildProcessError:

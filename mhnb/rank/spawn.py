@@ -12,6 +12,7 @@ import gc
 import importlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import traceback
@@ -23,7 +24,7 @@ from typing import NoReturn
 from mhnb.core.hostspec import HostSpec, format_hostspec
 from mhnb.rank.paths import RankPaths
 
-__all__ = ["end_with_parent", "preload", "run_child", "spawn_hub", "spawn_rank"]
+__all__ = ["end_with_parent", "preload", "run_child", "spawn_delegate", "spawn_hub", "spawn_rank"]
 
 _HEAVY = (
     "zmq",
@@ -78,6 +79,20 @@ def spawn_hub(spec: HostSpec) -> int:
         importlib.import_module("ipyparallel.controller.app")
         return _fork(lambda: run_hub(spec), (log, log))
     return _afresh("mhnb.rank.hub", spec, (log, log))
+
+
+def spawn_delegate(spec: HostSpec, listener: socket.socket) -> int:
+    """Start the process that sits at the board for the ranks of other hosts; return its id.
+
+    Args:
+        listener: where they connect; the caller closes its own copy.
+    """
+    log = Path(spec.run_dir) / "log" / "board.log"
+    if not spec.fork:
+        return _afresh("mhnb.rank.delegate", spec, (log, log), listener.fileno())
+    from mhnb.rank.delegate import run_delegate
+
+    return _fork(lambda: run_delegate(spec, listener), (log, log))
 
 
 def spawn_rank(spec: HostSpec, rank: int) -> int:
@@ -160,15 +175,16 @@ def _reseed() -> None:
         np.random.seed()  # noqa: NPY002  # the legacy state is the one that the fork has copied
 
 
-def _afresh(module: str, spec: HostSpec, native: tuple[Path, Path]) -> int:
+def _afresh(module: str, spec: HostSpec, native: tuple[Path, Path], *fds: int) -> int:
     with native[0].open("ab") as out, native[1].open("ab") as err:
         process = subprocess.Popen(
             # -P, as for the supervisor. Its own id goes along: the child is to end with it.
-            [sys.executable, "-P", "-m", module, str(os.getpid())],
+            [sys.executable, "-P", "-m", module, str(os.getpid()), *map(str, fds)],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=err,
             process_group=0,
+            pass_fds=fds,
         )
     assert process.stdin is not None
     process.stdin.write(format_hostspec(spec).encode())

@@ -92,3 +92,13 @@ def test_a_kept_cluster_on_hosts_is_taken_over(net: HostNet, own_environment: No
         check_sum(cluster)
     finally:
         cluster.stop()
+
+
+def test_hosts_agree_before_they_launch(begin: Begin) -> None:
+    """Lockstep across machines: a collective that one host never makes raises on the others, and the next one is right."""
+    cluster = begin(3, 1)
+    check_sum(cluster)
+    failed = cluster.run("if jax.process_index() != 1: m.process_allgather(jnp.float32(1))")
+    assert {rank.rank: rank.error.ename for rank in failed.failed if rank.error} == {0: "OrderMismatch", 2: "OrderMismatch"}
+    assert cluster.state == "clean"
+    check_sum(cluster)

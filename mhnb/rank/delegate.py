@@ -1,0 +1,315 @@
+"""The delegate: sits at the board for every rank of another host, and tells each what became of its wishes.
+
+One process on the host of rank 0, one thread. What ranks of other hosts say comes over TCP; what those of this machine
+do shows on the board, at which it looks as often as they do themselves while somebody waits.
+It decides nothing: `rank/seat.py` does, for these ranks as for those of this machine.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from mhnb.core.framing import MessageCutter, join_frames
+from mhnb.core.hostspec import HostSpec, parse_hostspec
+from mhnb.core.signing import Signer, Verifier
+from mhnb.core.wishes import (
+    LAUNCH,
+    Asked,
+    CellOver,
+    RankMessage,
+    Verdict,
+    Wish,
+    Withdrawn,
+    decode_from_rank,
+    encode_verdict,
+)
+from mhnb.errors import LaunchError, UnknownMessage
+from mhnb.rank.board import Board
+from mhnb.rank.remote import keep_alive, signer_names
+from mhnb.rank.seat import INTERRUPTED, QUICK_LOOKS, Seat, lose
+from mhnb.rank.spawn import end_with_parent
+from mhnb.rank.tables import LONG_S, SHORT_SLEEPS, pause
+
+__all__ = ["Delegate", "listen", "main", "run_delegate"]
+
+_BUFFER_NBYTES = 1 << 16
+_STRANGER_NBYTES, _STRANGERS = 4096, 64
+"""The longest message of a peer that has not shown the key, and how many such peers are kept at a time."""
+_LONGEST_NBYTES = 1 << 20
+_BACKLOG = 1024
+
+
+def listen(url: str) -> socket.socket:
+    """Open the board's port, on the one address that is named.
+
+    Raises:
+        LaunchError: it cannot be had.
+    """
+    kind, _, place = url.partition(":")
+    address, _, port = place.rpartition(":")
+    address = address.strip("[]")
+    if kind != "tcp" or not address or not port.isdecimal() or int(port) > 65535:
+        raise LaunchError(f"board_url {url!r} is not tcp:ADDRESS:PORT with a port to 65535")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, int(port)), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise LaunchError(
+            f"the board cannot listen at {url}: {error}; name an address of this host, and a port that is free"
+        ) from error
+
+
+@dataclass(eq=False, slots=True)
+class _Guest:
+    """The connection of a rank of another host; of a stranger, until it has shown the key."""
+
+    socket: socket.socket
+    cutter: MessageCutter = field(default_factory=lambda: MessageCutter(_STRANGER_NBYTES))
+    rank: int | None = None
+    seat: Seat | None = None
+    signer: Signer | None = None
+    number: int = 0
+    """Of its latest wish."""
+    wish: Wish | None = None
+    """What it waits for."""
+    posted: bool = False
+    unsent: bytearray = field(default_factory=bytearray)
+
+
+class Delegate:
+    """The process's work.
+
+    Args:
+        listener: where the ranks of other hosts connect.
+        board: this process's own view of it.
+        key: the cluster's.
+        ranks: those of other hosts.
+        process_count: of the cluster.
+    """
+
+    def __init__(
+        self, listener: socket.socket, board: Board, key: bytes, *, ranks: frozenset[int], process_count: int
+    ) -> None:
+        self._listener, self._board, self._key = listener, board, key
+        self._ranks, self._process_count = ranks, process_count
+        self._verifier = Verifier(key)
+        self._strangers: dict[_Guest, None] = {}
+        """The oldest first."""
+        self._waiting: dict[_Guest, None] = {}
+        self._clogged: dict[_Guest, None] = {}
+        self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
+        self._selector = selectors.DefaultSelector()
+        listener.setblocking(False)
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+        self.refused = 0
+        """Messages that were not a rank's."""
+
+    def serve(self) -> NoReturn:
+        """Work until killed: the supervisor ends it."""
+        looks = 0
+        while True:
+            looks = 0 if self.step(looks) else looks + 1
+
+    def step(self, looks: int) -> bool:
+        """Take what has come and look once at the board for all who wait; whether anything has happened.
+
+        Args:
+            looks: so often nothing had happened before: the more, the longer this one may take.
+        """
+        heard = self._selector.select(self._pause(looks))
+        for key, _ in heard:
+            act: Callable[[], None] = key.data
+            act()
+        for guest in tuple(self._clogged):
+            self._flush(guest)
+        return bool([guest for guest in tuple(self._waiting) if self._look(guest)] or heard)
+
+    def _pause(self, looks: int) -> float | None:
+        if not self._waiting and not self._clogged:
+            return None
+        if looks > QUICK_LOOKS + SHORT_SLEEPS:
+            return LONG_S
+        # The selector cannot wait for less than a millisecond.
+        pause(looks)
+        return 0.0
+
+    def close(self) -> None:
+        """Let go of every connection, and of the listener; for tests."""
+        for key in tuple(self._selector.get_map().values()):
+            sock = key.fileobj
+            assert isinstance(sock, socket.socket)
+            sock.close()
+        self._selector.close()
+
+    # -- ranks come and go
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError:
+            # It went away again before we looked.
+            return
+        accepted.setblocking(False)
+        keep_alive(accepted)
+        guest = _Guest(accepted)
+        self._strangers[guest] = None
+        self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, guest))
+        if len(self._strangers) > _STRANGERS:
+            self._drop(next(iter(self._strangers)))
+
+    def _read(self, guest: _Guest) -> None:
+        if guest.socket.fileno() < 0:
+            # A stranger that was dropped for another one at this very moment.
+            return
+        try:
+            count = guest.socket.recv_into(self._buffer)
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        try:
+            for frames in guest.cutter.feed(self._buffer[:count]):
+                self._open(guest, frames)
+        except UnknownMessage as error:
+            # A stranger, or a stream that cannot be read on.
+            self.refused += 1
+            if guest.rank is not None:
+                print(f"mhnb: rank {guest.rank}: {error}", file=sys.stderr, flush=True)
+            count = 0
+        if count == 0:
+            self._drop(guest)
+
+    def _drop(self, guest: _Guest) -> None:
+        """Forget a connection; a rank whose it was is lost, and nobody is to wait for it."""
+        self._selector.unregister(guest.socket)
+        for kept in (self._strangers, self._waiting, self._clogged):
+            kept.pop(guest, None)
+        guest.socket.close()
+        if guest.rank is not None:
+            lose(self._board, guest.rank)
+
+    # -- what ranks say
+
+    def _open(self, guest: _Guest, frames: list[memoryview]) -> None:
+        if not frames:
+            raise UnknownMessage("an empty message")
+        if guest.rank is None:
+            self._greet(guest, frames)
+            return
+        opened = self._verifier.verify(signer_names(guest.rank)[0], frames)
+        self._take(guest, decode_from_rank(opened, guest.rank, self._process_count))
+
+    def _greet(self, guest: _Guest, frames: list[memoryview]) -> None:
+        """Let a rank in: it says its number, under the key, and a second time nobody can.
+
+        Raises:
+            UnknownMessage: it is none of ours.
+        """
+        said = bytes(frames[0])
+        if len(said) > 9 or not said.isdigit() or int(said) not in self._ranks:
+            raise UnknownMessage("not a rank of another host")
+        rank = int(said)
+        self._verifier.verify(signer_names(rank)[0], frames[1:])
+        guest.rank, guest.seat = rank, Seat(self._board, rank)
+        guest.signer = Signer(self._key, signer_names(rank)[1])
+        guest.cutter.limit_nbytes = _LONGEST_NBYTES
+        del self._strangers[guest]
+        self._tell(guest, 0, LAUNCH)
+
+    def _take(self, guest: _Guest, message: RankMessage) -> None:
+        assert guest.rank is not None
+        match message:
+            case Asked(number, wish):
+                if guest.wish is not None:
+                    raise UnknownMessage(f"wish {number} came while wish {guest.number} was still open")
+                guest.number, guest.wish, guest.posted = number, wish, False
+                self._waiting[guest] = None
+                # At once: what the rank says next, that it wants the wish back, say, is about a post as on the board's own host.
+                self._look(guest)
+            case Withdrawn(number, mark):
+                self._withdraw(guest, number, mark)
+            case CellOver(seq, ending):
+                self._board.end_cell(guest.rank, seq, ending)
+
+    def _withdraw(self, guest: _Guest, number: int, mark: int) -> None:
+        assert guest.seat is not None
+        reason = Verdict("interrupt" if mark == INTERRUPTED else "cell ended")
+        if number > guest.number:
+            # The rank was interrupted before it could send the wish.
+            guest.number = number
+            self._tell(guest, number, reason)
+        elif number == guest.number and guest.wish is not None:
+            # Where it is too late, all have posted: it is decided either way.
+            if guest.posted:
+                guest.seat.take_back(mark)
+            self._decide(guest, guest.seat.judge() if guest.posted else reason)
+
+    # -- verdicts
+
+    def _look(self, guest: _Guest) -> bool:
+        """Look at the board for a rank that waits; whether there was news for it."""
+        seat, wish = guest.seat, guest.wish
+        assert seat is not None
+        assert wish is not None
+        if not guest.posted:
+            try:
+                guest.posted = seat.post(wish)
+            except (OverflowError, OSError) as error:
+                self._decide(guest, Verdict("refused", text=str(error)))
+            return guest.posted
+        if not seat.look(interrupted=False):
+            return False
+        self._decide(guest, seat.judge())
+        return True
+
+    def _decide(self, guest: _Guest, verdict: Verdict) -> None:
+        assert guest.seat is not None
+        guest.seat.rest()
+        guest.wish = None
+        del self._waiting[guest]
+        self._tell(guest, guest.number, verdict)
+
+    def _tell(self, guest: _Guest, number: int, verdict: Verdict) -> None:
+        assert guest.signer is not None
+        for piece in join_frames(guest.signer.sign(encode_verdict(number, verdict))):
+            guest.unsent += piece
+        self._flush(guest)
+
+    def _flush(self, guest: _Guest) -> None:
+        """Send what the kernel takes."""
+        try:
+            del guest.unsent[: guest.socket.send(guest.unsent)]
+        except BlockingIOError:
+            self._clogged[guest] = None
+        except OSError:
+            # The next read finds the end of the stream, and drops it.
+            guest.unsent.clear()
+        if guest.unsent:
+            self._clogged[guest] = None
+        else:
+            self._clogged.pop(guest, None)
+
+
+def run_delegate(spec: HostSpec, listener: socket.socket) -> NoReturn:
+    """Be the delegate of a cluster until killed."""
+    board = Board(Path(spec.run_dir), spec.process_count)
+    others = frozenset(range(spec.process_count)) - frozenset(spec.ranks)
+    Delegate(listener, board, bytes.fromhex(spec.key), ranks=others, process_count=spec.process_count).serve()
+
+
+def main() -> None:
+    """Be the delegate in a process started afresh: the spec comes on standard input, the port as a descriptor."""
+    end_with_parent(int(sys.argv[1]))
+    listener = socket.socket(fileno=int(sys.argv[2]))
+    run_delegate(parse_hostspec(sys.stdin.readline()), listener)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Where a rank agrees on launches: at the board of its own machine, through the host that has it, or nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mhnb.core.hostspec import HostSpec
+from mhnb.rank.agreement import Agreement
+from mhnb.rank.board import Board
+from mhnb.rank.interrupts import InterruptWord
+from mhnb.rank.remote import RemoteTable, reach_board
+from mhnb.rank.tables import BoardTable
+
+__all__ = ["take_place"]
+
+
+def take_place(spec: HostSpec, rank: int) -> Agreement | None:
+    """Give a rank its part in the agreement; None where the cluster has no board.
+
+    Raises:
+        HostUnreachable: the board's host did not answer.
+    """
+    if spec.board:
+        return Agreement(BoardTable(Board(Path(spec.run_dir), spec.process_count), rank))
+    if spec.board_url:
+        asked = InterruptWord(Path(spec.run_dir), spec.supervisor or 0)
+        reached = reach_board(spec.board_url)
+        return Agreement(RemoteTable(reached, bytes.fromhex(spec.key), rank, asked))
+    return None

@@ -1,0 +1,98 @@
+"""What ranks of other hosts and the board's host say to each other: what is written is read, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mhnb.core.agreement import Stand
+from mhnb.core.wishes import (
+    LAUNCH,
+    Asked,
+    CellOver,
+    RankMessage,
+    Verdict,
+    Wish,
+    Withdrawn,
+    decode_from_rank,
+    decode_verdict,
+    encode_from_rank,
+    encode_verdict,
+)
+from mhnb.errors import UnknownMessage
+
+WISH = Wish(7, 2**63 - 1, "jit(add) f32[8] → f32[]", (0, 1, 3), 12)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Asked(1, WISH), Asked(9, WISH._replace(line=None)), Withdrawn(3, 1), Withdrawn(3, 3), CellOver(7, 4)],
+)
+def test_what_a_rank_says_is_read_as_it_was_said(message: RankMessage) -> None:
+    """Also a launch that no line of the cell makes."""
+    assert decode_from_rank(encode_from_rank(message), 1, 4) == message
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        LAUNCH,
+        Verdict("interrupt", agreed=True),
+        Verdict(
+            "mismatch",
+            number=3,
+            stands=(Stand(0, 7, 2), Stand(1, ending="died"), Stand(2, 9, None, stopped=True)),
+            names={7: "jit(f)", 9: "jit(g)"},
+        ),
+        Verdict("ring", text="the ranks wait for each other"),
+    ],
+)
+def test_a_verdict_is_read_as_it_was_written(verdict: Verdict) -> None:
+    """With every side of a mismatch, so that each rank says the same of it."""
+    assert decode_verdict(encode_verdict(5, verdict)) == (5, verdict)
+
+
+def asked(**changes: Any) -> list[Any]:
+    """The row of a wish of rank 1 among 4, with some of it replaced."""
+    return ["asked", 1, *WISH._replace(**changes)]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        asked(participants=(0, 4)),
+        asked(participants=(0, -1, 1)),
+        asked(participants=(0, "1")),
+        asked(participants=(0, 3)),
+        asked(fingerprint=2**63 + 1),
+        asked(fingerprint=6),
+        asked(fingerprint=-1),
+        asked(seq=0),
+        asked(seq=2**32),
+        asked(line=-1),
+        asked(line=2**64),
+        ["asked", 0, *WISH],
+        ["withdrawn", 1, 0],
+        ["withdrawn", 1, 99],
+        ["over", 1, 99],
+        ["over", 2**40, 0],
+        ["over", "1", 0],
+        [],
+        "asked",
+    ],
+)
+def test_what_cannot_be_is_refused_before_it_is_written_on_the_board(row: Any) -> None:
+    """A number out of its place would stand in another rank's words."""
+    with pytest.raises(UnknownMessage, match="rank 1 said what no rank says"):
+        decode_from_rank([json.dumps(row).encode()], 1, 4)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"[3]", b'[3, "go", false, 0, [], [], ""]', b'[3, "mismatch", false, 0, [[1]], [], ""]', b"\xff"]
+)
+def test_what_is_no_verdict_is_never_taken_for_one(text: bytes) -> None:
+    """Nobody launches on it."""
+    with pytest.raises(UnknownMessage, match="no verdict"):
+        decode_verdict([text])

@@ -1,0 +1,504 @@
+"""Agreeing at the board and through the delegate: the same tests for ranks that are there, that are far, and for a mixture.
+
+Ranks are threads here, each at a table of its own; the delegate runs in a thread too. No JAX.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mhnb.core.agreement import ENDINGS, format_mismatch
+from mhnb.core.framing import join_frames
+from mhnb.core.signing import Signer
+from mhnb.core.wishes import LAUNCH, CellOver, Verdict, Wish, encode_from_rank
+from mhnb.errors import HostUnreachable, LaunchError, RanksLost
+from mhnb.rank.board import Board, make_board
+from mhnb.rank.delegate import Delegate, listen
+from mhnb.rank.interrupts import InterruptWord, make_interrupt_word
+from mhnb.rank.remote import RemoteTable, reach_board
+from mhnb.rank.seat import lose
+from mhnb.rank.tables import BoardTable, Table
+
+KEY = b"k" * 32
+WAIT_S = 60.0
+OK, ERROR = ENDINGS.index("ok"), ENDINGS.index("error")
+ALL = (0, 1, 2)
+
+
+class DelegateThread:
+    """A delegate at work."""
+
+    def __init__(self, folder: Path, far: frozenset[int]) -> None:
+        self._board = Board(folder, len(ALL))
+        listener = listen("tcp:127.0.0.1:0")
+        self.url = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
+        self.delegate = Delegate(listener, self._board, KEY, ranks=far, process_count=len(ALL))
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        looks = 0
+        while not self._ending.is_set():
+            looks = 0 if self.delegate.step(looks) else looks + 1
+
+    def connect(self) -> socket.socket:
+        return reach_board(self.url)
+
+    def close(self) -> None:
+        self._ending.set()
+        self.connect().close()
+        self._thread.join()
+        self.delegate.close()
+        self._board.close()
+
+
+class Rig:
+    """Three ranks at one board; `far` are those that are on other hosts."""
+
+    def __init__(self, folder: Path, far: frozenset[int]) -> None:
+        make_board(folder, len(ALL))
+        make_interrupt_word(folder, 1)
+        self.far = far
+        self.host = DelegateThread(folder, far)
+        self.board, self.word = Board(folder, len(ALL)), InterruptWord(folder, 1)
+        self._boards: list[Board] = []
+        self.tables: list[Table] = [self._table(folder, rank) for rank in ALL]
+        self._pool = ThreadPoolExecutor(len(ALL))
+
+    def _table(self, folder: Path, rank: int) -> Table:
+        if rank in self.far:
+            return RemoteTable(self.host.connect(), KEY, rank, self.word)
+        self._boards.append(Board(folder, len(ALL)))
+        return BoardTable(self._boards[-1], rank)
+
+    def remote(self, rank: int) -> RemoteTable:
+        table = self.tables[rank]
+        assert isinstance(table, RemoteTable)
+        return table
+
+    def begin(self, rank: int, wish: Wish, interrupted: Callable[[], bool] = lambda: False) -> Future[Verdict]:
+        """Have a rank want to launch."""
+        return self._pool.submit(agree, self.tables[rank], wish, interrupted)
+
+    def all(self, *wishes: Wish) -> list[Verdict]:
+        """What each rank is told when each wants what stands at its place."""
+        return [done.result(WAIT_S) for done in [self.begin(rank, wish) for rank, wish in enumerate(wishes)]]
+
+    def until_posted(self, rank: int, wish: Wish) -> None:
+        """Wait until a rank's wish is on the board, and it is seen to wait."""
+        looking = threading.Event()
+        index = self.board.index_of(wish.participants)
+        while self.board.last_post(rank, index)[0] != wish.seq or self.board.wanted(rank, wish.seq) is None:
+            looking.wait(0.001)
+
+    def close(self) -> None:
+        for rank in ALL:
+            # Nobody waits for anybody any more, also where a test has failed.
+            lose(self.board, rank)
+        self._pool.shutdown()
+        for table in self.tables:
+            if isinstance(table, RemoteTable):
+                table.close()
+        self.host.close()
+        for board in (self.board, *self._boards):
+            board.close()
+        self.word.close()
+
+
+def agree(table: Table, wish: Wish, interrupted: Callable[[], bool]) -> Verdict:
+    """What a rank does before a launch."""
+    table.ask(wish)
+    try:
+        table.wait(interrupted)
+    finally:
+        table.rest()
+    return table.answer()
+
+
+@pytest.fixture(params=[(), (1,), (1, 2), (0, 1, 2)], ids=lambda far: f"far{''.join(map(str, far)) or ' none'}")
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    """Every mixture."""
+    made = Rig(tmp_path, frozenset(request.param))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[Rig]:
+    """Ranks 1 and 2 are far."""
+    made = Rig(tmp_path, frozenset((1, 2)))
+    yield made
+    made.close()
+
+
+def wish(fingerprint: int = 5, seq: int = 1, participants: tuple[int, ...] = ALL, line: int | None = 2) -> Wish:
+    """One that is called after its number."""
+    return Wish(seq, fingerprint, f"jit(f{fingerprint})", participants, line)
+
+
+def text_of(verdict: Verdict) -> str:
+    """The words of a mismatch."""
+    return format_mismatch(verdict.stands, verdict.names, number=verdict.number, seq=1, source="")
+
+
+def test_who_wants_the_same_launches(rig: Rig) -> None:
+    """Again and again, also in sets of which some ranks are no part, and in the next cell."""
+    for _ in range(30):
+        assert rig.all(wish(), wish(), wish()) == [LAUNCH] * 3
+        pair = wish(7, participants=(0, 2))
+        told = [rig.begin(rank, pair) for rank in (0, 2)]
+        assert [done.result(WAIT_S) for done in told] == [LAUNCH] * 2
+    for rank in ALL:
+        rig.tables[rank].end_cell(1, OK)
+    assert rig.all(*[wish(9, seq=2)] * 3) == [LAUNCH] * 3
+
+
+def test_who_wants_something_else_is_told_the_same_as_the_others(rig: Rig) -> None:
+    """Nobody launches, and the words do not depend on where a rank is."""
+    told = rig.all(wish(5), wish(7, line=3), wish(5))
+    assert {verdict.kind for verdict in told} == {"mismatch"}
+    (text,) = {text_of(verdict) for verdict in told}
+    assert text.splitlines()[1:] == [
+        "launch 1 of cell 1 differs",
+        "  ranks 0,2   jit(f5)   line 2",
+        "  rank 1      jit(f7)   line 3",
+    ]
+    assert rig.all(wish(9), wish(9), wish(9)) == [LAUNCH] * 3
+
+
+def test_a_rank_that_ended_its_cell_is_not_waited_for(rig: Rig) -> None:
+    """However late: only its end decides."""
+    first = rig.begin(0, wish())
+    rig.until_posted(0, wish())
+    second = rig.begin(2, wish())
+    rig.until_posted(2, wish())
+    assert not first.done()
+    assert not second.done()
+    rig.tables[1].end_cell(1, ERROR)
+    told = {text_of(done.result(WAIT_S)) for done in (first, second)}
+    assert len(told) == 1
+    assert "rank 1      raised an error before it" in told.pop()
+
+
+def test_a_cell_that_was_asked_to_stop_stops_before_the_same_launch(rig: Rig) -> None:
+    """One that had waited already stops with those that came after the request."""
+    early = rig.begin(2, wish())
+    rig.until_posted(2, wish())
+    rig.board.ask_interrupt(1)
+    told = [rig.begin(0, wish()), rig.begin(1, wish()), early]
+    assert [done.result(WAIT_S) for done in told] == [Verdict("interrupt", agreed=True)] * 3
+
+
+def test_who_is_interrupted_while_it_waits_takes_its_wish_back(rig: Rig) -> None:
+    """And who comes later stops there too."""
+    came = threading.Event()
+    waiting = rig.begin(1, wish(), came.is_set)
+    rig.until_posted(1, wish())
+    came.set()
+    assert waiting.result(WAIT_S) == Verdict("interrupt")
+    later = [rig.begin(rank, wish()) for rank in (0, 2)]
+    rig.tables[1].end_cell(1, ENDINGS.index("interrupted"))
+    assert {done.result(WAIT_S).kind for done in later} == {"interrupt"}
+
+
+def test_an_interrupt_that_comes_when_all_have_agreed_is_too_late(rig: Rig) -> None:
+    """The launch is made: others may have made it already."""
+    posted = threading.Event()
+
+    def interrupted() -> bool:
+        posted.wait(WAIT_S)
+        return True
+
+    waiting = rig.begin(1, wish(), interrupted)
+    others = [rig.begin(rank, wish()) for rank in (0, 2)]
+    assert [done.result(WAIT_S) for done in others] == [LAUNCH] * 2
+    posted.set()
+    assert waiting.result(WAIT_S) == LAUNCH
+
+
+class BellError(Exception):
+    """Raised by a handler of the user's."""
+
+
+def test_an_exception_in_the_wait_takes_the_wish_back(rig: Rig) -> None:
+    """Who comes later does not launch without this rank."""
+    table = rig.tables[1]
+
+    def ring() -> bool:
+        raise BellError
+
+    table.ask(wish())
+    with pytest.raises(BellError):
+        table.wait(ring)
+    assert table.take_back()
+    table.rest()
+    rig.tables[1].end_cell(1, ERROR)
+    later = [rig.begin(rank, wish()) for rank in (0, 2)]
+    assert {done.result(WAIT_S).kind for done in later} == {"mismatch"}
+    for rank in (0, 2):
+        rig.tables[rank].end_cell(1, ERROR)
+    assert rig.all(*[wish(seq=2)] * 3) == [LAUNCH] * 3
+
+
+def test_an_exception_that_comes_too_late_leaves_a_verdict_to_obey(rig: Rig) -> None:
+    """The others have launched."""
+    posted = threading.Event()
+    table = rig.tables[1]
+
+    def ring() -> bool:
+        posted.set()
+        [done.result(WAIT_S) for done in others]
+        raise BellError
+
+    others: list[Future[Verdict]] = []
+    table.ask(wish())
+    others += [rig.begin(rank, wish()) for rank in (0, 2)]
+    try:
+        table.wait(ring)
+    except BellError:
+        assert not table.take_back()
+    table.rest()
+    assert table.answer() == LAUNCH
+    assert [done.result(WAIT_S) for done in others] == [LAUNCH] * 2
+
+
+def test_a_ring_of_waits_is_found_and_told_alike(rig: Rig) -> None:
+    """Two ranks that share two sets and take them in different order."""
+    small, large = wish(5, participants=(0, 1)), wish(7)
+    told = [rig.begin(0, small), rig.begin(1, large)]
+    first, second = [done.result(WAIT_S) for done in told]
+    assert first.kind == "ring"
+    assert first == second
+    assert "rank 0   jit(f5)   line 2   waits for rank 1" in first.text
+    assert "rank 1   jit(f7)   line 2   waits for rank 0" in first.text
+
+
+def test_who_gives_up_three_times_is_held_before_a_post_is_overwritten(rig: Rig) -> None:
+    """Four places are kept."""
+    table = rig.tables[1]
+    kinds = []
+    for _ in range(4):
+        table.ask(wish())
+        table.wait(lambda: True)
+        table.rest()
+        kinds.append(table.answer().kind)
+    assert kinds == ["interrupt"] * 3 + ["behind"]
+
+
+def test_a_thread_that_is_a_cell_ahead_waits_for_the_others_to_end_theirs(rig: Rig) -> None:
+    """Until then they may still have to read what its next post overwrites."""
+    assert rig.begin(1, wish(), lambda: True).result(WAIT_S) == Verdict("interrupt")
+    rig.tables[1].end_cell(1, ERROR)
+    ahead = rig.begin(1, wish(9, seq=2))
+    # The others read of the old post that it was interrupted, which nothing else tells them.
+    told = [rig.begin(rank, wish()) for rank in (0, 2)]
+    assert [done.result(WAIT_S).kind for done in told] == ["interrupt"] * 2
+    assert not ahead.done()
+    for rank in (0, 2):
+        rig.tables[rank].end_cell(1, ERROR)
+    told = [rig.begin(rank, wish(9, seq=2)) for rank in (0, 2)]
+    assert [done.result(WAIT_S) for done in told] == [LAUNCH] * 2
+    assert ahead.result(WAIT_S) == LAUNCH
+
+
+def test_a_thread_whose_cell_ends_while_it_waits_is_told_so(rig: Rig) -> None:
+    """Nobody waits for it, and it waits for nobody."""
+    waiting = rig.begin(1, wish())
+    rig.until_posted(1, wish())
+    rig.tables[1].end_cell(1, ERROR)
+    assert waiting.result(WAIT_S).kind == "cell ended"
+
+
+# -- what only far ranks have
+
+
+class BellSocket(socket.socket):
+    """Has a handler of the user's come right after something was sent."""
+
+    rings = 0
+    """How often it still will."""
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        super().sendall(data, flags)
+        if self.rings:
+            self.rings -= 1
+            raise TimeoutError("the bell")
+
+
+def test_an_exception_out_of_the_middle_of_a_send_is_not_taken_for_the_connections_end(tmp_path: Path) -> None:
+    """A TimeoutError of the user's is an OSError too. Nor does it matter when it comes a second time."""
+    make_board(tmp_path, len(ALL))
+    make_interrupt_word(tmp_path, 1)
+    host, word = DelegateThread(tmp_path, frozenset((1,))), InterruptWord(tmp_path, 1)
+    bell = BellSocket(fileno=host.connect().detach())
+    table, alone = RemoteTable(bell, KEY, 1, word), wish(participants=(1,))
+    bell.rings = 3
+    table.ask(alone)
+    with pytest.raises(TimeoutError, match="the bell"):
+        table.wait(lambda: False)
+    # Nobody else takes part: it is agreed on already.
+    assert not table.take_back()
+    assert table.answer() == LAUNCH
+    assert agree(table, alone, lambda: False) == LAUNCH
+    table.close()
+    host.close()
+    word.close()
+
+
+def test_a_connection_that_ends_is_a_rank_that_is_lost(far: Rig) -> None:
+    """The others do not wait for it in this launch or in a later cell; itself, it never launches again."""
+    cut, waiting = far.remote(1), far.begin(1, wish())
+    far.until_posted(1, wish())
+    cut.close()
+    with pytest.raises(RanksLost, match=r"nothing was launched on rank 1\n.*connection to the host of rank 0"):
+        waiting.result(WAIT_S)
+    told = [far.begin(rank, wish()) for rank in (0, 2)]
+    assert {"rank 1      was lost before it" in text_of(done.result(WAIT_S)) for done in told} == {True}
+    for rank in (0, 2):
+        far.tables[rank].end_cell(1, ERROR)
+    cut.end_cell(1, ERROR)
+    told = [far.begin(rank, wish(seq=2)) for rank in (0, 2)]
+    assert {"rank 1      was lost before it" in text_of(done.result(WAIT_S)) for done in told} == {True}
+    with pytest.raises(RanksLost):
+        far.begin(1, wish(seq=2)).result(WAIT_S)
+    assert cut.take_back(), "an exception that comes then finds nothing to wait for"
+
+
+def test_a_rank_that_its_hosts_supervisor_gives_up_is_off_the_board(far: Rig) -> None:
+    """Where the delegate has died: what it had posted for a far rank no longer counts."""
+    waiting = far.begin(1, wish())
+    far.until_posted(1, wish())
+    lose(far.board, 1)
+    told = [far.begin(rank, wish()) for rank in (0, 2)]
+    assert {"rank 1      was lost before it" in text_of(done.result(WAIT_S)) for done in told} == {True}
+    assert waiting.result(WAIT_S).kind != "launch"
+
+
+def test_what_was_agreed_before_the_connection_ended_is_lost_on_nobody_else(far: Rig) -> None:
+    """A wish that all have answered cannot be taken back by an end."""
+    assert far.all(wish(), wish(), wish()) == [LAUNCH] * 3
+    far.remote(2).close()
+    told = [far.begin(rank, wish()) for rank in (0, 1)]
+    assert {done.result(WAIT_S).kind for done in told} == {"mismatch"}
+    pair = wish(9, participants=(0, 1))
+    assert [done.result(WAIT_S) for done in [far.begin(rank, pair) for rank in (0, 1)]] == [LAUNCH] * 2
+
+
+def test_a_far_rank_hears_of_an_interrupt_from_its_own_supervisor(far: Rig) -> None:
+    """The board's word does not reach it, and its host's own does."""
+    assert [table.interrupted_seq for table in far.tables] == [0, 0, 0]
+    far.word.ask_interrupt(4)
+    assert [table.interrupted_seq for table in far.tables] == [0, 4, 4]
+
+
+def test_too_many_sets_are_an_error_on_the_rank_and_not_the_delegates_end(far: Rig) -> None:
+    """The same words as at the board."""
+    for n in range(300, 300 + 256):
+        far.board.index_of((n,))
+    told = far.begin(1, wish()).result(WAIT_S)
+    assert told.kind == "refused"
+    assert "more than 256 different sets" in told.text
+    far.tables[1].end_cell(1, ERROR)
+    assert far.begin(2, wish()).result(WAIT_S).kind == "refused"
+
+
+def test_who_does_not_have_the_key_is_not_let_in(far: Rig, tmp_path: Path) -> None:
+    """Another cluster at the same address, say; those that are in go on."""
+    with pytest.raises(HostUnreachable, match="did not let rank 1 take part"):
+        RemoteTable(far.host.connect(), b"x" * 32, 1, far.word)
+    assert far.all(wish(), wish(), wish()) == [LAUNCH] * 3
+
+
+def test_a_rank_is_let_in_once(far: Rig) -> None:
+    """A recorded greeting, or a second process of that number, gets nowhere; nor does a rank of the board's own host."""
+    for rank in (0, 1):
+        with pytest.raises(HostUnreachable, match=f"did not let rank {rank} take part"):
+            RemoteTable(far.host.connect(), KEY, rank, far.word)
+    assert far.all(wish(), wish(), wish()) == [LAUNCH] * 3
+
+
+GREETING = [b"1", *Signer(KEY, b"r1").sign([b"1"])]
+STRANGE = {
+    "noise": b"GET / HTTP/1.1\r\nHost: board\r\n\r\n" * 8,
+    "a long announcement": struct.pack("<IQ", 1, 1 << 40) + bytes(64),
+    "no frame": struct.pack("<I", 0),
+    "a name and no seal": b"".join(join_frames([b"1"])),
+    "a name that is no number": b"".join(join_frames([b"\xd9\xa1"])),
+    "a greeting of the link": b"".join(join_frames(GREETING)),
+    "an unsigned end of a cell": b"".join(join_frames(encode_from_rank(CellOver(1, OK)))),
+}
+
+
+@pytest.mark.parametrize("said", STRANGE.values(), ids=STRANGE.keys())
+def test_a_strangers_bytes_do_nothing(far: Rig, said: bytes) -> None:
+    """It is cut off, and nothing stands on the board that was not there."""
+    with far.host.connect() as stranger:
+        stranger.settimeout(WAIT_S)
+        stranger.sendall(said)
+        try:
+            assert stranger.recv(1) == b""
+        except ConnectionResetError:
+            # It had sent more than was read.
+            assert len(said) > 64
+    assert far.host.delegate.refused == 1
+    assert [far.board.ended_seq(rank) for rank in ALL] == [0, 0, 0]
+    assert far.all(wish(), wish(), wish()) == [LAUNCH] * 3
+
+
+def test_strangers_who_say_nothing_do_not_keep_the_ranks_out(tmp_path: Path) -> None:
+    """The oldest go when there are too many."""
+    make_board(tmp_path, len(ALL))
+    make_interrupt_word(tmp_path, 1)
+    host, word = DelegateThread(tmp_path, frozenset((1,))), InterruptWord(tmp_path, 1)
+    strangers = [host.connect() for _ in range(65)]
+    strangers[0].settimeout(WAIT_S)
+    assert strangers[0].recv(1) == b""
+    RemoteTable(host.connect(), KEY, 1, word).close()
+    for stranger in strangers:
+        stranger.close()
+    host.close()
+    word.close()
+
+
+def test_a_rank_that_says_what_cannot_be_is_lost(far: Rig) -> None:
+    """It is not ours any more: another version, or a defect."""
+    far.remote(1).end_cell(1, 99)
+    told = [far.begin(rank, wish()) for rank in (0, 2)]
+    assert {done.result(WAIT_S).kind for done in told} == {"mismatch"}
+    with pytest.raises(RanksLost):
+        far.begin(1, wish()).result(WAIT_S)
+
+
+@pytest.mark.parametrize("url", ["unix:/tmp/board", "tcp:127.0.0.1:x", "tcp::5", "tcp:127.0.0.1:99999"])
+def test_an_address_that_cannot_be_listened_at_is_named(url: str) -> None:
+    """With what is expected."""
+    with pytest.raises(LaunchError, match=f"{url}"):
+        listen(url)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    """The start fails at once, not when the first rank does not get through."""
+    with listen("tcp:127.0.0.1:0") as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(LaunchError, match=rf"cannot listen at tcp:127.0.0.1:{port}: .*a port that is free"):
+            listen(f"tcp:127.0.0.1:{port}")
+
+
+def test_a_board_that_nobody_serves_is_an_error_with_its_address() -> None:
+    """After the time that a start may take, which passes at once here."""
+    with listen("tcp:127.0.0.1:0") as free:
+        url = f"tcp:127.0.0.1:{free.getsockname()[1]}"
+    times = iter([0.0, 50.0, 120.0])
+    slept: list[float] = []
+    with pytest.raises(HostUnreachable, match=f"did not answer at {url} within 110 s"):
+        reach_board(url, clock=lambda: next(times), sleep=slept.append)
+    assert len(slept) == 1

@@ -1,0 +1,128 @@
+"""Clusters whose ranks live on several hosts, each with a supervisor and a run directory of its own, all on this machine.
+
+What the hosts share is what machines share: the network, and the files by which ranks find the hub.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mhnb.cluster import Cluster, StartOptions
+from mhnb.core.hostspec import HostSpec
+from mhnb.core.shape import Shape
+from mhnb.launch.local import LocalHost
+from mhnb.options import Place, local_spec
+from mhnb.ports import find_free_port
+
+__all__ = ["HostsCluster", "Wire"]
+
+
+class HostsCluster(Cluster):
+    """A cluster on several hosts.
+
+    Args:
+        hosts: the ranks of each, the first host's first.
+        devices: CPU devices a rank.
+        way: what stands between a host and the board: given its number and the board's URL, the URL it shall use.
+        **options: fields of StartOptions.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Sequence[int]],
+        devices: int,
+        name: str,
+        way: Callable[[int, str], str] = lambda _host, url: url,
+        **options: Any,
+    ) -> None:
+        self._ranks_of, self._way = hosts, way
+        super().__init__(Shape(sum(map(len, hosts)), devices, True, {}), StartOptions(name=name, **options))
+
+    def _launch(self) -> None:
+        ground = self._ground
+        place = Place(ground.link.url, ground.key, self.generation, self._cwd, str(ground.run_dir))
+        spec = local_spec(self.shape, self.options, place, os.environ, f"127.0.0.1:{find_free_port()}")
+        url = f"tcp:127.0.0.1:{find_free_port()}"
+        self._start(replace(spec, ranks=list(self._ranks_of[0]), board_url=url))
+        for number, ranks in enumerate(self._ranks_of[1:], start=1):
+            folder = Path(spec.run_dir, f"host{number}")
+            (folder / "log").mkdir(parents=True)
+            (folder / "profile").symlink_to(Path(spec.run_dir, "profile"))
+            theirs = replace(
+                spec,
+                supervisor=number,
+                ranks=list(ranks),
+                run_dir=str(folder),
+                hub=False,
+                board=False,
+                board_url=self._way(number, url),
+            )
+            self._start(theirs)
+
+    def _start(self, spec: HostSpec) -> None:
+        assert spec.supervisor is not None
+        for rank in spec.ranks:
+            self._machine.roster.entries[rank].supervisor = spec.supervisor
+        self._hosts.append(LocalHost(spec, os.environ | spec.environment))
+        self._write_owner([None] * self.shape.process_count)
+
+    @property
+    def pids(self) -> list[int]:
+        """Every process: supervisors, hub and ranks."""
+        found = [*(host.pid for host in self._hosts), self.hub_pid, *(rank.pid for rank in self.ranks)]
+        return [pid for pid in found if pid is not None]
+
+
+class Wire:
+    """A TCP connection that can be cut: listens at `url` and passes on what comes, both ways."""
+
+    def __init__(self, beyond: str) -> None:
+        address, _, port = beyond.removeprefix("tcp:").rpartition(":")
+        self._beyond = address, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"tcp:127.0.0.1:{self._listener.getsockname()[1]}"
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(self._beyond)
+            except ConnectionRefusedError:
+                # The board's host still starts: the rank tries again.
+                near.close()
+                continue
+            self._ends += [near, far]
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
+
+    def cut(self) -> None:
+        """Cut every connection, and take no new one."""
+        self._listener.close()
+        for end in self._ends:
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError as error:
+                # The other end was quicker.
+                print(f"cut: {error}")
+            end.close()
+
+
+def _pass_on(one: socket.socket, other: socket.socket) -> None:
+    try:
+        while data := one.recv(1 << 16):
+            other.sendall(data)
+        other.shutdown(socket.SHUT_WR)
+    except OSError as error:
+        # Cut, or the other end is gone.
+        print(f"wire: {error}")
