@@ -126,8 +126,8 @@ class Supervisor:
         self._tell_spawned()
 
     def _spawn_ranks(self, spec: HostSpec) -> None:
-        preload()
         self._board = BoardKeeper(spec)
+        preload()
         for rank in spec.ranks:
             self._ranks[spawn_rank(spec, rank)] = rank
 
