@@ -18,7 +18,6 @@ from typing import NoReturn
 
 from mhnb.core.framing import MessageCutter, join_frames
 from mhnb.core.hostspec import HostSpec, parse_hostspec
-from mhnb.core.signing import Signer, Verifier
 from mhnb.core.wishes import (
     LAUNCH,
     Asked,
@@ -36,6 +35,7 @@ from mhnb.rank.remote import keep_alive, signer_names
 from mhnb.rank.seat import INTERRUPTED, QUICK_LOOKS, Seat, lose
 from mhnb.rank.spawn import end_with_parent
 from mhnb.rank.tables import LONG_S, SHORT_SLEEPS, pause
+from mhnb.sealing import MessageSealer, make_opener, make_sealer
 
 __all__ = ["Delegate", "listen", "main", "run_delegate"]
 
@@ -74,7 +74,7 @@ class _Guest:
     cutter: MessageCutter = field(default_factory=lambda: MessageCutter(_STRANGER_NBYTES))
     rank: int | None = None
     seat: Seat | None = None
-    signer: Signer | None = None
+    signer: MessageSealer | None = None
     number: int = 0
     """Of its latest wish."""
     wish: Wish | None = None
@@ -99,7 +99,7 @@ class Delegate:
     ) -> None:
         self._listener, self._board, self._key = listener, board, key
         self._ranks, self._process_count = ranks, process_count
-        self._verifier = Verifier(key)
+        self._verifier = make_opener(key, encrypt=True)
         self._strangers: dict[_Guest, None] = {}
         """The oldest first."""
         self._waiting: dict[_Guest, None] = {}
@@ -218,7 +218,7 @@ class Delegate:
         rank = int(said)
         self._verifier.verify(signer_names(rank)[0], frames[1:])
         guest.rank, guest.seat = rank, Seat(self._board, rank)
-        guest.signer = Signer(self._key, signer_names(rank)[1])
+        guest.signer = make_sealer(self._key, signer_names(rank)[1], encrypt=True)
         guest.cutter.limit_nbytes = _LONGEST_NBYTES
         del self._strangers[guest]
         self._tell(guest, 0, LAUNCH)

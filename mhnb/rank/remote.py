@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from mhnb.core.framing import Frame, MessageCutter, join_frames
-from mhnb.core.signing import Signer, Verifier
 from mhnb.core.wishes import (
     Asked,
     CellOver,
@@ -30,6 +29,7 @@ from mhnb.errors import HostUnreachable, RanksLost, UnknownMessage
 from mhnb.rank.channel import connect
 from mhnb.rank.interrupts import InterruptWord
 from mhnb.rank.seat import CELL_ENDED, INTERRUPTED
+from mhnb.sealing import make_opener, make_sealer
 
 __all__ = ["RemoteTable", "keep_alive", "reach_board", "signer_names"]
 
@@ -105,7 +105,11 @@ class RemoteTable:
     def __init__(self, connected: socket.socket, key: bytes, rank: int, asked: InterruptWord) -> None:
         out, back = signer_names(rank)
         self._socket, self._rank, self._asked = connected, rank, asked
-        self._signer, self._verifier, self._sender = Signer(key, out), Verifier(key), back
+        self._signer, self._verifier, self._sender = (
+            make_sealer(key, out, encrypt=True),
+            make_opener(key, encrypt=True),
+            back,
+        )
         self._sending = threading.Lock()
         self._number = 0
         self._wish: Wish | None = None

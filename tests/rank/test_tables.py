@@ -17,7 +17,6 @@ import pytest
 
 from mhnb.core.agreement import ENDINGS, format_mismatch
 from mhnb.core.framing import join_frames
-from mhnb.core.signing import Signer
 from mhnb.core.wishes import LAUNCH, CellOver, Verdict, Wish, encode_from_rank
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost
 from mhnb.rank.board import Board, make_board
@@ -26,6 +25,7 @@ from mhnb.rank.interrupts import InterruptWord, make_interrupt_word
 from mhnb.rank.remote import RemoteTable, reach_board
 from mhnb.rank.seat import lose
 from mhnb.rank.tables import BoardTable, Table
+from mhnb.sealing import Sealer
 
 KEY = b"k" * 32
 WAIT_S = 60.0
@@ -426,7 +426,7 @@ def test_a_rank_is_let_in_once(far: Rig) -> None:
     assert far.all(wish(), wish(), wish()) == [LAUNCH] * 3
 
 
-GREETING = [b"1", *Signer(KEY, b"r1").sign([b"1"])]
+GREETING = [b"1", *Sealer(KEY, b"r1").sign([b"1"])]
 STRANGE = {
     "noise": b"GET / HTTP/1.1\r\nHost: board\r\n\r\n" * 8,
     "a long announcement": struct.pack("<IQ", 1, 1 << 40) + bytes(64),
