@@ -23,6 +23,7 @@ from mhnb.core.events import (
     Event,
     FailStart,
     FinishCell,
+    FreeRanks,
     HostExited,
     KillRanks,
     RefuseCell,
@@ -36,7 +37,18 @@ from mhnb.core.events import (
 )
 from mhnb.core.journal import CellRecord
 from mhnb.core.machine import Machine
-from mhnb.core.protocol import Answer, Ask, HostUp, InterruptCell, Message, RankExited, RankReady, SignalRank, StopHost
+from mhnb.core.protocol import (
+    Answer,
+    Ask,
+    CloseConnections,
+    HostUp,
+    InterruptCell,
+    Message,
+    RankExited,
+    RankReady,
+    SignalRank,
+    StopHost,
+)
 from mhnb.core.results import CellResult
 from mhnb.core.where import WhereCard
 from mhnb.errors import MhnbError, NotStarted, RanksLost
@@ -328,7 +340,7 @@ class Reader:
                 self._finish(ticket, result)
             case RefuseCell(ticket, error) if error is not None:
                 self._finish(ticket, error)
-            case AskInterrupt() | SignalRanks() | KillRanks():
+            case AskInterrupt() | SignalRanks() | FreeRanks() | KillRanks():
                 self._tell_supervisors(command)
             case ShowLate(result):
                 self._listener.on_late(result)
@@ -339,11 +351,13 @@ class Reader:
             case FailStart(error):
                 self._listener.on_failure(error)
 
-    def _tell_supervisors(self, command: AskInterrupt | SignalRanks | KillRanks) -> None:
+    def _tell_supervisors(self, command: AskInterrupt | SignalRanks | FreeRanks | KillRanks) -> None:
         # Each supervisor signals its own ranks and ignores the others'.
         messages: list[Message]
         if isinstance(command, AskInterrupt):
             messages = [InterruptCell(command.seq)]
+        elif isinstance(command, FreeRanks):
+            messages = [CloseConnections()]
         else:
             signum = command.signum if isinstance(command, SignalRanks) else int(signal.SIGKILL)
             messages = [SignalRank(rank, signum) for rank in command.ranks]

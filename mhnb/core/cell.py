@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mhnb.core.culprit import ErrorSite
-from mhnb.core.events import CellRequest
+from mhnb.core.events import CellRequest, Command
 from mhnb.core.hints import find_hint
 from mhnb.core.ladder import Ladder
 from mhnb.core.outputs import OutputFolder
@@ -71,6 +71,32 @@ class Cell:
     def running_ranks(self) -> tuple[int, ...]:
         """Ranks that have not ended the cell."""
         return tuple(rank for rank, part in self.parts.items() if part.outcome == "running")
+
+    def climb(self, now: float) -> list[Command]:
+        """Say what is to be done now to stop it."""
+        if self.ladder is None:
+            return []
+        running = self.running_ranks
+        stuck = tuple(rank for rank in running if (looks := self.parts[rank].looks) and looks[-1].participants)
+        return self.ladder.climb(now, running, stuck)
+
+    def freed_notes(self) -> tuple[str, ...]:
+        """What freeing ranks from a collective has cost."""
+        return () if self.ladder is None else self.ladder.notes()
+
+    def broke_off(self) -> bool:
+        """Whether a collective failed on some rank as one does whose connections are gone."""
+        return any(part.error is not None and "Gloo" in part.error.evalue for part in self.parts.values())
+
+    def abandoned(self) -> dict[int, int]:
+        """How many launches each rank left before their end: those that failed because connections were closed, too."""
+        freed = () if self.ladder is None else self.ladder.freed
+        return {rank: part.abandoned or int(rank in freed) for rank, part in self.parts.items()}
+
+    def told_by_ranks(self) -> tuple[str, ...]:
+        """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
+        said = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
+        return tuple(f"{note} · {self.state}" for note in said)
 
     def end_rank(self, ended: CellEnded) -> None:
         """Take in a rank's one reply."""

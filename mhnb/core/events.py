@@ -25,6 +25,7 @@ __all__ = [
     "Event",
     "FailStart",
     "FinishCell",
+    "FreeRanks",
     "HostExited",
     "InterruptRequested",
     "KillRanks",
@@ -124,6 +125,11 @@ class AskInterrupt:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeRanks:
+    """Close the connections of all ranks to each other, so that what is stuck in a collective fails."""
+
+
+@dataclass(frozen=True, slots=True)
 class KillRanks:
     """End these ranks now."""
 
@@ -178,6 +184,7 @@ Command: TypeAlias = (
     SendToRank
     | AskInterrupt
     | SignalRanks
+    | FreeRanks
     | KillRanks
     | FinishCell
     | RefuseCell

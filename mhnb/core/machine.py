@@ -92,7 +92,7 @@ class Machine:
         self._next_seq = 1
         self._kept = KeptCells()
         self._carried_note: str | None = None
-        self._lost_service = ""
+        self._lost_service, self._freed_in = "", 0
         self._cost = ReplayCost()
 
     # -- the one entrance
@@ -234,14 +234,17 @@ class Machine:
         state, notes = judge_state(
             {rank: part.outcome for rank, part in cell.parts.items()},
             {rank: part.launches for rank, part in cell.parts.items()} if self._has_record(cell) else None,
-            {rank: part.abandoned for rank, part in cell.parts.items()},
+            cell.abandoned(),
             [death.rank for death in self.roster.deaths],
             seq=cell.seq,
             source=cell.request.source,
         )
-        notes = tuple(note.replace(WAY_OUT, self._cost.way_out()) for note in notes)
+        notes = tuple(note.replace(WAY_OUT, self._cost.way_out()) for note in (*cell.freed_notes(), *notes))
         if self.roster.deaths:
             notes = (self._death_text(self.roster.deaths[0]),)
+        self._freed_in = self._freed_in or (cell.seq if cell.freed_notes() else 0)
+        if state == "clean" and self._freed_in and cell.broke_off():
+            state, notes = "tainted", (f"connections between the ranks were closed in cell {self._freed_in}", *notes)
         if self._lost_service:
             state, notes = "dead", (self._lost_service, *notes)
         carried = (self._carried_note,) if self._carried_note else ()
@@ -251,7 +254,7 @@ class Machine:
         elif state != "clean":
             self.reason = notes[0] if notes else state
         self.state = cell.state = "stopped" if self.state == "stopped" else state
-        cell.notes = (*notes, *_told_by_ranks(cell), *carried)
+        cell.notes = (*notes, *cell.told_by_ranks(), *carried)
 
     # -- output
 
@@ -290,7 +293,7 @@ class Machine:
         if cell is None:
             return []
         if cell.ladder is not None:
-            return cell.ladder.climb(now, cell.running_ranks)
+            return cell.climb(now)
         limit = cell.request.timeout_s
         return self._interrupt(now, "timeout") if limit is not None and now - cell.started_at > limit else []
 
@@ -309,10 +312,10 @@ class Machine:
             return []
         if cell.ladder is None:
             agrees = self.guard_available and cell.request.guard == "lockstep"
-            cell.ladder, cell.how = Ladder.begin(cell.seq, now, agrees=agrees), how
+            cell.ladder, cell.how = Ladder.begin(cell.seq, now, agrees=agrees, frees=self.roster.can_free()), how
         else:
             cell.ladder.hurry(now)
-        return cell.ladder.climb(now, cell.running_ranks)
+        return cell.climb(now)
 
     def _accept(self) -> list[Command]:
         if self.state in ("split", "tainted"):
@@ -390,9 +393,3 @@ class Machine:
             for rank in cell.running_ranks:
                 cell.lose_rank(rank, "killed", RankError("RankStopped", "the cluster was stopped during the cell"))
         return [*self._finish_if_done(now), *self._refuse_waiting()]
-
-
-def _told_by_ranks(cell: Cell) -> tuple[str, ...]:
-    """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
-    said = dict.fromkeys(note for part in cell.parts.values() for note in part.notes)
-    return tuple(f"{note} · {cell.state}" for note in said)

@@ -20,6 +20,7 @@ __all__ = [
     "Ask",
     "CellEnded",
     "CellRefused",
+    "CloseConnections",
     "HostUp",
     "HubExited",
     "InterruptCell",
@@ -118,6 +119,13 @@ class InterruptCell:
 
     kind: ClassVar[str] = "interrupt_cell"
     seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseConnections:
+    """Have the ranks of this host close their connections to other ranks: a collective that is under way fails then."""
+
+    kind: ClassVar[str] = "close_connections"
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +292,7 @@ Message: TypeAlias = (
     | Ask
     | SignalRank
     | InterruptCell
+    | CloseConnections
     | StopHost
     | PhaseReached
     | StartFailed
@@ -302,8 +311,8 @@ Message: TypeAlias = (
 _KINDS: dict[str, type[Any]] = {
     cls.kind: cls
     for cls in (
-        RunCell, SkipCell, Ask, SignalRank, InterruptCell, StopHost, PhaseReached, StartFailed, RankReady, OutputProduced,
-        RankStatus, CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited,
+        RunCell, SkipCell, Ask, SignalRank, InterruptCell, CloseConnections, StopHost, PhaseReached, StartFailed, RankReady,
+        OutputProduced, RankStatus, CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited,
     )
 }  # fmt: skip
 # Made once: `json.dumps` with separators of one's own makes an encoder a call.

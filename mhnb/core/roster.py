@@ -101,6 +101,10 @@ class Roster:
         """Ranks whose process has not been seen to end."""
         return tuple(e.rank for e in self.entries if e.exit is None)
 
+    def can_free(self) -> bool:
+        """Whether every rank knows which of its connections carry collectives, and could close those."""
+        return all(entry.facts.get("frees", False) for entry in self.entries)
+
     @property
     def pids(self) -> tuple[int, ...]:
         """The process groups that were heard of: ranks and hub."""

@@ -31,7 +31,7 @@ _HEAD = 8 + _MAX_SETS
 _SET_WORDS = 1 + _RING * _POST_WORDS
 _SLOT = 8 + _MAX_SETS * _SET_WORDS
 
-_INTERRUPT, _SETS = 1, 2
+_INTERRUPT, _SETS, _CLOSE = 1, 2, 3
 _ENDED, _ENDING, _WANT = 0, 1, 2
 
 
@@ -111,6 +111,15 @@ class Board:
     def ask_interrupt(self, seq: int) -> None:
         """Ask the ranks to stop a cell before their next launch."""
         self._words[_INTERRUPT] = seq
+
+    @property
+    def close_count(self) -> int:
+        """How often the ranks were asked to close their connections to each other."""
+        return self._words[_CLOSE]
+
+    def ask_close(self) -> None:
+        """Ask the ranks to close their connections to each other."""
+        self._words[_CLOSE] += 1
 
     def end_cell(self, rank: int, seq: int, ending: int) -> None:
         """Say that a rank's cell has ended, and how: from now on nothing is posted in it."""

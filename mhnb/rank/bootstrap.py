@@ -16,6 +16,7 @@ from mhnb.core.hostspec import HostSpec
 from mhnb.rank.agreement import Agreement
 from mhnb.rank.board import Board
 from mhnb.rank.launches import LaunchRecorder
+from mhnb.rank.severing import Severing
 from mhnb.values import Phase
 
 __all__ = ["Bootstrap", "Progress"]
@@ -36,6 +37,7 @@ class Bootstrap:
     def __init__(self, spec: HostSpec, rank: int, progress: Progress) -> None:
         self._spec, self._rank, self._progress = spec, rank, progress
         self.recorder = LaunchRecorder()
+        self.severing = Severing(Board(Path(spec.run_dir), spec.process_count) if spec.board else None)
         self.guard: dict[str, Any] = {}
         self.notes: list[str] = []
         self._awaits_init = not spec.init
@@ -51,6 +53,7 @@ class Bootstrap:
             self.recorder.gate = Agreement(Board(Path(self._spec.run_dir), self._spec.process_count), self._rank)
         status = jaxhooks.install(self.recorder)
         self.guard = {"available": status.available, "reason": status.reason}
+        jaxhooks.wrap_collectives(self.severing.watch)
         self._progress("jax", jax=jax.__version__)
         if "jax_check_proxy_envs" in jax.config.values:
             # It warns of every proxy variable, also of those that keep loopback off the proxy.
@@ -153,6 +156,7 @@ class Bootstrap:
         ]
         return {
             "guard": self.guard,
+            "frees": self.severing.available,
             "process_index": jax.process_index(),
             "process_count": jax.process_count(),
             "devices": devices,

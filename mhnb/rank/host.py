@@ -17,7 +17,17 @@ import sys
 from pathlib import Path
 
 from mhnb.core.hostspec import HostSpec, parse_hostspec
-from mhnb.core.protocol import HostUp, HubExited, InterruptCell, Message, RankExited, RankSpawned, SignalRank, StopHost
+from mhnb.core.protocol import (
+    CloseConnections,
+    HostUp,
+    HubExited,
+    InterruptCell,
+    Message,
+    RankExited,
+    RankSpawned,
+    SignalRank,
+    StopHost,
+)
 from mhnb.rank.board import Board, make_board
 from mhnb.rank.channel import Channel
 from mhnb.rank.paths import RankPaths
@@ -89,6 +99,8 @@ class Supervisor:
                 return True
             if isinstance(message, InterruptCell) and self._board is not None:
                 self._board.ask_interrupt(message.seq)
+            if isinstance(message, CloseConnections) and self._board is not None:
+                self._board.ask_close()
             if isinstance(message, SignalRank):
                 self._signal(message.rank, message.signum)
         return False

@@ -24,7 +24,7 @@ from typing import Any
 from mhnb.core.guard import FREE_PREFIX
 from mhnb.rank.launches import Launched, LaunchRecorder
 
-__all__ = ["HookStatus", "backend_is_initialized", "install", "offer_cluster"]
+__all__ = ["HookStatus", "backend_is_initialized", "install", "offer_cluster", "wrap_collectives"]
 
 _MAY_COMMUNICATE = re.compile(
     r"\b(?:all-gather|all-reduce|all-to-all|collective-\w+|custom-call|ragged-all-to-all|recv|reduce-scatter|send)"
@@ -97,6 +97,16 @@ def offer_cluster(arguments: Mapping[str, Any]) -> None:
     # Ours goes first: a notebook inside a Slurm job would be found as that job otherwise.
     kinds = ClusterEnv._cluster_types
     kinds.insert(0, kinds.pop(kinds.index(MhnbCluster)))
+
+
+def wrap_collectives(around: Callable[[Callable[[], Any]], Any]) -> None:
+    """Have `around` call what makes the CPU's collectives, when JAX comes to make them; no such thing, no call."""
+    from jax._src import xla_bridge
+
+    native: Any = getattr(xla_bridge, "_jax", None)
+    make = getattr(native, "make_gloo_tcp_collectives", None)
+    if make is not None:
+        native.make_gloo_tcp_collectives = lambda *args, **kwargs: around(lambda: make(*args, **kwargs))
 
 
 def _finish_effects() -> None:

@@ -84,6 +84,8 @@ class CellRunner:
     """Seconds, of any origin."""
     news: Callable[[], dict[str, Any]] = dict
     """What has become known of this rank during a cell; asked at its end."""
+    look_beside: Callable[[], None] = lambda: None
+    """What else there is to look after while the main thread may be stuck; called by the service thread, all the time."""
 
     def __post_init__(self) -> None:
         self._next_seq = 1
@@ -279,6 +281,7 @@ class CellRunner:
             self._tell_live()
             self._tell_late()
             self._tell_where()
+            self.look_beside()
             # To ask costs more than a cell may; only the main thread may take it back.
             self._sigint_taken = signal.getsignal(signal.SIGINT) != self._on_sigint
             pause_s = _LIVE_S if self._running is not None else _IDLE_S
