@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from mhnb.core.culprit import ErrorSite
 from mhnb.core.events import CellRequest, Command
@@ -28,6 +29,7 @@ class RankPart:
     abandoned: int = 0
     wall_s: float = 0.0
     notes: list[str] = field(default_factory=list)
+    made: list[list[Any]] = field(default_factory=list)
     looks: tuple[RankStatus, ...] = ()
     """Its latest two looks at itself, the newer last."""
     looked_at: float = 0.0
@@ -103,7 +105,7 @@ class Cell:
         part = self.parts[ended.rank]
         part.add(ended.events)
         part.outcome, part.launches = ended.outcome, ended.launches
-        part.abandoned, part.wall_s, part.notes = ended.abandoned, ended.wall_s, ended.notes
+        part.abandoned, part.wall_s, part.notes, part.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
 
     def lose_rank(self, rank: int, outcome: Outcome, error: RankError) -> None:
         """A rank's process ended before the cell did."""

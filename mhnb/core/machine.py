@@ -29,7 +29,7 @@ from mhnb.core.events import (
     TellUser,
     Ticked,
 )
-from mhnb.core.guard import WAY_OUT, judge_state
+from mhnb.core.guard import WAY_OUT
 from mhnb.core.hints import find_hint
 from mhnb.core.journal import record_cell
 from mhnb.core.kept import KeptCells
@@ -52,6 +52,7 @@ from mhnb.core.protocol import (
 from mhnb.core.ranks import format_ranks
 from mhnb.core.replay import ReplayCost
 from mhnb.core.roster import Roster, describe_exit
+from mhnb.core.verdict import judge_cell
 from mhnb.core.where import WhereCard
 from mhnb.errors import CellInterrupted, LaunchError, MhnbError, NotClean, NotStarted
 from mhnb.values import ClusterState, RankError
@@ -231,20 +232,13 @@ class Machine:
         return self.guard_available and cell.request.guard != "off"
 
     def _judge(self, cell: Cell) -> None:
-        state, notes = judge_state(
-            {rank: part.outcome for rank, part in cell.parts.items()},
-            {rank: part.launches for rank, part in cell.parts.items()} if self._has_record(cell) else None,
-            cell.abandoned(),
-            [death.rank for death in self.roster.deaths],
-            seq=cell.seq,
-            source=cell.request.source,
-        )
-        notes = tuple(note.replace(WAY_OUT, self._cost.way_out()) for note in (*cell.freed_notes(), *notes))
-        if self.roster.deaths:
-            notes = (self._death_text(self.roster.deaths[0]),)
+        deaths = self.roster.deaths
+        lost = [death.rank for death in deaths]
+        state, notes = judge_cell(cell, lost, recorded=self._has_record(cell), freed_in=self._freed_in)
         self._freed_in = self._freed_in or (cell.seq if cell.freed_notes() else 0)
-        if state == "clean" and self._freed_in and cell.broke_off():
-            state, notes = "tainted", (f"connections between the ranks were closed in cell {self._freed_in}", *notes)
+        notes = tuple(note.replace(WAY_OUT, self._cost.way_out()) for note in notes)
+        if deaths:
+            notes = (self._death_text(deaths[0]),)
         if self._lost_service:
             state, notes = "dead", (self._lost_service, *notes)
         carried = (self._carried_note,) if self._carried_note else ()

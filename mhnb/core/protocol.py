@@ -219,6 +219,8 @@ class CellEnded:
     wall_s: float
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    made: list[list[Any]] = field(default_factory=list)
+    """What the cell made of host data: rows of `core/made.py`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,10 @@ class Bootstrap:
             self.recorder.gate = Agreement(Board(Path(self._spec.run_dir), self._spec.process_count), self._rank)
         status = jaxhooks.install(self.recorder)
         self.guard = {"available": status.available, "reason": status.reason}
+        if status.available:
+            from mhnb.rank.making import watch_making
+
+            watch_making(self.recorder)
         jaxhooks.wrap_collectives(self.severing.watch)
         self._progress("jax", jax=jax.__version__)
         if "jax_check_proxy_envs" in jax.config.values:

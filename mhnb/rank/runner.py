@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from IPython.core.interactiveshell import ExecutionResult
 
 from mhnb.core.guard import communicates
+from mhnb.core.made import MadeRow
 from mhnb.core.protocol import CellEnded, CellRefused, LaunchRow, Message, OutputProduced, RunCell, SkipCell
 from mhnb.core.stacks import Flight
 from mhnb.rank.capture import Capture
@@ -60,6 +61,9 @@ class Launches(Protocol):
 
     def wait(self, limit_s: float | None = None) -> None:
         """Wait until what was launched has finished, at most `limit_s`; raise what a launch failed with."""
+
+    def end_making(self) -> list[MadeRow]:
+        """Return what was made of host data."""
 
     def end_cell(self) -> tuple[list[LaunchRow], int]:
         """Return the rows, and how many launches were abandoned."""
@@ -220,6 +224,7 @@ class CellRunner:
             self.shell.see_to_error(error)
         assert self._running is not None
         seq = self._running.seq
+        made = self.launches.end_making()
         rows, abandoned = self.launches.end_cell()
         notes = [_stop_note(rows)] if outcome == "interrupted" and self.launches.agreed_stop() else []
         self.launches.leave_cell(seq, outcome)
@@ -228,7 +233,7 @@ class CellRunner:
             events = self.capture.end()
             self._running = None
             wall_s = self.clock() - self._began_s
-            self.send(CellEnded(self.rank, seq, outcome, events, rows, abandoned, wall_s, notes, facts))
+            self.send(CellEnded(self.rank, seq, outcome, events, rows, abandoned, wall_s, notes, facts, made))
 
     def _name_outcome(self, error: BaseException) -> Outcome:
         stopped = isinstance(error, KeyboardInterrupt)
