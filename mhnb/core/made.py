@@ -100,7 +100,7 @@ def format_made(difference: MadeDifference, source: str = "") -> str:
         source: the cell's text.
 
     >>> print(format_made(MadeDifference(1, "0:2", "f32[2]", 1, {"a1": (0, 2), "b2": (1,)}), "w = make(v)"))
-    the ranks put different values into one array, f32[2]
+    the ranks put different values into replicas of one array, f32[2]
       line 1:  w = make(v)
       box [0:2]: ranks 0,2 put in a1, rank 1 put in b2
       Make the values equal first: the same seed, or read them on one rank and broadcast. %mhjax check NAME compares a variable.
@@ -119,12 +119,13 @@ def format_made(difference: MadeDifference, source: str = "") -> str:
         told = "earlier ones differ, or their order; the last is equal"
     many = f" ({difference.count} arrays made there)" if difference.count > 1 else ""
     if difference.box:
-        head = f"the ranks put different values into one array, {difference.kind}"
+        head = f"the ranks put different values into replicas of one array, {difference.kind}"
         cure = (
             "Make the values equal first: the same seed, or read them on one rank and broadcast."
             " %mhjax check NAME compares a variable."
         )
-        told = f"box [{difference.box}]: {told}"
+        # A scalar has no ranges to tell.
+        told = told if difference.box == "whole" else f"box [{difference.box}]: {told}"
     else:
         head, cure = (
             "the ranks made one array in different shapes",

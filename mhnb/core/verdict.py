@@ -24,6 +24,10 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
         lost_ranks: ranks that are gone, the first to go first.
         recorded: whether there is a record of launches and arrays to judge by.
         freed_in: the cell in which the connections between the ranks were closed; 0 for none.
+
+    >>> from mhnb.core.events import CellRequest
+    >>> judge_cell(Cell(1, CellRequest("x = 1"), seq=1, ranks=(), now=0.0), (), recorded=True, freed_in=0)
+    ('clean', ())
     """
     parts, source = cell.parts.items(), cell.request.source
     state, notes = judge_state(
