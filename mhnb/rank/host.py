@@ -53,6 +53,7 @@ class Supervisor:
     def start(self) -> None:
         """Bring up the hub and every rank, then the channel, which no rank inherits so."""
         if self._spec.board:
+            # Its descriptor stays open with this process: the ranks have yet to open the board.
             make_board(Path(self._spec.run_dir), self._spec.process_count)
             self._board = Board(Path(self._spec.run_dir), self._spec.process_count)
         if self._spec.hub:

@@ -34,7 +34,7 @@ EQUAL = {
     "another order where nothing is launched": """for i in range(2):
     w = jax.make_array_from_callback((8,), whole, lambda j: np.full(8, (i + rank) % 2)[j])""",
     "pmap's own arguments": "y = jax.pmap(lambda a, b: jax.lax.psum(a * b, 'i'), 'i', in_axes=(0, None))(np.ones(2), float(rank))",
-    "the same number in another type": """s = 0.5 if rank else np.float64(0.5)
+    "the same number in another type": """s = np.float32(0.5) if rank else np.float64(0.5)
 y = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)(x, s)""",
     "multihost_utils": """g = multihost_utils.process_allgather(np.full(2, rank), tiled=True)
 multihost_utils.sync_global_devices('here')
