@@ -18,7 +18,7 @@ from typing import Protocol, cast
 from mhnb.core.guard import communicates
 from mhnb.core.made import MadeRow
 from mhnb.core.protocol import LaunchRow
-from mhnb.core.stacks import Flight
+from mhnb.core.stacks import Flight, cell_line
 from mhnb.core.where import count_launches
 from mhnb.rank.agreement import Agreement
 from mhnb.rank.made import MadeRecord
@@ -173,7 +173,7 @@ class LaunchRecorder:
             if ours is None:
                 ours = self._is_cell[name] = self.is_cell_file(name)
             if ours:
-                return frame.f_lineno
+                return cell_line(name, frame.f_lineno)
             frame = frame.f_back
         return None
 
