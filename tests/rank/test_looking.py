@@ -36,7 +36,6 @@ STUCK = {
     "over several lines": ("import time\nx = [\n  1, time.sleep(\n    60)]", ("sleep", "sleep", 3)),
     "lock": ("import threading\nlock = threading.Lock(); lock.acquire()\nlock.acquire()", ("lock", "acquire", 3)),
     "with": ("import threading\nlock = threading.Lock(); lock.acquire()\nwith lock:\n    pass", ("lock", "with", 3)),
-    "timed": ("%%time\nimport time\ntime.sleep(60)", ("sleep", "sleep", 3)),
     "queue": ("import queue\nqueue.Queue().get()", ("lock", "get", 2)),
     "pipe": ("import os\nr, w = os.pipe()\nos.read(r, 1)", ("io", "read", 3)),
     "await": ("import asyncio\nawait asyncio.Event().wait()", ("lock", "wait", 2)),
@@ -51,6 +50,12 @@ def test_a_cell_that_lasts_tells_where_it_is(rank: CellProcess, case: str) -> No
     source, wanted = STUCK[case]
     (status,) = look(rank, source)
     assert (status.activity, status.what, status.line, status.place) == (*wanted, "")
+
+
+def test_a_timed_cell_has_its_own_lines(rank: CellProcess) -> None:
+    """IPython compiles what stands below `%%time` as another file, whose first line is the cell's second."""
+    (status,) = look(rank, "%%time\nimport time\ntime.sleep(60)")
+    assert (status.line, status.place) == (3, "")
 
 
 def test_two_looks_are_a_second_apart(rank: CellProcess) -> None:
