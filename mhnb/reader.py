@@ -23,6 +23,7 @@ from mhnb.core.events import (
     Event,
     FailStart,
     FinishCell,
+    FreeRanks,
     HostExited,
     KillRanks,
     RefuseCell,
@@ -41,6 +42,7 @@ from mhnb.core.protocol import (
     Answer,
     Ask,
     Beat,
+    CloseConnections,
     HostUp,
     InterruptCell,
     Message,
@@ -333,7 +335,7 @@ class Reader:
                 self._finish(ticket, error)
             case SendToHosts(message):
                 self._hosts.tell(message)
-            case AskInterrupt() | SignalRanks() | KillRanks():
+            case AskInterrupt() | SignalRanks() | FreeRanks() | KillRanks():
                 self._tell_supervisors(command)
             case ShowLate(result):
                 self._listener.on_late(result)
@@ -344,11 +346,13 @@ class Reader:
             case FailStart(error):
                 self._listener.on_failure(error)
 
-    def _tell_supervisors(self, command: AskInterrupt | SignalRanks | KillRanks) -> None:
+    def _tell_supervisors(self, command: AskInterrupt | SignalRanks | FreeRanks | KillRanks) -> None:
         # Each supervisor signals its own ranks and ignores the others'.
         messages: list[Message]
         if isinstance(command, AskInterrupt):
             messages = [InterruptCell(command.seq)]
+        elif isinstance(command, FreeRanks):
+            messages = [CloseConnections()]
         else:
             signum = command.signum if isinstance(command, SignalRanks) else int(signal.SIGKILL)
             messages = [SignalRank(rank, signum) for rank in command.ranks]

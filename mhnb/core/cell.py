@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from mhnb.core.culprit import ErrorSite
-from mhnb.core.events import CellRequest
+from mhnb.core.events import CellRequest, Command
 from mhnb.core.hints import find_hint
 from mhnb.core.ladder import Ladder
 from mhnb.core.outputs import OutputFolder
@@ -28,6 +29,7 @@ class RankPart:
     abandoned: int = 0
     wall_s: float = 0.0
     notes: list[str] = field(default_factory=list)
+    made: list[list[Any]] = field(default_factory=list)
     looks: tuple[RankStatus, ...] = ()
     """Its latest two looks at itself, the newer last."""
     looked_at: float = 0.0
@@ -72,12 +74,38 @@ class Cell:
         """Ranks that have not ended the cell."""
         return tuple(rank for rank, part in self.parts.items() if part.outcome == "running")
 
+    def climb(self, now: float) -> list[Command]:
+        """Say what is to be done now to stop it."""
+        if self.ladder is None:
+            return []
+        running = self.running_ranks
+        stuck = tuple(rank for rank in running if (looks := self.parts[rank].looks) and looks[-1].participants)
+        return self.ladder.climb(now, running, stuck)
+
+    def freed_notes(self) -> tuple[str, ...]:
+        """What freeing ranks from a collective has cost."""
+        return () if self.ladder is None else self.ladder.notes()
+
+    def broke_off(self) -> bool:
+        """Whether a collective failed on some rank as one does whose connections are gone."""
+        return any(part.error is not None and "Gloo" in part.error.evalue for part in self.parts.values())
+
+    def abandoned(self) -> dict[int, int]:
+        """How many launches each rank left before their end: those that failed because connections were closed, too."""
+        freed = () if self.ladder is None else self.ladder.freed
+        return {rank: part.abandoned or int(rank in freed) for rank, part in self.parts.items()}
+
+    def told_by_ranks(self) -> tuple[str, ...]:
+        """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
+        said = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
+        return tuple(f"{note} · {self.state}" for note in said)
+
     def end_rank(self, ended: CellEnded) -> None:
         """Take in a rank's one reply."""
         part = self.parts[ended.rank]
         part.add(ended.events)
         part.outcome, part.launches = ended.outcome, ended.launches
-        part.abandoned, part.wall_s, part.notes = ended.abandoned, ended.wall_s, ended.notes
+        part.abandoned, part.wall_s, part.notes, part.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
 
     def lose_rank(self, rank: int, outcome: Outcome, error: RankError) -> None:
         """A rank's process ended before the cell did."""
@@ -87,11 +115,6 @@ class Cell:
     def has_record(self, *, guard_available: bool) -> bool:
         """Whether the ranks' launches are known, so that the cell can be judged by them."""
         return guard_available and self.request.guard != "off"
-
-    def told_by_ranks(self) -> tuple[str, ...]:
-        """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
-        said = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
-        return tuple(f"{note} · {self.state}" for note in said)
 
     def where(self, now: float, process_count: int) -> WhereCard:
         """Judge where every rank of the cluster is."""

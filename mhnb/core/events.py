@@ -25,6 +25,7 @@ __all__ = [
     "Event",
     "FailStart",
     "FinishCell",
+    "FreeRanks",
     "HostExited",
     "InterruptRequested",
     "KillRanks",
@@ -132,6 +133,11 @@ class AskInterrupt:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeRanks:
+    """Close the connections of all ranks to each other, so that what is stuck in a collective fails."""
+
+
+@dataclass(frozen=True, slots=True)
 class KillRanks:
     """End these ranks now."""
 
@@ -187,6 +193,7 @@ Command: TypeAlias = (
     | SendToHosts
     | AskInterrupt
     | SignalRanks
+    | FreeRanks
     | KillRanks
     | FinishCell
     | RefuseCell

@@ -18,6 +18,7 @@ __all__ = [
     "FREE_PREFIX",
     "LaunchDifference",
     "LaunchSide",
+    "TAINTED",
     "WAY_OUT",
     "communicates",
     "compare_launches",
@@ -30,6 +31,9 @@ FREE_PREFIX = "free:"
 
 WAY_OUT = "%mhjax restart --replay"
 """As the notes name it; who knows what it costs says so there."""
+
+TAINTED = f"tainted: later values could be wrong · {WAY_OUT}, or %mhjax accept"
+"""The last note of what is tainted."""
 
 _Participants: TypeAlias = tuple[int, ...]
 _Rows: TypeAlias = tuple[LaunchRow, ...]
@@ -143,7 +147,7 @@ def judge_state(
     if difference is not None:
         taints += (format_difference(difference, seq, source),)
     if taints:
-        return "tainted", (*taints, f"tainted: later values could be wrong · {WAY_OUT}, or %mhjax accept")
+        return "tainted", (*taints, TAINTED)
     # Without a record an interrupt may have left a collective behind, also where all ranks were interrupted alike.
     unknown = rows_by_rank is None and "interrupted" in ran.values()
     if len(set(ran.values())) < 2 and not unknown:

@@ -32,7 +32,7 @@ from mhnb.core.events import (
     Ticked,
 )
 from mhnb.core.gate import make_refusal
-from mhnb.core.guard import WAY_OUT, judge_state
+from mhnb.core.guard import WAY_OUT
 from mhnb.core.hints import find_hint
 from mhnb.core.journal import Record, record_cell
 from mhnb.core.kept import KeptCells
@@ -55,6 +55,7 @@ from mhnb.core.protocol import (
 from mhnb.core.ranks import format_ranks
 from mhnb.core.replay import ReplayCost
 from mhnb.core.roster import Roster, describe_exit
+from mhnb.core.verdict import judge_cell
 from mhnb.core.where import WhereCard
 from mhnb.errors import CellInterrupted, LaunchError, MhnbError
 from mhnb.values import ClusterState, RankError
@@ -85,7 +86,7 @@ class Machine:
         self._next_seq = 1
         self._kept = KeptCells()
         self._carried_note: str | None = None
-        self._lost_service = ""
+        self._lost_service, self._freed_in = "", 0
         self._lost_host = False
         """A host went, and not by the death of one of its ranks: no rank is to blame."""
         self._cost = ReplayCost()
@@ -232,21 +233,16 @@ class Machine:
         return [FinishCell(cell.ticket, cell.result(now, self.process_count), record), *self._next_cell(now)]
 
     def _judge(self, cell: Cell) -> None:
-        state, notes = judge_state(
-            {rank: part.outcome for rank, part in cell.parts.items()},
-            {rank: part.launches for rank, part in cell.parts.items()}
-            if cell.has_record(guard_available=self.guard_available)
-            else None,
-            {rank: part.abandoned for rank, part in cell.parts.items()},
-            [death.rank for death in self.roster.deaths],
-            seq=cell.seq,
-            source=cell.request.source,
-        )
+        deaths = self.roster.deaths
+        lost = [death.rank for death in deaths]
+        recorded = cell.has_record(guard_available=self.guard_available)
+        state, notes = judge_cell(cell, lost, recorded=recorded, freed_in=self._freed_in)
+        self._freed_in = self._freed_in or (cell.seq if cell.freed_notes() else 0)
         notes = tuple(note.replace(WAY_OUT, self._cost.way_out()) for note in notes)
         if self._lost_host:
             notes = (self._cost.way_out(),)
-        elif self.roster.deaths:
-            notes = (self._death_text(self.roster.deaths[0]),)
+        elif deaths:
+            notes = (self._death_text(deaths[0]),)
         if self._lost_service:
             state, notes = "dead", (self._lost_service, *notes)
         carried = (self._carried_note,) if self._carried_note else ()
@@ -295,7 +291,7 @@ class Machine:
         if cell is None:
             return []
         if cell.ladder is not None:
-            return cell.ladder.climb(now, cell.running_ranks)
+            return cell.climb(now)
         limit = cell.request.timeout_s
         return self._interrupt(now, "timeout") if limit is not None and now - cell.started_at > limit else []
 
@@ -314,10 +310,10 @@ class Machine:
             return []
         if cell.ladder is None:
             agrees = self.guard_available and cell.request.guard == "lockstep"
-            cell.ladder, cell.how = Ladder.begin(cell.seq, now, agrees=agrees), how
+            cell.ladder, cell.how = Ladder.begin(cell.seq, now, agrees=agrees, frees=self.roster.can_free()), how
         else:
             cell.ladder.hurry(now)
-        return cell.ladder.climb(now, cell.running_ranks)
+        return cell.climb(now)
 
     def _accept(self) -> list[Command]:
         if self.state in ("split", "tainted"):

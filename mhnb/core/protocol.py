@@ -22,6 +22,7 @@ __all__ = [
     "BeginRanks",
     "CellEnded",
     "CellRefused",
+    "CloseConnections",
     "HostUp",
     "HubExited",
     "InterruptCell",
@@ -120,6 +121,13 @@ class InterruptCell:
 
     kind: ClassVar[str] = "interrupt_cell"
     seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseConnections:
+    """Have the ranks of this host close their connections to other ranks: a collective that is under way fails then."""
+
+    kind: ClassVar[str] = "close_connections"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +243,8 @@ class CellEnded:
     wall_s: float
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    made: list[list[Any]] = field(default_factory=list)
+    """What the cell made of host data: rows of `core/made.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +325,7 @@ Message: TypeAlias = (
     | Ask
     | SignalRank
     | InterruptCell
+    | CloseConnections
     | StopHost
     | BeginRanks
     | Beat
@@ -335,8 +346,9 @@ Message: TypeAlias = (
 _KINDS: dict[str, type[Any]] = {
     cls.kind: cls
     for cls in (
-        RunCell, SkipCell, Ask, SignalRank, InterruptCell, StopHost, PhaseReached, StartFailed, RankReady, OutputProduced,
-        RankStatus, CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited, BeginRanks, Beat,
+        RunCell, SkipCell, Ask, SignalRank, InterruptCell, CloseConnections, StopHost, PhaseReached, StartFailed, RankReady,
+        OutputProduced, RankStatus, CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited, BeginRanks,
+        Beat,
     )
 }  # fmt: skip
 # Made once: `json.dumps` with separators of one's own makes an encoder a call.

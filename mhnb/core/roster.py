@@ -161,6 +161,10 @@ class Roster:
         hub = [self.hub_pid] if supervisor == self._hub_supervisor else []
         return tuple(pid for pid in (*known, *hub) if pid is not None)
 
+    def can_free(self) -> bool:
+        """Whether every rank knows which of its connections carry collectives, and could close those."""
+        return all(entry.facts.get("frees", False) for entry in self.entries)
+
     def explain_death(self, exited: RankExited) -> str:
         """Say who died, how, and what it said last."""
         entry = self.entries[exited.rank]

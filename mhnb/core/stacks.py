@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["Activity", "Doing", "Flight", "Frame", "Sight", "judge_sight"]
+__all__ = ["Activity", "Doing", "Flight", "Frame", "Sight", "TIMED", "cell_line", "judge_sight"]
 
 Activity: TypeAlias = Literal[
     "launch", "agreement", "barrier", "lock", "sleep", "input", "io", "await", "compiling", "computing", "blocked"
@@ -92,6 +92,19 @@ class Doing:
     """The cell's line; None once the cell's own code has ended."""
     place: str
     """The innermost frame of the user's own files, as `data.py:31 read_shard`; empty when that is the cell."""
+
+
+TIMED = ("<timed exec>", "<timed eval>")
+"""The file names that IPython's %%time gives to the cell's text below its first line."""
+
+
+def cell_line(file: str, number: int) -> int:
+    """Give the cell's line of a line of code that is the cell's.
+
+    >>> cell_line("<cell 4>", 2), cell_line("<timed exec>", 2)
+    (2, 3)
+    """
+    return number + (file in TIMED)
 
 
 def judge_sight(sight: Sight, stdlib: str) -> Doing:

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 import psutil
@@ -19,7 +20,8 @@ __all__ = ["JournalDir", "prune_journals"]
 
 _KEPT_JOURNALS = 20
 _KEPT_NBYTES = 2**30
-_NAME = re.compile(r"[\w-]+\.\d+\.journal")
+_NAME = re.compile(r"[\w-]+\.(\d+)(\.\d+)?\.journal")
+"""Name and process; and a number where another process of that number has its own since."""
 _FILE = "journal.jsonl"
 
 
@@ -30,14 +32,15 @@ class JournalDir:
         name: the cluster's, a plain word.
         origin: the process that began it.
         environment: MHNB_HOME in it chooses another place.
-        fresh: whether this is the first generation: what an older process of this number left is removed.
+        fresh: whether this is the first generation: what an older process of this number left is put aside.
     """
 
     def __init__(self, name: str, origin: int, *, environment: Mapping[str, str], fresh: bool) -> None:
         # Beside the directories of the generations, which a restart and a prune remove; readable by its owner alone.
         self.folder = state_home(environment) / f"{name}.{origin}.journal"
         if fresh and self.folder.exists():
-            shutil.rmtree(self.folder)
+            # In a container every notebook may have the same number, and the older one's journal is as good as any.
+            self.folder.rename(_free_name(self.folder))
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = self.folder / _FILE
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -103,6 +106,11 @@ class JournalDir:
             self._fd = -1
 
 
+def _free_name(folder: Path) -> Path:
+    stem = folder.name.removesuffix(".journal")
+    return next(path for number in count(1) if not (path := folder.with_name(f"{stem}.{number}.journal")).exists())
+
+
 def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
@@ -112,7 +120,7 @@ def prune_journals(environment: Mapping[str, str]) -> None:
     home = state_home(environment)
     if not home.is_dir():
         return
-    ended = [path for path in home.iterdir() if _is_journal(path) and not psutil.pid_exists(_owner(path))]
+    ended = [path for path in home.iterdir() if _is_journal(path) and not _owner_lives(path)]
     kept_nbytes = 0
     for at, path in enumerate(sorted(ended, key=_changed_at, reverse=True)):
         kept_nbytes += sum(map(_nbytes, path.glob("*")))
@@ -127,8 +135,9 @@ def _is_journal(path: Path) -> bool:
     return _NAME.fullmatch(path.name) is not None and (path / _FILE).is_file()
 
 
-def _owner(path: Path) -> int:
-    return int(path.name.split(".")[1])
+def _owner_lives(path: Path) -> bool:
+    _, pid, *aside = path.name.removesuffix(".journal").split(".")
+    return not aside and psutil.pid_exists(int(pid))
 
 
 def _nbytes(file: Path) -> int:

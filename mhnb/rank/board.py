@@ -2,7 +2,7 @@
 
 It knows words and where they stand, and refuses to judge: that is the agreement's business.
 
-The file is made by the supervisor before the ranks and mapped by each of them. A word is 8 bytes, aligned, written at once.
+It is made by the supervisor before the ranks and mapped by each of them. A word is 8 bytes, aligned, written at once.
 Whoever posts or takes back holds the lock; whoever looks does not, so what is looked at is written last.
 The lock is the kernel's (`flock`): a rank that is killed while it holds it lets it go.
 """
@@ -31,7 +31,7 @@ _HEAD = 8 + _MAX_SETS
 _SET_WORDS = 1 + _RING * _POST_WORDS
 _SLOT = 8 + _MAX_SETS * _SET_WORDS
 
-_INTERRUPT, _SETS = 1, 2
+_INTERRUPT, _SETS, _CLOSE = 1, 2, 3
 _ENDED, _ENDING, _WANT = 0, 1, 2
 _FOREVER = (1 << 63) - 1
 """No cell has a number that high."""
@@ -61,11 +61,38 @@ def _paths(run_dir: Path) -> tuple[Path, Path]:
     return run_dir / "board", run_dir / "programs"
 
 
-def make_board(run_dir: Path, process_count: int) -> None:
-    """Make the file, before any rank looks for it."""
+def make_board(run_dir: Path, process_count: int) -> int | None:
+    """Make it, before any rank looks for it.
+
+    Where the system can, it is memory without a name, and in the folder a link to this process's descriptor of it: a home
+    over a network is slow, its locks more so, and of memory nothing is left whatever ends the processes.
+
+    Returns:
+        The descriptor, to be kept open while somebody may come to open the board; None where it is a file.
+    """
     board, programs = _paths(run_dir)
-    board.write_bytes(_MAGIC.to_bytes(8, "little") + bytes(8 * (_HEAD + process_count * _SLOT) - 8))
+    blank = _MAGIC.to_bytes(8, "little") + bytes(8 * (_HEAD + process_count * _SLOT) - 8)
     programs.touch()
+    memory = _link_memory(board, blank)
+    if memory is None:
+        board.write_bytes(blank)
+    return memory
+
+
+def _link_memory(link: Path, blank: bytes) -> int | None:
+    if not hasattr(os, "memfd_create"):
+        return None
+    fd = os.memfd_create("mhnb-board")
+    try:
+        os.write(fd, blank)
+        link.symlink_to(f"/proc/{os.getpid()}/fd/{fd}")
+        # An opening of its own, as each rank's will be: where /proc does not allow that, a file must do.
+        os.close(os.open(link, os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        link.unlink(missing_ok=True)
+        os.close(fd)
+        return None
+    return fd
 
 
 class Board:
@@ -113,6 +140,15 @@ class Board:
     def ask_interrupt(self, seq: int) -> None:
         """Ask the ranks to stop a cell before their next launch."""
         self._words[_INTERRUPT] = seq
+
+    @property
+    def close_count(self) -> int:
+        """How often the ranks were asked to close their connections to each other."""
+        return self._words[_CLOSE]
+
+    def ask_close(self) -> None:
+        """Ask the ranks to close their connections to each other."""
+        self._words[_CLOSE] += 1
 
     def end_cell(self, rank: int, seq: int, ending: int) -> None:
         """Say that a rank's cell has ended, and how: from now on nothing is posted in it."""

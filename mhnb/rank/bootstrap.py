@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from mhnb.core.hostspec import HostSpec
 from mhnb.rank.launches import LaunchRecorder
-from mhnb.rank.seating import take_place
+from mhnb.rank.seating import find_words, take_place
+from mhnb.rank.severing import Severing
 from mhnb.values import Phase
 
 __all__ = ["Bootstrap", "Progress"]
@@ -34,6 +35,7 @@ class Bootstrap:
     def __init__(self, spec: HostSpec, rank: int, progress: Progress) -> None:
         self._spec, self._rank, self._progress = spec, rank, progress
         self.recorder = LaunchRecorder()
+        self.severing = Severing(find_words(spec))
         self.guard: dict[str, Any] = {}
         self.notes: list[str] = []
         self._awaits_init = not spec.init
@@ -48,6 +50,11 @@ class Bootstrap:
         self.recorder.gate = take_place(self._spec, self._rank)
         status = jaxhooks.install(self.recorder)
         self.guard = {"available": status.available, "reason": status.reason}
+        if status.available:
+            from mhnb.rank.making import watch_making
+
+            watch_making(self.recorder)
+        jaxhooks.wrap_collectives(self.severing.watch)
         self._progress("jax", jax=jax.__version__)
         if "jax_check_proxy_envs" in jax.config.values:
             # It warns of every proxy variable, also of those that keep loopback off the proxy.
@@ -153,6 +160,7 @@ class Bootstrap:
         ]
         return {
             "guard": self.guard,
+            "frees": self.severing.available,
             "process_index": jax.process_index(),
             "process_count": jax.process_count(),
             "devices": devices,

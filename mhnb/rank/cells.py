@@ -12,11 +12,11 @@ from typing import Any
 
 from IPython.core.compilerop import CachingCompiler
 
+from mhnb.core.stacks import TIMED, cell_line
+
 __all__ = ["CellCompiler", "RunningCell", "cell_file", "find_place", "find_site", "hide_own_frames"]
 
 _OWN_FOLDER = str(Path(__file__).parent)
-_TIMED = ("<timed exec>", "<timed eval>")
-"""The file names that IPython's %%time gives to the cell's text below its first line."""
 _LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "numpy"))
 """Between the cell and an error of JAX: with anybody else's code there, the cell's own names tell nothing about the error."""
 
@@ -42,6 +42,10 @@ class RunningCell:
     def file(self) -> str:
         """Its name in tracebacks."""
         return cell_file(self.seq)
+
+    def owns(self, file: str) -> bool:
+        """Whether a code object of that file name is this cell's: below `%%time` IPython names it otherwise."""
+        return file == self.file or (file in TIMED and self.source.lstrip().startswith("%%time"))
 
     def line(self, number: int | None) -> tuple[int | None, str | None]:
         """Return a 1-based line number with its text; both None where there is no such line."""
@@ -86,10 +90,8 @@ def find_place(error: BaseException, cell: RunningCell) -> tuple[int | None, str
     traceback = error.__traceback__
     while traceback is not None:
         name = traceback.tb_frame.f_code.co_filename
-        if name == cell.file:
-            number = traceback.tb_lineno
-        elif name in _TIMED:
-            number = traceback.tb_lineno + 1
+        if name == cell.file or name in TIMED:
+            number = cell_line(name, traceback.tb_lineno)
         traceback = traceback.tb_next
     return cell.line(number)
 

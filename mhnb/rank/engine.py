@@ -79,6 +79,7 @@ class _Server:
             send=channel.send,
             clock=time.perf_counter,
             news=bootstrap.news,
+            look_beside=bootstrap.severing.look,
         )
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel.fileno(), self._read)

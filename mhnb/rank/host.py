@@ -25,6 +25,7 @@ from mhnb.core.hostspec import HostSpec, parse_hostspec
 from mhnb.core.protocol import (
     Beat,
     BeginRanks,
+    CloseConnections,
     HostUp,
     HubExited,
     InterruptCell,
@@ -189,6 +190,8 @@ class Supervisor:
                 return True
             if isinstance(message, InterruptCell) and self._board is not None:
                 self._board.ask_interrupt(message.seq)
+            if isinstance(message, CloseConnections) and self._board is not None:
+                self._board.ask_close()
             if isinstance(message, SignalRank):
                 self._signal(message.rank, message.signum)
         return False

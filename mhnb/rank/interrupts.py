@@ -1,4 +1,4 @@
-"""The word by which the supervisor of a host without the board tells its ranks which cell was asked to stop.
+"""The words by which the supervisor of a host without the board asks its ranks to stop a cell, and to close their connections.
 
 A file of its own, named after the supervisor: several hosts may share one run directory, and only one of them the board.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["InterruptWord", "make_interrupt_word"]
 
-_NBYTES = 8
+_NBYTES = 16
 
 
 def _path(run_dir: Path, supervisor: int) -> Path:
@@ -23,7 +23,7 @@ def make_interrupt_word(run_dir: Path, supervisor: int) -> None:
 
 
 class InterruptWord:
-    """One process's view of it: 8 bytes, aligned, written at once."""
+    """One process's view of it: words of 8 bytes, aligned, each written at once."""
 
     def __init__(self, run_dir: Path, supervisor: int) -> None:
         with _path(run_dir, supervisor).open("r+b") as file:
@@ -38,6 +38,15 @@ class InterruptWord:
     def ask_interrupt(self, seq: int) -> None:
         """Ask the ranks of this host to stop a cell."""
         self._words[0] = seq
+
+    @property
+    def close_count(self) -> int:
+        """How often the ranks were asked to close their connections to each other."""
+        return self._words[1]
+
+    def ask_close(self) -> None:
+        """Ask the ranks of this host to close their connections to each other."""
+        self._words[1] += 1
 
     def close(self) -> None:
         """Let go of the memory."""

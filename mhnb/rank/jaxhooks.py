@@ -20,12 +20,21 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from mhnb.core.guard import FREE_PREFIX
 from mhnb.rank.launches import Launched, LaunchRecorder
 
-__all__ = ["HookStatus", "backend_is_initialized", "bind_gloo", "install", "offer_cluster"]
+__all__ = [
+    "HookStatus",
+    "backend_is_initialized",
+    "bind_gloo",
+    "find_plain",
+    "install",
+    "offer_cluster",
+    "wrap_collectives",
+    "wrap_makers",
+]
 
 _MAY_COMMUNICATE = re.compile(
     r"\b(?:all-gather|all-reduce|all-to-all|collective-\w+|custom-call|ragged-all-to-all|recv|reduce-scatter|send)"
@@ -34,6 +43,7 @@ _MAY_COMMUNICATE = re.compile(
 """Operations of optimised HLO that reach another device, or (custom-call) could."""
 
 _SHOWN_TYPES = 4
+_Wrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _current = threading.local()
 """`.module`, `.options`: what is being compiled; `.launched`: the launch being made; all by thread."""
@@ -110,6 +120,36 @@ def bind_gloo(address: str) -> None:
     library.make_gloo_tcp_collectives = functools.partial(original, hostname=address)
 
 
+def wrap_makers(shard: _Wrapper, put: _Wrapper, join: _Wrapper) -> None:
+    """Wrap what makes arrays of a process's own data, by what each of the three gives for the function it is given.
+
+    Args:
+        shard: of `shard_args(shardings, layouts, copy_semantics, args)`, which lays out arguments, of jit and device_put too.
+        put: of `batched_device_put(aval, sharding, xs, devices)`, by which `make_array_from_callback` ends.
+        join: of `make_array_from_single_device_arrays(shape, sharding, arrays)`.
+    """
+    import jax
+    from jax._src import array
+    from jax._src.interpreters import pxla
+
+    private: Any = pxla
+    private.shard_args, private.batched_device_put = shard(private.shard_args), put(private.batched_device_put)
+    joining = join(jax.make_array_from_single_device_arrays)
+    modules: tuple[Any, ...] = (array, jax)
+    for module in modules:
+        module.make_array_from_single_device_arrays = joining
+
+
+def wrap_collectives(around: Callable[[Callable[[], Any]], Any]) -> None:
+    """Have `around` call what makes the CPU's collectives, when JAX comes to make them; no such thing, no call."""
+    from jax._src import xla_bridge
+
+    native: Any = getattr(xla_bridge, "_jax", None)
+    make = getattr(native, "make_gloo_tcp_collectives", None)
+    if make is not None:
+        native.make_gloo_tcp_collectives = lambda *args, **kwargs: around(lambda: make(*args, **kwargs))
+
+
 def _finish_effects() -> None:
     """Wait for prints and callbacks from inside compiled programs; free when there are none."""
     import jax
@@ -130,6 +170,7 @@ def _probe() -> str | None:
     from jax._src.interpreters import pxla
 
     missing = _missing_names(pxla)
+    missing += [name for name in ("shard_args", "batched_device_put") if not callable(getattr(pxla, name, None))]
     if not callable(getattr(dispatch.runtime_tokens, "clear", None)):
         missing.append("runtime_tokens.clear")
     if missing:
@@ -311,11 +352,11 @@ class _NotingResults:
         outputs = self._results.consume_with_handlers(handlers, **kwargs)
         # A program with ordered effects consumes its tokens first, by an incomplete list of handlers.
         if kwargs.get("strict", True):
-            self._launched.end_dispatch([_find_plain(output) for output in outputs])
+            self._launched.end_dispatch([find_plain(output) for output in outputs])
         return outputs
 
 
-def _find_plain(output: Any) -> Any:
+def find_plain(output: Any) -> Any:
     """Give the plain array behind an array of keys or of another extended type: those do not say whether they are ready."""
     while not hasattr(output, "is_ready"):
         output = output._base_array if hasattr(output, "_base_array") else output._data

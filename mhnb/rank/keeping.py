@@ -45,6 +45,12 @@ class BoardKeeper:
             if place is not None:
                 place.ask_interrupt(seq)
 
+    def ask_close(self) -> None:
+        """Ask the ranks of this host to close their connections to each other."""
+        for place in (self._board, self._word):
+            if place is not None:
+                place.ask_close()
+
     def lose_delegate(self, status: int) -> None:
         """Have nobody here wait for ranks of other hosts any more: the delegate has ended.
 

@@ -16,10 +16,12 @@ from types import FrameType
 from typing import Protocol, cast
 
 from mhnb.core.guard import communicates
+from mhnb.core.made import MadeRow
 from mhnb.core.protocol import LaunchRow
-from mhnb.core.stacks import Flight
+from mhnb.core.stacks import Flight, cell_line
 from mhnb.core.where import count_launches
 from mhnb.rank.agreement import Agreement
+from mhnb.rank.made import MadeRecord
 from mhnb.values import Outcome
 
 __all__ = ["LaunchRecorder", "Launched"]
@@ -119,6 +121,8 @@ class LaunchRecorder:
         self._broken: list[int] = []
         self._failed_in_callback: list[int] = []
         self._is_cell: dict[str, bool] = {}
+        self.made: MadeRecord | None = None
+        """What the cell made of host data; None where that is not seen."""
         self.gate: Agreement | None = None
         """Where the ranks agree before each launch; None where they do not share a board."""
         self._counted = 0
@@ -130,6 +134,8 @@ class LaunchRecorder:
     ) -> None:
         """Forget which files were the last cell's; from now on launches belong to this one."""
         self._is_cell.clear()
+        if self.made is not None:
+            self.made.begin_cell(active=guard != "off")
         if self.gate is not None:
             self.gate.begin_cell(seq, source, guard, chosen)
 
@@ -167,7 +173,7 @@ class LaunchRecorder:
             if ours is None:
                 ours = self._is_cell[name] = self.is_cell_file(name)
             if ours:
-                return frame.f_lineno
+                return cell_line(name, frame.f_lineno)
             frame = frame.f_back
         return None
 
@@ -221,6 +227,14 @@ class LaunchRecorder:
             raise failure
         if self.gate is not None and (mismatch := self.gate.take_failure()) is not None:
             raise mismatch
+
+    def count(self) -> int:
+        """How many launches that communicate were made in this cell so far."""
+        return self._number
+
+    def end_making(self) -> list[MadeRow]:
+        """Hand out what the cell made of host data; to be called before `end_cell`."""
+        return [] if self.made is None else self.made.end_cell()
 
     def _is_busy(self) -> bool:
         return bool(self._running) or (self.gate is not None and self.gate.is_busy())

@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from mhnb.core.protocol import RankStatus
-from mhnb.core.stacks import Flight, Frame, Sight, judge_sight
+from mhnb.core.stacks import Flight, Frame, Sight, cell_line, judge_sight
 
 __all__ = ["Looker"]
 
@@ -98,7 +98,7 @@ class Looker:
         main_busy, busy = self._measure(age_s)
         cell_file = next((f.f_code.co_filename for f in frames if self._is_cell_file(f.f_code.co_filename)), "")
         sight = Sight(
-            tuple(Frame(f.f_code.co_filename, f.f_lineno, f.f_code.co_name) for f in frames),
+            tuple(self._describe(frame, cell_file) for frame in frames),
             cell_file,
             call=_find_call(frames[0]) if frames else "",
             main_busy=main_busy,
@@ -119,6 +119,12 @@ class Looker:
             participants=list(flight.participants) if flight else None,
             number=flight.number if flight else None,
         )
+
+    def _describe(self, frame: FrameType, cell_file: str) -> Frame:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if self._is_cell_file(file):
+            return Frame(cell_file, cell_line(file, frame.f_lineno), name)
+        return Frame(file, frame.f_lineno, name)
 
     # -- the stack
 

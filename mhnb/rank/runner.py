@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from IPython.core.interactiveshell import ExecutionResult
 
 from mhnb.core.guard import communicates
+from mhnb.core.made import MadeRow
 from mhnb.core.protocol import CellEnded, CellRefused, LaunchRow, Message, OutputProduced, RunCell, SkipCell
 from mhnb.core.stacks import Flight
 from mhnb.rank.capture import Capture
@@ -61,6 +62,9 @@ class Launches(Protocol):
     def wait(self, limit_s: float | None = None) -> None:
         """Wait until what was launched has finished, at most `limit_s`; raise what a launch failed with."""
 
+    def end_making(self) -> list[MadeRow]:
+        """Return what was made of host data."""
+
     def end_cell(self) -> tuple[list[LaunchRow], int]:
         """Return the rows, and how many launches were abandoned."""
 
@@ -84,6 +88,8 @@ class CellRunner:
     """Seconds, of any origin."""
     news: Callable[[], dict[str, Any]] = dict
     """What has become known of this rank during a cell; asked at its end."""
+    look_beside: Callable[[], None] = lambda: None
+    """What else there is to look after while the main thread may be stuck; called by the service thread, all the time."""
 
     def __post_init__(self) -> None:
         self._next_seq = 1
@@ -226,6 +232,7 @@ class CellRunner:
             self.shell.see_to_error(error)
         assert self._running is not None
         seq = self._running.seq
+        made = self.launches.end_making()
         rows, abandoned = self.launches.end_cell()
         notes = [_stop_note(rows)] if outcome == "interrupted" and self.launches.agreed_stop() else []
         self.launches.leave_cell(seq, outcome)
@@ -234,7 +241,7 @@ class CellRunner:
             events = self.capture.end()
             self._running = None
             wall_s = self.clock() - self._began_s
-            self._last = CellEnded(self.rank, seq, outcome, events, rows, abandoned, wall_s, notes, facts)
+            self._last = CellEnded(self.rank, seq, outcome, events, rows, abandoned, wall_s, notes, facts, made)
             self.send(self._last)
 
     def _name_outcome(self, error: BaseException) -> Outcome:
@@ -288,6 +295,7 @@ class CellRunner:
             self._tell_live()
             self._tell_late()
             self._tell_where()
+            self.look_beside()
             # To ask costs more than a cell may; only the main thread may take it back.
             self._sigint_taken = signal.getsignal(signal.SIGINT) != self._on_sigint
             pause_s = _LIVE_S if self._running is not None else _IDLE_S

@@ -11,7 +11,14 @@ from mhnb.rank.interrupts import InterruptWord
 from mhnb.rank.remote import RemoteTable, reach_board
 from mhnb.rank.tables import BoardTable
 
-__all__ = ["take_place"]
+__all__ = ["find_words", "take_place"]
+
+
+def find_words(spec: HostSpec) -> Board | InterruptWord | None:
+    """Find where the supervisor of this host asks its ranks for something; None where there is no such place."""
+    if spec.board:
+        return Board(Path(spec.run_dir), spec.process_count)
+    return InterruptWord(Path(spec.run_dir), spec.supervisor or 0) if spec.board_url else None
 
 
 def take_place(spec: HostSpec, rank: int) -> Agreement | None:

@@ -189,7 +189,7 @@ class RankShell(ZMQInteractiveShell):
 
     def is_cell_file(self, name: str) -> bool:
         """Whether a code object of that file name belongs to the running cell."""
-        return self.cell is not None and name == self.cell.file
+        return self.cell is not None and self.cell.owns(name)
 
     # -- errors
 

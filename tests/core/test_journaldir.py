@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,23 @@ def test_records_are_on_disk_when_write_returns(open_journal: Callable[[int], Cl
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (journal.path.parent, journal.path)]
     assert modes == [0o700, 0o600]
     assert open_journal(1).read() == ([], [])
+
+
+def test_an_older_process_of_the_same_number_keeps_its_journal(
+    open_journal: Callable[[int], ClusterJournal], tmp_path: Path
+) -> None:
+    """In a container each notebook may be process 1; what it left is put aside, and pruned like any other."""
+    for seq in (1, 2, 3):
+        open_journal(1).write(CellRecord(1, seq, f"x = {seq}"))
+    found = sorted(path.name.removeprefix(f"demo.{os.getpid()}") for path in tmp_path.iterdir())
+    assert found == [".1.journal", ".2.journal", ".journal"]
+    assert b"x = 1" in (tmp_path / f"demo.{os.getpid()}.1.journal" / "journal.jsonl").read_bytes()
+    prune_journals({"MHNB_HOME": str(tmp_path)})
+    assert len(list(tmp_path.iterdir())) == 3
+    for number in range(3, 40):
+        shutil.copytree(tmp_path / f"demo.{os.getpid()}.1.journal", tmp_path / f"demo.{os.getpid()}.{number}.journal")
+    prune_journals({"MHNB_HOME": str(tmp_path)})
+    assert len(list(tmp_path.iterdir())) == 21
 
 
 def test_a_push_comes_back_as_its_bytes(open_journal: Callable[[int], ClusterJournal], told: list[str]) -> None:

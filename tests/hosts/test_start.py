@@ -99,6 +99,9 @@ def test_hosts_agree_before_they_launch(begin: Begin) -> None:
     cluster = begin(3, 1)
     check_sum(cluster)
     failed = cluster.run("if jax.process_index() != 1: m.process_allgather(jnp.float32(1))")
-    assert {rank.rank: rank.error.ename for rank in failed.failed if rank.error} == {0: "OrderMismatch", 2: "OrderMismatch"}
+    assert {rank.rank: rank.error.ename for rank in failed.failed if rank.error} == {
+        0: "OrderMismatch",
+        2: "OrderMismatch",
+    }
     assert cluster.state == "clean"
     check_sum(cluster)

@@ -202,6 +202,9 @@ class PlayedLaunches:
     def wait(self, limit_s: float | None = None) -> None:  # noqa: ARG002  # of the contract
         self._names.get("waiting", lambda: None)()
 
+    def end_making(self) -> list[list[object]]:
+        return []
+
     def end_cell(self) -> tuple[list[LaunchRow], int]:
         return self._names.pop("rows", []), self._names.pop("abandoned", 0)
 

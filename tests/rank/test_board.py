@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,3 +94,44 @@ def test_another_clusters_board_is_refused(tmp_path: Path) -> None:
     (tmp_path / "board").write_bytes(bytes((tmp_path / "board").stat().st_size))
     with pytest.raises(ValueError, match="another version"):
         Board(tmp_path, 2)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from mhnb.rank.board import Board, make_board
+make_board(Path(sys.argv[1]), 2)
+Board(Path(sys.argv[1]), 2).ask_interrupt(7)
+print("made", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="memory without a name is Linux's")
+def test_nothing_is_left_of_a_board_whose_maker_was_killed(tmp_path: Path) -> None:
+    """Another process shares it by its path; after SIGKILL there is neither a file nor memory with a name."""
+    before = set(Path("/dev/shm").iterdir())
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as maker:
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == "made\n"
+        shared = Board(tmp_path, 2)
+        assert shared.interrupted_seq == 7
+        with shared.locked():
+            shared.close_count  # noqa: B018  # a word is read while the lock is held
+        maker.kill()
+    shared.close()
+    assert not (tmp_path / "board").exists()
+    assert not {path for path in set(Path("/dev/shm").iterdir()) - before if "mhnb" in path.name}
+
+
+def test_a_file_does_where_there_is_no_such_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS, or a /proc that does not let others in."""
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    assert make_board(tmp_path, 2) is None
+    one, two = Board(tmp_path, 2), Board(tmp_path, 2)
+    one.ask_interrupt(3)
+    assert two.interrupted_seq == 3
+    assert (tmp_path / "board").is_file()
+    one.close()
+    two.close()

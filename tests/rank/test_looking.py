@@ -49,7 +49,13 @@ def test_a_cell_that_lasts_tells_where_it_is(rank: CellProcess, case: str) -> No
     """What blocks the main thread is read from its stack, its text and its use of the processor."""
     source, wanted = STUCK[case]
     (status,) = look(rank, source)
-    assert (status.activity, status.what, status.line) == wanted
+    assert (status.activity, status.what, status.line, status.place) == (*wanted, "")
+
+
+def test_a_timed_cell_has_its_own_lines(rank: CellProcess) -> None:
+    """IPython compiles what stands below `%%time` as another file, whose first line is the cell's second."""
+    (status,) = look(rank, "%%time\nimport time\ntime.sleep(60)")
+    assert (status.line, status.place) == (3, "")
 
 
 def test_two_looks_are_a_second_apart(rank: CellProcess) -> None:

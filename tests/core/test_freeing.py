@@ -1,0 +1,99 @@
+"""The rung of the ladder that frees ranks from a collective which no signal ends: when it is climbed, and what it leads to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mhnb.core.events import Accepted, FreeRanks, InterruptRequested, KillRanks, Ticked
+from mhnb.core.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
+from mhnb.core.protocol import RankExited, RankReady, RankSpawned, RankStatus
+from tests.core.test_machine import GUARD, Driver, ended, error, finished
+
+FREES = GUARD | {"frees": True}
+
+
+def begin(*facts: dict[str, Any]) -> Driver:
+    """Two ranks that know the connections which carry their collectives, unless said otherwise."""
+    driver = Driver()
+    for rank, known in enumerate(facts or (FREES, FREES)):
+        driver(RankSpawned(rank, 100 + rank), RankReady(rank, known))
+    driver.submit(guard="off")
+    return driver
+
+
+def look(rank: int, participants: list[int] | None) -> RankStatus:
+    """What a rank says of itself; `participants` are those of the launch it is in."""
+    return RankStatus(rank, 1, "waiting", "jit(f)", 1, "", 2.0, [], participants, None)
+
+
+def climb(driver: Driver, until_s: float) -> list[float]:
+    """Interrupt, let time go on, and give the moments at which connections were closed."""
+    driver(InterruptRequested())
+    began_at, at = driver.now, []
+    while driver.now - began_at < until_s:
+        if FreeRanks() in driver(Ticked()):
+            at.append(driver.now - began_at)
+    return at
+
+
+def test_a_rank_in_a_collective_is_freed_once() -> None:
+    """After the signals had their time, and before anything is killed."""
+    driver = begin()
+    driver(ended(1), look(0, [0, 1]))
+    (at,) = climb(driver, INTERRUPT_KILL_S - 0.2)
+    assert INTERRUPT_FREE_S <= at < INTERRUPT_FREE_S + 0.25
+
+
+@pytest.mark.parametrize(
+    ("facts", "seen"),
+    [((FREES, FREES), None), ((FREES, GUARD), [0, 1])],
+    ids=["in no collective", "one rank does not know its connections"],
+)
+def test_what_would_not_help_is_not_done(facts: tuple[dict[str, Any], ...], seen: list[int] | None) -> None:
+    """Collectives that are not stuck are left whole, and the ladder goes on."""
+    driver = begin(*facts)
+    driver(ended(1), look(0, seen))
+    assert climb(driver, INTERRUPT_KILL_S - 0.2) == []
+    assert driver(Ticked(), after=0.3) == [KillRanks((0,))]
+
+
+def test_a_rank_that_has_ended_the_cell_is_not_stuck() -> None:
+    """Its last look was in a collective that it has left since."""
+    driver = begin()
+    driver(look(1, [0, 1]), ended(1))
+    assert climb(driver, INTERRUPT_KILL_S - 0.2) == []
+
+
+def test_the_cluster_is_tainted_and_says_why() -> None:
+    """Not dead: the variables are there. The reason names who was stuck, and what is no longer possible."""
+    driver = begin()
+    driver(ended(1), look(0, [0, 1]))
+    climb(driver, INTERRUPT_FREE_S + 0.2)
+    result = finished(driver(ended(0, outcome="error", events=[error("JaxRuntimeError")]))).result
+    assert (result.state, result.how) == ("tainted", "interrupted")
+    assert driver.machine.reason.startswith("rank 0 sat in a collective that no signal ends")
+    assert "collectives raise errors from now on" in driver.machine.reason
+    assert "%mhjax restart --replay" in result.notes[-1]
+
+
+def test_who_is_not_freed_by_it_is_killed() -> None:
+    """The ladder goes on to its end."""
+    driver = begin()
+    driver(ended(1), look(0, [0, 1]))
+    climb(driver, INTERRUPT_KILL_S - 0.2)
+    assert driver(Ticked(), after=0.3) == [KillRanks((0,))]
+    assert finished(driver(RankExited(0, None, 9, []))).result.state == "dead"
+
+
+@pytest.mark.parametrize(("said", "state"), [("Gloo all-reduce failed: closed", "tainted"), ("no such name", "clean")])
+def test_after_an_accept_a_collective_that_breaks_off_taints_again(said: str, state: str) -> None:
+    """Or a replay, where connections are whole, would take its error for the cell's own."""
+    driver = begin()
+    driver(ended(1), look(0, [0, 1]))
+    climb(driver, INTERRUPT_FREE_S + 0.2)
+    driver(ended(0, outcome="error"), Accepted())
+    driver.submit(2, guard="off")
+    ends = [ended(rank, 2, "error", events=[["error", "E", said, ["line"], 1, "x", 0.1]]) for rank in (0, 1)]
+    assert finished(driver(*ends)).result.state == state

@@ -1,0 +1,94 @@
+"""Which arrays made of host data are the same array, and when what the ranks put into it counts as different."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.made import MadeRow, compare_made, format_made
+from mhnb.core.protocol import CellEnded
+from tests.core.test_machine import GUARD, PSUM, Driver, error, finished
+
+
+def row(
+    digest: str, *, line: int = 2, kind: str = "f32[8]", count: int = 1, groups: str = "g", total: str = ""
+) -> MadeRow:
+    """One line's arrays over ranks 0 and 1, replicated."""
+    kinds = [count, groups, kind, kind, kind]
+    return [line, [0, 1], "d", kinds, {"0:8": [count, groups, digest, total or digest, digest]}]
+
+
+def test_equal_data_is_no_difference() -> None:
+    """However the ranks came by it."""
+    assert compare_made({0: [row("a"), row("b", line=3)], 1: [row("a"), row("b", line=3)]}) == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        pytest.param([row("a", count=2)], [row("b", count=3)], id="one rank made more of them"),
+        pytest.param([row("a")], [row("b", line=3)], id="another line"),
+        pytest.param([row("a")], [], id="one rank made none"),
+        pytest.param([row("a", groups="x", total="t")], [row("b", groups="y", total="t")], id="the same at another pace"),
+        pytest.param([[2, [0, 1], "d", row("a")[3], {"0:4": row("a")[4]["0:8"]}]],
+                     [[2, [0, 1], "d", row("a")[3], {"4:8": row("b")[4]["0:8"]}]], id="boxes of their own"),
+    ],
+)  # fmt: skip
+def test_what_may_be_another_array_is_not_compared(one: list[MadeRow], two: list[MadeRow]) -> None:
+    """A false alarm costs as much trust as a miss."""
+    assert compare_made({0: one, 1: two}) == ()
+
+
+def test_the_order_counts_where_the_ranks_went_at_the_same_pace() -> None:
+    """The same batches, each met by another launch."""
+    (found,) = compare_made({0: [row("ab", count=2, total="t")], 1: [row("ba", count=2, total="t")]})
+    assert (found.line, found.box, found.count) == (2, "0:8", 2)
+
+
+def test_ranks_that_did_not_run_the_cell_are_not_asked() -> None:
+    """An array of all ranks in a cell of some is nobody's to compare."""
+    assert compare_made({0: [row("a")]}) == ()
+
+
+def test_another_shape_is_told_before_its_bytes() -> None:
+    """The line, and who made what."""
+    (found,) = compare_made({0: [row("a", kind="f32[4]")], 1: [row("b")]})
+    text = format_made(found, "u = 1\nw = make(v)")
+    assert "line 2:  w = make(v)" in text
+    assert "rank 0 made f32[4], rank 1 made f32[8]" in text
+
+
+def judged(
+    driver: Driver, rows: list[list[MadeRow]], *, events: list[object] | None = None, guard: str = "parity"
+) -> str:
+    """Run a cell that made these rows; give the state."""
+    driver.submit(guard=guard, source="a\nb")
+    said = [CellEnded(r, 1, "ok", events or [], [PSUM], 0, 0.1, made=made) for r, made in enumerate(rows)]  # type: ignore[arg-type]
+    return finished(driver(*said)).result.state
+
+
+@pytest.mark.parametrize(
+    ("rows", "events", "guard", "state"),
+    [
+        ([[row("a")], [row("a")]], None, "parity", "clean"),
+        ([[row("a")], [row("b")]], None, "parity", "tainted"),
+        ([[row("a")], [row("b")]], None, "off", "clean"),
+        ([[row("a")], [row("b")]], [error("OrderMismatch")], "lockstep", "tainted"),
+        ([[row("a", kind="f32[4]")], [row("b")]], [error("OrderMismatch")], "lockstep", "clean"),
+        ([[row("a", kind="f32[4]")], [row("b")]], None, "lockstep", "tainted"),
+    ],
+    ids=[
+        "equal",
+        "other values",
+        "guard off",
+        "other values, another mismatch",
+        "other shapes, refused",
+        "other shapes",
+    ],
+)
+def test_the_state_that_follows(rows: list[list[MadeRow]], events: list[object] | None, guard: str, state: str) -> None:
+    """Tainted, unless lockstep has refused what was made of other shapes: then nothing was computed with it."""
+    driver = Driver()
+    from mhnb.core.protocol import RankReady
+
+    driver(*(RankReady(rank, GUARD) for rank in (0, 1)))
+    assert judged(driver, rows, events=events, guard=guard) == state

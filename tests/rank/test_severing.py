@@ -1,0 +1,89 @@
+"""Which connections a rank closes to get out of a collective: those that its collectives' listener accepted, and no other."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from mhnb.rank.board import Board, make_board
+from mhnb.rank.severing import Severing
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def listen() -> Iterator[Callable[[], socket.socket]]:
+    """Make listening sockets that are closed at the end."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[socket.socket], Pair]]:
+    """Connect to a listener; give the near and the accepted end."""
+    with ExitStack() as stack:
+
+        def pair(listener: socket.socket) -> Pair:
+            near = stack.enter_context(socket.create_connection(listener.getsockname()))
+            return near, stack.enter_context(listener.accept()[0])
+
+        yield pair
+
+
+def is_open(pair: Pair) -> bool:
+    """Whether a byte still comes through."""
+    try:
+        pair[1].sendall(b"x")
+    except BrokenPipeError:
+        return False
+    return pair[0].recv(1) == b"x"
+
+
+def test_only_what_carries_collectives_is_closed(
+    listen: Callable[[], socket.socket], connect: Callable[[socket.socket], Pair]
+) -> None:
+    """A listener from before, or of the user's afterwards, keeps its connections; those made outwards are the others' to close."""
+    severing = Severing(None)
+    before = listen()
+    ours = severing.watch(listen)
+    after = listen()
+    pairs = [connect(listener) for listener in (before, ours, after, ours)]
+    assert severing.sever() == 2
+    assert [is_open(pair) for pair in pairs] == [True, False, True, False]
+
+
+def test_it_is_done_once_for_each_time_it_was_asked(
+    tmp_path: Path, listen: Callable[[], socket.socket], connect: Callable[[socket.socket], Pair]
+) -> None:
+    """Connections made after the order are those of a later program."""
+    make_board(tmp_path, 1)
+    asking, board = Board(tmp_path, 1), Board(tmp_path, 1)
+    severing = Severing(board)
+    ours = severing.watch(listen)
+    first = connect(ours)
+    severing.look()
+    assert is_open(first)
+    asking.ask_close()
+    severing.look()
+    second = connect(ours)
+    severing.look()
+    assert (is_open(first), is_open(second)) == (False, True)
+    board.close()
+    asking.close()
+
+
+@pytest.mark.parametrize("made", ["listener", "none"])
+def test_it_is_available_where_a_listener_was_found(
+    tmp_path: Path, listen: Callable[[], socket.socket], made: str
+) -> None:
+    """Else nothing is promised."""
+    make_board(tmp_path, 1)
+    board = Board(tmp_path, 1)
+    severing = Severing(board)
+    severing.watch(listen if made == "listener" else object)
+    assert severing.available == (made == "listener")
+    board.close()

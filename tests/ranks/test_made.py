@@ -1,0 +1,96 @@
+"""Arrays that the ranks make of host data: JAX takes each rank's word for it, and what differs is found at the cell's end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from mhnb.cluster import Cluster
+from tests.ranks.test_lockstep import SETUP
+
+DIFFER = {
+    "a callback": "w = jax.make_array_from_callback((8,), whole, lambda i: np.full(8, rank % 2, np.float32)[i])",
+    "local data": "w = jax.make_array_from_process_local_data(whole, np.full(8, rank % 2, np.float32))",
+    "single-device arrays": """shards = [jax.device_put(np.full(2, rank % 2, np.float32), d) for d in jax.local_devices()]
+w = jax.make_array_from_single_device_arrays((2,), whole, shards)""",
+    "device_put to some ranks' devices": """sub = Mesh(np.array([d for d in jax.devices() if d.process_index < 3]), ('x',))
+if rank < 3: w = jax.device_put(np.full(8, rank % 2, np.float32), NamedSharding(sub, P()))""",
+    "a box that two ranks share": """mesh2 = Mesh(np.array(jax.devices()).reshape(2, 4), ('a', 'b'))
+w = jax.make_array_from_callback((4, 4), NamedSharding(mesh2, P('a')), lambda i: np.full((4, 4), rank % 2)[i])""",
+    "a NumPy argument of jit": "y = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)(x, np.float32(rank % 2))",
+    "a Python argument of jit": "y = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)(x, rank % 2)",
+    "a random key": """key = jax.random.key(rank % 2)
+y = jax.jit(lambda a, k: a.sum() + jax.random.normal(k), out_shardings=whole)(x, key)""",
+    "batches in another order": """for i in range(2):
+    b = jax.make_array_from_callback((8,), whole, lambda j: np.full(8, (i + rank) % 2)[j])
+    y = add(x)""",
+}
+
+EQUAL = {
+    "sharded data is each rank's own": "w = jax.make_array_from_process_local_data(rows, np.full(2, rank, np.float32))",
+    "one rank makes more": """for i in range(2 + (rank == 1)):
+    w = jax.make_array_from_callback((8,), whole, lambda j: np.full(8, rank)[j])""",
+    "another order where nothing is launched": """for i in range(2):
+    w = jax.make_array_from_callback((8,), whole, lambda j: np.full(8, (i + rank) % 2)[j])""",
+    "pmap's own arguments": "y = jax.pmap(lambda a, b: jax.lax.psum(a * b, 'i'), 'i', in_axes=(0, None))(np.ones(2), float(rank))",
+    "the same number in another type": """s = np.float32(0.5) if rank else np.float64(0.5)
+y = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)(x, s)""",
+    "multihost_utils": """g = multihost_utils.process_allgather(np.full(2, rank), tiled=True)
+multihost_utils.sync_global_devices('here')
+b = multihost_utils.broadcast_one_to_all(np.full(2, rank))""",
+    "threads at their own pace": """def work():
+    for i in range(3):
+        jax.make_array_from_callback((8,), whole, lambda j: np.full(8, (i + rank) % 3)[j])
+t = threading.Thread(target=work); t.start(); y = add(x); t.join()""",
+    "larger than is hashed": """big = np.full(17 * 2**20, rank, np.int8)
+w = jax.make_array_from_callback(big.shape, whole, lambda i: big[i])""",
+    "rank-local arrays": "w = jax.device_put(np.full(8, rank), jax.local_devices()[0]) * 2",
+}
+
+
+@pytest.fixture
+def ready(cluster: Cluster) -> Iterator[Cluster]:
+    """The shared cluster with a mesh, a global array and two collectives; accepted afterwards."""
+    cluster.run(SETUP).check()
+    yield cluster
+    if cluster.state == "tainted":
+        cluster.accept()
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("code", DIFFER.values(), ids=DIFFER.keys())
+def test_replicas_made_of_different_values_taint_and_are_named(ready: Cluster, code: str) -> None:
+    """No error of JAX's, and each rank reads its own; here the line is told, and which ranks."""
+    result = ready.run(code)
+    assert result.state == "tainted"
+    assert "the ranks put different values into replicas of one array" in ready.reason
+    line = next(
+        n
+        for n, text in enumerate(code.splitlines(), 1)
+        if "make_array_from" in text or "(x, " in text or "device_put(np.full(8" in text
+    )
+    assert f"line {line}:  " in ready.reason
+    assert "rank 1 put in" in ready.reason or "ranks 1,3 put in" in ready.reason
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize("code", EQUAL.values(), ids=EQUAL.keys())
+def test_what_is_legal_raises_no_alarm(ready: Cluster, code: str, guard: str) -> None:
+    """Only what are replicas of each other is compared."""
+    result = ready.run(code, guard=guard).check()
+    assert (result.state, [note for note in result.notes if "array" in note]) == ("clean", [])
+
+
+def test_different_local_sizes_are_told(ready: Cluster) -> None:
+    """The ranks hold global arrays of different shapes; a launch of them is refused by lockstep alone."""
+    result = ready.run("u = jax.make_array_from_process_local_data(rows, np.zeros(2 * (1 + rank % 2), np.float32))")
+    assert result.state == "tainted"
+    assert "line 1:  u = jax.make_array_from_process_local_data" in ready.reason
+    assert "ranks 0,2 made f32[8], ranks 1,3 made f32[16]" in ready.reason
+
+
+def test_without_a_guard_nothing_is_compared(ready: Cluster) -> None:
+    """`--guard off` costs nothing."""
+    assert ready.run(DIFFER["a callback"], guard="off").state == "clean"
