@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.made import MadeRow, compare_made, format_made
-from mhnb.core.protocol import CellEnded
+from mhnb.core.protocol import CellEnded, RankReady
 from tests.core.test_machine import GUARD, PSUM, Driver, error, finished
 
 
@@ -88,7 +88,5 @@ def judged(
 def test_the_state_that_follows(rows: list[list[MadeRow]], events: list[object] | None, guard: str, state: str) -> None:
     """Tainted, unless lockstep has refused what was made of other shapes: then nothing was computed with it."""
     driver = Driver()
-    from mhnb.core.protocol import RankReady
-
     driver(*(RankReady(rank, GUARD) for rank in (0, 1)))
     assert judged(driver, rows, events=events, guard=guard) == state
