@@ -87,10 +87,10 @@ class HloCollective:
         """Read what `to_wire` wrote."""
         op, name, operands, results, pairs, runs, op_name, source = row
         times, unknown, at_most, is_async, widened = runs
-        shapes = [tuple(HloShape(dtype, tuple(dims)) for dtype, *dims in part) for part in (operands, results)]
+        given, got = (tuple(HloShape(dtype, tuple(dims)) for dtype, *dims in part) for part in (operands, results))
         line = None if source is None else SourceLine(*source)
         couples = tuple((start, end) for start, end in pairs)
-        return cls(op, name, *shapes, groups, couples, times, unknown, at_most, is_async, op_name, line, widened)
+        return cls(op, name, given, got, groups, couples, times, unknown, at_most, is_async, op_name, line, widened)
 
 
 def parse_collectives(text: str) -> tuple[HloCollective, ...]:
@@ -141,11 +141,7 @@ def _has_groups(instruction: Instruction) -> bool:
 
 def _is_later_part(computation: Computation, text: str) -> bool:
     # TPU: a collective that overlaps with several fusions is written out in each of them. The one that starts it counts.
-    return '"async_collective_fusion_config":' in text and not _starts_async(computation)
-
-
-def _starts_async(computation: Computation) -> bool:
-    return any('custom_call_target="AsyncCollectiveStart"' in text for text in computation.texts.values())
+    return '"async_collective_fusion_config":' in text and not computation.starts_overlap
 
 
 def _read(module: HloModule, computation: Computation, instruction: Instruction) -> HloCollective:
@@ -170,7 +166,7 @@ def _read(module: HloModule, computation: Computation, instruction: Instruction)
         _chains(pairs) if op in _PAIRED else _read_groups(module, instruction),
         pairs,
         *runs,
-        is_async=starts or computation.name in module.started or _starts_async(computation),
+        is_async=starts or computation.name in module.started or computation.starts_overlap,
         op_name=op_name[1].replace('\\"', '"') if op_name else "",
         source=module.source_of(metadata),
         widened=is_widened(module, computation, instruction),

@@ -116,6 +116,11 @@ class Computation:
         return _read_instruction(name, self.texts[name])
 
     @cached_property
+    def starts_overlap(self) -> bool:
+        """Whether it is the fusion with which XLA for TPU starts a collective that overlaps with others."""
+        return any('custom_call_target="AsyncCollectiveStart"' in text for text in self.texts.values())
+
+    @cached_property
     def users(self) -> dict[str, list[str]]:
         """By instruction, those that use it."""
         found: dict[str, list[str]] = {}
