@@ -24,6 +24,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _COUNTS = re.compile(r"\b(replica_count|num_partitions)=(\d+)")
 _ROW = re.compile(r'^(\d+) (?:"(.*)"|\{(.*)\})$')
 _COMMENT = re.compile(r"/\*.*?\*/")
+_CELL = re.compile(r"<(cell \d+)>")
 _NAME = re.compile(r"%([\w.\-]+)")
 
 
@@ -54,6 +55,11 @@ class SourceLine(NamedTuple):
     file: str
     line: int
     function: str = ""
+
+    def __str__(self) -> str:
+        """As `model.py:18`, or `cell 12, line 3`."""
+        cell = _CELL.fullmatch(self.file)
+        return f"{cell[1]}, line {self.line}" if cell else f"{self.file.rpartition('/')[2]}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
