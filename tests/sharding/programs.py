@@ -3,6 +3,7 @@
 `python -m tests.sharding.record` compiles them. They run in a process with 8 devices, or are compiled for 8 that are not
 there; the mesh is (data 4, model 2), two devices a host.
 """
+# mypy: allow-untyped-defs
 
 import jax
 import jax.numpy as jnp

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
             place.write_text(text.replace(f"{ROOT}/", ""), encoding="utf-8")
             print(place.name, len(text))
     if not on_tpu:
-        from jaxlib._hlo import hlo_module_from_text
+        from jaxlib._hlo import hlo_module_from_text  # type: ignore[import-not-found,unused-ignore]
 
         # What no compiler here writes of itself: XLA's own parser checks it, and its printer writes it.
         printed = hlo_module_from_text((HERE / "spellings.hlo").read_text(encoding="utf-8")).to_string()
