@@ -13,11 +13,11 @@ from mhnb import starting
 from mhnb.core.results import CellResult
 from mhnb.errors import MhnbError
 from mhnb.exchange.collectives import ask_collectives, ask_launched
-from mhnb.notebook import Notebook
 from mhnb.view.board import show_collectives
 
 if TYPE_CHECKING:
     from mhnb.cluster import Cluster
+    from mhnb.notebook import Notebook
 
 __all__ = ["collectives", "collectives_flags", "show_launched"]
 

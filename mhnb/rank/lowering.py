@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
+from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest
-from mhnb.rank.jaxhooks import ranks_of
+from mhnb.rank.jaxhooks import identify
 from mhnb.rank.programs import CompiledProgram
 from mhnb.sharding.axes import NamedMesh, parse_meshes
 from mhnb.sharding.hlo import parse_collectives
@@ -47,18 +50,21 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
         return _read(f, "", (f.input_shardings, f.output_shardings))
     lowered = (f if hasattr(f, "lower") else jax.jit(f)).lower(*args, **kwargs)
     compiled = lowered.compile()
-    return _read(compiled, lowered.as_text(debug_info=True), (args, kwargs, compiled.input_shardings))
+    program = _read(compiled, lowered.as_text(debug_info=True), (args, kwargs, compiled.input_shardings))
+    digest = hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
+    return dataclasses.replace(program, digest=digest, takes=_types(lowered.args_info))
 
 
 def _read(compiled: Any, stablehlo: str, sharded: Any) -> Program:
-    text = compiled.as_text()
-    ranks = ranks_of(compiled)
-    name = text.partition("HloModule ")[2].partition(",")[0].removeprefix("jit_")
-    meshes = (*parse_meshes(stablehlo), *_meshes(sharded, ranks))
-    program = Program(
-        f"jit({name})", ranks, jax.default_backend(), parse_collectives(text), tuple(dict.fromkeys(meshes))
-    )
-    return program.explained(stablehlo) if stablehlo else program
+    name, ranks = identify(compiled)
+    meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(sharded, ranks))))
+    found = parse_collectives(compiled.as_text())
+    return Program(name, ranks, jax.default_backend(), found, meshes).explained(stablehlo)
+
+
+def _types(info: Any) -> str:
+    leaves = jax.tree_util.tree_leaves(info)
+    return ", ".join(format_array(leaf.shape, str(leaf.dtype)) for leaf in leaves)
 
 
 def _meshes(tree: Any, ranks: tuple[int, ...]) -> Iterator[NamedMesh]:

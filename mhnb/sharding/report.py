@@ -75,7 +75,11 @@ class Program:
     collectives: tuple[HloCollective, ...]
     meshes: tuple[NamedMesh, ...] = ()
     why: tuple[Why | None, ...] = ()
-    """By collective; empty where the lowered module is not at hand."""
+    """By collective; empty where nobody asked."""
+    digest: str = ""
+    """Of the lowered module: equal for equal programs; empty where it is not at hand."""
+    takes: str = ""
+    """The types of its arguments, as `f32[8,4], f32[4]`."""
 
     def explained(self, stablehlo: str) -> Program:
         """Add why each is there, from the lowered module with debug locations."""
@@ -106,11 +110,6 @@ class Report:
         """What a device sends in rings, and what of it across hosts, in one launch."""
         sent = sum(row.times * row.ring_nbytes_per_device for row in self.rows)
         return sent, sum(row.times * row.ring_nbytes_across_hosts for row in self.rows)
-
-    @property
-    def is_lower_bound(self) -> bool:
-        """Whether some loop's length is unknown."""
-        return any(row.count is None for row in self.rows)
 
 
 def make_report(program: Program, hosts: Mapping[int, Hashable], *, launches: int = 1) -> Report:
@@ -188,6 +187,8 @@ def program_to_wire(program: Program) -> dict[str, Any]:
         "platform": program.platform,
         "groups": groups,
         "collectives": [[numbers[one.groups], *one.to_wire()] for one in program.collectives],
+        "digest": program.digest,
+        "takes": program.takes,
         "meshes": [[mesh.names, mesh.sizes, mesh.positions] for mesh in program.meshes],
         "why": [None if one is None else [one.written, one.before, one.after] for one in program.why],
     }
@@ -206,4 +207,5 @@ def program_from_wire(wire: Mapping[str, Any]) -> Program:
         None if row is None else Why(one.op_name, one.source, bool(row[0]), tuple(row[1]), row[2])
         for one, row in zip(collectives, wire["why"], strict=bool(wire["why"]))
     )
-    return Program(wire["name"], tuple(wire["ranks"]), wire["platform"], collectives, meshes, why)
+    told = wire["digest"], wire["takes"]
+    return Program(wire["name"], tuple(wire["ranks"]), wire["platform"], collectives, meshes, why, *told)

@@ -86,13 +86,20 @@ def _count(row: Collective) -> str:
 
 
 def _totals(report: Report) -> list[_Cells]:
-    least = "≥ " if report.is_lower_bound else ""
-    each = report.nbytes_per_device, report.nbytes_across_hosts
-    totals: list[_Cells] = [("total", "", "", "", *(least + format_nbytes(nbytes) for nbytes in each), "")]  # type: ignore[list-item]
+    mark, each = _total_mark(report.rows), (report.nbytes_per_device, report.nbytes_across_hosts)
+    inside, across = (mark + format_nbytes(nbytes) for nbytes in each)
+    totals: list[_Cells] = [("total", "", "", "", inside, across, "")]
     if report.launches > 1:
-        all_of = (least + format_nbytes(report.launches * nbytes) for nbytes in each)
-        totals.append((f"of {report.launches} launches", "", "", "", *all_of, ""))  # type: ignore[arg-type]
+        inside, across = (mark + format_nbytes(report.launches * nbytes) for nbytes in each)
+        totals.append((f"of {report.launches} launches", "", "", "", inside, across, ""))
     return totals
+
+
+def _total_mark(rows: Sequence[Collective]) -> str:
+    more, less = any(row.count is None for row in rows), any(row.at_most for row in rows)
+    if any(row.is_estimate for row in rows) or (more and less):
+        return "≈ "
+    return "≥ " if more else "≤ " if less else ""
 
 
 def _notes(rows: Sequence[Collective]) -> list[str]:
