@@ -215,10 +215,10 @@ def _until_attribute(text: str) -> str:
 def _read_pairs(op: str, instruction: Instruction) -> tuple[tuple[int, int], ...]:
     if op == "send":
         found = _SEND_PAIRS.search(instruction.rest)
-        text = found[1] if found else ""
-    else:
-        text = instruction.rest.partition("source_target_pairs=")[2]
-    return parse_pairs(text)
+        if found is None:
+            raise UnknownForm(f"{instruction.name} is a send that does not say who sends to whom", form=op)
+        return parse_pairs(found[1])
+    return parse_pairs(instruction.rest.partition("source_target_pairs=")[2])
 
 
 def _chains(pairs: tuple[tuple[int, int], ...]) -> Groups:
