@@ -169,6 +169,10 @@ class HloModule:
             for called, _, _ in _calls(name, text)
         )
 
+    def is_called(self, name: str) -> bool:
+        """Whether the program comes to a computation at all."""
+        return name == self.entry or any(self.is_called(caller) for caller, _, _ in self._callers.get(name, ()))
+
     def runs_of(self, name: str) -> Runs:
         """How often a computation runs in one launch; 0 where nothing calls it."""
         if name == self.entry:

@@ -83,7 +83,12 @@ class Program:
 
     def explained(self, stablehlo: str) -> Program:
         """Add why each is there, from the lowered module with debug locations."""
-        return replace(self, why=tuple(explain(one, stablehlo) for one in self.collectives))
+        known: dict[object, Why] = {}
+        for one in self.collectives:
+            # All that a reason depends on: a layer that is repeated is explained once.
+            if (one.op_name, one.source) not in known:
+                known[one.op_name, one.source] = explain(one, stablehlo)
+        return replace(self, why=tuple(known[one.op_name, one.source] for one in self.collectives))
 
 
 @dataclass(frozen=True, slots=True)

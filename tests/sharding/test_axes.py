@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mhnb.sharding.axes import Along, NamedMesh, find_axes, parse_meshes
 from tests.sharding.texts import CPU, lowered, read
 
-FOUND = {
+FOUND: dict[str, list[tuple[str, ...]]] = {
     "data_parallel": [("data",)],
     "tensor_parallel": [("model",)],
     "pipeline": [("data",)],

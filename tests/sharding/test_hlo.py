@@ -314,6 +314,20 @@ ENTRY"""
     assert (one.times, one.unknown, one.at_most) == (4, False, False)
 
 
+def test_a_loop_of_no_turns_runs_nothing() -> None:
+    """It is called, no times: that is no unknown form."""
+    body = """
+%body (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0} parameter(0)
+  ROOT %sum = f32[8]{0} all-reduce(%x), replica_groups={}, to_apply=%add
+}
+
+ENTRY"""
+    turns = 'while(%p), condition=%add, body=%body, backend_config={"known_trip_count":{"n":"0"}}'
+    (one,) = parse_collectives(module(turns).replace("ENTRY", body))
+    assert (one.times, one.unknown) == (0, False)
+
+
 def test_texts_name_the_version_they_come_from() -> None:
     """A recorded text is of a known JAX."""
     for place in FOLDER.iterdir():
