@@ -205,7 +205,7 @@ def test_every_form_that_xla_prints(kind: str) -> None:
         ("ragged-all-to-all", False, 32, 32),
         ("send", True, 32, 32),
     }
-    assert len(rows) == 15
+    assert [one.times for one in rows] == [1] * 15
     assert [one.groups for one in rows[:7]] == [
         EVERY,
         DATA,
@@ -312,6 +312,21 @@ ENTRY"""
     )
     (one,) = parse_collectives(text)
     assert (one.times, one.unknown, one.at_most) == (4, False, False)
+
+
+def test_the_halves_of_an_async_pair_are_one() -> None:
+    """Older texts name the computation at the start and at the end: it runs once."""
+    wrapped = """
+%wrapped (x: f32[8]) -> f32[8] {
+  %x = f32[8]{0} parameter(0)
+  ROOT %sum = f32[8]{0} all-reduce(%x), replica_groups={}, to_apply=%add
+}
+
+ENTRY"""
+    text = module("async-done(%s.1), calls=%wrapped").replace("ENTRY", wrapped)
+    start = "  %s.1 = ((f32[8]{0}), f32[8]{0}) async-start(%p), calls=%wrapped\n  ROOT %r"
+    (one,) = parse_collectives(text.replace("  ROOT %r", start))
+    assert (one.times, one.is_async) == (1, True)
 
 
 def test_a_loop_of_no_turns_runs_nothing() -> None:
