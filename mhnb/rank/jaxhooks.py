@@ -85,10 +85,10 @@ def current_recorder() -> LaunchRecorder | None:
     return _recorder
 
 
-def identify(compiled: Any) -> tuple[str, tuple[int, ...]]:
-    """Name and ranks, by position in the device assignment, of what `lower(...).compile()` gave."""
+def identify(compiled: Any) -> tuple[str, list[Any]]:
+    """Name and device assignment of what `lower(...).compile()` gave."""
     unloaded = compiled._executable._unloaded_executable
-    return unloaded.name, ranks_of_devices(unloaded.device_list)
+    return unloaded.name, list(unloaded.device_list)
 
 
 def offer_cluster(arguments: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ import jax
 from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest
 from mhnb.rank.jaxhooks import identify
-from mhnb.rank.programs import CompiledProgram
+from mhnb.rank.programs import CompiledProgram, ranks_of_devices
 from mhnb.sharding.axes import NamedMesh, parse_meshes
 from mhnb.sharding.hlo import parse_collectives
 from mhnb.sharding.report import Collective, Program, make_report
@@ -56,10 +56,10 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
 
 
 def _read(compiled: Any, stablehlo: str, sharded: Any) -> Program:
-    name, ranks = identify(compiled)
-    meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(sharded, ranks))))
+    name, devices = identify(compiled)
+    meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(sharded, devices))))
     found = parse_collectives(compiled.as_text())
-    return Program(name, ranks, jax.default_backend(), found, meshes).explained(stablehlo)
+    return Program(name, ranks_of_devices(devices), devices[0].platform, found, meshes).explained(stablehlo)
 
 
 def _types(info: Any) -> str:
@@ -67,11 +67,12 @@ def _types(info: Any) -> str:
     return ", ".join(format_array(leaf.shape, str(leaf.dtype)) for leaf in leaves)
 
 
-def _meshes(tree: Any, ranks: tuple[int, ...]) -> Iterator[NamedMesh]:
-    """The meshes of arrays and shardings, where the lowered module names none. Their order is the device assignment's."""
+def _meshes(tree: Any, devices: list[Any]) -> Iterator[NamedMesh]:
+    """The meshes of arrays and shardings: the lowered module names none where it was compiled ahead of time."""
     for leaf in jax.tree_util.tree_leaves(tree):
         mesh = getattr(getattr(leaf, "sharding", leaf), "mesh", None)
-        if mesh is not None and mesh.size == len(ranks) and mesh.axis_names:
+        # JAX wants the devices of a program's meshes in one order: that of the device assignment.
+        if isinstance(mesh, jax.sharding.Mesh) and list(mesh.devices.flat) == devices:
             yield NamedMesh(tuple(map(str, mesh.axis_names)), tuple(mesh.axis_sizes))
 
 

@@ -168,7 +168,7 @@ def _read(module: HloModule, computation: Computation, instruction: Instruction)
         is_async=starts or computation.name in module.started or computation.starts_overlap,
         op_name=op_name[1].replace('\\"', '"') if op_name else "",
         source=module.source_of(metadata),
-        widened=is_widened(module, computation, instruction),
+        widened=is_widened(computation, instruction),
     )
 
 

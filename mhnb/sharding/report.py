@@ -129,7 +129,7 @@ def make_report(program: Program, hosts: Mapping[int, Hashable], *, launches: in
     >>> make_report(Program("jit(f)", (0, 1), "cpu", (gather, gather)), {0: "a", 1: "b"}).rows[0].count
     2
     """
-    where = [hosts[rank] for rank in program.ranks]
+    where = tuple(hosts[rank] for rank in program.ranks)
     why = program.why or (None,) * len(program.collectives)
     rows = [_row(one, because, program, where) for one, because in zip(program.collectives, why, strict=True)]
     return Report(program.name, tuple(_merge(rows)), launches)

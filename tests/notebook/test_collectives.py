@@ -88,11 +88,3 @@ def test_a_cell_that_failed_tells_what_it_launched(ready: Session) -> None:
 def test_bad_input_is_one_usage_error(ready: Session, typed: str, said: str) -> None:
     """Each names what was typed and the next step; nothing is launched."""
     assert said in ready.refuse(f"%mhjax collectives {typed}")
-
-
-def test_without_a_cluster(idle: Session) -> None:
-    """The way to one is named."""
-    from mhnb import starting
-
-    if not starting.all_clusters():
-        assert "%mhjax start" in idle.refuse("%mhjax collectives f(x)")

@@ -77,6 +77,19 @@ def test_what_is_worked_out_by_hand(ready: Cluster) -> None:
     assert turn.why.written
 
 
+def test_what_was_compiled_before(ready: Cluster) -> None:
+    """An ahead-of-time program has no lowered module: its shardings' mesh names the axes, in any order of devices."""
+    code = """
+turned = Mesh(np.array(jax.devices()).reshape(4, 2).T, ('model', 'data'), axis_types=(AxisType.Auto,) * 2)
+given = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(turned, P(None, 'data')))
+compiled = jax.jit(lambda a: a.sum(1), out_shardings=NamedSharding(turned, P())).lower(given).compile()
+"""
+    ready.run(code).check()
+    rows = ask_collectives(ready, "compiled(given)", hosts(ready)).rows
+    assert [row.axes for row in rows if row.op == "all-reduce"] == [("data",)]
+    assert all(row.why is not None and row.why.after is None for row in rows)
+
+
 def test_asking_launches_nothing(ready: Cluster) -> None:
     """No rank launches anything for it, nor is an argument computed that would have to be launched."""
     ask_collectives(ready, "step(up, down, x)", hosts(ready))

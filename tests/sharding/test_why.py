@@ -79,6 +79,18 @@ def test_no_lowered_module_states_nothing() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", [*CPU, *TPU])
+def test_the_operation_s_name_tells_what_was_asked_for(kind: str) -> None:
+    """Of a launched program there is no lowered module: a psum is a psum by its name; what else is not known."""
+    for program in ("pipeline", "expert_parallel", "sharded_parameters"):
+        assert all(explain(one, "").written for one in read(program, kind))
+    assert not any(explain(one, "").written for one in read("reshard", kind))
+    inserted = HloCollective(
+        "all-gather", "g", (), (), (), op_name="jit(f)/psum_of_mine/mul", source=SourceLine("a", 1)
+    )
+    assert not explain(inserted, "").written
+
+
 def test_two_that_cannot_be_told_apart_are_not_known() -> None:
     """The same operation twice on a line, with different shardings: neither is chosen."""
     text = """
