@@ -230,6 +230,9 @@ def _stated_at_entry(lowered: Lowered, found: list[_Operation]) -> tuple[tuple[s
 
 def _stated_around(lowered: Lowered, found: list[_Operation]) -> tuple[tuple[str | None, ...], str | None]:
     """The shardings of what comes in and goes out of one operation, which may be several values deep (dot, constraint)."""
+    if len({operation.kind for operation in found}) < len(found):
+        # Two of a kind on one line: which of them it serves cannot be told.
+        return (), None
     made = {operation.results for operation in found}
     inner = {value for operation in found for value in operation.operands}
     last = [operation for operation in found if operation.results not in inner]

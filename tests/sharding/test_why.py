@@ -111,15 +111,17 @@ def test_the_operation_s_name_tells_what_was_asked_for(kind: str) -> None:
     assert not explain(inserted, "").written
 
 
-def test_two_that_cannot_be_told_apart_are_not_known() -> None:
-    """The same operation twice on a line, with different shardings: neither is chosen."""
+@pytest.mark.parametrize("value", ["%arg0", "%0"])
+def test_two_that_cannot_be_told_apart_are_not_known(value: str) -> None:
+    """The same operation twice on a line, side by side or one after the other: neither is chosen."""
     text = """
 #loc1 = loc("model.py":3:1)
 #loc2 = loc("jit(f)/constraint"(#loc1))
   func.func public @main(%arg0: tensor<8xf32>) -> tensor<8xf32> {
     %0 = sdy.sharding_constraint %arg0 <@mesh, [{"a"}]> : tensor<8xf32> loc(#loc2)
-    %1 = sdy.sharding_constraint %arg0 <@mesh, [{"b"}]> : tensor<8xf32> loc(#loc2)
+    %1 = sdy.sharding_constraint VALUE <@mesh, [{"b"}]> : tensor<8xf32> loc(#loc2)
 """
+    text = text.replace("VALUE", value)
     one = HloCollective("all-gather", "g", (), (), (), op_name="jit(f)/constraint", source=SourceLine("model.py", 3))
     assert explain(one, text).after is None
 
