@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from mhnb.cluster import Cluster
     from mhnb.core.results import CellResult
+    from mhnb.rank.lowering import collectives
     from mhnb.starting import attach, current, start
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Cluster",
     "__version__",
     "attach",
+    "collectives",
     "current",
     "load_ipython_extension",
     "start",
@@ -33,6 +35,7 @@ _HOMES = {
     "CellResult": "mhnb.core.results",
     "Cluster": "mhnb.cluster",
     "attach": "mhnb.starting",
+    "collectives": "mhnb.rank.lowering",
     "current": "mhnb.starting",
     "start": "mhnb.starting",
 }

@@ -24,10 +24,12 @@
     │   ├── VersionMismatch    the two ends speak different versions
     │   └── UnknownMessage     a message that cannot be read
     ├── ValueDiffers           a name is missing on a rank or its value differs
+    ├── HloError               a compiled program's text cannot be read
+    │   └── UnknownForm        a spelling of HLO that mhnb does not know
     ├── NoKeyboard             code on a rank asked for input or a debugger, also an EOFError
     └── InvalidRequest         a bad argument of the user's, also a ValueError
 
-The sharding errors (ShardingError, HloError) join the tree with the sharding wing.
+The error of shardings (ShardingError) joins the tree with the layouts.
 Every message says the thing, its value, what was expected and the next step.
 """
 
@@ -44,6 +46,7 @@ __all__ = [
     "ClusterError",
     "CoordinatorTimeout",
     "EnginesMissing",
+    "HloError",
     "HostUnfit",
     "HostUnreachable",
     "InvalidRequest",
@@ -59,6 +62,7 @@ __all__ = [
     "ProtocolError",
     "RanksLost",
     "ReplayStopped",
+    "UnknownForm",
     "UnknownMessage",
     "ValueDiffers",
     "VersionMismatch",
@@ -208,6 +212,16 @@ class UnknownMessage(ProtocolError):
 
 class ValueDiffers(MhnbError):
     """A name is missing on some rank, or its value is not the same everywhere."""
+
+
+class HloError(MhnbError):
+    """The text of a compiled program cannot be read."""
+
+
+class UnknownForm(HloError):
+    """A spelling of HLO that mhnb does not know: it is refused, since a guess would be a wrong number. `form` is it."""
+
+    form: str
 
 
 class NoKeyboard(MhnbError, EOFError):

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb import replaying, starting
+from mhnb import replaying, starting, verbs_collectives
 from mhnb.boards import gather_snapshot, gather_status, gather_summary, gather_vars
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
 from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape
 from mhnb.errors import InvalidRequest, MhnbError, NotStarted
 from mhnb.notebook import Notebook
-from mhnb.rank.jaxhooks import backend_is_initialized
+from mhnb.rank.jaxseams import backend_is_initialized
 from mhnb.roll import StartReport
 from mhnb.rundir import describe_others
 from mhnb.view import board
@@ -260,6 +260,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "attach": (_attach, _stop_flags),
     "auto": (_auto, _auto_flags),
     "check": (_check, _check_flags),
+    "collectives": (verbs_collectives.collectives, verbs_collectives.collectives_flags),
     "interrupt": (_interrupt, _no_flags),
     "list": (_list, _no_flags),
     "pull": (_pull, _pull_flags),
@@ -272,7 +273,6 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "where": (_where, _stop_flags),
 }
 _LATER = {
-    "collectives": "the sharding views",
     "doctor": "real hosts",
     "export": "the lessons",
     "layout": "the sharding views",
@@ -311,6 +311,8 @@ def run_verb(notebook: Notebook, line: str) -> Any:
         raise UsageError(f"%mhjax {name}: there is no such verb; choose one of {', '.join(VERBS)}")
     try:
         args = parser.parse_args(rest)
+        # For a verb that takes an expression: words lose their quotes.
+        args.text = line.strip()[len(name) :].strip()
     except UsageError as error:
         raise UsageError(f"%mhjax {name}: {error}; %mhjax {name} --help tells more") from error
     except SystemExit:

@@ -56,10 +56,13 @@ BESIDE = {
     "submission": "cluster",
     "tab": "magics",
     "verbs": "magics",
+    "verbs_collectives": "magics",
     "watching": "cluster",
 }
 """Modules that are parts of another one's work, too long for one file."""
 
+_KNOW_JAX = ("mhnb.rank.jaxhooks", "mhnb.rank.jaxseams")
+"""Launches, and everything else, of which private names must be known."""
 PURE = ("core", "sharding")
 SHARED_BY_PURE = ("errors", "values")
 WORLD = (
@@ -142,18 +145,18 @@ def _breach(module: Module, imported: str) -> str | None:
         return "a pure wing does not touch clock, files, sockets, environment or chance"
     elif top == "ipyparallel" and wing not in ("launch", "rank") and module.name != "mhnb.link.ipp":
         return "ipyparallel is imported in link/ipp.py, launch/ and rank/ only"
-    elif _is_jax_private(imported) and module.name != "mhnb.rank.jaxhooks":
-        return "private JAX names are touched in rank/jaxhooks.py only"
+    elif _is_jax_private(imported) and module.name not in _KNOW_JAX:
+        return "private JAX names are touched in rank/jaxhooks.py and rank/jaxseams.py only"
     return None
 
 
 def _private_jax_attributes(module: Module) -> Iterator[str]:
     """Find `jax._src...` reached without an import of its own."""
-    if module.name == "mhnb.rank.jaxhooks":
+    if module.name in _KNOW_JAX:
         return
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Attribute) and _is_jax_private(ast.unparse(node)) and not node.attr.startswith("__"):
-            yield f"{module.name}:{node.lineno}: {ast.unparse(node)} is private: for rank/jaxhooks.py only"
+            yield f"{module.name}:{node.lineno}: {ast.unparse(node)} is private: for rank/jaxhooks.py and rank/jaxseams.py only"
 
 
 def breaches(module: Module) -> list[str]:

@@ -45,7 +45,7 @@ class Bootstrap:
         """Go through every phase up to `checked`; without init, only up to `jax`."""
         import jax
 
-        from mhnb.rank import jaxhooks
+        from mhnb.rank import jaxhooks, jaxseams
 
         self.recorder.gate = take_place(self._spec, self._rank)
         status = jaxhooks.install(self.recorder)
@@ -54,14 +54,14 @@ class Bootstrap:
             from mhnb.rank.making import watch_making
 
             watch_making(self.recorder)
-        jaxhooks.wrap_collectives(self.severing.watch)
+        jaxseams.wrap_collectives(self.severing.watch)
         self._progress("jax", jax=jax.__version__)
         if "jax_check_proxy_envs" in jax.config.values:
             # It warns of every proxy variable, also of those that keep loopback off the proxy.
             jax.config.update("jax_check_proxy_envs", False)
         if self._spec.address:
             # The name of this host may resolve to loopback, and gloo would tell the others to look for it there.
-            jaxhooks.bind_gloo(self._spec.address)
+            jaxseams.bind_gloo(self._spec.address)
         arguments = self._arguments(jax.distributed.initialize)
         if self._spec.init:
             jax.distributed.initialize(**arguments)
@@ -69,7 +69,7 @@ class Bootstrap:
             self._check_devices()
             self._check_sum()
         else:
-            jaxhooks.offer_cluster(arguments)
+            jaxseams.offer_cluster(arguments)
         jax.distributed.initialize = _forgiving_initialize(
             jax.distributed.initialize, arguments, jax.distributed.is_initialized
         )
@@ -136,10 +136,10 @@ class Bootstrap:
             return {}
         import jax
 
-        from mhnb.rank import jaxhooks
+        from mhnb.rank import jaxseams
 
         # To ask for devices earlier would bring up the backend, which waits for all ranks: that is the cell's to do.
-        if not (jax.distributed.is_initialized() and jaxhooks.backend_is_initialized()):
+        if not (jax.distributed.is_initialized() and jaxseams.backend_is_initialized()):
             return {}
         self._awaits_init = False
         return self.facts()

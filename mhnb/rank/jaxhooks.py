@@ -13,27 +13,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib
 import inspect
 import re
-import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from mhnb.core.guard import FREE_PREFIX
 from mhnb.rank.launches import Launched, LaunchRecorder
+from mhnb.rank.programs import CompiledProgram, check_may_launch, find_meshes, ranks_of_devices
 
 __all__ = [
     "HookStatus",
-    "backend_is_initialized",
-    "bind_gloo",
+    "current_recorder",
     "find_plain",
+    "identify",
     "install",
-    "offer_cluster",
-    "wrap_collectives",
-    "wrap_makers",
 ]
 
 _MAY_COMMUNICATE = re.compile(
@@ -43,7 +39,6 @@ _MAY_COMMUNICATE = re.compile(
 """Operations of optimised HLO that reach another device, or (custom-call) could."""
 
 _SHOWN_TYPES = 4
-_Wrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _current = threading.local()
 """`.module`, `.options`: what is being compiled; `.launched`: the launch being made; all by thread."""
@@ -64,6 +59,7 @@ class _Program:
     fingerprint: str
     name: str
     participants: tuple[int, ...]
+    compiled: CompiledProgram | None = None
 
 
 _recorder: LaunchRecorder | None = None
@@ -89,65 +85,15 @@ def install(recorder: LaunchRecorder) -> HookStatus:
     return HookStatus(True)
 
 
-def offer_cluster(arguments: Mapping[str, Any]) -> None:
-    """Have `jax.distributed.initialize()` find its arguments by itself, as it does under Slurm.
-
-    Args:
-        arguments: coordinator_address, num_processes and process_id, as initialize itself takes them.
-    """
-    from jax._src.clusters import ClusterEnv
-
-    class MhnbCluster(ClusterEnv):  # type: ignore[misc,unused-ignore]
-        name = "mhnb"
-        is_env_present = staticmethod(lambda: True)
-        get_coordinator_address = staticmethod(lambda *_, **__: arguments["coordinator_address"])
-        get_process_count = staticmethod(lambda: arguments["num_processes"])
-        get_process_id = staticmethod(lambda: arguments["process_id"])
-        get_local_process_id = staticmethod(lambda: None)
-
-    # Ours goes first: a notebook inside a Slurm job would be found as that job otherwise.
-    kinds = ClusterEnv._cluster_types
-    kinds.insert(0, kinds.pop(kinds.index(MhnbCluster)))
+def current_recorder() -> LaunchRecorder | None:
+    """What launches are recorded in; None where the hooks do not fit."""
+    return _recorder
 
 
-def bind_gloo(address: str) -> None:
-    """Have gloo listen on an address of this host, and name it to the other ranks, instead of what the host's own name resolves to.
-
-    # since jax 0.10.2: make_cpu_client asks for the collectives without a hostname, and gloo looks the host's own name up.
-    """
-    library: Any = importlib.import_module("jaxlib._jax")
-    original = library.make_gloo_tcp_collectives
-    library.make_gloo_tcp_collectives = functools.partial(original, hostname=address)
-
-
-def wrap_makers(shard: _Wrapper, put: _Wrapper, join: _Wrapper) -> None:
-    """Wrap what makes arrays of a process's own data, by what each of the three gives for the function it is given.
-
-    Args:
-        shard: of `shard_args(shardings, layouts, copy_semantics, args)`, which lays out arguments, of jit and device_put too.
-        put: of `batched_device_put(aval, sharding, xs, devices)`, by which `make_array_from_callback` ends.
-        join: of `make_array_from_single_device_arrays(shape, sharding, arrays)`.
-    """
-    import jax
-    from jax._src import array
-    from jax._src.interpreters import pxla
-
-    private: Any = pxla
-    private.shard_args, private.batched_device_put = shard(private.shard_args), put(private.batched_device_put)
-    joining = join(jax.make_array_from_single_device_arrays)
-    modules: tuple[Any, ...] = (array, jax)
-    for module in modules:
-        module.make_array_from_single_device_arrays = joining
-
-
-def wrap_collectives(around: Callable[[Callable[[], Any]], Any]) -> None:
-    """Have `around` call what makes the CPU's collectives, when JAX comes to make them; no such thing, no call."""
-    from jax._src import xla_bridge
-
-    native: Any = getattr(xla_bridge, "_jax", None)
-    make = getattr(native, "make_gloo_tcp_collectives", None)
-    if make is not None:
-        native.make_gloo_tcp_collectives = lambda *args, **kwargs: around(lambda: make(*args, **kwargs))
+def identify(compiled: Any) -> tuple[str, list[Any]]:
+    """Name and device assignment of what `lower(...).compile()` gave."""
+    unloaded = compiled._executable._unloaded_executable
+    return unloaded.name, list(unloaded.device_list)
 
 
 def _finish_effects() -> None:
@@ -256,11 +202,18 @@ def _load_recorded(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
         executable = load(unloaded)
         participants = tuple(sorted({device.process_index for device in unloaded.device_list}))
         if len(participants) > 1:
-            program = _Program(_fingerprint(unloaded), _full_name(unloaded), participants)
+            program = _describe(unloaded, participants)
             executable.build_unsafe_call = functools.partial(_build_recorded, executable.build_unsafe_call, program)
         return executable
 
     return load_recorded
+
+
+def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
+    module, devices = _module_text(unloaded), list(unloaded.device_list)
+    ranks, meshes = ranks_of_devices(devices), find_meshes(module)
+    compiled = CompiledProgram(unloaded.name, ranks, devices[0].platform, meshes, unloaded.xla_executable)
+    return _Program(_fingerprint(unloaded, module), _full_name(unloaded), participants, compiled)
 
 
 def _build_recorded(build: Callable[[], Any], program: _Program) -> _Recorded:
@@ -311,6 +264,7 @@ class _NotingExecutable:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
+        check_may_launch(program.name)
         line, gate = recorder.find_line(), recorder.gate
         if gate is None:
             return self._launch(line, *args, **kwargs)
@@ -324,7 +278,8 @@ class _NotingExecutable:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
-        launched = recorder.note(program.fingerprint, program.name, program.participants, line, outputs=None)
+        who, compiled = program.participants, program.compiled
+        launched = recorder.note(program.fingerprint, program.name, who, line, outputs=None, program=compiled)
         _current.launched = launched
         try:
             return _NotingResults(self._executable.execute_sharded(*args, **kwargs), launched)
@@ -363,14 +318,14 @@ def find_plain(output: Any) -> Any:
     return output
 
 
-def _fingerprint(unloaded: Any) -> str:
+def _fingerprint(unloaded: Any, module: str) -> str:
     """Hash what makes it this program: the lowered module without locations, the devices, the options.
 
     The module holds shardings and donations. Neither XLA's optimised text nor `executable.fingerprint` would do:
     the one may differ per host, the other changes with the line of the call.
     """
     devices = ",".join(str(device.id) for device in unloaded.device_list)
-    parts = (_module_text(unloaded), devices, str(sorted(map(str, getattr(_current, "options", ())))))
+    parts = (module, devices, str(sorted(map(str, getattr(_current, "options", ())))))
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
     return digest if _may_communicate(unloaded.xla_executable) else FREE_PREFIX + digest
 
@@ -401,9 +356,3 @@ def _full_name(unloaded: Any) -> str:
 def _types(avals: Sequence[Any]) -> str:
     shown = [aval.str_short(short_dtypes=True) for aval in avals[:_SHOWN_TYPES]]
     return ", ".join([*shown, "…"] if len(avals) > _SHOWN_TYPES else shown) or "()"
-
-
-def backend_is_initialized() -> bool:
-    """Whether this process has a JAX backend. Imports nothing and initialises nothing."""
-    bridge = sys.modules.get("jax._src.xla_bridge")
-    return bridge is not None and bool(bridge.backends_are_initialized())

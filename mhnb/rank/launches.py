@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain, islice, repeat
 from types import FrameType
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from mhnb.core.guard import communicates
 from mhnb.core.made import MadeRow
@@ -128,6 +128,13 @@ class LaunchRecorder:
         self._counted = 0
         """So many of the rows are in `_counts` already."""
         self._counts: dict[tuple[int, ...], int] = {}
+        self._seq = 0
+        self._programs: dict[str, Any] = {}
+        self.ended_seq = 0
+        """The cell that ended last; what it launched is kept until the next one has ended."""
+        self.ended_rows: list[LaunchRow] = []
+        self.ended_programs: dict[str, Any] = {}
+        """By fingerprint."""
 
     def begin_cell(
         self, seq: int = 0, source: str = "", guard: str = "off", chosen: Sequence[int] | None = None
@@ -136,6 +143,7 @@ class LaunchRecorder:
         self._is_cell.clear()
         if self.made is not None:
             self.made.begin_cell(active=guard != "off")
+        self._seq = seq
         if self.gate is not None:
             self.gate.begin_cell(seq, source, guard, chosen)
 
@@ -184,13 +192,17 @@ class LaunchRecorder:
         participants: tuple[int, ...],
         line: int | None,
         outputs: Sequence[object] | None,
+        *,
+        program: Any = None,
     ) -> Launched:
         """Record a launch.
 
         Args:
             outputs: None when the dispatch is about to be made: then call `end_dispatch` of what is returned.
+            program: what may be asked about once the cell has ended.
         """
         with self._lock:
+            self._programs[fingerprint] = program
             self._sweep()
             self._number += communicates(fingerprint)
             launched = Launched(self._count(fingerprint, name, participants, line), self._number, outputs)
@@ -252,6 +264,8 @@ class LaunchRecorder:
             excused = [number for number in self._failed_in_callback if number == self._number]
             abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
+            self.ended_seq, self.ended_rows = self._seq, rows
+            self.ended_programs, self._programs = self._programs, {}
             self._forget_counts()
             self._running.clear()
             self._number, self._failure, self._broken, self._failed_in_callback = 0, None, [], []

@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from mhnb.rank.jaxhooks import find_plain, wrap_makers
+from mhnb.rank.jaxhooks import find_plain
+from mhnb.rank.jaxseams import wrap_makers
 from mhnb.rank.launches import LaunchRecorder
 from mhnb.rank.made import MadeRecord
 from mhnb.rank.transfer_arrays import raw_bytes

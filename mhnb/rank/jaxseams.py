@@ -1,0 +1,83 @@
+"""Where mhnb steps into JAX beside its launches: how it finds its cluster, makes its collectives, and makes arrays of host data.
+
+With `jaxhooks`, which sees the launches, the only module that knows private names of JAX.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+__all__ = ["backend_is_initialized", "bind_gloo", "offer_cluster", "wrap_collectives", "wrap_makers"]
+
+_Wrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def offer_cluster(arguments: Mapping[str, Any]) -> None:
+    """Have `jax.distributed.initialize()` find its arguments by itself, as it does under Slurm.
+
+    Args:
+        arguments: coordinator_address, num_processes and process_id, as initialize itself takes them.
+    """
+    from jax._src.clusters import ClusterEnv
+
+    class MhnbCluster(ClusterEnv):  # type: ignore[misc,unused-ignore]
+        name = "mhnb"
+        is_env_present = staticmethod(lambda: True)
+        get_coordinator_address = staticmethod(lambda *_, **__: arguments["coordinator_address"])
+        get_process_count = staticmethod(lambda: arguments["num_processes"])
+        get_process_id = staticmethod(lambda: arguments["process_id"])
+        get_local_process_id = staticmethod(lambda: None)
+
+    # Ours goes first: a notebook inside a Slurm job would be found as that job otherwise.
+    kinds = ClusterEnv._cluster_types
+    kinds.insert(0, kinds.pop(kinds.index(MhnbCluster)))
+
+
+def bind_gloo(address: str) -> None:
+    """Have gloo listen on an address of this host, and name it to the other ranks, instead of what the host's own name resolves to.
+
+    # since jax 0.10.2: make_cpu_client asks for the collectives without a hostname, and gloo looks the host's own name up.
+    """
+    library: Any = importlib.import_module("jaxlib._jax")
+    original = library.make_gloo_tcp_collectives
+    library.make_gloo_tcp_collectives = functools.partial(original, hostname=address)
+
+
+def wrap_makers(shard: _Wrapper, put: _Wrapper, join: _Wrapper) -> None:
+    """Wrap what makes arrays of a process's own data, by what each of the three gives for the function it is given.
+
+    Args:
+        shard: of `shard_args(shardings, layouts, copy_semantics, args)`, which lays out arguments, of jit and device_put too.
+        put: of `batched_device_put(aval, sharding, xs, devices)`, by which `make_array_from_callback` ends.
+        join: of `make_array_from_single_device_arrays(shape, sharding, arrays)`.
+    """
+    import jax
+    from jax._src import array
+    from jax._src.interpreters import pxla
+
+    private: Any = pxla
+    private.shard_args, private.batched_device_put = shard(private.shard_args), put(private.batched_device_put)
+    joining = join(jax.make_array_from_single_device_arrays)
+    modules: tuple[Any, ...] = (array, jax)
+    for module in modules:
+        module.make_array_from_single_device_arrays = joining
+
+
+def wrap_collectives(around: Callable[[Callable[[], Any]], Any]) -> None:
+    """Have `around` call what makes the CPU's collectives, when JAX comes to make them; no such thing, no call."""
+    from jax._src import xla_bridge
+
+    native: Any = getattr(xla_bridge, "_jax", None)
+    make = getattr(native, "make_gloo_tcp_collectives", None)
+    if make is not None:
+        native.make_gloo_tcp_collectives = lambda *args, **kwargs: around(lambda: make(*args, **kwargs))
+
+
+def backend_is_initialized() -> bool:
+    """Whether this process has a JAX backend. Imports nothing and initialises nothing."""
+    bridge = sys.modules.get("jax._src.xla_bridge")
+    return bridge is not None and bool(bridge.backends_are_initialized())
