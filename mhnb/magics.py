@@ -81,6 +81,7 @@ verbs:
   %mhjax accept                                    go on with a split or tainted cluster as it is
   %mhjax restart [--replay [--to SEQ]]             fresh processes, without their variables; --replay brings them back
   %mhjax stop [NAME]                               end every process
+  %mhjax doctor [--hosts A,B]                      look at this machine, or those, for what would stop a start
   %mhjax list                                      the clusters of this notebook
   %mhjax VERB --help                               every flag of a verb
 """

@@ -37,10 +37,12 @@ BESIDE = {
     "ctrlc": "cluster",
     "demo": "cli",
     "exchange": "cluster",
+    "hostflags": "cluster",
     "journaling": "cluster",
     "listening": "cluster",
     "notebook": "magics",
     "options": "cluster",
+    "preflight": "cluster",
     "reader": "cluster",
     "replaying": "cluster",
     "roll": "cluster",
@@ -49,6 +51,7 @@ BESIDE = {
     "submission": "cluster",
     "tab": "magics",
     "verbs": "magics",
+    "verbs_doctor": "magics",
 }
 """Modules that are parts of another one's work, too long for one file."""
 

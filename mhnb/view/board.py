@@ -11,8 +11,10 @@ from html import escape
 from typing import Self
 
 from mhnb.core.check import CheckRow
+from mhnb.core.preflight_report import PreflightReport
 from mhnb.view.check import format_check_html, format_check_text
 from mhnb.view.mime import pre
+from mhnb.view.preflight import format_preflight_html, format_preflight_text
 from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.start import (
     StartSnapshot,
@@ -25,7 +27,7 @@ from mhnb.view.start import (
 from mhnb.view.style import wrap
 from mhnb.view.tables import Status, VarRow, format_status_html, format_status_text, format_vars_html, format_vars_text
 
-__all__ = ["ProgressLine", "StartBoard", "show_check", "show_status", "show_vars"]
+__all__ = ["ProgressLine", "StartBoard", "show_check", "show_preflight", "show_status", "show_vars"]
 
 
 class _OneDisplay:
@@ -108,6 +110,12 @@ def show_vars(rows: Sequence[VarRow], screen: Screen | None = None) -> None:
 def show_check(rows: Sequence[CheckRow], screen: Screen | None = None) -> None:
     """Show whether the ranks hold the same."""
     data = {"text/html": format_check_html(rows), "text/plain": format_check_text(rows)}
+    (screen or detect_screen()).show(data, _new_uid())
+
+
+def show_preflight(report: PreflightReport, screen: Screen | None = None) -> None:
+    """Show what preflight found."""
+    data = {"text/html": format_preflight_html(report), "text/plain": format_preflight_text(report)}
     (screen or detect_screen()).show(data, _new_uid())
 
 
