@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mhnb.core.facts import Endpoint, HostLook, Wanted, is_loopback
 from mhnb.core.preflight_report import Cell, Column, Finding, join_hosts
@@ -85,25 +85,31 @@ def check_peers(looks: Sequence[HostLook]) -> Column:
     'not b'
     """
     cells: dict[int, Cell] = {}
-    pairs: dict[str, list[str]] = {}
+    closed: dict[str, dict[int, list[str]]] = {}
     for at, look in enumerate(looks):
         tried = {int(name.split()[1]): why for name, why in look.reached.items() if name.startswith("peer ")}
         missing = [looks[other].name for other, why in tried.items() if why]
         if tried:
-            cells[at] = Cell(f"not {', '.join(missing)}", "failure") if missing else Cell("ok")
+            cells[at] = Cell(f"not {join_hosts(missing)}", "failure") if missing else Cell("ok")
         for other, why in tried.items():
             if why:
-                pairs.setdefault(why, []).append(f"{look.name} → {looks[other].name}")
-    findings = tuple(
-        Finding(
-            "failure", "peers", tuple(sorted({pair.partition(" ")[0] for pair in both})),
-            f"hosts cannot reach each other ({', '.join(both)}): {why}. CPU collectives need a connection between any two hosts, "
-            "at ports that the system chooses",
-            "let all TCP between the cluster's hosts through their firewalls",
-        )
-        for why, both in pairs.items()
-    )  # fmt: skip
+                closed.setdefault(why, {}).setdefault(other, []).append(look.name)
+    findings = tuple(_closed(looks, why, pairs) for why, pairs in closed.items())
     return Column("peers", cells, findings)
+
+
+def _closed(looks: Sequence[HostLook], why: str, pairs: Mapping[int, Sequence[str]]) -> Finding:
+    """Say which hosts are closed to which others."""
+    others = sum(look.facts is not None for look in looks) - 1
+    from_where = {
+        at: "any other host" if len(hosts) == others > 1 else join_hosts(hosts) for at, hosts in pairs.items()
+    }
+    return Finding(
+        "failure", "peers", tuple(looks[at].name for at in pairs),
+        "; ".join(f"{looks[at].name} cannot be reached from {where}" for at, where in from_where.items())
+        + f": {why}. CPU collectives connect any two hosts, at ports that the system chooses",
+        "let all TCP between the cluster's hosts through their firewalls",
+    )  # fmt: skip
 
 
 def check_names(looks: Sequence[HostLook], wanted: Wanted) -> Column:

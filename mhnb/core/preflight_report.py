@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 
 __all__ = ["Cell", "Column", "Finding", "Level", "PreflightReport", "join_hosts", "usual"]
 
+_NAMED = 6
+
 Level: TypeAlias = Literal["failure", "warning", "note"]
 """A failure would end, hang or silently spoil a start. A warning would not. A note says what mhnb does about something."""
 
@@ -69,12 +71,14 @@ class PreflightReport:
 
 
 def join_hosts(names: Iterable[str]) -> str:
-    """Write hosts as people do.
+    """Write hosts as people do; of many the first few.
 
-    >>> join_hosts(["a", "b", "c"])
-    'a, b and c'
+    >>> join_hosts("abc"), join_hosts("abcdefghijk")
+    ('a, b and c', 'a, b, c, d, e, f and 5 more')
     """
     *first, last = list(names)
+    if len(first) >= _NAMED + 2:
+        first, last = first[:_NAMED], f"{len(first) + 1 - _NAMED} more"
     return f"{', '.join(first)} and {last}" if first else last
 
 

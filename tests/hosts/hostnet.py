@@ -229,10 +229,10 @@ class Host:
             hook = f'type filter hook ingress device "{device}" priority 0;'
             _do(*where, "nft", "-f", "-", stdin=f"table netdev {self._table} {{ chain c {{ {hook} {rule}\n }}\n }}\n")
 
-    def block(self, port: int, verdict: str = "drop") -> None:
-        """A firewall on it: nothing reaches that TCP port from outside. `reject` answers, `drop` is silent."""
+    def block(self, port: int | str, verdict: str = "drop") -> None:
+        """A firewall on it: nobody outside can connect to that TCP port, or range `1024-65535`. `reject` answers, `drop` is silent."""
         self._faulty = True
-        rule = f'iifname "eth0" tcp dport {port} {verdict}'
+        rule = f'iifname "eth0" tcp dport {port} tcp flags & (syn | ack) == syn {verdict}'
         hook = "type filter hook input priority 0;"
         table = f"table inet {self._table} {{ chain c {{ {hook} {rule}\n }}\n }}\n"
         _do("ip", "netns", "exec", self.netns, "nft", "-f", "-", stdin=table)

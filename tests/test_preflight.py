@@ -1,0 +1,173 @@
+"""`mhnb doctor` on this machine, its flags, and what becomes of a probe that does not answer."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mhnb.cli import main
+from mhnb.core.facts import Endpoint, Wanted
+from mhnb.core.hosts import HostName
+from mhnb.core.ssh import SshOptions
+from mhnb.errors import HostUnreachable, InvalidRequest, LaunchError
+from mhnb.hostflags import add_doctor_flags, read_host_flags
+from mhnb.launch import probe
+from mhnb.launch.probing import PRELUDE, Probe, ThisMachine
+from mhnb.preflight import look_at
+
+
+def _doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = main(["doctor", *words])
+    return code, capsys.readouterr().out
+
+
+def test_this_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the suite runs, a start would work: exit code 0, one row, no login."""
+    code, said = _doctor(capsys)
+    assert code == 0, said
+    assert said.startswith("preflight · 1 host · ")
+    assert "login" not in said
+    assert "this machine" in said
+
+
+def test_a_failure_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """A port that is taken is named, with its holder's trace, and the exit code is 1."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code, said = _doctor(capsys, "--coordinator-port", str(port))
+    assert code == 1
+    assert f"this machine cannot listen at 127.0.0.1:{port} for JAX's coordinator: Address already in use" in said
+
+
+def test_a_flag_that_xla_does_not_know(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag of XLA's is known by its name in jaxlib; another one would abort every rank, and is found without importing JAX."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_collective_timeout_seconds=300 --xla_no_such_flag=1")
+    code, said = _doctor(capsys)
+    assert code == 1
+    assert "has --xla_no_such_flag, which" in said
+    assert "--xla_cpu_collective_timeout_seconds" not in said
+
+
+def test_a_folder_that_cannot_be_written(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs that could go nowhere are found."""
+    monkeypatch.setenv("MHNB_HOME", "/proc/no/such")
+    code, said = _doctor(capsys)
+    assert code == 1
+    assert "cannot write logs to /proc/no/such" in said
+
+
+def test_the_probe_imports_nothing_but_the_standard_library() -> None:
+    """On a Python without any package the probe tells its facts: there is no mhnb and no JAX, and it says so."""
+    program = f"import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n{PRELUDE}"
+    source = Path(probe.__file__).read_text(encoding="utf-8")
+    request = '{"do": "facts", "names": []}'
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program],
+        input=f"{__import__('json').dumps(source)}\n{request}\n", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.startswith("mhnb-probe {"), done.stderr
+    assert '"jax": null' in done.stdout
+    assert '"mhnb": null' in done.stdout
+
+
+def _probe(tmp_path: Path, program: str) -> Probe:
+    return Probe("b", ThisMachine(["-c", program], log=tmp_path / "log"))
+
+
+def test_a_probe_that_hangs_is_given_up(tmp_path: Path) -> None:
+    """It is ended when its time is up, and the reason is kept; it is not asked again."""
+    hanging = _probe(tmp_path, "import time; time.sleep(1000)")
+    assert hanging.ask("facts", {"names": []}, timeout_s=0.2) is None
+    assert isinstance(hanging.failure, HostUnreachable)
+    assert str(hanging.failure).startswith("b: gave no answer within 0.2 s")
+    assert hanging.ask("time", {}, timeout_s=1000) is None
+    hanging.close(1)
+
+
+def test_a_probe_that_ends_says_why(tmp_path: Path) -> None:
+    """What it said last is the reason."""
+    broken = _probe(tmp_path, "import sys; sys.exit('the disk hangs')")
+    assert broken.ask("time", {}, timeout_s=60) is None
+    assert isinstance(broken.failure, LaunchError)
+    assert "exit code 1: the disk hangs" in str(broken.failure)
+    broken.close(1)
+
+
+def test_what_else_is_printed_is_no_answer(tmp_path: Path) -> None:
+    """Words of a login shell's start-up files do not confuse the look."""
+    noisy = _probe(tmp_path, f"print('welcome to b\\n{{}}'); {PRELUDE}")
+    assert isinstance(noisy.ask("time", {}, timeout_s=60), float)
+    noisy.close(5)
+
+
+def test_somebody_else_at_the_port_is_seen() -> None:
+    """A port at which another program answers is not taken for reached."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = {"name": "x", "address": "127.0.0.1", "port": server.getsockname()[1], "word": "secret"}
+        assert probe.connect([place], 0.2) == {"x": "no answer"}
+    assert probe.connect([place], 5)["x"] == "connection refused"
+    heard = probe.listen([{"name": "y", "address": "127.0.0.1", "port": 0, "word": "another"}])
+    assert probe.connect([place | heard["y"]], 5) == {"x": "somebody else answers"}
+
+
+def test_an_endpoint_of_the_callers_is_tried() -> None:
+    """The caller says what is to be reached, and gets the ports that were free."""
+    report = look_at((), SshOptions(), Wanted((Endpoint("hub", 0), Endpoint("coordinator", 0)), devices=2))
+    assert report.ok, report.findings
+    assert {name: address for name, (address, _) in report.endpoints.items()} == dict.fromkeys(
+        ("hub", "coordinator"), "127.0.0.1"
+    )
+
+
+# -- the flags
+
+
+def _read(*words: str) -> tuple[tuple[HostName, ...], SshOptions]:
+    parser = argparse.ArgumentParser()
+    add_doctor_flags(parser)
+    return read_host_flags(parser.parse_args(words), {"HERE": "its value"})
+
+
+def test_flags_become_options() -> None:
+    """Each flag has its option; a variable without a value takes the one from here."""
+    hosts, options = _read(
+        *("--hosts", "a,b:22", "--user", "me", "--ssh-port", "1", "--key", "k", "--ssh-config", "c", "--ssh-option", "X=1"),
+        *("--connect-timeout", "3", "--python", "py", "--venv", "v", "--setup", "s", "--cwd", "d", "--env", "HERE", "--env", "A=b=c"),
+    )  # fmt: skip
+    assert hosts == (HostName("a"), HostName("b", port=22))
+    assert options == SshOptions(
+        user="me", port=1, key_file="k", config_file="c", extra=("X=1",), python="py", venv="v", setup="s", cwd="d",
+        environment={"HERE": "its value", "A": "b=c"}, connect_timeout_s=3,
+    )  # fmt: skip
+    assert _read() == ((), SshOptions())
+
+
+def test_hosts_from_a_file(tmp_path: Path) -> None:
+    """`@FILE`, or a path with a slash, is a host file."""
+    path = tmp_path / "hosts.txt"
+    path.write_text("n[1-2] slots=2\n")
+    assert (
+        _read("--hosts", str(path))[0]
+        == _read("--hosts", f"@{path}")[0]
+        == (HostName("n1", slots=2), HostName("n2", slots=2))
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--env", "MISSING"), "--env MISSING: there is no such variable here"),
+        (("--hosts", "/no/file"), "cannot read the host file"),
+        (("--hosts", "@"), "cannot read the host file"),
+        (("--venv", "a", "--conda", "b"), "give the one"),
+    ],
+)
+def test_flags_that_cannot_be(words: tuple[str, ...], said: str) -> None:
+    """The flag, its value and what was expected."""
+    with pytest.raises(InvalidRequest, match=said):
+        _read(*words)
