@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import socket
 import subprocess
 import sys
@@ -68,7 +70,7 @@ def test_the_probe_imports_nothing_but_the_standard_library() -> None:
     request = '{"do": "facts", "names": []}'
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program],
-        input=f"{__import__('json').dumps(source)}\n{request}\n", capture_output=True, text=True, check=False,
+        input=f"{json.dumps(source)}\n{request}\n", capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout.startswith("mhnb-probe {"), done.stderr
     assert '"jax": null' in done.stdout
@@ -105,6 +107,15 @@ def test_what_else_is_printed_is_no_answer(tmp_path: Path) -> None:
     noisy.close(5)
 
 
+def test_a_file_of_the_users_is_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A json.py in the folder where it runs does not stand in for the standard one."""
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    monkeypatch.chdir(tmp_path)
+    asked = _probe(tmp_path, PRELUDE)
+    assert isinstance(asked.ask("time", {}, timeout_s=60), float), asked.failure
+    asked.close(5)
+
+
 def test_somebody_else_at_the_port_is_seen() -> None:
     """A port at which another program answers is not taken for reached."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -113,6 +124,37 @@ def test_somebody_else_at_the_port_is_seen() -> None:
     assert probe.connect([place], 5)["x"] == "connection refused"
     heard = probe.listen([{"name": "y", "address": "127.0.0.1", "port": 0, "word": "another"}])
     assert probe.connect([place | heard["y"]], 5) == {"x": "somebody else answers"}
+
+
+_SMI = """#!/bin/sh
+echo 'NVIDIA H200, GPU-aa11'
+echo 'NVIDIA H200, GPU-bb22'
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "uuids"),
+    [
+        (None, ["GPU-aa11", "GPU-bb22"]),
+        ("1", ["GPU-bb22"]),
+        ("1, 0", ["GPU-bb22", "GPU-aa11"]),
+        ("GPU-bb", ["GPU-bb22"]),
+        ("0,7,1", ["GPU-aa11"]),
+        ("", []),
+    ],
+)
+def test_gpus_are_those_that_a_rank_would_see(
+    visible: str | None, uuids: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the vendor's tool lists, as CUDA_VISIBLE_DEVICES leaves it. The tool is one made up."""
+    (tmp_path / "nvidia-smi").write_text(_SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [gpu["uuid"] for gpu in probe.tell_facts([])["gpus"]] == uuids
 
 
 def test_an_endpoint_of_the_callers_is_tried() -> None:

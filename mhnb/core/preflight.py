@@ -145,37 +145,46 @@ def _check_jaxlib(known: Known) -> Iterator[Finding]:
 
 def _check_devices(known: Known, wanted: Wanted) -> Column:
     cells, findings = {}, []
-    shown = {at: _devices(facts, wanted) for at, (_, facts) in known.items()}
-    most = usual(list(shown.values())) if shown else ""
+    kinds = {at: _devices(facts, wanted) for at, (_, facts) in known.items()}
+    most = usual(list(kinds.values())) if kinds else ""
     for at, (name, facts) in known.items():
-        cells[at] = Cell(shown[at])
-        if shown[at] != most:
-            cells[at] = Cell(shown[at], "failure")
-            text = f"{name} has {shown[at]}, and {most} are elsewhere: every rank must have as many devices, of the same kind"
-            findings.append(
-                Finding(
-                    "failure",
-                    "devices",
-                    (name,),
-                    text,
-                    "leave that host out, or choose devices with CUDA_VISIBLE_DEVICES",
-                )
-            )
+        # The kind stands in the finding, where there is room.
+        shown = kinds[at].partition(" (")[0]
+        text = cure = ""
+        if kinds[at] != most:
+            text = f"{name} has {kinds[at]}, and elsewhere there are {most}: every rank must have as many devices, of the same kind"
+            cure = "leave that host out, or choose devices with CUDA_VISIBLE_DEVICES"
         elif wanted.devices is None and facts.gpus and len(facts.gpus) % wanted.per_host:
-            cells[at] = Cell(shown[at], "failure")
-            text = f"{name} has {shown[at]} for {wanted.per_host} ranks: they cannot be shared out equally"
-            findings.append(
-                Finding("failure", "devices", (name,), text, f"start 1 or {len(facts.gpus)} ranks per host")
-            )
-    return Column("devices", cells, tuple(findings))
+            text = f"{name} has {shown} for {wanted.per_host} ranks: they cannot be shared out equally"
+            cure = f"start 1 or {len(facts.gpus)} ranks per host"
+        cells[at] = Cell(shown, "failure" if text else None)
+        if text:
+            findings.append(Finding("failure", "devices", (name,), text, cure))
+    return Column("devices", cells, (*findings, *_shared_gpus(known)))
 
 
 def _devices(facts: HostFacts, wanted: Wanted) -> str:
+    """Say number and kind, as `2 gpu (NVIDIA H200)`."""
     if wanted.devices is not None:
         return f"{wanted.devices} cpu"
     if facts.gpus:
-        return f"{len(facts.gpus)} gpu"
+        # Known by its device file alone, a GPU has no kind.
+        names = sorted({gpu.name for gpu in facts.gpus if gpu.uuid})
+        return f"{len(facts.gpus)} gpu" + (f" ({', '.join(names)})" if names else "")
     return f"{facts.tpus} tpu" if facts.tpus else "1 cpu"
+
+
+def _shared_gpus(known: Known) -> Iterator[Finding]:
+    """Containers on one machine can be given the same GPU: NCCL ends both ranks with `Duplicate GPU detected`."""
+    first: dict[str, str] = {}
+    for name, facts in known.values():
+        shared = [gpu for gpu in facts.gpus if gpu.uuid and first.setdefault(gpu.uuid, name) != name]
+        if shared:
+            yield Finding(
+                "failure", "devices", (first[shared[0].uuid], name),
+                f"{first[shared[0].uuid]} and {name} have the same GPU ({shared[0].uuid})",
+                "give each container GPUs of its own, or name only one of the hosts",
+            )  # fmt: skip
 
 
 def _check_same(known: Known) -> Iterator[Finding]:

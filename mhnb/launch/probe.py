@@ -192,7 +192,25 @@ def _gpus() -> list[dict[str, str]]:
         amd = list(Path("/dev/dri").glob("renderD*")) if Path("/dev/kfd").exists() else []
         return [{"name": path.name, "uuid": ""} for path in sorted([*nvidia, *amd])]
     rows = [line.rpartition(",") for line in done.stdout.decode(errors="replace").splitlines() if "," in line]
-    return [{"name": name.strip(), "uuid": uuid.strip()} for name, _, uuid in rows]
+    return _visible([{"name": name.strip(), "uuid": uuid.strip()} for name, _, uuid in rows])
+
+
+def _visible(gpus: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Leave those that CUDA would show a rank: it takes numbers, and beginnings of UUIDs, up to the first that is none."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return gpus
+    found = []
+    for word in chosen.split(","):
+        each = [
+            gpu
+            for at, gpu in enumerate(gpus)
+            if word.strip() == str(at) or (word.strip()[:4] == "GPU-" and gpu["uuid"].startswith(word.strip()))
+        ]
+        if len(each) != 1:
+            break
+        found += each
+    return found
 
 
 # -- who reaches whom

@@ -178,10 +178,21 @@ def test_unequal_devices_are_found() -> None:
     """A host with other devices than the rest is named."""
     wanted = replace(WANTED, devices=None)
     report = judged(*_gpus(2, 2, 1), wanted=wanted)
-    assert only(report).text.startswith("c has 1 gpu, and 2 gpu are elsewhere")
+    assert only(report).text.startswith("c has 1 gpu (H200), and elsewhere there are 2 gpu (H200): every")
     assert [cell(report, "devices", at) for at in range(3)] == [("2 gpu", None), ("2 gpu", None), ("1 gpu", "failure")]
     assert judged(*_gpus(2, 2, 2), wanted=wanted).ok
-    assert only(judged(look(0), look(1), look(2, tpus=4), wanted=wanted)).text.startswith("c has 4 tpu, and 1 cpu")
+    assert only(judged(look(0), look(1), look(2, tpus=4), wanted=wanted)).text.startswith(
+        "c has 4 tpu, and elsewhere there are 1 cpu"
+    )
+
+
+def test_gpus_of_another_kind_and_shared_ones() -> None:
+    """As many GPUs of another kind are found, and one GPU that two hosts have, as containers may."""
+    wanted = replace(WANTED, devices=None)
+    other = look(2, gpus=(Gpu("A100", "x"), Gpu("A100", "y")))
+    assert only(judged(*_gpus(2, 2), other, wanted=wanted)).text.startswith("c has 2 gpu (A100), and elsewhere")
+    shared = look(2, gpus=(Gpu("H200", "2.0"), Gpu("H200", "0.1")))
+    assert only(judged(*_gpus(2, 2), shared, wanted=wanted)).text == "a and c have the same GPU (0.1)"
 
 
 def test_gpus_that_cannot_be_shared_out() -> None:

@@ -218,6 +218,15 @@ def test_a_name_for_this_machine_that_is_unknown(doctor: Doctor, net: HostNet) -
     assert f"give an address instead ({net.gateway})" in said
 
 
+def test_an_address_that_is_not_this_machine(doctor: Doctor, net: HostNet) -> None:
+    """The address that was given is the one that is tried; where it leads elsewhere, the one of the login is told."""
+    said = doctor.finds("--address", net[2].address)
+    assert said.startswith(
+        f"✗ alpha, beta, gamma and delta cannot reach this notebook on this machine at {net[2].address}:"
+    )
+    assert f"the login came from {net.gateway}" in said
+
+
 @pytest.mark.parametrize(("verdict", "why"), [("drop", "no answer"), ("reject", "connection refused")])
 def test_a_port_behind_a_firewall(doctor: Doctor, net: HostNet, verdict: str, why: str) -> None:
     """Whether the firewall is silent or says no: who cannot reach what, where, and what to open."""

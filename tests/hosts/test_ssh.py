@@ -194,3 +194,30 @@ def test_a_broken_connection_ends_the_program(start: Started, net: HostNet) -> N
     process.kill()
     assert process.failure() is None
     wait_until(lambda: not net[0].pids(), "the program there has ended")
+
+
+_OWNER = """
+import sys
+from pathlib import Path
+from mhnb.core.hosts import HostName
+from mhnb.core.ssh import SshOptions
+from mhnb.launch.ssh import SshProcess
+options = SshOptions(config_file=sys.argv[1], python=sys.executable)
+process = SshProcess(HostName("alpha"), options, ["-c", sys.argv[2]], log=Path(sys.argv[3]), piped=True)
+print(process.stdout.readline(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_owner_leaves_nothing(net: HostNet, tmp_path: Path) -> None:
+    """When the notebook is killed, the ssh here and the program there end by themselves."""
+    words = [sys.executable, "-c", _OWNER, str(net.ssh_config), _ECHO, str(tmp_path / "log")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"b'up\\n'\n"
+        [ssh] = psutil.Process(owner.pid).children()
+        assert net[0].pids()
+        owner.kill()
+    wait_until(lambda: not net[0].pids(), "the program there has ended")
+    psutil.wait_procs([ssh], timeout=20)
+    assert not ssh.is_running() or ssh.status() == psutil.STATUS_ZOMBIE
