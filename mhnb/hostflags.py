@@ -25,7 +25,7 @@ def add_host_flags(parser: argparse.ArgumentParser) -> None:
     add("--ssh-config", metavar="FILE", help="an ssh config instead of ~/.ssh/config")
     add("--ssh-option", action="append", default=[], metavar="NAME=VALUE", help="more for ssh, like ProxyJump=gate")
     add("--connect-timeout", type=int, default=10, metavar="SECONDS", help="limit for each login (10)")
-    add("--python", metavar="FILE", help="the Python there (python3)")
+    add("--python", metavar="FILE", help="the Python there (the one here)")
     add("--venv", metavar="DIR", help="a virtual environment there")
     add("--conda", metavar="NAME", help="a conda environment there")
     add("--setup", metavar="LINE", help="a line of shell to run there first, like 'module load cuda'")

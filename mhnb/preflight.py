@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from mhnb.core.facts import Endpoint, HostFacts, HostLook, Wanted, is_loopback, 
 from mhnb.core.hosts import HostName
 from mhnb.core.preflight import judge
 from mhnb.core.preflight_report import PreflightReport
-from mhnb.core.ssh import SshOptions
+from mhnb.core.ssh import SshOptions, choose_python
 from mhnb.errors import PreflightFailed
 from mhnb.hostflags import read_host_flags
 from mhnb.launch.probe import find_version
@@ -28,8 +29,8 @@ from mhnb.view.preflight import format_preflight_text
 
 __all__ = ["ENDPOINTS", "look_as_asked", "look_at", "run_preflight"]
 
-ENDPOINTS = (Endpoint("link", None), Endpoint("hub", 0), Endpoint("coordinator", 0))
-"""What every host must reach: the notebook, and on the first host the hub and JAX's coordinator."""
+ENDPOINTS = (Endpoint("link", None), Endpoint("hub", None), Endpoint("coordinator", 0))
+"""What every host must reach: the notebook, beside it the hub, and on the first host JAX's coordinator."""
 
 _FACTS_S, _ANSWER_S, _CONNECT_S = 30.0, 20.0, 4.0
 _LOOPBACK = "127.0.0.1"
@@ -68,6 +69,7 @@ def look_at(
         wanted: what the cluster shall be; no endpoints mean `ENDPOINTS`.
         clock: seconds since 1970.
     """
+    options = choose_python(options, sys.executable)
     endpoints = wanted.endpoints or (ENDPOINTS if hosts else ENDPOINTS[-1:])
     wanted = replace(wanted, endpoints=endpoints, mhnb=find_version("mhnb") or "")
     with tempfile.TemporaryDirectory(prefix="mhnb-preflight-") as folder:
@@ -131,7 +133,9 @@ class _Look:
     def _ask_facts(self, timeout_s: float) -> list[HostFacts | None]:
         names = [self._wanted.controller] if self._wanted.controller else []
         every = range(len(self._names) + (not self._is_local))
-        answers = self._probes.ask("facts", {at: {"names": names} for at in every}, timeout_s=timeout_s)
+        answers = self._probes.ask(
+            "facts", {at: {"names": names, "is_notebooks": at == every[-1]} for at in every}, timeout_s=timeout_s
+        )
         facts = [None if answer is None else parse_facts(answer) for answer in answers]
         if self._is_local:
             # Alone, a machine is reached by nobody else, and loopback is right.

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_the_probe_imports_nothing_but_the_standard_library() -> None:
     """On a Python without any package the probe tells its facts: there is no mhnb and no JAX, and it says so."""
     program = f"import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n{PRELUDE}"
     source = Path(probe.__file__).read_text(encoding="utf-8")
-    request = '{"do": "facts", "names": []}'
+    request = '{"do": "facts", "names": [], "is_notebooks": false}'
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program],
         input=f"{json.dumps(source)}\n{request}\n", capture_output=True, text=True, check=False,
@@ -84,7 +85,7 @@ def _probe(tmp_path: Path, program: str) -> Probe:
 def test_a_probe_that_hangs_is_given_up(tmp_path: Path) -> None:
     """It is ended when its time is up, and the reason is kept; it is not asked again."""
     hanging = _probe(tmp_path, "import time; time.sleep(1000)")
-    assert hanging.ask("facts", {"names": []}, timeout_s=0.2) is None
+    assert hanging.ask("facts", {"names": [], "is_notebooks": False}, timeout_s=0.2) is None
     assert isinstance(hanging.failure, HostUnreachable)
     assert str(hanging.failure).startswith("b: gave no answer within 0.2 s")
     assert hanging.ask("time", {}, timeout_s=1000) is None
@@ -154,7 +155,25 @@ def test_gpus_are_those_that_a_rank_would_see(
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [gpu["uuid"] for gpu in probe.tell_facts([])["gpus"]] == uuids
+    assert [gpu["uuid"] for gpu in probe.tell_facts([], is_notebooks=True)["gpus"]] == uuids
+
+
+def test_logs_go_where_they_would_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On the notebook's machine to its state folder, on another to that machine's own disk, also where that cannot be written."""
+    monkeypatch.setenv("MHNB_HOME", "/mhnb/home")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    here, there = (probe.tell_facts([], is_notebooks=own)["disks"][0] for own in (True, False))
+    assert (here["use"], here["folder"]) == ("logs", "/mhnb/home")
+    assert (there["use"], there["folder"], there["error"]) == ("logs", str(tmp_path), "")
+    monkeypatch.setattr(tempfile, "gettempdir", _no_temporary)
+    monkeypatch.setenv("TMPDIR", "/proc/none")
+    full = probe.tell_facts([], is_notebooks=False)["disks"][0]
+    assert full["folder"] == "/proc/none"
+    assert full["error"]
+
+
+def _no_temporary() -> str:
+    raise FileNotFoundError("No usable temporary directory found")
 
 
 def test_an_endpoint_of_the_callers_is_tried() -> None:

@@ -5,7 +5,7 @@ Measured reasons stand beside each; the user's own settings win where both could
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 __all__ = ["COLLECTIVE_TIMEOUT_S", "rank_environment"]
 
@@ -15,16 +15,13 @@ COLLECTIVE_TIMEOUT_S = 300
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def rank_environment(
-    user: Mapping[str, str], *, devices: int | None, simulated: bool, direct: Sequence[str] = ()
-) -> dict[str, str]:
+def rank_environment(user: Mapping[str, str], *, devices: int | None, simulated: bool) -> dict[str, str]:
     """Give the variables to set over the user's environment, before the interpreter starts.
 
     Args:
         user: the environment of the notebook's process.
         devices: CPU devices per rank; None leaves it to the platform.
         simulated: ranks are CPU processes of this machine, also where a GPU is present.
-        direct: addresses of the cluster's own hosts, to be kept off any proxy.
 
     >>> rank_environment({}, devices=2, simulated=True)["JAX_NUM_CPU_DEVICES"]
     '2'
@@ -35,8 +32,8 @@ def rank_environment(
         # JAX's preemption service swallows SIGTERM.
         "JAX_ENABLE_PREEMPTION_SERVICE": user.get("JAX_ENABLE_PREEMPTION_SERVICE", "0"),
         # gRPC honours http_proxy even to loopback.
-        "no_proxy": _no_proxy(user, direct),
-        "NO_PROXY": _no_proxy(user, direct),
+        "no_proxy": _no_proxy(user),
+        "NO_PROXY": _no_proxy(user),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     }
@@ -56,9 +53,9 @@ def _hash_seed(user: Mapping[str, str]) -> str:
     return seed if seed.isdecimal() else "0"
 
 
-def _no_proxy(user: Mapping[str, str], direct: Sequence[str]) -> str:
+def _no_proxy(user: Mapping[str, str]) -> str:
     named = [part for part in (user.get("no_proxy") or user.get("NO_PROXY") or "").split(",") if part]
-    return ",".join([*named, *(name for name in (*_LOOPBACK, *direct) if name not in named)])
+    return ",".join([*named, *(name for name in _LOOPBACK if name not in named)])
 
 
 def _xla_flags(flags: str) -> str:

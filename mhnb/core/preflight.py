@@ -229,7 +229,9 @@ def _check_disks(known: Known) -> Column:
             is_full = bool(disk.error) or disk.free_nbytes < _FULL_NBYTES
             if is_full:
                 text = f"{name} cannot write {disk.use} to {disk.folder}: {disk.error or f'{free} free'}"
-                cure = "make room there" + (", or set MHNB_HOME to another folder" if disk.use == "logs" else "")
+                cure = "make room there" + (
+                    ", or choose another folder by MHNB_HOME here, by TMPDIR on a host" if disk.use == "logs" else ""
+                )
                 findings.append(Finding("failure", "disk", (name,), text, cure))
                 level = "failure"
             elif disk.free_nbytes < _SCARCE_NBYTES and disk.use == "logs":

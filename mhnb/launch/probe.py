@@ -55,11 +55,12 @@ _listeners: dict[str, socket.socket] = {}
 # -- facts
 
 
-def tell_facts(names: list[str]) -> dict[str, Any]:
+def tell_facts(names: list[str], *, is_notebooks: bool) -> dict[str, Any]:
     """Say what there is here.
 
     Args:
         names: to be resolved from here.
+        is_notebooks: whether the notebook is here too, and so its place for logs.
     """
     hostname = socket.gethostname()
     return {
@@ -72,7 +73,7 @@ def tell_facts(names: list[str]) -> dict[str, Any]:
         "outward": _outward(),
         "versions": {name: find_version(name) for name in _PACKAGES},
         "names": {name: _resolve(name) for name in [hostname, *names]},
-        "disks": [_disk(use, folder) for use, folder in _folders().items()],
+        "disks": [_disk(use, folder) for use, folder in _folders(is_notebooks=is_notebooks).items()],
         "environment": _environment(),
         "unknown_flags": _unknown_flags(os.environ.get("XLA_FLAGS", "")),
         "gpus": _gpus(),
@@ -129,17 +130,27 @@ def _resolve(name: str) -> dict[str, Any]:
     return {"addresses": list(dict.fromkeys(str(each[4][0]) for each in found))}
 
 
-def _folders() -> dict[str, Path]:
+def _folders(*, is_notebooks: bool) -> dict[str, Path]:
     """Where ranks write: their logs and run files, what programs put aside, shared memory."""
-    state = os.environ.get("MHNB_HOME")
-    if not state:
-        home = Path.home()
-        default = home / "Library/Application Support" if sys.platform == "darwin" else home / ".local/state"
-        state = str(Path(os.environ.get("XDG_STATE_HOME") or default) / "mhnb")
-    found = {"logs": Path(state).expanduser(), "temporary files": Path(tempfile.gettempdir())}
+    # Elsewhere a rank's logs are on that machine's own disk: a home that hosts share may be slow.
+    found = {"logs": _state_home(), "temporary files": _temporary()} if is_notebooks else {"logs": _temporary()}
     if _SHARED.is_dir():
         found["shared memory"] = _SHARED
     return found
+
+
+def _state_home() -> Path:
+    home = Path.home()
+    default = home / "Library/Application Support" if sys.platform == "darwin" else home / ".local/state"
+    return Path(os.environ.get("MHNB_HOME") or Path(os.environ.get("XDG_STATE_HOME") or default) / "mhnb").expanduser()
+
+
+def _temporary() -> Path:
+    """The folder that tempfile would take, also where it finds none that can be written."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108  # only looked at
 
 
 def _disk(use: str, folder: Path) -> dict[str, Any]:

@@ -39,13 +39,6 @@ def test_loopback_goes_past_the_proxy() -> None:
     assert env({"no_proxy": "intra.net,localhost"})["no_proxy"] == "intra.net,localhost,127.0.0.1,::1"
 
 
-def test_the_clusters_own_hosts_go_past_the_proxy() -> None:
-    """Behind a proxy the ranks' way to the coordinator would end at it."""
-    hosts = ["10.0.0.1", "10.0.0.2"]
-    made = rank_environment({"no_proxy": "10.0.0.1"}, devices=2, simulated=False, direct=hosts)
-    assert made["no_proxy"] == made["NO_PROXY"] == "10.0.0.1,localhost,127.0.0.1,::1,10.0.0.2"
-
-
 def test_the_execution_pool_grows_with_the_devices() -> None:
     """A pool as small as the machine deadlocks correct programs."""
     assert env(devices=2)["PJRT_NPROC"] == "32"

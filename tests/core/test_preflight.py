@@ -14,13 +14,13 @@ from mhnb.core.preflight_report import Finding, PreflightReport
 from mhnb.errors import HostUnreachable
 
 VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "mhnb": "0.1.0", "numpy": "2.4.6"}
-ENDPOINTS = (Endpoint("link", None), Endpoint("hub", 0), Endpoint("coordinator", 0))
+ENDPOINTS = (Endpoint("link", None), Endpoint("hub", None), Endpoint("coordinator", 0))
 WANTED = Wanted(
     ENDPOINTS,
     devices=2,
     mhnb="0.1.0",
     controller_address="10.0.0.254",
-    addresses={"link": ("10.0.0.254", 7000), "hub": ("10.0.0.1", 7001), "coordinator": ("10.0.0.1", 8476)},
+    addresses={"link": ("10.0.0.254", 7000), "hub": ("10.0.0.254", 7001), "coordinator": ("10.0.0.1", 8476)},
 )
 
 
@@ -93,7 +93,7 @@ FAULTS: list[tuple[Mapping[str, Any], str, str, str]] = [
         {"disks": (Disk("logs", "/logs", 0, "No space left on device"),)},
         "disk",
         "b cannot write logs to /logs: No space left on device",
-        "make room there, or set MHNB_HOME",
+        "make room there, or choose another folder by MHNB_HOME",
     ),
     ({"disks": (Disk("shared memory", "/dev/shm", 5 << 20),)}, "disk", "b cannot write shared memory to /dev/shm: 5 MB free", "make room"),
     ({"unknown_flags": ("xla_x",)}, "environment", "XLA_FLAGS on b has --xla_x, which its jaxlib 0.10.2 does not know", "take it out"),

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from mhnb.core.facts import Endpoint, Wanted
 from mhnb.core.hosts import parse_hosts
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import PreflightFailed
-from mhnb.preflight import run_preflight
+from mhnb.preflight import look_at, run_preflight
 from tests.hosts.hostnet import NAMES, Host, HostNet
 
 _PORT = 24_111
@@ -45,7 +46,7 @@ class Doctor:
         return SshOptions(
             config_file=str(self._net.ssh_config),
             python=str(self.python),
-            environment={"MHNB_HOME": str(self.home)},
+            environment={"TMPDIR": str(self.home)},
             connect_timeout_s=5,
         )
 
@@ -59,7 +60,7 @@ class Doctor:
             "--connect-timeout",
             "5",
         ]
-        code = main(["doctor", "--hosts", hosts, *how, "--env", f"MHNB_HOME={self.home}", *words])
+        code = main(["doctor", "--hosts", hosts, *how, "--env", f"TMPDIR={self.home}", *words])
         return code, self._capsys.readouterr().out.splitlines()
 
     def finds(self, *words: str, config: Path | None = None) -> str:
@@ -113,6 +114,12 @@ def test_the_start_is_refused_with_the_table(doctor: Doctor, net: HostNet) -> No
 
 
 # -- logins
+
+
+def test_the_python_of_here_is_looked_for_there(doctor: Doctor, net: HostNet) -> None:
+    """Where none is named it is the notebook's own, which machines that share a disk have."""
+    report = look_at(parse_hosts("alpha,beta"), replace(doctor.options, python=None), Wanted(devices=2))
+    assert report.ok, report.findings
 
 
 def test_a_login_that_is_refused(doctor: Doctor, net: HostNet) -> None:
@@ -179,7 +186,7 @@ def test_a_full_disk(doctor: Doctor, net: HostNet) -> None:
     net[2].mount_disk(doctor.home, nbytes=65536)
     said = doctor.finds()
     assert said.startswith(f"✗ gamma cannot write logs to {doctor.home}: No space left on device\n")
-    assert "MHNB_HOME" in said
+    assert "TMPDIR" in said
 
 
 def test_a_clock_that_is_off(doctor: Doctor, net: HostNet) -> None:
@@ -220,11 +227,13 @@ def test_a_name_for_this_machine_that_is_unknown(doctor: Doctor, net: HostNet) -
 
 def test_an_address_that_is_not_this_machine(doctor: Doctor, net: HostNet) -> None:
     """The address that was given is the one that is tried; where it leads elsewhere, the one of the login is told."""
-    said = doctor.finds("--address", net[2].address)
-    assert said.startswith(
-        f"✗ alpha, beta, gamma and delta cannot reach this notebook on this machine at {net[2].address}:"
-    )
-    assert f"the login came from {net.gateway}" in said
+    code, lines = doctor("--address", net[2].address)
+    assert (code, lines[0]) == (1, "preflight · 4 hosts · 2 failures")
+    for what, line, cure in zip(("this notebook", "ipyparallel's hub"), lines[6::2], lines[7::2], strict=True):
+        assert line.startswith(
+            f"✗ alpha, beta, gamma and delta cannot reach {what} on this machine at {net[2].address}:"
+        )
+        assert f"the login came from {net.gateway}" in cure
 
 
 @pytest.mark.parametrize(("verdict", "why"), [("drop", "no answer"), ("reject", "connection refused")])
