@@ -179,8 +179,9 @@ class Probes:
         return [each.failure for each in self._probes]
 
     def close(self) -> None:
-        """End every probe, all at once."""
-        list(self._pool.map(lambda each: each.close(_GRACE_S), self._probes))
+        """End every probe, all at once; also while they are being asked, as after a Ctrl-C."""
+        with ThreadPoolExecutor(max(1, len(self._probes))) as pool:
+            list(pool.map(lambda each: each.close(_GRACE_S), self._probes))
         self._pool.shutdown()
 
 

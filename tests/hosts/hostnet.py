@@ -39,6 +39,7 @@ _TOOLS = {
 _ALONE = ("setpriv", "--pdeathsig", "KILL")
 """No machine outlives a test session that is killed."""
 _NAMESPACES = ("unshare", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child")
+_TRY = "ip link add mhb type bridge; ip link add mhv type veth peer name mhw; nft add table netdev mht"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SSHD_CONFIG = """\
 Port 22
@@ -75,8 +76,12 @@ def why_absent() -> str | None:
     missing = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool, path=_SYSTEM_PATH) is None})
     if missing:
         return f"not installed: {', '.join(missing)}"
-    tried = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, text=True, check=False)
-    return None if tried.returncode == 0 else f"no namespaces here: {tried.stderr.strip()}"
+    if not Path("/dev/net/tun").exists():
+        return "no /dev/net/tun, for a cable with a delay"
+    tried = subprocess.run(
+        ["unshare", "--net", "--mount", "sh", "-ec", _TRY], capture_output=True, text=True, check=False
+    )
+    return None if tried.returncode == 0 else f"no namespaces, bridges or packet filters here: {tried.stderr.strip()}"
 
 
 def _do(*words: str | Path, check: bool = True, stdin: str | None = None) -> str:

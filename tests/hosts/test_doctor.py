@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mhnb.cli import main
@@ -21,7 +22,7 @@ from mhnb.core.hosts import parse_hosts
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import PreflightFailed
 from mhnb.preflight import look_at, run_preflight
-from tests.hosts.hostnet import NAMES, Host, HostNet
+from tests.hosts.hostnet import NAMES, Host, HostNet, wait_until
 
 _PORT = 24_111
 _HOSTS = ",".join(NAMES)
@@ -289,3 +290,33 @@ def test_one_machine_under_two_names(doctor: Doctor, net: HostNet) -> None:
     code, lines = doctor(hosts=f"alpha,beta,{net[0].address}")
     assert code == 1
     assert f"✗ alpha and {net[0].address} are the same machine (alpha, {net[0].address})" in lines
+
+
+def test_ctrl_c_ends_the_look(doctor: Doctor, net: HostNet) -> None:
+    """While a machine does not answer, Ctrl-C ends it all, and no ssh goes on."""
+    net[1].draw_cable()
+    words = [
+        "--hosts",
+        _HOSTS,
+        "--ssh-config",
+        str(net.ssh_config),
+        "--python",
+        str(doctor.python),
+        "--connect-timeout",
+        "600",
+    ]
+    with psutil.Popen([sys.executable, "-m", "mhnb", "doctor", *words], stderr=subprocess.PIPE) as command:
+        try:
+            # The looks at machines that answer wait for the one that does not.
+            wait_until(lambda: len(_sshs(command)) == 4 and len(net[0].pids()) > 1, "the look is on its way")
+            sshs = _sshs(command)
+            command.send_signal(signal.SIGINT)
+            _, said = command.communicate(timeout=60)
+        finally:
+            command.kill()
+    assert b"KeyboardInterrupt" in said
+    assert psutil.wait_procs(sshs, timeout=10)[1] == []
+
+
+def _sshs(command: psutil.Popen) -> list[psutil.Process]:
+    return [child for child in command.children() if child.name() == "ssh"]
