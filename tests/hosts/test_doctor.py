@@ -305,11 +305,11 @@ def test_ctrl_c_ends_the_look(doctor: Doctor, net: HostNet) -> None:
         "--connect-timeout",
         "600",
     ]
-    with psutil.Popen([sys.executable, "-m", "mhnb", "doctor", *words], stderr=subprocess.PIPE) as command:
+    with subprocess.Popen([sys.executable, "-m", "mhnb", "doctor", *words], stderr=subprocess.PIPE) as command:
         try:
             # The looks at machines that answer wait for the one that does not.
-            wait_until(lambda: len(_sshs(command)) == 4 and len(net[0].pids()) > 1, "the look is on its way")
-            sshs = _sshs(command)
+            wait_until(lambda: len(_sshs(command.pid)) == 4 and len(net[0].pids()) > 1, "the look is on its way")
+            sshs = _sshs(command.pid)
             command.send_signal(signal.SIGINT)
             _, said = command.communicate(timeout=60)
         finally:
@@ -318,5 +318,5 @@ def test_ctrl_c_ends_the_look(doctor: Doctor, net: HostNet) -> None:
     assert psutil.wait_procs(sshs, timeout=10)[1] == []
 
 
-def _sshs(command: psutil.Popen) -> list[psutil.Process]:
-    return [child for child in command.children() if child.name() == "ssh"]
+def _sshs(pid: int) -> list[psutil.Process]:
+    return [child for child in psutil.Process(pid).children() if child.name() == "ssh"]
