@@ -112,7 +112,10 @@ class _Look:
         controller = self._controller_address(facts)
         heard = self._listen(facts)
         wanted = replace(
-            self._wanted, controller_address=controller, addresses=self._endpoints(facts, heard, controller)
+            self._wanted,
+            controller_address=controller,
+            addresses=self._endpoints(facts, heard, controller),
+            taken={} if self._is_local else _errors(heard[-1]),
         )
         reached = self._connect(facts, heard, wanted)
         failures = self._probes.failures()
@@ -123,7 +126,7 @@ class _Look:
                 failures[at],
                 clock=None if self._is_local else clocks[at],
                 ports={key: answer["port"] for key, answer in (heard[at] or {}).items() if "port" in answer},
-                taken={key: answer["error"] for key, answer in (heard[at] or {}).items() if "error" in answer},
+                taken=_errors(heard[at]),
                 reached=reached[at] or {},
             )
             for at, name in enumerate(self._names)
@@ -213,6 +216,11 @@ class _Look:
 
     def _is_heard(self, endpoint: Endpoint, heard: Sequence[Mapping[str, Any] | None]) -> bool:
         return "port" in (heard[self._place(endpoint)] or {}).get(endpoint.name, {})
+
+
+def _errors(heard: Mapping[str, Any] | None) -> dict[str, str]:
+    """Why some of what was to listen could not."""
+    return {name: answer["error"] for name, answer in (heard or {}).items() if "error" in answer}
 
 
 def _way_to(addresses: Sequence[str]) -> str:

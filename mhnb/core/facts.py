@@ -111,7 +111,9 @@ class Wanted:
     controller_address: str = ""
     """The address that was tried."""
     addresses: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """Endpoint -> address and port where it listened while it was tried."""
+    """Endpoint -> address and port where it listened while it was tried, or was to."""
+    taken: Mapping[str, str] = field(default_factory=dict)
+    """Endpoint of the notebook's machine -> why it could not listen."""
 
 
 def is_loopback(address: str) -> bool:

@@ -33,13 +33,16 @@ def check_ports(looks: Sequence[HostLook], wanted: Wanted) -> list[Column]:
 def _check_port(looks: Sequence[HostLook], endpoint: Endpoint, wanted: Wanted) -> Column:
     address, port = wanted.addresses.get(endpoint.name, ("", endpoint.port))
     header = f"port {port}" if endpoint.name == "coordinator" and port else endpoint.name
-    if endpoint.host is not None and (why := looks[endpoint.host].taken.get(endpoint.name)):
-        owner = looks[endpoint.host].name
+    taken, owner = wanted.taken, "this machine"
+    if endpoint.host is not None:
+        taken, owner = looks[endpoint.host].taken, looks[endpoint.host].name
+    if why := taken.get(endpoint.name):
         finding = Finding(
             "failure", endpoint.name, (owner,), f"{owner} cannot listen at {address}:{port} for {_WHAT[endpoint.name]}: {why}",
             f"end what holds the port ({owner}: ss -ltnp 'sport = :{port}'), or choose another one",
         )  # fmt: skip
-        return Column(header, {endpoint.host: Cell("taken", "failure")}, (finding,))
+        cells = {} if endpoint.host is None else {endpoint.host: Cell("taken", "failure")}
+        return Column(header, cells, (finding,))
     cells = {
         at: Cell("ok") if not why else Cell(why, "failure")
         for at, look in enumerate(looks)

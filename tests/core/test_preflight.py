@@ -240,6 +240,15 @@ def test_a_taken_port_is_no_question_of_reach() -> None:
     assert cell(report, "port 8476", 0) == ("taken", "failure")
 
 
+def test_a_port_that_is_taken_here() -> None:
+    """What cannot listen on the notebook's machine is found too, though that has no row."""
+    hosts = [replace(look(at), reached={"hub": "", "coordinator": ""}) for at in range(3)]
+    report = judged(*hosts, wanted=replace(WANTED, taken={"link": "Address already in use"}))
+    assert (
+        only(report).text == "this machine cannot listen at 10.0.0.254:7000 for this notebook: Address already in use"
+    )
+
+
 def test_a_notebook_behind_nat_is_told_so() -> None:
     """Where the login came from another address than the one that was tried, the cure says it."""
     hosts = [_unreached(at, link="no answer") for at in range(3)]

@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -283,6 +284,16 @@ def test_a_port_that_somebody_holds(doctor: Doctor, net: HostNet, holder: None) 
         f"✗ alpha cannot listen at {net[0].address}:{_PORT} for JAX's coordinator: Address already in use\n"
     )
     assert f"(alpha: ss -ltnp 'sport = :{_PORT}')" in said
+
+
+def test_a_port_of_this_machine_that_is_taken(doctor: Doctor, net: HostNet) -> None:
+    """Where the notebook is to listen at a port that somebody holds here, a start is refused."""
+    with socket.create_server((net.gateway, 0)) as server:
+        wanted = Wanted((Endpoint("link", None, server.getsockname()[1]),), devices=2)
+        with pytest.raises(
+            PreflightFailed, match=r"this machine cannot listen at .* for this notebook: Address already"
+        ):
+            run_preflight(parse_hosts(_HOSTS), doctor.options, wanted)
 
 
 def test_one_machine_under_two_names(doctor: Doctor, net: HostNet) -> None:

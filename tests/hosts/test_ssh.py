@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -48,6 +50,7 @@ class Started:
         """End them all."""
         for process in self._all:
             process.kill()
+            process.close()
 
 
 @pytest.fixture
@@ -182,7 +185,8 @@ def test_a_program_that_is_killed(start: Started, net: HostNet) -> None:
     """A program that a signal ended, as when memory runs out, is no lost connection."""
     process = start()
     assert process.stdout.readline() == b"up\n"
-    net[0].run("pkill", "-KILL", "-f", "sys.stdin.read")
+    [program] = [pid for pid, words in net[0].pids().items() if "sys.stdin.read" in words]
+    os.kill(program, signal.SIGKILL)
     assert process.wait(20)
     assert "what ran there was killed by a signal" in process.explain()
 
