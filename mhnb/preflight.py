@@ -22,7 +22,7 @@ from mhnb.core.preflight import judge
 from mhnb.core.preflight_report import PreflightReport
 from mhnb.core.ssh import SshOptions, choose_python
 from mhnb.errors import PreflightFailed
-from mhnb.hostflags import read_host_flags
+from mhnb.hostflags import read_host_flags, read_per_host
 from mhnb.launch.probe import find_version
 from mhnb.launch.probing import Probes, open_probes
 from mhnb.view.preflight import format_preflight_text
@@ -92,8 +92,7 @@ def look_as_asked(args: argparse.Namespace) -> PreflightReport:
     )
     # As `start` does: on this machine two simulated devices, on others what they have.
     devices = args.devices if args.devices is not None or hosts else 2
-    per_host = 1 if args.per_host is None else args.per_host
-    wanted = Wanted(endpoints, devices=devices, per_host=per_host, controller=args.address)
+    wanted = Wanted(endpoints, devices=devices, per_host=read_per_host(args, hosts), controller=args.address)
     return look_at(hosts, options, wanted)
 
 
