@@ -1,4 +1,4 @@
-"""The shell's twin of the magics: `mhnb demo | lab | run | list | stop | reap | where`."""
+"""The shell's twin of the magics: `mhnb demo | lab | run | doctor | list | stop | reap | where`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mhnb.errors import MhnbError
+from mhnb.hostflags import add_doctor_flags
 
 __all__ = ["main", "parse_arguments"]
 
@@ -77,6 +78,15 @@ def _run(args: argparse.Namespace) -> int:
         return 0 if result.ok else 1
     finally:
         cluster.stop()
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from mhnb.preflight import look_as_asked
+    from mhnb.view.preflight import format_preflight_text
+
+    report = look_as_asked(args)
+    print(format_preflight_text(report))
+    return 0 if report.ok else 1
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -154,13 +164,24 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("script")
     run.add_argument("-n", type=int, default=4, help="simulated hosts")
     run.add_argument("--devices", type=int, default=2, help="CPU devices per host")
+    doctor = verbs.add_parser("doctor", help="look at this machine, or at hosts, for what would stop a start")
+    add_doctor_flags(doctor)
     verbs.add_parser("list", help="clusters of this user on this machine")
     stop = verbs.add_parser("stop", help="end a cluster by name")
     stop.add_argument("name")
     verbs.add_parser("reap", help="end what notebooks that are gone have left behind on this machine")
     where = verbs.add_parser("where", help="where the ranks of a cluster are in the cell that runs: who waits for whom")
     where.add_argument("name")
-    functions = {"demo": _demo, "lab": _lab, "run": _run, "list": _list, "stop": _stop, "reap": _reap, "where": _where}
+    functions = {
+        "demo": _demo,
+        "doctor": _doctor,
+        "lab": _lab,
+        "run": _run,
+        "list": _list,
+        "stop": _stop,
+        "reap": _reap,
+        "where": _where,
+    }
     for name, function in functions.items():
         verbs.choices[name].set_defaults(function=function)
     return parser

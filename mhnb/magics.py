@@ -77,6 +77,7 @@ verbs:
   %mhjax accept                                    go on with a split or tainted cluster as it is
   %mhjax restart [--replay [--to SEQ]]             fresh processes, without their variables; --replay brings them back
   %mhjax stop [NAME]                               end every process
+  %mhjax doctor [--hosts A,B]                      look at this machine, or those, for what would stop a start
   %mhjax list                                      the clusters of this notebook, and of others on this machine
   %mhjax start --keep · %mhjax attach [NAME]       ranks that outlive the notebook, and taking them over from another
   %mhjax VERB --help                               every flag of a verb

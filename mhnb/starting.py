@@ -5,19 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psutil
 
 from mhnb.berth import choose_berth, find_berths
 from mhnb.cluster import Cluster
+from mhnb.core.facts import Wanted
+from mhnb.core.hosts import parse_host
 from mhnb.core.journal import StartRecord
 from mhnb.core.shape import Shape, check_initialize, check_shape
 from mhnb.errors import AlreadyStarted, NotStarted
 from mhnb.launch.journaldir import prune_journals
+from mhnb.launch.launchers import read_ssh_options
 from mhnb.launch.local import check_platform
-from mhnb.options import take_options, take_shape
+from mhnb.options import StartOptions, take_options, take_shape
 from mhnb.ports import check_port_free
+from mhnb.preflight import ENDPOINTS, run_preflight
 from mhnb.roll import StartReport
 from mhnb.rundir import prune_run_dirs
 from mhnb.spares import keep_spare, take_over
@@ -121,6 +126,7 @@ def start(
         return running
     settings = take_options(name, shape, options)
     _check(shape)
+    _look_at_hosts(shape, settings)
     if (gone := _clusters.get(name)) is not None:
         gone.stop()
     generation = 1 if gone is None else gone.generation + 1
@@ -183,6 +189,20 @@ def _use(cluster: Cluster) -> None:
     if cluster.name in _in_use:
         _in_use.remove(cluster.name)
     _in_use.append(cluster.name)
+
+
+def _look_at_hosts(shape: Shape, settings: StartOptions) -> None:
+    """Refuse hosts on which a start cannot work, before any JAX process is committed to one.
+
+    Raises:
+        PreflightFailed: with the table of what was found.
+    """
+    if shape.profile != "ssh":
+        return
+    _, _, port = str(shape.initialize.get("coordinator_address", "")).rpartition(":")
+    endpoints = tuple(replace(each, port=int(port or 0)) if each.name == "coordinator" else each for each in ENDPOINTS)
+    wanted = Wanted(endpoints, devices=shape.devices, per_host=shape.ranks_per_host, controller=settings.address)
+    run_preflight([parse_host(name) for name in shape.machines], read_ssh_options(settings.reach), wanted)
 
 
 def _check(shape: Shape) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb import replaying, starting, verbs_collectives
+from mhnb import replaying, starting, verbs_collectives, verbs_doctor
 from mhnb.boards import gather_snapshot, gather_status, gather_summary, gather_vars
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
 from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape
@@ -261,6 +261,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "auto": (_auto, _auto_flags),
     "check": (_check, _check_flags),
     "collectives": (verbs_collectives.collectives, verbs_collectives.collectives_flags),
+    "doctor": (verbs_doctor.run_doctor, verbs_doctor.doctor_flags),
     "interrupt": (_interrupt, _no_flags),
     "list": (_list, _no_flags),
     "pull": (_pull, _pull_flags),
@@ -273,7 +274,6 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "where": (_where, _stop_flags),
 }
 _LATER = {
-    "doctor": "real hosts",
     "export": "the lessons",
     "layout": "the sharding views",
     "panel": "the output views",

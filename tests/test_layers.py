@@ -43,10 +43,12 @@ BESIDE = {
     "demo": "cli",
     "exchange": "cluster",
     "fleet": "cluster",
+    "hostflags": "cluster",
     "journaling": "cluster",
     "listening": "cluster",
     "notebook": "magics",
     "options": "cluster",
+    "preflight": "cluster",
     "reader": "cluster",
     "reaping": "cli",
     "replaying": "cluster",
@@ -57,6 +59,7 @@ BESIDE = {
     "tab": "magics",
     "verbs": "magics",
     "verbs_collectives": "magics",
+    "verbs_doctor": "magics",
     "watching": "cluster",
 }
 """Modules that are parts of another one's work, too long for one file."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hosts import hostnet
 from tests.leftovers import no_leftovers, processes_of
 from tests.source import ROOT
 
@@ -78,6 +79,17 @@ def test_a_required_part_that_passes_is_enough(tmp_path: Path, workers: tuple[st
     """A run in which the required part's test passes is good, in one process and over workers."""
     done = _run_made_up(tmp_path, "here", "-k", "test_here", *workers)
     assert done.returncode == pytest.ExitCode.OK, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system is the reason")
+def test_why_there_can_be_no_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without root, or without the packages, the reason says which."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(hostnet, "_SYSTEM_PATH", str(tmp_path))
+    packages = "iproute2, nftables, openssh-client, openssh-server, util-linux"
+    assert hostnet.why_absent() == f"not installed: {packages}"
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert hostnet.why_absent() == "needs root, for network namespaces"
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mhnb.core.hosts import HostName, check_port
 from mhnb.errors import InvalidRequest
 
-__all__ = ["LOGGED_IN", "READ_LINE", "SshOptions", "remote_line", "ssh_command"]
+__all__ = ["LOGGED_IN", "READ_LINE", "SshOptions", "choose_python", "remote_line", "ssh_command"]
 
 READ_LINE = """exec sh -c 'IFS= read -r line && eval "$line"'"""
 """What the login shell over there is told: the rest comes on standard input. `read` takes no byte beyond the line's end."""
@@ -108,6 +108,16 @@ def ssh_command(host: HostName, options: SshOptions, remote_command: str = READ_
     if (user := host.user or options.user) is not None:
         words += ["-l", user]
     return [*words, "--", host.address, remote_command]
+
+
+def choose_python(options: SshOptions, here: str) -> SshOptions:
+    """Take the notebook's own interpreter where none was named: machines that share a file system have it.
+
+    >>> choose_python(SshOptions(), "/env/bin/python").python, choose_python(SshOptions(venv="v"), "/py").python
+    ('/env/bin/python', None)
+    """
+    is_named = options.python is not None or options.venv is not None or options.conda is not None
+    return options if is_named else replace(options, python=here)
 
 
 def remote_line(options: SshOptions, arguments: Sequence[str]) -> str:

@@ -126,7 +126,7 @@ def ssh_error(failure: SshFailure, host: HostName, log: str = "") -> LaunchError
     'b: refused the connection\n  start sshd'
     """
     cause = f": {failure.cause}" if failure.cause else ""
-    message = f"{host}: {failure.said}{cause}\n  {failure.cure}" + (f" · log {log}" if log else "")
+    message = f"{host}: {failure.said}{cause}\n  {failure.cure}" + (f"\n  log {log}" if log else "")
     kind = HostUnfit if failure.kind in _UNFIT else HostUnreachable
     return kind(message, host=host.address, kind=failure.kind)
 

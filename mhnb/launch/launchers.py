@@ -14,7 +14,7 @@ from mhnb.launch.base import Launcher
 from mhnb.launch.split import SplitLauncher
 from mhnb.launch.ssh_hosts import SshLauncher
 
-__all__ = ["find_launcher"]
+__all__ = ["find_launcher", "read_ssh_options"]
 
 
 def find_launcher(shape: Shape, reach: Mapping[str, Any]) -> Launcher:
@@ -26,11 +26,12 @@ def find_launcher(shape: Shape, reach: Mapping[str, Any]) -> Launcher:
     if shape.profile == "split":
         return SplitLauncher()
     if shape.profile == "ssh":
-        return SshLauncher([parse_host(name) for name in shape.machines], _ssh_options(reach))
+        return SshLauncher([parse_host(name) for name in shape.machines], read_ssh_options(reach))
     raise InvalidRequest(f"profile {shape.profile!r} is not known")
 
 
-def _ssh_options(reach: Mapping[str, Any]) -> SshOptions:
+def read_ssh_options(reach: Mapping[str, Any]) -> SshOptions:
+    """Read the settings of the ssh profile."""
     known = {part.name for part in fields(SshOptions)}
     if unknown := sorted(set(reach) - known):
         raise InvalidRequest(

@@ -129,7 +129,8 @@ class SshProcess:
         self._forced = self._process.poll() is None
         self._process.kill()
         self._process.wait()
-        self.close()
+        # Not standard output: another thread may be reading it.
+        self.close_input()
 
     def end(self, grace_s: float) -> None:
         """Let go of the lifeline, wait so long, then break the connection."""

@@ -11,10 +11,12 @@ from html import escape
 from typing import Self
 
 from mhnb.core.check import CheckRow
+from mhnb.core.preflight_report import PreflightReport
 from mhnb.sharding.report import Report
 from mhnb.view.check import format_check_html, format_check_text
 from mhnb.view.collectives import format_collectives_html, format_collectives_text
 from mhnb.view.mime import pre
+from mhnb.view.preflight import format_preflight_html, format_preflight_text
 from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.start import (
     StartSnapshot,
@@ -27,7 +29,7 @@ from mhnb.view.start import (
 from mhnb.view.style import wrap
 from mhnb.view.tables import Status, VarRow, format_status_html, format_status_text, format_vars_html, format_vars_text
 
-__all__ = ["ProgressLine", "StartBoard", "show_check", "show_status", "show_vars"]
+__all__ = ["ProgressLine", "StartBoard", "show_check", "show_preflight", "show_status", "show_vars"]
 
 
 class _OneDisplay:
@@ -117,6 +119,12 @@ def show_collectives(reports: Sequence[Report], *, why: bool = False, screen: Sc
     """Show what programs communicate."""
     text = format_collectives_text(reports, why=why)
     (screen or detect_screen()).show({"text/html": format_collectives_html(reports), "text/plain": text}, _new_uid())
+
+
+def show_preflight(report: PreflightReport, screen: Screen | None = None) -> None:
+    """Show what preflight found."""
+    data = {"text/html": format_preflight_html(report), "text/plain": format_preflight_text(report)}
+    (screen or detect_screen()).show(data, _new_uid())
 
 
 def _new_uid() -> str:

@@ -105,7 +105,8 @@ def test_the_error_names_host_cause_and_next_step() -> None:
     assert isinstance(error, HostUnreachable)
     assert str(error) == (
         "me@b:2222: refused the login: me@b: Permission denied (publickey).\n"
-        "  ssh must log you in without asking: ssh-copy-id, or name user and key; by hand: ssh -i 'my key' -p 2222 me@b · log b.log"
+        "  ssh must log you in without asking: ssh-copy-id, or name user and key; by hand: ssh -i 'my key' -p 2222 me@b\n"
+        "  log b.log"
     )
     assert (error.host, error.kind) == ("b", "login")
     assert pickle.loads(pickle.dumps(error)).kind == "login"  # noqa: S301

@@ -11,6 +11,7 @@ from mhnb import starting
 from mhnb.cluster import Cluster
 from tests.hosts.cluster import Begin
 from tests.hosts.hostnet import HostNet, wait_until
+from tests.source import ROOT
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,7 +52,9 @@ def begin(net: HostNet, own_environment: None) -> Iterator[Begin]:
 
     def start(count: int = 4, devices: int | None = 2, **options: Any) -> Cluster:
         names = [host.name for host in list(net)[:count]]
-        options = {"name": "remote", "config_file": str(net.ssh_config)} | options
+        # The tree under test, whatever the environment's own installation points to.
+        environment = {"PYTHONPATH": str(ROOT)}
+        options = {"name": "remote", "config_file": str(net.ssh_config), "environment": environment} | options
         started.append(starting.start(names, devices, **options))
         return started[-1]
 

@@ -39,6 +39,7 @@ _TOOLS = {
 _ALONE = ("setpriv", "--pdeathsig", "KILL")
 """No machine outlives a test session that is killed."""
 _NAMESPACES = ("unshare", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child")
+_TRY = "ip link add mhb type bridge; ip link add mhv type veth peer name mhw; nft add table netdev mht"
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SSHD_CONFIG = """\
 Port 22
@@ -75,8 +76,12 @@ def why_absent() -> str | None:
     missing = sorted({package for tool, package in _TOOLS.items() if shutil.which(tool, path=_SYSTEM_PATH) is None})
     if missing:
         return f"not installed: {', '.join(missing)}"
-    tried = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, text=True, check=False)
-    return None if tried.returncode == 0 else f"no namespaces here: {tried.stderr.strip()}"
+    if not Path("/dev/net/tun").exists():
+        return "no /dev/net/tun, for a cable with a delay"
+    tried = subprocess.run(
+        ["unshare", "--net", "--mount", "sh", "-ec", _TRY], capture_output=True, text=True, check=False
+    )
+    return None if tried.returncode == 0 else f"no namespaces, bridges or packet filters here: {tried.stderr.strip()}"
 
 
 def _do(*words: str | Path, check: bool = True, stdin: str | None = None) -> str:
@@ -229,10 +234,10 @@ class Host:
             hook = f'type filter hook ingress device "{device}" priority 0;'
             _do(*where, "nft", "-f", "-", stdin=f"table netdev {self._table} {{ chain c {{ {hook} {rule}\n }}\n }}\n")
 
-    def block(self, port: int, verdict: str = "drop") -> None:
-        """A firewall on it: nothing reaches that TCP port from outside. `reject` answers, `drop` is silent."""
+    def block(self, port: int | str, verdict: str = "drop") -> None:
+        """A firewall on it: nobody outside can connect to that TCP port, or range `1024-65535`. `reject` answers, `drop` is silent."""
         self._faulty = True
-        rule = f'iifname "eth0" tcp dport {port} {verdict}'
+        rule = f'iifname "eth0" tcp dport {port} tcp flags & (syn | ack) == syn {verdict}'
         hook = "type filter hook input priority 0;"
         table = f"table inet {self._table} {{ chain c {{ {hook} {rule}\n }}\n }}\n"
         _do("ip", "netns", "exec", self.netns, "nft", "-f", "-", stdin=table)

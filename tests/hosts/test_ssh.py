@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -48,6 +50,7 @@ class Started:
         """End them all."""
         for process in self._all:
             process.kill()
+            process.close()
 
 
 @pytest.fixture
@@ -182,7 +185,8 @@ def test_a_program_that_is_killed(start: Started, net: HostNet) -> None:
     """A program that a signal ended, as when memory runs out, is no lost connection."""
     process = start()
     assert process.stdout.readline() == b"up\n"
-    net[0].run("pkill", "-KILL", "-f", "sys.stdin.read")
+    [program] = [pid for pid, words in net[0].pids().items() if "sys.stdin.read" in words]
+    os.kill(program, signal.SIGKILL)
     assert process.wait(20)
     assert "what ran there was killed by a signal" in process.explain()
 
@@ -194,3 +198,30 @@ def test_a_broken_connection_ends_the_program(start: Started, net: HostNet) -> N
     process.kill()
     assert process.failure() is None
     wait_until(lambda: not net[0].pids(), "the program there has ended")
+
+
+_OWNER = """
+import sys
+from pathlib import Path
+from mhnb.core.hosts import HostName
+from mhnb.core.ssh import SshOptions
+from mhnb.launch.ssh import SshProcess
+options = SshOptions(config_file=sys.argv[1], python=sys.executable)
+process = SshProcess(HostName("alpha"), options, ["-c", sys.argv[2]], log=Path(sys.argv[3]), piped=True)
+print(process.stdout.readline(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_owner_leaves_nothing(net: HostNet, tmp_path: Path) -> None:
+    """When the notebook is killed, the ssh here and the program there end by themselves."""
+    words = [sys.executable, "-c", _OWNER, str(net.ssh_config), _ECHO, str(tmp_path / "log")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == b"b'up\\n'\n"
+        [ssh] = psutil.Process(owner.pid).children()
+        assert net[0].pids()
+        owner.kill()
+    wait_until(lambda: not net[0].pids(), "the program there has ended")
+    psutil.wait_procs([ssh], timeout=20)
+    assert not ssh.is_running() or ssh.status() == psutil.STATUS_ZOMBIE

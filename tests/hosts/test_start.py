@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mhnb import starting
-from mhnb.errors import InvalidRequest, LaunchError
+from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
 from tests.hosts.cluster import Begin, check_sum
 from tests.hosts.hostnet import HostNet
 from tests.source import ROOT
@@ -66,7 +66,7 @@ def test_a_setting_that_ssh_does_not_have(begin: Begin, setting: dict[str, str])
 @pytest.mark.parametrize("what", ["python", "venv"])
 def test_no_interpreter_there(begin: Begin, what: str, tmp_path: Path) -> None:
     """The start names the host and what is missing, and leaves nothing."""
-    with pytest.raises(LaunchError, match=r"host[01] \(.*nowhere"):
+    with pytest.raises(LaunchError, match=r"✗ alpha: has no such .*nowhere"):
         begin(2, 1, **{what: str(tmp_path / "nowhere")})
 
 
@@ -105,3 +105,11 @@ def test_hosts_agree_before_they_launch(begin: Begin) -> None:
     }
     assert cluster.state == "clean"
     check_sum(cluster)
+
+
+def test_a_start_that_could_not_work_is_refused_at_once(net: HostNet, begin: Begin) -> None:
+    """A port that a firewall closes would end as an abort of JAX; preflight names host, port and cure before any rank is there."""
+    net[0].block("1024-65535")
+    with pytest.raises(PreflightFailed, match="beta cannot reach JAX's coordinator on alpha at"):
+        begin(2)
+    assert not any(host.pids() for host in net)

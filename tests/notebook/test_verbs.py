@@ -226,3 +226,11 @@ def test_where_from_a_thread(nb: Session, cluster: Cluster, tmp_path: Path, caps
         thread.join()
     assert "ranks 0-1 in sleep, line 2:  while not os.path.exists" in said
     assert "mhnb where default" in said
+
+
+def test_doctor_needs_no_cluster(idle: Session) -> None:
+    """It looks at this machine and shows the table; that something fails is its answer and no error."""
+    said = idle.run("%mhjax doctor --devices 2")
+    assert said.out.startswith("preflight · 1 host · ")
+    assert "this machine" in said.out
+    assert "'a+b' is not a machine's name" in idle.refuse("%mhjax doctor --hosts a+b")

@@ -1,0 +1,123 @@
+"""The flags that name machines and say how to log in, the same for every verb and in the shell."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from mhnb.core.hosts import HostName, format_host
+from mhnb.core.ssh import SshOptions
+from mhnb.errors import InvalidRequest
+from mhnb.launch.hostfile import read_hosts
+
+__all__ = ["add_doctor_flags", "add_host_flags", "read_host_flags", "read_per_host", "read_reach"]
+
+
+def add_host_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare them."""
+    add = parser.add_argument
+    add("--hosts", metavar="HOSTS", help="machines over ssh: a,b,c or me@a:22 or name[1-4]; @FILE: a host file")
+    add("--per-host", type=int, metavar="P", help="ranks per machine (1)")
+    add("--user", metavar="NAME", help="who logs in there")
+    add("--ssh-port", type=int, metavar="PORT", help="where sshd listens there")
+    add("--key", metavar="FILE", help="private key for the login")
+    add("--ssh-config", metavar="FILE", help="an ssh config instead of ~/.ssh/config")
+    add("--ssh-option", action="append", default=[], metavar="NAME=VALUE", help="more for ssh, like ProxyJump=gate")
+    add("--connect-timeout", type=int, default=10, metavar="SECONDS", help="limit for each login (10)")
+    add("--python", metavar="FILE", help="the Python there (the one here)")
+    add("--venv", metavar="DIR", help="a virtual environment there")
+    add("--conda", metavar="NAME", help="a conda environment there")
+    add("--setup", metavar="LINE", help="a line of shell to run there first, like 'module load cuda'")
+    add("--cwd", metavar="DIR", help="the folder there to run in (home)")
+    add(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="a variable for there; alone: with its value here",
+    )
+    add("--address", metavar="NAME", help="this machine's name or address as the hosts are to use it")
+
+
+def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare those of `doctor`."""
+    add_host_flags(parser)
+    parser.add_argument("--devices", type=int, metavar="D", help="simulated CPU devices per rank; else what is there")
+    parser.add_argument(
+        "--coordinator-port", type=int, default=0, metavar="PORT", help="for JAX's coordinator (a free one)"
+    )
+
+
+def read_host_flags(
+    args: argparse.Namespace, environment: Mapping[str, str] = os.environ
+) -> tuple[tuple[HostName, ...], SshOptions]:
+    """Read the machines and how to log in; no machines where `--hosts` was not given.
+
+    Raises:
+        InvalidRequest: a machine, an option or a variable that cannot be.
+    """
+    options = SshOptions(
+        user=args.user,
+        port=args.ssh_port,
+        key_file=args.key,
+        config_file=args.ssh_config,
+        extra=tuple(args.ssh_option),
+        python=args.python,
+        venv=args.venv,
+        conda=args.conda,
+        setup=args.setup,
+        cwd=args.cwd,
+        environment=dict(_variable(text, environment) for text in args.env),
+        connect_timeout_s=args.connect_timeout,
+    )
+    return () if args.hosts is None else read_hosts(args.hosts), options
+
+
+def read_reach(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """Read what `mhnb.start` takes of these flags, by its names: only what was given.
+
+    Raises:
+        InvalidRequest: as `read_host_flags`, and flags for the login without a machine to log in to.
+    """
+    hosts, options = read_host_flags(args, environment)
+    plain = SshOptions()
+    reach = {
+        part.name: value
+        for part in fields(options)
+        if (value := getattr(options, part.name)) != getattr(plain, part.name)
+    }
+    if reach and not hosts:
+        raise InvalidRequest(f"{', '.join(sorted(reach))}: for machines over ssh; name them with --hosts a,b,c")
+    if hosts:
+        reach["hosts"] = [format_host(host) for host in hosts]
+    if (per_host := read_per_host(args, hosts)) != 1:
+        reach["ranks_per_host"] = per_host
+    if args.address is not None:
+        reach["address"] = args.address
+    return reach
+
+
+def read_per_host(args: argparse.Namespace, hosts: Sequence[HostName]) -> int:
+    """Give the ranks per machine: of --per-host, else of a host file's slots.
+
+    Raises:
+        InvalidRequest: slots that differ.
+    """
+    if args.per_host is not None:
+        return int(args.per_host)
+    slots = {1 if host.slots is None else host.slots for host in hosts}
+    if len(slots) > 1:
+        raise InvalidRequest(
+            f"--hosts {args.hosts}: slots are {', '.join(map(str, sorted(slots)))}, and every machine runs as many ranks: say --per-host P"
+        )
+    return slots.pop() if slots else 1
+
+
+def _variable(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals and name not in environment:
+        raise InvalidRequest(f"--env {name}: there is no such variable here; write --env {name}=VALUE")
+    return name, value if equals else environment[name]

@@ -1,0 +1,312 @@
+"""What runs on a machine that preflight looks at: it gathers facts, listens and connects, as it is asked, line by line.
+
+Its text is sent to the machine's own Python, where there may be no mhnb and no JAX: so it imports the standard library alone, at any
+version from 3.8 (annotations are never evaluated), and never JAX, whose first touch would take the devices.
+A request is a line of JSON with the name of a function below; its answer is a line of JSON after `mhnb-probe `.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import mmap
+import os
+import platform
+import random
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ANSWER", "find_version", "main"]
+
+ANSWER = "mhnb-probe "
+"""Before each answer: what a login shell's start-up files print is none."""
+
+_PACKAGES = ("mhnb", "jax", "jaxlib", "ipyparallel", "ipykernel", "numpy")
+_VARIABLES = (
+    "PYTHONHASHSEED",
+    "http_proxy",
+    "https_proxy",
+    "grpc_proxy",
+    "all_proxy",
+    "no_proxy",
+    "CUDA_VISIBLE_DEVICES",
+)
+_PREFIXES = ("JAX_", "XLA_", "TPU_", "NCCL_")
+_SHARED = Path("/dev/shm")  # noqa: S108  # whether ranks can write there is the question
+_OUTWARD = "192.0.2.1"
+"""Of a net that exists in examples only: which address would be used for it says which one leads out. Nothing is sent."""
+_WRITTEN_NBYTES = 1 << 20
+_PORTS = range(20_000, 32_000)
+"""Below what the system gives away by itself, so that a port found free stays so."""
+
+_listeners: dict[str, socket.socket] = {}
+
+
+# -- facts
+
+
+def tell_facts(names: list[str], *, is_notebooks: bool) -> dict[str, Any]:
+    """Say what there is here.
+
+    Args:
+        names: to be resolved from here.
+        is_notebooks: whether the notebook is here too, and so its place for logs.
+    """
+    hostname = socket.gethostname()
+    return {
+        "hostname": hostname,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "boot": _read("/proc/sys/kernel/random/boot_id"),
+        "ssh": os.environ.get("SSH_CONNECTION", "").split(),
+        "outward": _outward(),
+        "versions": {name: find_version(name) for name in _PACKAGES},
+        "names": {name: _resolve(name) for name in [hostname, *names]},
+        "disks": [_disk(use, folder) for use, folder in _folders(is_notebooks=is_notebooks).items()],
+        "environment": _environment(),
+        "unknown_flags": _unknown_flags(os.environ.get("XLA_FLAGS", "")),
+        "gpus": _gpus(),
+        "tpus": len(list(Path("/dev").glob("accel*"))),
+        "cores": os.cpu_count() or 0,
+    }
+
+
+def tell_time() -> float:
+    """Seconds since 1970, by the clock of this machine."""
+    return time.time()
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _outward() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((_OUTWARD, 9))
+        except OSError:
+            return ""
+        return str(probe.getsockname()[0])
+
+
+def find_version(name: str) -> str | None:
+    """Give the installed version of a distribution; None where there is none for this Python."""
+    if name == "mhnb" and (said := _said_by_source()) is not None:
+        return said
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _said_by_source() -> str | None:
+    """Read mhnb's version where a rank would import it from, also from a checkout that is not installed."""
+    spec = importlib.util.find_spec("mhnb")
+    if spec is None or spec.origin is None:
+        return None
+    found = re.search(r'^__version__ = "(.+)"$', Path(spec.origin).read_text(encoding="utf-8"), re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def _resolve(name: str) -> dict[str, Any]:
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return {"error": error.strerror or str(error)}
+    return {"addresses": list(dict.fromkeys(str(each[4][0]) for each in found))}
+
+
+def _folders(*, is_notebooks: bool) -> dict[str, Path]:
+    """Where ranks write: their logs and run files, what programs put aside, shared memory."""
+    # Elsewhere a rank's logs are on that machine's own disk: a home that hosts share may be slow.
+    found = {"logs": _state_home(), "temporary files": _temporary()} if is_notebooks else {"logs": _temporary()}
+    if _SHARED.is_dir():
+        found["shared memory"] = _SHARED
+    return found
+
+
+def _state_home() -> Path:
+    home = Path.home()
+    default = home / "Library/Application Support" if sys.platform == "darwin" else home / ".local/state"
+    return Path(os.environ.get("MHNB_HOME") or Path(os.environ.get("XDG_STATE_HOME") or default) / "mhnb").expanduser()
+
+
+def _temporary() -> Path:
+    """The folder that tempfile would take, also where it finds none that can be written."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError:
+        return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108  # only looked at
+
+
+def _disk(use: str, folder: Path) -> dict[str, Any]:
+    """Say how much is free, and whether a megabyte can be written: a quota or a read-only disk shows in nothing else."""
+    there = next((each for each in [folder, *folder.parents] if each.is_dir()), Path("/"))
+    fact: dict[str, Any] = {"use": use, "folder": str(folder), "free": 0, "error": ""}
+    try:
+        fact["free"] = shutil.disk_usage(str(there)).free
+        with tempfile.TemporaryFile(dir=str(there)) as file:
+            file.write(b"\0" * _WRITTEN_NBYTES)
+            file.flush()
+    except OSError as error:
+        fact["error"] = error.strerror or str(error)
+    return fact
+
+
+def _environment() -> dict[str, str]:
+    chosen = {name: os.environ.get(name) or os.environ.get(name.upper()) for name in _VARIABLES}
+    chosen.update({name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)})
+    return {name: value for name, value in chosen.items() if value}
+
+
+def _unknown_flags(flags: str) -> list[str]:
+    """Find flags whose name is nowhere in jaxlib: XLA ends the process when it meets one."""
+    names = re.findall(r"--(xla_\w+)", flags)
+    library = _library() if names else None
+    if library is None:
+        return []
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return [name for name in names if text.find(name.encode()) < 0]
+
+
+def _library() -> Path | None:
+    """Find jaxlib's largest shared library, without importing it."""
+    try:
+        files = importlib.metadata.files("jaxlib") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    paths = [Path(str(file.locate())) for file in files if file.suffix in (".so", ".dylib")]
+    return max((path for path in paths if path.is_file()), key=lambda path: path.stat().st_size, default=None)
+
+
+def _gpus() -> list[dict[str, str]]:
+    """List GPUs by the vendor's tool, or at least by their device files."""
+    command = ["nvidia-smi", "--query-gpu=name,uuid", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        nvidia = [path for path in Path("/dev").glob("nvidia*") if path.name[6:].isdigit()]
+        amd = list(Path("/dev/dri").glob("renderD*")) if Path("/dev/kfd").exists() else []
+        return [{"name": path.name, "uuid": ""} for path in sorted([*nvidia, *amd])]
+    rows = [line.rpartition(",") for line in done.stdout.decode(errors="replace").splitlines() if "," in line]
+    return _visible([{"name": name.strip(), "uuid": uuid.strip()} for name, _, uuid in rows])
+
+
+def _visible(gpus: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Leave those that CUDA would show a rank: it takes numbers, and beginnings of UUIDs, up to the first that is none."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return gpus
+    found = []
+    for word in chosen.split(","):
+        each = [
+            gpu
+            for at, gpu in enumerate(gpus)
+            if word.strip() == str(at) or (word.strip()[:4] == "GPU-" and gpu["uuid"].startswith(word.strip()))
+        ]
+        if len(each) != 1:
+            break
+        found += each
+    return found
+
+
+# -- who reaches whom
+
+
+def listen(sockets: list[dict[str, Any]]) -> dict[str, Any]:
+    """Listen, and send a word to everybody who connects.
+
+    Args:
+        sockets: each with `name`, `address`, `port` (0: one that is free) and the `word`.
+    """
+    return {each["name"]: _listen(each["name"], each["address"], each["port"], each["word"]) for each in sockets}
+
+
+def _listen(name: str, address: str, port: int, word: str) -> dict[str, Any]:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    error = OSError(0, "no port is free")
+    for candidate in [port] if port else random.sample(_PORTS, 50):
+        listener = socket.socket(family)
+        # Else the port of a coordinator that has just ended counts as taken for a minute; with a listener it counts in any case.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((address, candidate))
+            listener.listen(512)
+        except OSError as refused:
+            listener.close()
+            error = refused
+            continue
+        _listeners[name] = listener
+        threading.Thread(target=_greet, args=(listener, word.encode()), daemon=True).start()
+        return {"port": candidate}
+    return {"error": error.strerror or str(error)}
+
+
+def _greet(listener: socket.socket, word: bytes) -> None:
+    while True:
+        try:
+            link, _ = listener.accept()
+        except OSError:
+            # Closed: the end of the look.
+            return
+        with link:
+            link.settimeout(5)
+            try:
+                link.sendall(word)
+                # The one who came closes first: then no port here is kept waiting.
+                link.recv(1)
+            except OSError:
+                continue
+
+
+def connect(targets: list[dict[str, Any]], timeout_s: float) -> dict[str, Any]:
+    """Connect to each, and see whether it says its word.
+
+    Args:
+        targets: each with `name`, `address`, `port` and `word`.
+    """
+    with ThreadPoolExecutor(min(64, len(targets) or 1)) as pool:
+        answers = list(pool.map(lambda each: _connect(each, timeout_s), targets))
+    return {each["name"]: answer for each, answer in zip(targets, answers)}  # noqa: B905  # since 3.10
+
+
+def _connect(target: dict[str, Any], timeout_s: float) -> str:
+    try:
+        with socket.create_connection((target["address"], target["port"]), timeout_s) as link:
+            link.settimeout(timeout_s)
+            word = target["word"].encode()
+            said = b""
+            while len(said) < len(word):
+                more = link.recv(len(word) - len(said))
+                if not more:
+                    break
+                said += more
+    except socket.timeout:  # noqa: UP041  # another class before 3.10
+        return "no answer"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return "" if said == word else "somebody else answers"
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    functions: dict[str, Any] = {"facts": tell_facts, "time": tell_time, "listen": listen, "connect": connect}
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = functions[request.pop("do")](**request)
+        sys.stdout.write(f"{ANSWER}{json.dumps(answer)}\n")
+        sys.stdout.flush()

@@ -1,0 +1,214 @@
+"""The probe on many machines at once: one login each, questions to all in parallel, and none left behind.
+
+Knows what is asked and answered, and judges nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from mhnb.core.hosts import HostName
+from mhnb.core.ssh import SshOptions
+from mhnb.errors import HostUnreachable, LaunchError
+from mhnb.launch import probe
+from mhnb.launch.ssh import SshProcess
+
+__all__ = ["Probe", "Probes", "ThisMachine", "open_probes"]
+
+PRELUDE = (
+    "import sys; sys.version_info >= (3, 8) or sys.exit('mhnb: old python: ' + sys.version.split()[0]); "
+    # A file of the user's in the folder must not stand in for a standard module.
+    "sys.path[:] = [each for each in sys.path if each]; "
+    "import json; exec(compile(json.loads(sys.stdin.readline()), 'probe', 'exec')); main()"
+)
+_ANSWER = probe.ANSWER.encode()
+_GRACE_S = 3.0
+
+
+class _Process(Protocol):
+    """What a probe needs of the process that it runs in."""
+
+    @property
+    def stdout(self) -> IO[bytes]: ...
+    def write(self, data: bytes) -> None: ...
+    def wait(self, timeout_s: float | None = None) -> bool: ...
+    def failure(self) -> LaunchError | None: ...
+    def end(self, grace_s: float) -> None: ...
+    def kill(self) -> None: ...
+
+
+class ThisMachine:
+    """A Python of this machine in the place of one over ssh."""
+
+    def __init__(self, arguments: Sequence[str], *, log: Path, python: str = sys.executable) -> None:
+        self._log = log
+        with log.open("ab") as err:
+            self._process = subprocess.Popen(
+                [python, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, start_new_session=True
+            )
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        """What the program prints."""
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def write(self, data: bytes) -> None:
+        """Send to its standard input. To one that has ended nothing is sent."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has ended; false when it has not within that time."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def failure(self) -> LaunchError | None:
+        """Say why it ended; None while it runs, or when it ended as asked."""
+        code = self._process.poll()
+        if not code:
+            return None
+        said = self._log.read_text(errors="replace").splitlines()[-1:]
+        return LaunchError(f"this machine: the look at it ended with exit code {code}: {''.join(said)}")
+
+    def end(self, grace_s: float) -> None:
+        """Ask it to end, wait so long, then kill it."""
+        self._process.stdin.close()  # type: ignore[union-attr]
+        if not self.wait(grace_s):
+            self.kill()
+        self.stdout.close()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Probe:
+    """The probe on one machine."""
+
+    def __init__(self, name: str, process: _Process) -> None:
+        self.name, self._process = name, process
+        self.failure: LaunchError | None = None
+        """Why it cannot be asked any more."""
+        source = Path(probe.__file__).read_text(encoding="utf-8")
+        self._process.write(json.dumps(source).encode() + b"\n")
+
+    def ask(self, what: str, arguments: Mapping[str, Any], *, timeout_s: float) -> Any:
+        """Ask, and return the answer; None when there is none, and `failure` says why."""
+        if self.failure is not None:
+            return None
+        self._process.write(json.dumps({"do": what, **arguments}).encode() + b"\n")
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            self._process.kill()
+
+        limit = threading.Timer(timeout_s, give_up)
+        limit.start()
+        try:
+            for line in self._process.stdout:
+                if line.startswith(_ANSWER):
+                    return json.loads(line.removeprefix(_ANSWER))
+        finally:
+            limit.cancel()
+            limit.join()
+        self._process.wait()
+        self.failure = self._why(late=late.is_set(), timeout_s=timeout_s)
+        return None
+
+    def _why(self, *, late: bool, timeout_s: float) -> LaunchError:
+        if not late and (failure := self._process.failure()) is not None:
+            return failure
+        how = f"gave no answer within {timeout_s:g} s" if late else "ended without an answer"
+        return HostUnreachable(
+            f"{self.name}: {how}\n  it may be overloaded, or a disk there may hang: log in by hand and see",
+            host=self.name,
+            kind="late" if late else "ended",
+        )
+
+    def close(self, grace_s: float) -> None:
+        """End it."""
+        self._process.end(grace_s)
+
+
+class Probes:
+    """The probes on all machines, asked at the same time."""
+
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        self._probes = probes
+        self._pool = ThreadPoolExecutor(max(1, len(probes)), thread_name_prefix="mhnb-preflight")
+
+    def ask(self, what: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
+        """Ask the machines in `arguments`; answers of all in order, None where there is none."""
+
+        def one(at: int) -> Any:
+            return self._probes[at].ask(what, arguments[at], timeout_s=timeout_s) if at in arguments else None
+
+        return list(self._pool.map(one, range(len(self._probes))))
+
+    def ask_time(self, timeout_s: float, clock: Callable[[], float]) -> list[tuple[float, float] | None]:
+        """Compare every machine's clock with this one's: seconds ahead, and by how much that may be wrong."""
+
+        def one(each: Probe) -> tuple[float, float] | None:
+            before = clock()
+            there = each.ask("time", {}, timeout_s=timeout_s)
+            after = clock()
+            return None if there is None else (there - (before + after) / 2, (after - before) / 2)
+
+        return list(self._pool.map(one, self._probes))
+
+    def failures(self) -> list[LaunchError | None]:
+        """Why a machine cannot be asked, by machine."""
+        return [each.failure for each in self._probes]
+
+    def close(self) -> None:
+        """End every probe, all at once; also while they are being asked, as after a Ctrl-C."""
+        with ThreadPoolExecutor(max(1, len(self._probes))) as pool:
+            list(pool.map(lambda each: each.close(_GRACE_S), self._probes))
+        self._pool.shutdown()
+
+
+@contextmanager
+def open_probes(hosts: Sequence[HostName | None], options: SshOptions, folder: Path) -> Iterator[Probes]:
+    """Start a probe on every machine and end them all.
+
+    Args:
+        hosts: None is this machine.
+        options: how to log in, and the Python there.
+        folder: for a log of each login.
+    """
+    started: list[Probe] = []
+    try:
+        for at, host in enumerate(hosts):
+            log = folder / f"probe{at}.log"
+            arguments = ["-c", PRELUDE]
+            if host is None:
+                started.append(Probe("this machine", ThisMachine(arguments, log=log)))
+            else:
+                started.append(Probe(str(host), SshProcess(host, options, arguments, log=log, piped=True)))
+    except BaseException:
+        for each in started:
+            each.close(0)
+        raise
+    probes = Probes(started)
+    try:
+        yield probes
+    finally:
+        probes.close()

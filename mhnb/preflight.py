@@ -1,0 +1,234 @@
+"""Look at every machine before a JAX process is committed to any: facts from each, who reaches whom, and the judgement.
+
+Takes a few seconds, the machines all at once, and leaves no process and no port behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mhnb.core.facts import Endpoint, HostFacts, HostLook, Wanted, is_loopback, parse_facts
+from mhnb.core.hosts import HostName
+from mhnb.core.preflight import judge
+from mhnb.core.preflight_report import PreflightReport
+from mhnb.core.ssh import SshOptions, choose_python
+from mhnb.errors import PreflightFailed
+from mhnb.hostflags import read_host_flags, read_per_host
+from mhnb.launch.probe import find_version
+from mhnb.launch.probing import Probes, open_probes
+from mhnb.view.preflight import format_preflight_text
+
+__all__ = ["ENDPOINTS", "look_as_asked", "look_at", "run_preflight"]
+
+ENDPOINTS = (Endpoint("link", None), Endpoint("hub", None), Endpoint("coordinator", 0))
+"""What every host must reach: the notebook, beside it the hub, and on the first host JAX's coordinator."""
+
+_FACTS_S, _ANSWER_S, _CONNECT_S = 30.0, 20.0, 4.0
+_LOOPBACK = "127.0.0.1"
+
+
+def run_preflight(
+    hosts: Sequence[HostName], options: SshOptions, wanted: Wanted, *, clock: Callable[[], float] = time.time
+) -> PreflightReport:
+    """Look at the hosts, and refuse where a start could not work.
+
+    The report has the addresses and ports that were tried: the coordinator's is free and reached from everywhere.
+
+    Args:
+        hosts: in the order of their ranks.
+        options: how to log in, and the Python there.
+        wanted: what the cluster shall be; no endpoints mean `ENDPOINTS`.
+        clock: seconds since 1970.
+
+    Raises:
+        PreflightFailed: with the table, and the `report`.
+    """
+    report = look_at(hosts, options, wanted, clock=clock)
+    if not report.ok:
+        raise PreflightFailed(format_preflight_text(report), report=report)
+    return report
+
+
+def look_at(
+    hosts: Sequence[HostName], options: SshOptions, wanted: Wanted, *, clock: Callable[[], float] = time.time
+) -> PreflightReport:
+    """Look at the hosts, or at this machine where none is named, and judge.
+
+    Args:
+        hosts: in the order of their ranks.
+        options: how to log in, and the Python there.
+        wanted: what the cluster shall be; no endpoints mean `ENDPOINTS`.
+        clock: seconds since 1970.
+    """
+    options = choose_python(options, sys.executable)
+    endpoints = wanted.endpoints or (ENDPOINTS if hosts else ENDPOINTS[-1:])
+    wanted = replace(wanted, endpoints=endpoints, mhnb=find_version("mhnb") or "")
+    with tempfile.TemporaryDirectory(prefix="mhnb-preflight-") as folder:
+        # The notebook's machine comes last: it listens for the link.
+        places: list[HostName | None] = [*hosts, None]
+        with open_probes(places, options, Path(folder)) as probes:
+            return _Look(probes, wanted, [str(host) for host in hosts]).take(clock, options.connect_timeout_s)
+
+
+def look_as_asked(args: argparse.Namespace) -> PreflightReport:
+    """Look as the flags of `doctor` say.
+
+    Raises:
+        InvalidRequest: a flag's value that cannot be.
+    """
+    hosts, options = read_host_flags(args)
+    chosen = ENDPOINTS if hosts else ENDPOINTS[-1:]
+    endpoints = tuple(
+        replace(each, port=args.coordinator_port) if each.name == "coordinator" else each for each in chosen
+    )
+    # As `start` does: on this machine two simulated devices, on others what they have.
+    devices = args.devices if args.devices is not None or hosts else 2
+    wanted = Wanted(endpoints, devices=devices, per_host=read_per_host(args, hosts), controller=args.address)
+    return look_at(hosts, options, wanted)
+
+
+class _Look:
+    """One look at all machines."""
+
+    def __init__(self, probes: Probes, wanted: Wanted, names: list[str]) -> None:
+        self._probes, self._wanted = probes, wanted
+        self._names = names or ["this machine"]
+        self._is_local = not names
+        self._word = secrets.token_hex(8)
+
+    def take(self, clock: Callable[[], float], login_s: float) -> PreflightReport:
+        facts = self._ask_facts(login_s + _FACTS_S)
+        clocks = self._probes.ask_time(_ANSWER_S, clock)
+        controller = self._controller_address(facts)
+        heard = self._listen(facts)
+        wanted = replace(
+            self._wanted,
+            controller_address=controller,
+            addresses=self._endpoints(facts, heard, controller),
+            taken={} if self._is_local else _errors(heard[-1]),
+        )
+        reached = self._connect(facts, heard, wanted)
+        failures = self._probes.failures()
+        looks = [
+            HostLook(
+                name,
+                None if failures[at] is not None else facts[at],
+                failures[at],
+                clock=None if self._is_local else clocks[at],
+                ports={key: answer["port"] for key, answer in (heard[at] or {}).items() if "port" in answer},
+                taken=_errors(heard[at]),
+                reached=reached[at] or {},
+            )
+            for at, name in enumerate(self._names)
+        ]
+        return judge(looks, wanted)
+
+    def _ask_facts(self, timeout_s: float) -> list[HostFacts | None]:
+        names = [self._wanted.controller] if self._wanted.controller else []
+        every = range(len(self._names) + (not self._is_local))
+        answers = self._probes.ask(
+            "facts", {at: {"names": names, "is_notebooks": at == every[-1]} for at in every}, timeout_s=timeout_s
+        )
+        facts = [None if answer is None else parse_facts(answer) for answer in answers]
+        if self._is_local:
+            # Alone, a machine is reached by nobody else, and loopback is right.
+            return [None if fact is None else replace(fact, ssh=(), outward="") for fact in facts]
+        if (failure := self._probes.failures()[-1]) is not None:
+            # Without the notebook's own end there is nothing to be said of the others.
+            raise failure
+        return facts
+
+    def _controller_address(self, facts: Sequence[HostFacts | None]) -> str:
+        """This machine's address as the hosts are to use it: the one given, else the one that leads to them."""
+        known = [each for each in facts[: len(self._names)] if each is not None]
+        if (given := self._wanted.controller) is not None:
+            found = next((each.names[given] for each in known if each.names.get(given)), ())
+            return found[0] if found else _way_to([each.address for each in known])
+        return _way_to([each.address for each in known])
+
+    def _listen(self, facts: Sequence[HostFacts | None]) -> list[Any]:
+        """Listen wherever it will be listened, and at one more port on every host."""
+        known = {at: fact.address for at, fact in enumerate(facts[: len(self._names)]) if fact is not None}
+        requests: dict[int, list[dict[str, Any]]] = {}
+        for endpoint in self._wanted.endpoints:
+            # The notebook listens at the address that leads to the hosts, whatever they call it.
+            address = _way_to(list(known.values())) if endpoint.host is None else known.get(endpoint.host)
+            if address is not None:
+                requests.setdefault(self._place(endpoint), []).append(
+                    self._socket(endpoint.name, address, endpoint.port)
+                )
+        if not self._is_local:
+            for at, address in known.items():
+                requests.setdefault(at, []).append(self._socket("peer", address, 0))
+        return self._probes.ask(
+            "listen", {at: {"sockets": sockets} for at, sockets in requests.items()}, timeout_s=_ANSWER_S
+        )
+
+    def _place(self, endpoint: Endpoint) -> int:
+        """Which probe listens for it: the notebook's comes last."""
+        return len(self._names) if endpoint.host is None else endpoint.host
+
+    def _socket(self, name: str, address: str, port: int) -> dict[str, Any]:
+        return {"name": name, "address": address, "port": port, "word": self._word}
+
+    def _endpoints(
+        self, facts: Sequence[HostFacts | None], heard: Sequence[Any], controller: str
+    ) -> dict[str, tuple[str, int]]:
+        """Where each endpoint listens while it is tried, or was to."""
+        found: dict[str, tuple[str, int]] = {}
+        for endpoint in self._wanted.endpoints:
+            at = self._place(endpoint)
+            answer = (heard[at] or {}).get(endpoint.name)
+            fact = facts[at]
+            if answer is not None and fact is not None:
+                address = controller if endpoint.host is None else fact.address
+                found[endpoint.name] = address, answer.get("port", endpoint.port)
+        return found
+
+    def _connect(self, facts: Sequence[HostFacts | None], heard: Sequence[Any], wanted: Wanted) -> list[Any]:
+        """Have every host connect to every endpoint and to every other host."""
+        listening = {endpoint.name for endpoint in wanted.endpoints if self._is_heard(endpoint, heard)}
+        targets = [self._socket(name, *place) for name, place in wanted.addresses.items() if name in listening]
+        peers = {
+            at: self._socket(f"peer {at}", fact.address, heard[at]["peer"]["port"])
+            for at, fact in enumerate(facts[: len(self._names)])
+            if fact is not None and "port" in (heard[at] or {}).get("peer", {})
+        }
+        arguments = {
+            at: {
+                "targets": [*targets, *(peer for other, peer in peers.items() if other != at)],
+                "timeout_s": _CONNECT_S,
+            }
+            for at, fact in enumerate(facts[: len(self._names)])
+            if fact is not None
+        }
+        return self._probes.ask("connect", arguments, timeout_s=_ANSWER_S + _CONNECT_S * 2)
+
+    def _is_heard(self, endpoint: Endpoint, heard: Sequence[Mapping[str, Any] | None]) -> bool:
+        return "port" in (heard[self._place(endpoint)] or {}).get(endpoint.name, {})
+
+
+def _errors(heard: Mapping[str, Any] | None) -> dict[str, str]:
+    """Why some of what was to listen could not."""
+    return {name: answer["error"] for name, answer in (heard or {}).items() if "error" in answer}
+
+
+def _way_to(addresses: Sequence[str]) -> str:
+    """The own address by which this machine speaks to the first of these. Nothing is sent."""
+    target = next((each for each in addresses if not is_loopback(each)), _LOOPBACK)
+    with socket.socket(socket.AF_INET6 if ":" in target else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((target, 9))
+        except OSError:
+            # No way there at all: then every look from there says so.
+            return _LOOPBACK
+        return str(probe.getsockname()[0])

@@ -1,0 +1,334 @@
+"""What preflight makes of facts: each fault of a host is found, named with its cure, and nothing is found where all is well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mhnb.core.facts import Disk, Endpoint, Gpu, HostFacts, HostLook, Wanted, parse_facts
+from mhnb.core.preflight import judge
+from mhnb.core.preflight_report import Finding, PreflightReport
+from mhnb.errors import HostUnreachable
+
+VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "mhnb": "0.1.0", "numpy": "2.4.6"}
+ENDPOINTS = (Endpoint("link", None), Endpoint("hub", None), Endpoint("coordinator", 0))
+WANTED = Wanted(
+    ENDPOINTS,
+    devices=2,
+    mhnb="0.1.0",
+    controller_address="10.0.0.254",
+    addresses={"link": ("10.0.0.254", 7000), "hub": ("10.0.0.254", 7001), "coordinator": ("10.0.0.1", 8476)},
+)
+
+
+def look(at: int, **changed: Any) -> HostLook:
+    """A host on which all is well."""
+    name, address = "abcd"[at], f"10.0.0.{at + 1}"
+    facts = HostFacts(
+        hostname=name,
+        python="3.11.7",
+        executable="/py",
+        versions=VERSIONS,
+        names={name: (address,)},
+        ssh=("10.0.0.254", "999", address, "22"),
+        disks=(Disk("logs", "/logs", 40 * 10**9), Disk("temporary files", "/tmp", 10**9)),
+        boot=f"boot {at}",
+    )
+    reached = {"link": "", "hub": "", "coordinator": ""} | {f"peer {other}": "" for other in range(3) if other != at}
+    return HostLook(name, replace(facts, **changed), clock=(0.02, 0.01), reached=reached)
+
+
+def judged(*looks: HostLook, wanted: Wanted = WANTED) -> PreflightReport:
+    """Judge these and, where fewer, good ones up to three."""
+    return judge([*looks, *(look(at) for at in range(len(looks), 3))], wanted)
+
+
+def only(report: PreflightReport) -> Finding:
+    """The one finding."""
+    assert len(report.findings) == 1, report.findings
+    return report.findings[0]
+
+
+def cell(report: PreflightReport, header: str, at: int) -> tuple[str, str | None]:
+    """A cell's text and level."""
+    found = next(column for column in report.columns if column.header == header).cells[at]
+    return found.text, found.level
+
+
+def test_three_good_hosts_are_good() -> None:
+    """Nothing is found, every check has its column, and the report names what the start is to use."""
+    report = judged()
+    assert (report.ok, report.findings) == (True, ())
+    assert [column.header for column in report.columns] == [
+        "login", "python", "jax", "mhnb", "devices", "link", "hub", "port 8476", "peers", "name→address", "clock", "disk",
+    ]  # fmt: skip
+    assert [column.cells[2].text for column in report.columns] == [
+        "ok", "3.11.7", "0.10.2", "0.1.0", "2 cpu", "ok", "ok", "ok", "ok", "10.0.0.3", "+0.0 s", "40 GB",
+    ]  # fmt: skip
+    assert report.addresses == ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+    assert report.endpoints["coordinator"] == ("10.0.0.1", 8476)
+
+
+def test_a_host_without_login_has_an_empty_row() -> None:
+    """What ssh said is the finding, without the name of a log that is gone; the other columns have no cell for it."""
+    failure = HostUnreachable("b: refused the login: denied\n  ssh-copy-id\n  log /x", host="b", kind="login")
+    report = judged(look(0), HostLook("b", failure=failure))
+    assert only(report) == Finding("failure", "login", ("b",), "b: refused the login: denied", "ssh-copy-id")
+    assert [column.header for column in report.columns if 1 in column.cells] == ["login"]
+    assert report.addresses == ("10.0.0.1", None, "10.0.0.3")
+
+
+FAULTS: list[tuple[Mapping[str, Any], str, str, str]] = [
+    ({"python": "3.9.2"}, "python", "b has Python 3.9.2 (/py), and mhnb needs 3.11 or newer", "name a Python"),
+    ({"python": "3.12.1"}, "python", "b has Python 3.12.1 and the other hosts 3.11", "the same as elsewhere"),
+    ({"versions": VERSIONS | {"jax": "0.10.1"}}, "jax", "b has jax 0.10.1, and 0.10.2 is elsewhere", "/py -m pip install 'jax==0.10.2'"),
+    ({"versions": VERSIONS | {"jax": None}}, "jax", "b has no jax for its Python /py", "pip install 'jax==0.10.2'"),
+    ({"versions": VERSIONS | {"jaxlib": "0.10.1"}}, "jaxlib", "b has jaxlib 0.10.1, and 0.10.2 is elsewhere", "'jaxlib==0.10.2'"),
+    ({"versions": VERSIONS | {"mhnb": "0.2.0"}}, "mhnb", "b has mhnb 0.2.0, and 0.1.0 is here", "'mhnb==0.1.0'"),
+    ({"versions": VERSIONS | {"mhnb": None}}, "mhnb", "b has no mhnb for its Python /py", "'mhnb==0.1.0'"),
+    (
+        {"disks": (Disk("logs", "/logs", 0, "No space left on device"),)},
+        "disk",
+        "b cannot write logs to /logs: No space left on device",
+        "make room there, or choose another folder by MHNB_HOME",
+    ),
+    ({"disks": (Disk("shared memory", "/dev/shm", 5 << 20),)}, "disk", "b cannot write shared memory to /dev/shm: 5 MB free", "make room"),
+    ({"unknown_flags": ("xla_x",)}, "environment", "XLA_FLAGS on b has --xla_x, which its jaxlib 0.10.2 does not know", "take it out"),
+    (
+        {"environment": {"XLA_FLAGS": "--xla_a=1"}},
+        "environment",
+        "XLA_FLAGS is '--xla_a=1' on b, and '' elsewhere: ranks that compile differently",
+        "of every host alike",
+    ),
+    ({"environment": {"JAX_ENABLE_X64": "1"}}, "environment", "JAX_ENABLE_X64 is '1' on b, and '' elsewhere", "alike, or in none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changed", "check", "text", "cure"), FAULTS)
+def test_a_failure_of_one_host_is_found(changed: Mapping[str, Any], check: str, text: str, cure: str) -> None:
+    """One host that is other than it should be is one failure: the host, the value, what was expected, what to do."""
+    finding = only(judged(look(0), look(1, **changed)))
+    assert (finding.level, finding.check, finding.hosts) == ("failure", check, ("b",))
+    assert text in finding.text
+    assert cure in finding.cure
+
+
+HARMLESS: list[Mapping[str, Any]] = [
+    {"python": "3.11.9"},
+    {"versions": VERSIONS | {"numpy": "2.3.0"}},
+    {"environment": {"JAX_COMPILATION_CACHE_DIR": "/x", "JAX_LOGGING_LEVEL": "INFO"}},
+    {"environment": {"PYTHONHASHSEED": "7"}},
+    {"environment": {"http_proxy": "p:1", "no_proxy": "10.0.0.1,10.0.0.2,10.0.0.3"}},
+    {"environment": {"http_proxy": "p:1", "no_proxy": "*"}},
+    {"names": {"b": ("127.0.1.1", "10.0.0.2")}},
+]
+
+
+@pytest.mark.parametrize("changed", HARMLESS, ids=str)
+def test_what_does_no_harm_is_not_found(changed: Mapping[str, Any]) -> None:
+    """A false alarm costs trust: differences that no rank minds are no finding."""
+    assert judged(look(0), look(1, **changed)).findings == ()
+
+
+MILD: list[tuple[Mapping[str, Any], str, str, str]] = [
+    ({"names": {"b": ("127.0.1.1",)}}, "warning", "b's name resolves to loopback", "mhnb will use 10.0.0.2 instead"),
+    (
+        {"names": {"b": ()}, "why": {"b": "not known"}},
+        "warning",
+        "b cannot resolve its own name 'b'",
+        "/etc/hosts on b",
+    ),
+    ({"disks": (Disk("logs", "/logs", 500 << 20),)}, "warning", "b has 500 MB left for logs in /logs", "make room"),
+    ({"environment": {"PYTHONHASHSEED": "random"}}, "note", "PYTHONHASHSEED is 'random' on b", "mhnb sets it to 0"),
+    ({"environment": {"http_proxy": "p:1", "no_proxy": "10.0.0.1"}}, "note", "http_proxy is set on b", "off the proxy"),
+]
+
+
+@pytest.mark.parametrize(("changed", "level", "text", "cure"), MILD)
+def test_what_a_start_survives_is_no_failure(changed: Mapping[str, Any], level: str, text: str, cure: str) -> None:
+    """What mhnb cures itself, and what only may go wrong, is said and does not stop a start."""
+    report = judged(look(0), look(1, **changed))
+    finding = only(report)
+    assert (report.ok, finding.level, finding.hosts) == (True, level, ("b",))
+    assert text in finding.text
+    assert cure in finding.cure
+
+
+def test_flags_against_what_was_asked_for() -> None:
+    """XLA_FLAGS that are the same everywhere, and name a flag twice or another number of devices, are warned of."""
+    flags = "--xla_force_host_platform_device_count=8 --xla_a=1 --xla_a=2"
+    hosts = [look(at, environment={"XLA_FLAGS": flags}) for at in range(3)]
+    texts = [finding.text for finding in judged(*hosts).findings]
+    assert judged(*hosts).ok
+    assert "XLA_FLAGS on a has --xla_a twice, as 1 and as 2: the last one holds" in texts
+    assert "XLA_FLAGS on c asks for 8 CPU devices, and 2 were asked for here" in texts
+
+
+# -- devices
+
+
+def _gpus(*counts: int) -> list[HostLook]:
+    return [look(at, gpus=tuple(Gpu("H200", f"{at}.{gpu}") for gpu in range(count))) for at, count in enumerate(counts)]
+
+
+def test_unequal_devices_are_found() -> None:
+    """A host with other devices than the rest is named."""
+    wanted = replace(WANTED, devices=None)
+    report = judged(*_gpus(2, 2, 1), wanted=wanted)
+    assert only(report).text.startswith("c has 1 gpu (H200), and elsewhere there are 2 gpu (H200): every")
+    assert [cell(report, "devices", at) for at in range(3)] == [("2 gpu", None), ("2 gpu", None), ("1 gpu", "failure")]
+    assert judged(*_gpus(2, 2, 2), wanted=wanted).ok
+    assert only(judged(look(0), look(1), look(2, tpus=4), wanted=wanted)).text.startswith(
+        "c has 4 tpu, and elsewhere there are 1 cpu"
+    )
+
+
+def test_gpus_of_another_kind_and_shared_ones() -> None:
+    """As many GPUs of another kind are found, and one GPU that two hosts have, as containers may."""
+    wanted = replace(WANTED, devices=None)
+    other = look(2, gpus=(Gpu("A100", "x"), Gpu("A100", "y")))
+    assert only(judged(*_gpus(2, 2), other, wanted=wanted)).text.startswith("c has 2 gpu (A100), and elsewhere")
+    shared = look(2, gpus=(Gpu("H200", "2.0"), Gpu("H200", "0.1")))
+    assert only(judged(*_gpus(2, 2), shared, wanted=wanted)).text == "a and c have the same GPU (0.1)"
+
+
+def test_gpus_that_cannot_be_shared_out() -> None:
+    """Three GPUs cannot be shared by two ranks alike; four can."""
+    wanted = replace(WANTED, devices=None, per_host=2)
+    assert next(finding.text for finding in judged(*_gpus(3, 3, 3), wanted=wanted).findings).startswith(
+        "a has 3 gpu for 2"
+    )
+    assert judged(*_gpus(4, 4, 4), wanted=wanted).ok
+
+
+def test_two_names_of_one_machine_are_found() -> None:
+    """The same running system, name and address under two names would be one host for two ranks."""
+    twin = replace(look(0), name="a.local", reached=look(1).reached)
+    assert only(judged(look(0), twin)).text == "a and a.local are the same machine (a, 10.0.0.1)"
+
+
+# -- the network
+
+
+def _unreached(at: int, **why: str) -> HostLook:
+    return replace(
+        look(at), reached={**look(at).reached, **{name.replace("_", " "): text for name, text in why.items()}}
+    )
+
+
+def test_a_closed_port_is_named_with_its_owner() -> None:
+    """Two hosts that cannot reach the coordinator for the same reason are one finding; the cells say why."""
+    report = judged(look(0), _unreached(1, coordinator="no answer"), _unreached(2, coordinator="no answer"))
+    finding = only(report)
+    assert finding.text == (
+        "b and c cannot reach JAX's coordinator on a at 10.0.0.1:8476: no answer (a firewall that drops packets, or a wrong address)"
+    )
+    assert finding.cure.startswith("let TCP port 8476 of a through its firewall for the cluster's hosts")
+    assert cell(report, "port 8476", 1) == ("no answer", "failure")
+    assert cell(report, "port 8476", 0) == ("ok", None)
+
+
+def test_a_taken_port_is_no_question_of_reach() -> None:
+    """Where the owner cannot listen, that is the one finding."""
+    hosts = [replace(look(at), reached={"link": "", "hub": ""}) for at in range(3)]
+    report = judged(replace(hosts[0], taken={"coordinator": "Address already in use"}), *hosts[1:])
+    assert only(report).text == "a cannot listen at 10.0.0.1:8476 for JAX's coordinator: Address already in use"
+    assert "ss -ltnp 'sport = :8476'" in only(report).cure
+    assert cell(report, "port 8476", 0) == ("taken", "failure")
+
+
+def test_a_port_that_is_taken_here() -> None:
+    """What cannot listen on the notebook's machine is found too, though that has no row."""
+    hosts = [replace(look(at), reached={"hub": "", "coordinator": ""}) for at in range(3)]
+    report = judged(*hosts, wanted=replace(WANTED, taken={"link": "Address already in use"}))
+    assert (
+        only(report).text == "this machine cannot listen at 10.0.0.254:7000 for this notebook: Address already in use"
+    )
+
+
+def test_a_notebook_behind_nat_is_told_so() -> None:
+    """Where the login came from another address than the one that was tried, the cure says it."""
+    hosts = [_unreached(at, link="no answer") for at in range(3)]
+    facts = hosts[0].facts
+    assert facts is not None
+    hosts[0] = replace(hosts[0], facts=replace(facts, ssh=("1.2.3.4", *facts.ssh[1:])))
+    finding = only(judged(*hosts))
+    assert finding.text.startswith(
+        "a, b and c cannot reach this notebook on this machine at 10.0.0.254:7000: no answer"
+    )
+    assert "the login came from 1.2.3.4, so there is a jump host or NAT between" in finding.cure
+
+
+def test_hosts_that_do_not_reach_each_other() -> None:
+    """A host that is closed is named, with those to whom it is."""
+    report = judged(_unreached(0, peer_1="no answer"), _unreached(1, peer_0="no answer"))
+    assert "b cannot be reached from a; a cannot be reached from b: no answer. CPU" in only(report).text
+    assert [cell(report, "peers", at) for at in range(3)] == [("not b", "failure"), ("not a", "failure"), ("ok", None)]
+
+
+def test_a_host_that_lets_nobody_in() -> None:
+    """What is closed to all is said in one sentence, however many they are."""
+    report = judged(look(0), _unreached(1, peer_0="no answer"), _unreached(2, peer_0="no answer"))
+    assert only(report).text.startswith("a cannot be reached from any other host: no answer. CPU collectives")
+
+
+def test_a_name_for_this_machine_that_is_unknown_there() -> None:
+    """The name that was given, the host that cannot resolve it, and the address that would do."""
+    report = judged(look(0), look(1, why={"me": "Name or service not known"}), wanted=replace(WANTED, controller="me"))
+    finding = only(report)
+    assert finding.text == "b cannot resolve 'me', the name that was given for this machine: Name or service not known"
+    assert "give an address instead (10.0.0.254)" in finding.cure
+
+
+@pytest.mark.parametrize(
+    ("clock", "shown", "level"),
+    [
+        ((3600.0, 0.1), "+3600.0 s", "warning"),
+        ((-6.0, 0.5), "-6.0 s", "warning"),
+        ((5.1, 0.5), "+5.1 s", None),
+        ((-0.3, 0.0), "-0.3 s", None),
+    ],
+)
+def test_clocks(clock: tuple[float, float], shown: str, level: str | None) -> None:
+    """More than five seconds, beyond what the question itself took, is a warning: ranks do not mind, people do."""
+    report = judged(look(0), replace(look(1), clock=clock))
+    assert cell(report, "clock", 1) == (shown, level)
+    assert report.ok
+    assert bool(report.findings) == (level is not None)
+
+
+def test_failures_come_first() -> None:
+    """Of several findings the failures stand on top."""
+    report = judged(look(0, names={"a": ("127.0.1.1",)}), look(1, versions=VERSIONS | {"jax": None}))
+    assert [finding.level for finding in report.findings] == ["failure", "warning"]
+    assert report.failures == report.findings[:1]
+
+
+@pytest.mark.parametrize(
+    ("ssh", "outward", "address"),
+    [
+        (("1.1.1.1", "9", "10.0.0.7", "22"), "10.9.9.9", "10.0.0.7"),
+        (("127.0.0.1", "9", "127.0.0.1", "22"), "10.9.9.9", "10.9.9.9"),
+        ((), "10.9.9.9", "10.9.9.9"),
+        (("::1", "9", "::1", "22"), "", "127.0.0.1"),
+    ],
+)
+def test_the_real_address(ssh: Sequence[str], outward: str, address: str) -> None:
+    """A host's address is the one that ssh came to; loopback only where there is no other."""
+    assert HostFacts("a", "3.11", ssh=tuple(ssh), outward=outward).address == address
+
+
+def test_facts_are_read() -> None:
+    """A probe's answer becomes values."""
+    facts = parse_facts({
+        "hostname": "a", "python": "3.11.7", "versions": {"jax": None},
+        "names": {"a": {"addresses": ["10.0.0.1"]}, "b": {"error": "not known"}},
+        "disks": [{"use": "logs", "folder": "/x", "free": 3, "error": ""}], "gpus": [{"name": "H200", "uuid": "u"}],
+    })  # fmt: skip
+    assert facts.names == {"a": ("10.0.0.1",), "b": ()}
+    assert facts.why == {"b": "not known"}
+    assert facts.disks == (Disk("logs", "/x", 3),)
+    assert facts.gpus == (Gpu("H200", "u"),)

@@ -1,0 +1,256 @@
+"""`mhnb doctor` on this machine, its flags, and what becomes of a probe that does not answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from mhnb.cli import main
+from mhnb.core.facts import Endpoint, Wanted
+from mhnb.core.hosts import HostName
+from mhnb.core.ssh import SshOptions
+from mhnb.errors import HostUnreachable, InvalidRequest, LaunchError
+from mhnb.hostflags import add_doctor_flags, read_host_flags, read_reach
+from mhnb.launch import probe
+from mhnb.launch.probing import PRELUDE, Probe, ThisMachine
+from mhnb.preflight import look_at
+
+
+def _doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = main(["doctor", *words])
+    return code, capsys.readouterr().out
+
+
+def test_this_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the suite runs, a start would work: exit code 0, one row, no login."""
+    code, said = _doctor(capsys)
+    assert code == 0, said
+    assert said.startswith("preflight · 1 host · ")
+    assert "login" not in said
+    assert "this machine" in said
+
+
+def test_a_failure_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """A port that is taken is named, with its holder's trace, and the exit code is 1."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code, said = _doctor(capsys, "--coordinator-port", str(port))
+    assert code == 1
+    assert f"this machine cannot listen at 127.0.0.1:{port} for JAX's coordinator: Address already in use" in said
+
+
+def test_a_flag_that_xla_does_not_know(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag of XLA's is known by its name in jaxlib; another one would abort every rank, and is found without importing JAX."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_collective_timeout_seconds=300 --xla_no_such_flag=1")
+    code, said = _doctor(capsys)
+    assert code == 1
+    assert "has --xla_no_such_flag, which" in said
+    assert "--xla_cpu_collective_timeout_seconds" not in said
+
+
+def test_a_folder_that_cannot_be_written(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs that could go nowhere are found."""
+    monkeypatch.setenv("MHNB_HOME", "/proc/no/such")
+    code, said = _doctor(capsys)
+    assert code == 1
+    assert "cannot write logs to /proc/no/such" in said
+
+
+def test_the_probe_imports_nothing_but_the_standard_library() -> None:
+    """On a Python without any package the probe tells its facts: there is no mhnb and no JAX, and it says so."""
+    program = f"import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n{PRELUDE}"
+    source = Path(probe.__file__).read_text(encoding="utf-8")
+    request = '{"do": "facts", "names": [], "is_notebooks": false}'
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program],
+        input=f"{json.dumps(source)}\n{request}\n", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.startswith("mhnb-probe {"), done.stderr
+    assert '"jax": null' in done.stdout
+    assert '"mhnb": null' in done.stdout
+
+
+def _probe(tmp_path: Path, program: str) -> Probe:
+    return Probe("b", ThisMachine(["-c", program], log=tmp_path / "log"))
+
+
+def test_a_probe_that_hangs_is_given_up(tmp_path: Path) -> None:
+    """It is ended when its time is up, and the reason is kept; it is not asked again."""
+    hanging = _probe(tmp_path, "import time; time.sleep(1000)")
+    assert hanging.ask("facts", {"names": [], "is_notebooks": False}, timeout_s=0.2) is None
+    assert isinstance(hanging.failure, HostUnreachable)
+    assert str(hanging.failure).startswith("b: gave no answer within 0.2 s")
+    assert hanging.ask("time", {}, timeout_s=1000) is None
+    hanging.close(1)
+
+
+def test_a_probe_that_ends_says_why(tmp_path: Path) -> None:
+    """What it said last is the reason."""
+    broken = _probe(tmp_path, "import sys; sys.exit('the disk hangs')")
+    assert broken.ask("time", {}, timeout_s=60) is None
+    assert isinstance(broken.failure, LaunchError)
+    assert "exit code 1: the disk hangs" in str(broken.failure)
+    broken.close(1)
+
+
+def test_what_else_is_printed_is_no_answer(tmp_path: Path) -> None:
+    """Words of a login shell's start-up files do not confuse the look."""
+    noisy = _probe(tmp_path, f"print('welcome to b\\n{{}}'); {PRELUDE}")
+    assert isinstance(noisy.ask("time", {}, timeout_s=60), float)
+    noisy.close(5)
+
+
+def test_a_file_of_the_users_is_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A json.py in the folder where it runs does not stand in for the standard one."""
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    monkeypatch.chdir(tmp_path)
+    asked = _probe(tmp_path, PRELUDE)
+    assert isinstance(asked.ask("time", {}, timeout_s=60), float), asked.failure
+    asked.close(5)
+
+
+def test_somebody_else_at_the_port_is_seen() -> None:
+    """A port at which another program answers is not taken for reached."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = {"name": "x", "address": "127.0.0.1", "port": server.getsockname()[1], "word": "secret"}
+        assert probe.connect([place], 0.2) == {"x": "no answer"}
+    assert probe.connect([place], 5)["x"] == "connection refused"
+    heard = probe.listen([{"name": "y", "address": "127.0.0.1", "port": 0, "word": "another"}])
+    assert probe.connect([place | heard["y"]], 5) == {"x": "somebody else answers"}
+
+
+_SMI = """#!/bin/sh
+echo 'NVIDIA H200, GPU-aa11'
+echo 'NVIDIA H200, GPU-bb22'
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "uuids"),
+    [
+        (None, ["GPU-aa11", "GPU-bb22"]),
+        ("1", ["GPU-bb22"]),
+        ("1, 0", ["GPU-bb22", "GPU-aa11"]),
+        ("GPU-bb", ["GPU-bb22"]),
+        ("0,7,1", ["GPU-aa11"]),
+        ("", []),
+    ],
+)
+def test_gpus_are_those_that_a_rank_would_see(
+    visible: str | None, uuids: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the vendor's tool lists, as CUDA_VISIBLE_DEVICES leaves it. The tool is one made up."""
+    (tmp_path / "nvidia-smi").write_text(_SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [gpu["uuid"] for gpu in probe.tell_facts([], is_notebooks=True)["gpus"]] == uuids
+
+
+def test_logs_go_where_they_would_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On the notebook's machine to its state folder, on another to that machine's own disk, also where that cannot be written."""
+    monkeypatch.setenv("MHNB_HOME", "/mhnb/home")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    here, there = (probe.tell_facts([], is_notebooks=own)["disks"][0] for own in (True, False))
+    assert (here["use"], here["folder"]) == ("logs", "/mhnb/home")
+    assert (there["use"], there["folder"], there["error"]) == ("logs", str(tmp_path), "")
+    monkeypatch.setattr(tempfile, "gettempdir", _no_temporary)
+    monkeypatch.setenv("TMPDIR", "/proc/none")
+    full = probe.tell_facts([], is_notebooks=False)["disks"][0]
+    assert full["folder"] == "/proc/none"
+    assert full["error"]
+
+
+def _no_temporary() -> str:
+    raise FileNotFoundError("No usable temporary directory found")
+
+
+def test_an_endpoint_of_the_callers_is_tried() -> None:
+    """The caller says what is to be reached, and gets the ports that were free."""
+    report = look_at((), SshOptions(), Wanted((Endpoint("hub", 0), Endpoint("coordinator", 0)), devices=2))
+    assert report.ok, report.findings
+    assert {name: address for name, (address, _) in report.endpoints.items()} == dict.fromkeys(
+        ("hub", "coordinator"), "127.0.0.1"
+    )
+
+
+# -- the flags
+
+
+def _parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_doctor_flags(parser)
+    return parser.parse_args(words)
+
+
+def _read(*words: str) -> tuple[tuple[HostName, ...], SshOptions]:
+    return read_host_flags(_parse(*words), {"HERE": "its value"})
+
+
+def test_flags_become_options() -> None:
+    """Each flag has its option; a variable without a value takes the one from here."""
+    hosts, options = _read(
+        *("--hosts", "a,b:22", "--user", "me", "--ssh-port", "1", "--key", "k", "--ssh-config", "c", "--ssh-option", "X=1"),
+        *("--connect-timeout", "3", "--python", "py", "--venv", "v", "--setup", "s", "--cwd", "d", "--env", "HERE", "--env", "A=b=c"),
+    )  # fmt: skip
+    assert hosts == (HostName("a"), HostName("b", port=22))
+    assert options == SshOptions(
+        user="me", port=1, key_file="k", config_file="c", extra=("X=1",), python="py", venv="v", setup="s", cwd="d",
+        environment={"HERE": "its value", "A": "b=c"}, connect_timeout_s=3,
+    )  # fmt: skip
+    assert _read() == ((), SshOptions())
+
+
+def test_hosts_from_a_file(tmp_path: Path) -> None:
+    """`@FILE`, or a path with a slash, is a host file."""
+    path = tmp_path / "hosts.txt"
+    path.write_text("n[1-2] slots=2\n")
+    assert (
+        _read("--hosts", str(path))[0]
+        == _read("--hosts", f"@{path}")[0]
+        == (HostName("n1", slots=2), HostName("n2", slots=2))
+    )
+
+
+def test_flags_become_arguments_of_start(tmp_path: Path) -> None:
+    """What was given, by the names that `start` has for it, and nothing else; a host file's slots are the ranks per host."""
+    assert read_reach(_parse()) == {}
+    flags = ("--hosts", "me@a:22,b", "--venv", "v", "--address", "head", "--per-host", "2", "--env", "A=1")
+    assert read_reach(_parse(*flags)) == {
+        "hosts": ["me@a:22", "b"], "venv": "v", "address": "head", "ranks_per_host": 2, "environment": {"A": "1"},
+    }  # fmt: skip
+    path = tmp_path / "hosts.txt"
+    path.write_text("a slots=4\nb slots=4\n")
+    assert read_reach(_parse("--hosts", str(path))) == {"hosts": ["a", "b"], "ranks_per_host": 4}
+    path.write_text("a slots=4\nb\n")
+    with pytest.raises(InvalidRequest, match="slots are 1, 4, and every machine runs as many ranks: say --per-host P"):
+        read_reach(_parse("--hosts", str(path)))
+    assert read_reach(_parse("--hosts", str(path), "--per-host", "1")) == {"hosts": ["a", "b"]}
+    with pytest.raises(InvalidRequest, match="port, venv: for machines over ssh; name them with --hosts"):
+        read_reach(_parse("--venv", "v", "--ssh-port", "1"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--env", "MISSING"), "--env MISSING: there is no such variable here"),
+        (("--hosts", "/no/file"), "cannot read the host file"),
+        (("--hosts", "@"), "cannot read the host file"),
+        (("--venv", "a", "--conda", "b"), "give the one"),
+    ],
+)
+def test_flags_that_cannot_be(words: tuple[str, ...], said: str) -> None:
+    """The flag, its value and what was expected."""
+    with pytest.raises(InvalidRequest, match=said):
+        _read(*words)

@@ -1,0 +1,46 @@
+"""The table of preflight, compared whole; as HTML it says the same."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+from mhnb.core.preflight_report import Cell, Column, Finding, PreflightReport
+from mhnb.view.preflight import format_preflight_html, format_preflight_text
+
+_REPORT = PreflightReport(
+    ("host0", "host1", "host2"),
+    (
+        Column("login", {0: Cell("ok"), 1: Cell("ok"), 2: Cell("failed", "failure")}),
+        Column("jax", {0: Cell("0.10.2"), 1: Cell("0.10.2")}),
+        Column("name→address", {0: Cell("10.77.0.1"), 1: Cell("127.0.1.1", "warning")}),
+    ),
+    (
+        Finding("failure", "login", ("host2",), "host2: does not answer: <timed out>", "switch it on"),
+        Finding("warning", "name→address", ("host1",), "host1's name resolves to loopback", "mhnb will use 10.77.0.2 instead"),
+        Finding("note", "environment", ("host1",), "a note", "nothing to do"),
+    ),
+)  # fmt: skip
+_TEXT = """\
+preflight · 3 hosts · 1 failure, 1 warning
+       login     jax     name→address
+host0  ok        0.10.2  10.77.0.1
+host1  ok        0.10.2  127.0.1.1 !
+host2  failed ✗  ·       ·
+✗ host2: does not answer: <timed out>
+  switch it on
+! host1's name resolves to loopback
+  mhnb will use 10.77.0.2 instead
+· a note
+  nothing to do"""
+
+
+def test_the_text() -> None:
+    """A row for each host, a mark where something is wrong, then each finding with its cure."""
+    assert format_preflight_text(_REPORT) == _TEXT
+
+
+def test_html_says_the_same() -> None:
+    """Without its tags the HTML holds every word of the text."""
+    words = unescape(re.sub(r"<[^>]*>", " ", format_preflight_html(_REPORT))).split()
+    assert set(_TEXT.split()) <= set(words)
