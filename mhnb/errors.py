@@ -22,6 +22,7 @@
     │   ├── VersionMismatch    the two ends speak different versions
     │   └── UnknownMessage     a message that cannot be read
     ├── ValueDiffers           a name is missing on a rank or its value differs
+    ├── NotYet                 an answer to an exercise that is not right yet
     ├── NoKeyboard             code on a rank asked for input or a debugger, also an EOFError
     └── InvalidRequest         a bad argument of the user's, also a ValueError
 
@@ -49,6 +50,7 @@ __all__ = [
     "NoKeyboard",
     "NotClean",
     "NotStarted",
+    "NotYet",
     "OrderMismatch",
     "OutOfOrder",
     "PreflightFailed",
@@ -188,6 +190,13 @@ class UnknownMessage(ProtocolError):
 
 class ValueDiffers(MhnbError):
     """A name is missing on some rank, or its value is not the same everywhere."""
+
+
+class NotYet(MhnbError):
+    """An answer to an exercise is not right yet. `exercise` and `rank` say which and where; `rank` is None in the notebook."""
+
+    exercise: str
+    rank: int | None
 
 
 class NoKeyboard(MhnbError, EOFError):
