@@ -14,7 +14,7 @@ import pytest
 from tests.lessons.book import NOTEBOOKS, lessons, read_lesson
 
 TABLE = NOTEBOOKS / "README.md"
-_BOX = re.compile(r"^\| (?!what\b|-)(?P<box>.+?) \| (?P<cells>[^|]+) \|$", re.MULTILINE)
+_BOX = re.compile(r"^\| (?!what \||-)(?P<box>.+?) \| (?P<cells>[^|]+) \|$", re.MULTILINE)
 _CELL = re.compile(r"\[(?P<number>\d\d)\]\((?P<file>[\w.]+)\) (?P<ids>`[\w-]+`(?:, `[\w-]+`)*)")
 _LATER = re.compile(r"comes with lessons? (?P<numbers>\d\d(?:, \d\d)*)")
 

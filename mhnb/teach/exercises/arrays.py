@@ -20,26 +20,26 @@ def _mesh(here: Here) -> Any:
 
 def _table(here: Here) -> np.ndarray:
     rows = np.arange(2 * here.process_count, dtype=np.float32)
-    return rows[:, None] * 10 + np.arange(4, dtype=np.float32)
+    return rows[:, None] * 10 + np.arange(here.process_count, dtype=np.float32)
 
 
-def _judge_rows(here: Here, x: Any, what: str) -> None:
+def _judge_table(here: Here, x: Any, spec: tuple[str | None, ...]) -> None:
     import jax
 
     wanted = _table(here)
-    global_array(x, wanted.shape, "float32", what, here)
-    spec_is(x, _mesh(here), jax.sharding.PartitionSpec("data", None), what)
-    shards_hold(x, wanted, what, here)
+    global_array(x, wanted.shape, "float32", "x", here)
+    spec_is(x, _mesh(here), jax.sharding.PartitionSpec(*spec), "x")
+    shards_hold(x, wanted, "x", here)
 
 
 def _from_callback(here: Here, x: Any) -> str:
-    _judge_rows(here, x, "x")
+    _judge_table(here, x, ("data", None))
     return "every shard holds the rows of its box"
 
 
-def _from_local_rows(here: Here, x: Any) -> str:
-    _judge_rows(here, x, "x")
-    return "two rows of each rank, in the order of the ranks"
+def _from_local_columns(here: Here, x: Any) -> str:
+    _judge_table(here, x, (None, "data"))
+    return "a column of each rank, in the order of the ranks"
 
 
 def _from_single_devices(here: Here, x: Any) -> str:
@@ -77,10 +77,10 @@ TASKS = (
         _from_callback,
     ),
     Exercise(
-        "from_local_rows",
+        "from_local_columns",
         "04",
-        "Make the same x when each rank has only its own two rows.",
-        _from_local_rows,
+        "Make x with the values of the table, by columns over 'data'; each rank hands over its own column.",
+        _from_local_columns,
     ),
     Exercise(
         "from_single_devices",
