@@ -55,7 +55,7 @@ TASKS = (
     Prediction(
         "after_the_hang",
         "07",
-        "A collective hangs on rank 0 and is interrupted after 5 s. In which state is the cluster?",
+        "A collective hangs on rank 0 and is interrupted after some seconds. In which state is the cluster?",
         ("clean", "split", "tainted", "dead"),
         "The collective was abandoned. It is still queued on rank 0, and a later one could meet it.",
     ),

@@ -38,7 +38,7 @@ ANSWERS = {
             (_ANY.format("flag"), "the flag set on rank 3 only, is False, expected True"),
             (_ANY.format(f"bool({_FLAGS}.all())"), "NotYet on ranks 0-3"),
             (_ANY.format("True"), "the flag set on no rank, is True, expected False"),
-            (_ANY.format(f"bool({_FLAGS}.any()) if flag else False"), "ended the cell without it"),
+            (_ANY.format(f"bool({_FLAGS}.any()) if flag else False"), "raised an error before it"),
         ],
     ),
     "pad_last": Answer(
