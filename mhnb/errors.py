@@ -23,10 +23,12 @@
     │   └── UnknownMessage     a message that cannot be read
     ├── ValueDiffers           a name is missing on a rank or its value differs
     ├── NotYet                 an answer to an exercise that is not right yet
+    ├── HloError               a compiled program's text cannot be read
+    │   └── UnknownForm        a spelling of HLO that mhnb does not know
     ├── NoKeyboard             code on a rank asked for input or a debugger, also an EOFError
     └── InvalidRequest         a bad argument of the user's, also a ValueError
 
-The sharding errors (ShardingError, HloError) join the tree with the sharding wing.
+The error of shardings (ShardingError) joins the tree with the layouts.
 Every message says the thing, its value, what was expected and the next step.
 """
 
@@ -43,6 +45,7 @@ __all__ = [
     "ClusterError",
     "CoordinatorTimeout",
     "EnginesMissing",
+    "HloError",
     "HostUnreachable",
     "InvalidRequest",
     "LaunchError",
@@ -57,6 +60,7 @@ __all__ = [
     "ProtocolError",
     "RanksLost",
     "ReplayStopped",
+    "UnknownForm",
     "UnknownMessage",
     "ValueDiffers",
     "VersionMismatch",
@@ -197,6 +201,16 @@ class NotYet(MhnbError):
 
     exercise: str
     rank: int | None
+
+
+class HloError(MhnbError):
+    """The text of a compiled program cannot be read."""
+
+
+class UnknownForm(HloError):
+    """A spelling of HLO that mhnb does not know: it is refused, since a guess would be a wrong number. `form` is it."""
+
+    form: str
 
 
 class NoKeyboard(MhnbError, EOFError):

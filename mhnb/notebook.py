@@ -14,6 +14,7 @@ from mhnb.boards import gather_places
 from mhnb.core.results import CellResult
 from mhnb.starting import current
 from mhnb.values import RankError
+from mhnb.verbs_collectives import show_launched
 from mhnb.view.html import View
 from mhnb.view.live import CellView
 from mhnb.view.words import Places
@@ -38,6 +39,7 @@ class CellFlags:
     view: View = "fold"
     quiet: bool = False
     auto: bool = False
+    collectives: bool = False
 
 
 @dataclass(slots=True)
@@ -68,6 +70,8 @@ class Notebook:
             self.shell.user_ns[flags.out] = result
         view.finish(result)
         self._keep(cluster, result, view)
+        if flags.collectives:
+            show_launched(cluster, result)
         result.check()
 
     def _explain(self, result: CellResult) -> CellResult:

@@ -23,8 +23,9 @@ from typing import Any
 
 from mhnb.core.guard import FREE_PREFIX
 from mhnb.rank.launches import Launched, LaunchRecorder
+from mhnb.rank.programs import CompiledProgram, check_may_launch, find_meshes, ranks_of_devices
 
-__all__ = ["HookStatus", "backend_is_initialized", "install", "offer_cluster"]
+__all__ = ["HookStatus", "backend_is_initialized", "current_recorder", "identify", "install", "offer_cluster"]
 
 _MAY_COMMUNICATE = re.compile(
     r"\b(?:all-gather|all-reduce|all-to-all|collective-\w+|custom-call|ragged-all-to-all|recv|reduce-scatter|send)"
@@ -53,6 +54,7 @@ class _Program:
     fingerprint: str
     name: str
     participants: tuple[int, ...]
+    compiled: CompiledProgram | None = None
 
 
 _recorder: LaunchRecorder | None = None
@@ -76,6 +78,17 @@ def install(recorder: LaunchRecorder) -> HookStatus:
     _recorder = recorder
     recorder.finish_effects = _finish_effects
     return HookStatus(True)
+
+
+def current_recorder() -> LaunchRecorder | None:
+    """What launches are recorded in; None where the hooks do not fit."""
+    return _recorder
+
+
+def identify(compiled: Any) -> tuple[str, tuple[int, ...]]:
+    """Name and ranks, by position in the device assignment, of what `lower(...).compile()` gave."""
+    unloaded = compiled._executable._unloaded_executable
+    return unloaded.name, ranks_of_devices(unloaded.device_list)
 
 
 def offer_cluster(arguments: Mapping[str, Any]) -> None:
@@ -204,11 +217,18 @@ def _load_recorded(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
         executable = load(unloaded)
         participants = tuple(sorted({device.process_index for device in unloaded.device_list}))
         if len(participants) > 1:
-            program = _Program(_fingerprint(unloaded), _full_name(unloaded), participants)
+            program = _describe(unloaded, participants)
             executable.build_unsafe_call = functools.partial(_build_recorded, executable.build_unsafe_call, program)
         return executable
 
     return load_recorded
+
+
+def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
+    module, devices = _module_text(unloaded), list(unloaded.device_list)
+    ranks, meshes = ranks_of_devices(devices), find_meshes(module)
+    compiled = CompiledProgram(unloaded.name, ranks, devices[0].platform, meshes, unloaded.xla_executable)
+    return _Program(_fingerprint(unloaded, module), _full_name(unloaded), participants, compiled)
 
 
 def _build_recorded(build: Callable[[], Any], program: _Program) -> _Recorded:
@@ -259,6 +279,7 @@ class _NotingExecutable:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
+        check_may_launch(program.name)
         line, gate = recorder.find_line(), recorder.gate
         if gate is None:
             return self._launch(line, *args, **kwargs)
@@ -273,6 +294,7 @@ class _NotingExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         launched = recorder.note(program.fingerprint, program.name, program.participants, line, outputs=None)
+        recorder.programs[program.fingerprint] = program.compiled
         _current.launched = launched
         try:
             return _NotingResults(self._executable.execute_sharded(*args, **kwargs), launched)
@@ -311,14 +333,14 @@ def _find_plain(output: Any) -> Any:
     return output
 
 
-def _fingerprint(unloaded: Any) -> str:
+def _fingerprint(unloaded: Any, module: str) -> str:
     """Hash what makes it this program: the lowered module without locations, the devices, the options.
 
     The module holds shardings and donations. Neither XLA's optimised text nor `executable.fingerprint` would do:
     the one may differ per host, the other changes with the line of the call.
     """
     devices = ",".join(str(device.id) for device in unloaded.device_list)
-    parts = (_module_text(unloaded), devices, str(sorted(map(str, getattr(_current, "options", ())))))
+    parts = (module, devices, str(sorted(map(str, getattr(_current, "options", ())))))
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
     return digest if _may_communicate(unloaded.xla_executable) else FREE_PREFIX + digest
 

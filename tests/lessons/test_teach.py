@@ -202,30 +202,40 @@ def test_progress_and_recall(answers_home: Path, capsys: pytest.CaptureFixture[s
 @dataclass(frozen=True, slots=True)
 class _Sent:
     op: str
-    count: int
+    times: int
     nbytes_per_device: int
+    nbytes_across_hosts: int = 0
+
+
+BUDGET = Budget({"all-reduce": 1}, nbytes_per_device=512, nbytes_across_hosts=128)
 
 
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        ([_Sent("all-gather", 1, 64)], "1 all-gather, expected none. It sends: 1 all-gather of 64 bytes on a device"),
+        ([_Sent("all-gather", 1, 64)], "1 all-gather, expected none. It sends: 1 all-gather of 64 bytes"),
         ([_Sent("all-reduce", 2, 64)], "2 all-reduce, expected at most 1"),
         ([_Sent("all-reduce", 1, 8), _Sent("all-reduce", 1, 8)], "2 all-reduce, expected at most 1"),
-        ([_Sent("all-reduce", 1, 1024)], "moves 1024 bytes on a device, expected at most 512"),
+        ([_Sent("all-reduce", 1, 1024)], "sends 1024 bytes from a device, expected at most 512"),
+        ([_Sent("all-reduce", 1, 512, 129)], "sends 129 bytes from a device to other hosts, expected at most 128"),
     ],
 )
 def test_what_is_over_the_budget_is_named(sent: list[_Sent], words: str) -> None:
     """The collective, the count and the bytes that are too many, and all that is sent."""
-    budget = Budget({"all-reduce": 1}, nbytes_per_device=512)
     with pytest.raises(Differs) as said:
-        stay_within(budget, lambda *_: sent, print, 1)
+        stay_within(BUDGET, print, 1, measure=lambda *_: sent)
     assert words in str(said.value)
 
 
 def test_within_the_budget() -> None:
     """What stays within is told, also nothing at all."""
-    budget = Budget({"all-reduce": 1}, nbytes_per_device=512)
-    sent = [_Sent("all-reduce", 1, 512)]
-    assert stay_within(budget, lambda *_: sent, print) == "1 all-reduce of 512 bytes on a device"
-    assert stay_within(budget, lambda *_: [], print) == "nothing"
+    sent = [_Sent("all-reduce", 1, 512, 128)]
+    assert stay_within(BUDGET, print, measure=lambda *_: sent) == "1 all-reduce of 512 bytes"
+    assert stay_within(BUDGET, print, measure=lambda *_: []) == "nothing"
+
+
+def test_a_budget_counts_every_run() -> None:
+    """A collective in a loop counts as often as it runs, with its bytes each time."""
+    twice = [_Sent("all-reduce", 2, 300)]
+    with pytest.raises(Differs, match="sends 600 bytes from a device, expected at most 512"):
+        stay_within(Budget({"all-reduce": 2}, nbytes_per_device=512), print, measure=lambda *_: twice)
