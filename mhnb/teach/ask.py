@@ -16,6 +16,7 @@ __all__ = ["ask_with_buttons", "format_question"]
 Keep = Callable[[Prediction, Any], str]
 """Keeps a guess and returns what is said to it."""
 
+# No <pre>: JupyterLab breaks its lines in the middle of words.
 _MONO = "font-family:monospace;white-space:pre-wrap"
 
 
@@ -60,7 +61,7 @@ def _show_buttons(shell: Any, prediction: Prediction, keep: Keep) -> None:
         """Replace the buttons by text, once."""
         if settle_later in shell.events.callbacks["pre_run_cell"]:
             shell.events.unregister("pre_run_cell", settle_later)
-            plain = {"text/plain": text, "text/html": f'<pre style="{_MONO}">{html.escape(text)}</pre>'}
+            plain = {"text/plain": text, "text/html": f'<div style="{_MONO}">{html.escape(text)}</div>'}
             handle.update(plain, raw=True)
             for widget in (*buttons, box):
                 widget.close()

@@ -45,7 +45,7 @@ def reveal(name: str, truth: Any) -> None:
     print(said)
     kept = _kept(prediction.name)
     if kept is not None:
-        keep_record(name, Record(None, 1, right, said, kept.answer))
+        keep_record(name, Record(None, 1, right, said.splitlines()[0], kept.answer))
 
 
 def _find(name: str) -> Prediction:
@@ -63,7 +63,7 @@ def _keep_guess(prediction: Prediction, answer: Any) -> str:
             f"{prediction.name}: {answer!r} is not among the choices; choose one of {format_choices(prediction)}"
         )
     keep_record(prediction.name, Record(None, 1, None, "", repr(prediction.choices[fitting[0]])))
-    return f"kept · {prediction.name}: {prediction.choices[fitting[0]]!r}. Run the next cells to see."
+    return f"kept · {prediction.name}: {prediction.choices[fitting[0]]!r}\nRun the next cells to see."
 
 
 def format_choices(prediction: Prediction) -> str:
@@ -78,11 +78,11 @@ def _kept(name: str) -> Record | None:
 def _compare(prediction: Prediction, truth: Any) -> tuple[str, bool]:
     kept = _kept(prediction.name)
     if kept is None:
-        return f"no prediction was made; it is {_show(truth)}. {prediction.because}", False
+        return f"no prediction was made; it is {_show(truth)}.\n{prediction.because}", False
     guess = next((each for each in prediction.choices if repr(each) == kept.answer), kept.answer)
     if compare_guess(guess, truth):
-        return f"you said {guess!r}, and so it is. {prediction.because}", True
-    return f"you said {guess!r}; it is {_show(truth)}. {prediction.because}", False
+        return f"you said {guess!r}, and so it is.\n{prediction.because}", True
+    return f"you said {guess!r}; it is {_show(truth)}.\n{prediction.because}", False
 
 
 def _show(truth: Any) -> str:

@@ -112,7 +112,7 @@ def test_a_guess_is_kept_and_revealed(answers_home: Path, capsys: pytest.Capture
     mhnb.teach.predict("count_all", 2)
     assert "kept · count_all: 2" in capsys.readouterr().out
     mhnb.teach.reveal("count_all", 8)
-    assert capsys.readouterr().out.startswith("you said 2; it is 8. device_count counts")
+    assert capsys.readouterr().out.startswith("you said 2; it is 8.\ndevice_count counts")
     mhnb.teach.predict("count_all", 8)
     mhnb.teach.reveal("count_all", 8)
     assert "you said 8, and so it is" in capsys.readouterr().out
