@@ -13,6 +13,7 @@ from tests.lessons.book import Cell, Lesson, lessons, read_lesson
 Rule = Callable[[Lesson], Iterator[str]]
 
 CODE_LINES = 8
+CODE_WIDTH = 100
 SENTENCE_WORDS = 30
 NOTICE = "**What to notice.**"
 
@@ -38,11 +39,12 @@ def explains_each_cell(lesson: Lesson) -> Iterator[str]:
 
 
 def has_short_cells(lesson: Lesson) -> Iterator[str]:
-    """A code cell has 1 to 8 lines; the line of the magic, the check and empty ones are not counted."""
+    """A code cell has 1 to 8 lines of at most 100 characters; the line of the magic, the check and empty ones are not counted."""
     for cell in lesson.code:
         lines = [line for line in cell.source.splitlines() if line.strip() and not _is_frame(line)]
         if len(lines) > CODE_LINES:
             yield f"{cell.id}: {len(lines)} lines"
+        yield from (f"{cell.id}: a line of {len(line)} characters" for line in lines if len(line) > CODE_WIDTH)
         if not cell.source.strip():
             yield f"{cell.id}: is empty"
 
@@ -159,6 +161,7 @@ def test_a_good_lesson_passes(rule: Rule) -> None:
         (has_an_exercise, 1, Cell("code", "b", 'mhnb.teach.check("b", a)')),
         (has_short_cells, 1, Cell("code", "lost", "x\n" * 9)),
         (has_short_cells, 1, Cell("code", "lost", "")),
+        (has_short_cells, 1, Cell("code", "lost", "x" * 101)),
         (has_short_sentences, 0, Cell("markdown", "title", "word " * 31)),
         (names_its_cells, 1, Cell("code", "title", "x")),
         (names_its_cells, 1, Cell("code", "2f6d0a1b", "x")),

@@ -62,7 +62,7 @@ SAID = {
     ("03", "mesh"): ["[[0, 0], [1, 1], [2, 2], [3, 3]]"],
     ("03", "holders"): ["['rows 0:2', 'rows 0:2', 'rows 2:4'"],
     ("03", "both"): ["rows 4:6, columns 3:6"],
-    ("03", "pod"): ["{'host': 1, 'chip': 8}", "shard (1, 6)", "shard (8, 3)", "shard (2, 6)"],
+    ("03", "pod"): ["{'host': 1, 'chip': 8}", "shard (1, 6)", "shard (8, 3)", "shard (2, 3)"],
     ("03", "missing"): ["rows", "ranks 0-3"],
     ("03", "uneven"): ["4 does not divide 6"],
 }

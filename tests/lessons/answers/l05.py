@@ -53,10 +53,10 @@ ANSWERS = {
 
 SAID = {
     ("05", "measure"): [
-        "global_data read 160 records",
-        "per_device read 40 records",
-        "per_process read 40 records",
-        "reshard read 40 records",
+        "global_data 160 records read",
+        "per_device 40 records read",
+        "per_process 40 records read",
+        "reshard 40 records read",
         "first row [16.0, 16.5]",
     ],
     ("05", "shard"): ["6 records: [1, 5, 9, 13, 17, 21]", "5 records: [3, 7, 11, 15, 19]"],
