@@ -12,7 +12,7 @@ import numpy as np
 
 from mhnb.teach.exercise import Differs, Here
 
-__all__ = ["call", "global_array", "shards_hold", "spec_is", "value_is"]
+__all__ = ["call", "fits", "global_array", "shards_hold", "spec_is", "value_is"]
 
 
 def call(answer: Any, *arguments: Any, what: str) -> Any:
@@ -70,7 +70,7 @@ def spec_is(x: Any, mesh: Any, spec: Any, what: str) -> None:
 
 def shards_hold(x: Any, wanted: Callable[[tuple[slice, ...]], np.ndarray] | np.ndarray, what: str, here: Here) -> None:
     """Each shard in this process must hold the values that belong in its box."""
-    for ordinal, shard in enumerate(sorted(x.addressable_shards, key=lambda shard: shard.device.id)):
+    for ordinal, shard in enumerate(_own_shards(x)):
         right = np.asarray(wanted[shard.index] if isinstance(wanted, np.ndarray) else wanted(shard.index))
         got = np.asarray(shard.data)
         if got.shape != right.shape:
@@ -81,6 +81,21 @@ def shards_hold(x: Any, wanted: Callable[[tuple[slice, ...]], np.ndarray] | np.n
             raise Differs(
                 f"{what} on device {here.rank}:{ordinal} holds {got[at]} at {_index(place)}, expected {right[at]}"
             )
+
+
+def fits(x: Any, nbytes: int, what: str, here: Here) -> None:
+    """No device of this process may hold more of the array than so many bytes."""
+    for ordinal, shard in enumerate(_own_shards(x)):
+        if shard.data.nbytes > nbytes:
+            raise Differs(
+                f"{what} takes {shard.data.nbytes} bytes on device {here.rank}:{ordinal}, expected at most {nbytes}; "
+                f"its shard is {tuple(shard.data.shape)} of {tuple(x.shape)}"
+            )
+
+
+def _own_shards(x: Any) -> list[Any]:
+    """The shards of this process, by the ordinal of their device."""
+    return sorted(x.addressable_shards, key=lambda shard: shard.device.id)
 
 
 def _index(place: Sequence[int]) -> str:

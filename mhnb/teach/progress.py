@@ -17,7 +17,7 @@ def fold_records(records: Sequence[Record]) -> str:
     """Say in one line where an answer is right, where it is not, and why not.
 
     >>> fold_records([Record(0, 2, True, "8.0", ""), Record(1, 2, False, "gives 2.0", "")])
-    'not yet · rank 1: gives 2.0 · right on rank 0'
+    'not yet on rank 1: gives 2.0 · right on rank 0'
     """
     if not records:
         return "not tried"
@@ -26,26 +26,30 @@ def fold_records(records: Sequence[Record]) -> str:
     if wrong:
         same = [record for record in wrong if record.said == wrong[0].said]
         others = (
-            f" · and on {_places([record for record in wrong if record not in same])}" if len(same) < len(wrong) else ""
+            f" · nor {_places([record for record in wrong if record not in same])}" if len(same) < len(wrong) else ""
         )
-        return f"not yet · {_places(same)}: {wrong[0].said}{others}" + (f" · right on {right}" if right else "")
+        return f"not yet {_places(same)}: {wrong[0].said}{others}" + (f" · right {right}" if right else "")
     missing = _missing(records)
     if missing:
-        return f"right on {right} · not tried on {missing}"
-    return f"right on {right}" if right else "predicted, not revealed"
+        return f"right {right} · not tried {missing}"
+    return f"right {right}" if right else "predicted, not revealed"
 
 
 def _places(records: Sequence[Record]) -> str:
     ranks = [record.rank for record in records if record.rank is not None]
-    named = [f"rank{'s' * (len(ranks) > 1)} {format_ranks(ranks)}"] if ranks else []
-    return " and ".join([*(["this notebook"] if len(ranks) < len(records) else []), *named])
+    here = ["in this notebook"] if len(ranks) < len(records) else []
+    return " and ".join([*here, *([_on(ranks)] if ranks else [])])
+
+
+def _on(ranks: Sequence[int]) -> str:
+    return f"on rank{'s' * (len(ranks) > 1)} {format_ranks(ranks)}"
 
 
 def _missing(records: Sequence[Record]) -> str:
     ranks = {record.rank for record in records if record.rank is not None}
     count = max((record.process_count for record in records if record.rank is not None), default=0)
     absent = [rank for rank in range(count) if rank not in ranks]
-    return f"rank{'s' * (len(absent) > 1)} {format_ranks(absent)}" if absent else ""
+    return _on(absent) if absent else ""
 
 
 def progress(lesson: str | None = None, *, environment: Mapping[str, str] = os.environ) -> None:

@@ -11,6 +11,7 @@ import pkgutil
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,7 @@ def lessons() -> list[Path]:
     return sorted(path for path in NOTEBOOKS.glob("[0-9][0-9]_*.ipynb") if not path.name.startswith("00"))
 
 
+@cache
 def read_lesson(path: Path) -> Lesson:
     """Read a notebook."""
     import nbformat

@@ -104,6 +104,14 @@ def test_a_full_disk_does_not_stop_a_check(answers_home: Path, capsys: pytest.Ca
     assert "could not be kept" in heard.err
 
 
+def test_the_notebook_counts_its_own_devices(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """n_devices_in_mesh is right alone too: there it counts what this one process has."""
+    import jax
+
+    mhnb.teach.check("n_devices_in_mesh", lambda dummy: jax.numpy.float32(jax.device_count()) + 0 * dummy)
+    assert f"right · n_devices_in_mesh: {float(jax.device_count())} with" in capsys.readouterr().out
+
+
 # -- predictions
 
 
@@ -168,10 +176,10 @@ def _record(rank: int | None, right: bool | None, said: str = "") -> Record:  # 
         ([], "not tried"),
         ([_record(rank, True) for rank in range(4)], "right on ranks 0-3"),
         ([_record(0, True), _record(2, True)], "right on ranks 0,2 · not tried on ranks 1,3"),
-        ([_record(0, True), _record(1, False, "gives 2")], "not yet · rank 1: gives 2 · right on rank 0"),
-        ([_record(r, False, "gives 2") for r in range(4)], "not yet · ranks 0-3: gives 2"),
-        ([_record(0, False, "a"), _record(1, False, "b")], "not yet · rank 0: a · and on rank 1"),
-        ([_record(None, True)], "right on this notebook"),
+        ([_record(0, True), _record(1, False, "gives 2")], "not yet on rank 1: gives 2 · right on rank 0"),
+        ([_record(r, False, "gives 2") for r in range(4)], "not yet on ranks 0-3: gives 2"),
+        ([_record(0, False, "a"), _record(1, False, "b")], "not yet on rank 0: a · nor on rank 1"),
+        ([_record(None, True)], "right in this notebook"),
         ([_record(None, None)], "predicted, not revealed"),
     ],
 )

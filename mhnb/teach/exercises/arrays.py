@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mhnb.teach.compare import global_array, shards_hold, spec_is
+from mhnb.teach.compare import fits, global_array, shards_hold, spec_is
 from mhnb.teach.exercise import Exercise, Here, Prediction
 
 __all__ = ["TASKS"]
@@ -62,6 +62,15 @@ def _all_of_it(here: Here, y: Any) -> str:
     return "every device holds the whole array, and float(y[0, 0]) needs no communication"
 
 
+def _fits(here: Here, x: Any) -> str:
+    wanted = np.ones((64, 32), np.float32)
+    limit_nbytes = wanted.nbytes // here.device_count
+    global_array(x, wanted.shape, "float32", "x", here)
+    fits(x, limit_nbytes, "x", here)
+    shards_hold(x, wanted, "x", here)
+    return f"{limit_nbytes} bytes on every device"
+
+
 TASKS = (
     Prediction(
         "addressable",
@@ -93,5 +102,8 @@ TASKS = (
         "04",
         "Bind y to the values of x, held whole by every device.",
         _all_of_it,
+    ),
+    Exercise(
+        "fits", "04", "Make x, float32[64,32] of ones, so that no device holds more than 1024 bytes of it.", _fits
     ),
 )

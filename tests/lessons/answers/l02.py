@@ -40,6 +40,9 @@ ANSWERS = {
 }
 
 SAID = {
+    ("02", "arguments"): ["coordinator_address = None", "initialization_timeout = 300"],
+    ("02", "twice"): ["must be called before any JAX", "mhnb has initialised it already"],
+    ("02", "alone"): ["coordinator_address should be defined"],
     ("02", "initialize"): ["initialized: True", *(f"process {rank} of 4" for rank in range(4))],
     ("02", "count"): ["ranks 0-3", "8 devices, 2 of them here"],
     ("02", "list"): ["[0, 0, 1, 1, 2, 2, 3, 3]", "[2, 2]"],

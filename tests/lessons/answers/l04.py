@@ -19,6 +19,10 @@ places = [jax.devices().index(device) for device in jax.local_devices()]
 pieces = [jax.device_put(np.full(2, place, np.float32), device) for place, device in zip({}, jax.local_devices())]
 x = jax.make_array_from_single_device_arrays((16,), NamedSharding(mesh, P({})), pieces)
 mhnb.teach.check('from_single_devices', x)"""
+_FITS = """%%mhjax
+ones = np.ones((64, 32), np.float32)
+x = jax.make_array_from_callback({}, {}, lambda box: ones[box])
+mhnb.teach.check('fits', x)"""
 _ALL = "%%mhjax\ny = {}\nmhnb.teach.check('all_of_it', y)"
 
 ANSWERS = {
@@ -71,6 +75,15 @@ ANSWERS = {
             ),
             (_ALL.format("table"), "y should be a jax.Array and is numpy ndarray"),
             (_ALL.format("jax.device_put(table, jax.local_devices()[0])"), "y is on 1 device, expected all 8"),
+        ],
+    ),
+    "fits": Answer(
+        _FITS.format("ones.shape", "NamedSharding(mesh, P(('data', 'model')))"),
+        [
+            (_FITS.format("ones.shape", "by_rows"), "x takes 2048 bytes on device 3:0, expected at most 1024"),
+            (_FITS.format("ones.shape", "NamedSharding(mesh, P())"), "its shard is (64, 32) of (64, 32)"),
+            (_FITS.format("(32, 32)", "by_rows"), "x is float32[32, 32], expected float32[64, 32]"),
+            ("%%mhjax\nx = jax.numpy.ones((64, 32))\nmhnb.teach.check('fits', x)", "x is on 1 device, expected all 8"),
         ],
     ),
 }
