@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from mhnb.teach.exercise import Differs
 
-__all__ = ["Budget", "Measure", "Spent", "format_spent", "stay_within"]
+__all__ = ["Budget", "Measure", "Spent", "format_spent", "measure", "stay_within"]
 
 
 class Spent(Protocol):

@@ -10,9 +10,9 @@ import inspect
 import sys
 from typing import Any, cast
 
-from mhnb.errors import InvalidRequest, MhnbError, NotYet
+from mhnb.errors import InvalidRequest, NotYet
 from mhnb.teach.exercise import Differs, Exercise, Here
-from mhnb.teach.keep import Record, keep_record
+from mhnb.teach.keep import Record, try_keep
 from mhnb.teach.registry import find
 
 __all__ = ["check", "find_here", "text_of"]
@@ -64,12 +64,12 @@ def _judge(exercise: Exercise, here: Here, answer: tuple[Any, ...]) -> str:
         ) from None
     try:
         return exercise.judge(here, *answer)
-    except (Differs, MhnbError):
+    except Differs:
         raise
     except Exception as error:
-        # Out of the learner's own code: it keeps its traceback, and says whose exercise it was.
-        error.add_note(f"{here.label}: {exercise.name}: raised while it was checked")
-        _keep(exercise.name, here, answer, said=f"{type(error).__name__}: {error}", right=False)
+        # Out of the learner's own code, or the guard's word on it: shown as it is, and kept as not right.
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        _keep(exercise.name, here, answer, said=said, right=False)
         raise
 
 
@@ -83,10 +83,8 @@ def find_here() -> Here:
 
 def _keep(name: str, here: Here, answer: tuple[Any, ...], *, said: str, right: bool) -> None:
     text = "\n".join(text_of(each) for each in answer)
-    try:
-        keep_record(name, Record(here.rank, here.process_count, right, said, text))
-    except OSError as error:
-        print(f"{name}: this answer could not be kept: {error}; MHNB_HOME chooses another place", file=sys.stderr)
+    if failed := try_keep(name, Record(here.rank, here.process_count, right, said, text)):
+        print(failed, file=sys.stderr)
 
 
 def text_of(answer: Any) -> str:

@@ -5,7 +5,7 @@ Each looks at what is in this process only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -68,10 +68,10 @@ def spec_is(x: Any, mesh: Any, spec: Any, what: str) -> None:
         )
 
 
-def shards_hold(x: Any, wanted: Callable[[tuple[slice, ...]], np.ndarray] | np.ndarray, what: str, here: Here) -> None:
+def shards_hold(x: Any, wanted: np.ndarray, what: str, here: Here) -> None:
     """Each shard in this process must hold the values that belong in its box."""
     for ordinal, shard in enumerate(_own_shards(x)):
-        right = np.asarray(wanted[shard.index] if isinstance(wanted, np.ndarray) else wanted(shard.index))
+        right = wanted[shard.index]
         got = np.asarray(shard.data)
         if got.shape != right.shape:
             raise Differs(f"{what} on device {here.rank}:{ordinal} has shape {got.shape}, expected {right.shape}")

@@ -26,11 +26,6 @@ class Here:
     device_count: int
     local_device_count: int
 
-    @property
-    def label(self) -> str:
-        """How this process is named in feedback."""
-        return "this notebook" if self.rank is None else f"rank {self.rank}"
-
 
 Judge = Callable[..., str]
 """Called with `Here` and the answer; returns what is right in a few words, or raises `Differs`."""

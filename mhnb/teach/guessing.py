@@ -11,7 +11,7 @@ from mhnb.errors import InvalidRequest
 from mhnb.teach.ask import ask_with_buttons
 from mhnb.teach.checking import find_here
 from mhnb.teach.exercise import Prediction, compare_guess
-from mhnb.teach.keep import Record, keep_record, read_records
+from mhnb.teach.keep import Record, read_records, try_keep
 from mhnb.teach.registry import find
 
 __all__ = ["predict", "reveal"]
@@ -44,8 +44,8 @@ def reveal(name: str, truth: Any) -> None:
     said, right = _compare(prediction, truth)
     print(said)
     kept = _kept(prediction.name)
-    if kept is not None:
-        keep_record(name, Record(None, 1, right, said.splitlines()[0], kept.answer))
+    if kept is not None and (failed := try_keep(name, Record(None, 1, right, said.splitlines()[0], kept.answer))):
+        print(failed)
 
 
 def _find(name: str) -> Prediction:
@@ -62,7 +62,8 @@ def _keep_guess(prediction: Prediction, answer: Any) -> str:
         raise InvalidRequest(
             f"{prediction.name}: {answer!r} is not among the choices; choose one of {format_choices(prediction)}"
         )
-    keep_record(prediction.name, Record(None, 1, None, "", repr(prediction.choices[fitting[0]])))
+    if failed := try_keep(prediction.name, Record(None, 1, None, "", repr(prediction.choices[fitting[0]]))):
+        return failed
     return f"kept · {prediction.name}: {prediction.choices[fitting[0]]!r}\nRun the next cells to see."
 
 

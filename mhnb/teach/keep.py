@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mhnb.launch.rundir import state_home
 
-__all__ = ["Record", "keep_record", "read_records"]
+__all__ = ["Record", "keep_record", "read_records", "try_keep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,15 @@ def keep_record(name: str, record: Record, environment: Mapping[str, str] = os.e
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps(asdict(record)), encoding="utf-8")
     fresh.replace(path)
+
+
+def try_keep(name: str, record: Record) -> str:
+    """Keep an answer if the disk lets us; return what to tell the learner if it does not, else nothing."""
+    try:
+        keep_record(name, record)
+    except OSError as error:
+        return f"{name}: this answer could not be kept: {error}; MHNB_HOME chooses another place"
+    return ""
 
 
 def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list[Record]:

@@ -112,6 +112,19 @@ def test_the_notebook_counts_its_own_devices(answers_home: Path, capsys: pytest.
     assert f"right · n_devices_in_mesh: {float(jax.device_count())} with" in capsys.readouterr().out
 
 
+def test_what_the_learner_raises_is_shown_and_kept(answers_home: Path) -> None:
+    """An error out of the answer itself passes through as it is, and counts as not right."""
+
+    def broken(dummy: object) -> float:
+        raise ZeroDivisionError("mine\nand more")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        mhnb.teach.check("n_devices_in_mesh", broken)
+    (record,) = read_records("n_devices_in_mesh")
+    assert (record.right, record.said) == (False, "ZeroDivisionError: mine")
+    assert "def broken(dummy" in record.answer
+
+
 # -- predictions
 
 
@@ -130,6 +143,15 @@ def test_a_guess_must_be_a_choice(answers_home: Path) -> None:
     """What is no choice is refused with the choices."""
     with pytest.raises(InvalidRequest, match="choose one of 2, 4, 8"):
         mhnb.teach.predict("count_all", "many")
+
+
+def test_a_guess_that_cannot_be_kept_is_told(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a full disk the learner hears of it, also after a click, where no error would be seen."""
+    (answers_home / "lessons").write_text("no folder")
+    mhnb.teach.predict("count_all", 8)
+    assert "count_all: this answer could not be kept" in capsys.readouterr().out
+    mhnb.teach.reveal("count_all", 8)
+    assert "no prediction was made; it is 8" in capsys.readouterr().out
 
 
 def test_a_question_has_a_text_form(answers_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
