@@ -42,6 +42,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "teach":
+        return importlib.import_module("mhnb.teach")
     if (home := _HOMES.get(name)) is None:
         raise AttributeError(f"module 'mhnb' has no attribute {name!r}; it has {', '.join(sorted(_HOMES))}")
     return getattr(importlib.import_module(home), name)

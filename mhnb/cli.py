@@ -23,11 +23,11 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _lab(args: argparse.Namespace) -> int:
-    from mhnb.resources import copy_notebooks
+    from mhnb.resources import copy_notebooks, find_lesson
 
-    folder = copy_notebooks(Path(args.folder))
-    command = [sys.executable, "-m", "jupyter", "lab", str(folder / "00_tour.ipynb"), *args.rest]
-    print(f"opening {folder / '00_tour.ipynb'} in JupyterLab; Ctrl-C ends it", flush=True)
+    lesson = find_lesson(args.lesson, copy_notebooks(Path(args.folder)))
+    command = [sys.executable, "-m", "jupyter", "lab", str(lesson), *args.rest]
+    print(f"opening {lesson} in JupyterLab, the other lessons beside it; Ctrl-C ends it", flush=True)
     status = _run_to_its_end(command)
     if status != 0 and os.geteuid() == 0 and "--allow-root" not in args.rest:
         print(_AS_ROOT, file=sys.stderr)
@@ -153,11 +153,14 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--html", default="mhnb-tour.html", help="where to write the page")
     lab = verbs.add_parser(
         "lab",
-        help="open the tour in JupyterLab",
-        usage="mhnb lab [-h] [--folder FOLDER] [OPTION OF JUPYTERLAB ...]",
+        help="open the tour and the lessons in JupyterLab",
+        usage="mhnb lab [-h] [--lesson NUMBER] [--folder FOLDER] [OPTION OF JUPYTERLAB ...]",
         epilog="Every other option goes to JupyterLab: mhnb lab --no-browser --port 9999. `jupyter lab --help` lists them.",
         # Else an option of JupyterLab that begins like one of ours would be taken for it.
         allow_abbrev=False,
+    )
+    lab.add_argument(
+        "--lesson", default="00", metavar="NUMBER", help="which notebook is opened first, such as 03; the tour"
     )
     lab.add_argument("--folder", default="mhnb-notebooks", help="where your copy of the notebooks is put")
     run = verbs.add_parser("run", help="run a script on every rank")

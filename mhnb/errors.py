@@ -24,6 +24,7 @@
     │   ├── VersionMismatch    the two ends speak different versions
     │   └── UnknownMessage     a message that cannot be read
     ├── ValueDiffers           a name is missing on a rank or its value differs
+    ├── NotYet                 an answer to an exercise that is not right yet
     ├── HloError               a compiled program's text cannot be read
     │   └── UnknownForm        a spelling of HLO that mhnb does not know
     ├── NoKeyboard             code on a rank asked for input or a debugger, also an EOFError
@@ -56,6 +57,7 @@ __all__ = [
     "NotClean",
     "NotDriver",
     "NotStarted",
+    "NotYet",
     "OrderMismatch",
     "OutOfOrder",
     "PreflightFailed",
@@ -212,6 +214,13 @@ class UnknownMessage(ProtocolError):
 
 class ValueDiffers(MhnbError):
     """A name is missing on some rank, or its value is not the same everywhere."""
+
+
+class NotYet(MhnbError):
+    """An answer to an exercise is not right yet. `exercise` and `rank` say which and where; `rank` is None in the notebook."""
+
+    exercise: str
+    rank: int | None
 
 
 class HloError(MhnbError):

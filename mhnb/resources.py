@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["copy_notebooks", "notebooks_dir", "profile_dir"]
+__all__ = ["copy_notebooks", "find_lesson", "notebooks_dir", "profile_dir"]
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -34,15 +34,30 @@ def profile_dir(name: str, *, package: Path = _PACKAGE) -> Path:
 
 
 def copy_notebooks(folder: Path) -> Path:
-    """Put a copy of the notebooks into a folder of the user's, and return that folder.
+    """Put a copy of the notebooks, and of the table of what they cover, into a folder of the user's; return that folder.
 
     A notebook that is there already is left alone: it holds the user's own changes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for source in sorted(notebooks_dir().glob("*.ipynb")):
+    for source in sorted([*notebooks_dir().glob("*.ipynb"), *notebooks_dir().glob("*.md")]):
         if not (folder / source.name).exists():
             shutil.copyfile(source, folder / source.name)
     return folder
+
+
+def find_lesson(number: str, folder: Path) -> Path:
+    """Find a notebook in a folder by the number that its name begins with, such as `03` or `3`.
+
+    Raises:
+        InvalidRequest: there is none; the message lists those there are.
+    """
+    found = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+    for path in found:
+        if path.name[:2] == number.zfill(2):
+            return path
+    raise InvalidRequest(
+        f"--lesson {number}: there is no such lesson; there is {', '.join(path.name[:2] for path in found)}"
+    )
 
 
 def _find(folder: str, package: Path) -> Path:

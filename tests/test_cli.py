@@ -17,6 +17,7 @@ import pytest
 
 from mhnb.cli import main, parse_arguments
 from mhnb.ports import find_free_port
+from mhnb.resources import find_lesson, notebooks_dir
 from tests.support.lab import wait_until
 
 
@@ -37,6 +38,16 @@ def test_options_of_jupyterlab_go_to_it(line: str, rest: list[str]) -> None:
     args = parse_arguments(["lab", *line.split()])
     assert args.rest == rest
     assert args.folder == ("here" if "--folder here" in line else "mhnb-notebooks")
+    assert args.lesson == "00"
+
+
+def test_lab_opens_the_lesson_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--lesson 2` and `--lesson 02` are the notebook of that number; one that is not there is named, and nothing starts."""
+    assert (
+        find_lesson("2", notebooks_dir()) == find_lesson("02", notebooks_dir()) == notebooks_dir() / "02_devices.ipynb"
+    )
+    assert main(["lab", "--lesson", "77", "--folder", str(tmp_path)]) == 1
+    assert "--lesson 77: there is no such lesson; there is 00, 01, 02" in capsys.readouterr().err
 
 
 def test_the_help_of_lab_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +126,8 @@ def test_lab_starts_where_asked_and_leaves_nothing(tmp_path: Path, way: str) -> 
     """JupyterLab answers at the port asked for, with the tour; when it is ended its kernels end with it."""
     with started(tmp_path, "--allow-root") as lab:
         wait_until(lambda: lab.ask("/api/status"), "JupyterLab answers")
-        assert "00_tour.ipynb" in str(lab.ask("/api/contents"))
+        listed = str(lab.ask("/api/contents"))
+        assert [path.name for path in notebooks_dir().glob("*.ipynb") if path.name not in listed] == []
         assert lab.ask("/api/kernels", {}) is not None
         family = lab.process.children(recursive=True)
         assert any("ipykernel" in " ".join(child.cmdline()) for child in family)

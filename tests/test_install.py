@@ -64,7 +64,8 @@ def test_copied_notebooks_keep_the_users_changes(tmp_path: Path) -> None:
     first.write_text("changed")
     assert copy_notebooks(tmp_path / "mine") == folder
     assert first.read_text() == "changed"
-    assert {path.name for path in folder.iterdir()} == {path.name for path in notebooks_dir().glob("*.ipynb")}
+    wanted = [*notebooks_dir().glob("*.ipynb"), notebooks_dir() / "README.md"]
+    assert {path.name for path in folder.iterdir()} == {path.name for path in wanted}
 
 
 def test_unknown_profile_names_those_there_are() -> None:

@@ -1,0 +1,74 @@
+"""A prediction as buttons, with the same as text.
+
+No widget is left in a saved notebook: the buttons are replaced by text when one is clicked, and when the next cell runs.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from typing import Any
+
+from mhnb.teach.exercise import Prediction
+
+__all__ = ["ask_with_buttons", "format_question"]
+
+Keep = Callable[[Prediction, Any], str]
+"""Keeps a guess and returns what is said to it."""
+
+# No <pre>: JupyterLab breaks its lines in the middle of words.
+_MONO = "font-family:monospace;white-space:pre-wrap"
+
+
+def format_question(prediction: Prediction) -> str:
+    """Write the question, its choices, and what to type.
+
+    >>> print(format_question(Prediction("n", "02", "How many?", (2, 8), "")))
+    How many?
+      2
+      8
+    Click one, or type it: mhnb.teach.predict('n', 2)
+    """
+    lines = [prediction.prompt, *(f"  {choice!r}" for choice in prediction.choices)]
+    return "\n".join(
+        [*lines, f"Click one, or type it: mhnb.teach.predict({prediction.name!r}, {prediction.choices[0]!r})"]
+    )
+
+
+def ask_with_buttons(prediction: Prediction, keep: Keep) -> None:
+    """Show the question; in a script, where nothing can be clicked, as text alone."""
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    if shell is None or not hasattr(shell, "kernel"):
+        print(format_question(prediction))
+        return
+    _show_buttons(shell, prediction, keep)
+
+
+def _show_buttons(shell: Any, prediction: Prediction, keep: Keep) -> None:
+    import ipywidgets as widgets  # type: ignore[import-untyped]  # it has no types
+    from IPython.display import display
+
+    question = format_question(prediction)
+    buttons = [widgets.Button(description=repr(choice)) for choice in prediction.choices]
+    box = widgets.VBox([widgets.Label(prediction.prompt), widgets.HBox(buttons)])
+    # One bundle: a front end without widgets shows its text.
+    bundle: dict[str, Any] = {**box._repr_mimebundle_(), "text/plain": question}
+    handle = display(bundle, raw=True, display_id=True)
+
+    def settle(text: str) -> None:
+        """Replace the buttons by text, once."""
+        if settle_later in shell.events.callbacks["pre_run_cell"]:
+            shell.events.unregister("pre_run_cell", settle_later)
+            plain = {"text/plain": text, "text/html": f'<div style="{_MONO}">{html.escape(text)}</div>'}
+            handle.update(plain, raw=True)
+            for widget in (*buttons, box):
+                widget.close()
+
+    def settle_later(*_: Any) -> None:
+        settle(question)
+
+    for button, choice in zip(buttons, prediction.choices, strict=True):
+        button.on_click(lambda _, choice=choice: settle(f"{prediction.prompt}\n{keep(prediction, choice)}"))
+    shell.events.register("pre_run_cell", settle_later)

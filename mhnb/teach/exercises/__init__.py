@@ -1,0 +1,1 @@
+"""The exercises and predictions, a module for each lesson. `mhnb.teach.registry.MODULES` lists them."""

@@ -1,0 +1,88 @@
+"""`progress` and `recall`: what the answers kept so far come to, put together over the ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from mhnb.core.ranks import format_ranks
+from mhnb.errors import InvalidRequest
+from mhnb.teach.keep import Record, read_records
+from mhnb.teach.registry import tasks
+
+__all__ = ["fold_records", "progress", "recall"]
+
+
+def fold_records(records: Sequence[Record]) -> str:
+    """Say in one line where an answer is right, where it is not, and why not.
+
+    >>> fold_records([Record(0, 2, True, "8.0", ""), Record(1, 2, False, "gives 2.0", "")])
+    'not yet on rank 1: gives 2.0 · right on rank 0'
+    """
+    if not records:
+        return "not tried"
+    wrong = [record for record in records if record.right is False]
+    right = _places([record for record in records if record.right])
+    if wrong:
+        same = [record for record in wrong if record.said == wrong[0].said]
+        others = (
+            f" · nor {_places([record for record in wrong if record not in same])}" if len(same) < len(wrong) else ""
+        )
+        return f"not yet {_places(same)}: {wrong[0].said}{others}" + (f" · right {right}" if right else "")
+    missing = _missing(records)
+    if missing:
+        return f"right {right} · not tried {missing}"
+    return f"right {right}" if right else "predicted, not revealed"
+
+
+def _places(records: Sequence[Record]) -> str:
+    ranks = [record.rank for record in records if record.rank is not None]
+    here = ["in this notebook"] if len(ranks) < len(records) else []
+    return " and ".join([*here, *([_on(ranks)] if ranks else [])])
+
+
+def _on(ranks: Sequence[int]) -> str:
+    return f"on rank{'s' * (len(ranks) > 1)} {format_ranks(ranks)}"
+
+
+def _missing(records: Sequence[Record]) -> str:
+    ranks = {record.rank for record in records if record.rank is not None}
+    count = max((record.process_count for record in records if record.rank is not None), default=0)
+    absent = [rank for rank in range(count) if rank not in ranks]
+    return _on(absent) if absent else ""
+
+
+def progress(lesson: str | None = None, *, environment: Mapping[str, str] = os.environ) -> None:
+    """Print how far you are, a line for each exercise and prediction.
+
+    Args:
+        lesson: its number, such as `02`; None for all.
+        environment: MHNB_HOME in it chooses where answers are kept.
+
+    Raises:
+        InvalidRequest: no lesson of that number has exercises.
+    """
+    chosen = [task for task in tasks().values() if lesson in (None, task.lesson)]
+    if not chosen:
+        known = sorted({task.lesson for task in tasks().values()})
+        raise InvalidRequest(f"lesson {lesson!r} has no exercises; there is {', '.join(known)}")
+    width = max(len(task.name) for task in chosen)
+    for task in chosen:
+        print(f"{task.lesson}  {task.name:{width}}  {fold_records(read_records(task.name, environment))}")
+
+
+def recall(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
+    """Print the answer that you gave last, also after a restart of the notebook.
+
+    Raises:
+        InvalidRequest: there is no such task, or it was not answered yet.
+    """
+    if name not in tasks():
+        raise InvalidRequest(f"there is no exercise {name!r}; mhnb.teach.progress() lists them")
+    records = read_records(name, environment)
+    if not records:
+        raise InvalidRequest(f"{name} was not answered yet; mhnb.teach.progress() lists what was")
+    answers = list(dict.fromkeys(record.answer for record in records))
+    for answer in answers:
+        of = _places([record for record in records if record.answer == answer])
+        print(f"# {of}\n{answer}" if len(answers) > 1 else answer)
