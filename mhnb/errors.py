@@ -23,9 +23,14 @@
     │   └── UnknownMessage     a message that cannot be read
     ├── ValueDiffers           a name is missing on a rank or its value differs
     ├── NoKeyboard             code on a rank asked for input or a debugger, also an EOFError
+    ├── LayoutDiffers          an array lies otherwise than expected, also an AssertionError
+    ├── ShardingError          a spec that cannot be, also a ValueError
+    │   ├── UnknownAxis        the mesh has no such axis
+    │   ├── AxisUsedTwice      an axis can cut one dim only
+    │   ├── SpecTooLong        more entries than the array has dims
+    │   └── Indivisible        the axes do not divide the dim
     └── InvalidRequest         a bad argument of the user's, also a ValueError
 
-The sharding errors (ShardingError, HloError) join the tree with the sharding wing.
 Every message says the thing, its value, what was expected and the next step.
 """
 
@@ -35,6 +40,7 @@ from typing import Any
 
 __all__ = [
     "AlreadyStarted",
+    "AxisUsedTwice",
     "CellError",
     "CellFailed",
     "CellInterrupted",
@@ -43,8 +49,10 @@ __all__ = [
     "CoordinatorTimeout",
     "EnginesMissing",
     "HostUnreachable",
+    "Indivisible",
     "InvalidRequest",
     "LaunchError",
+    "LayoutDiffers",
     "MhnbError",
     "NoKeyboard",
     "NotClean",
@@ -55,6 +63,9 @@ __all__ = [
     "ProtocolError",
     "RanksLost",
     "ReplayStopped",
+    "ShardingError",
+    "SpecTooLong",
+    "UnknownAxis",
     "UnknownMessage",
     "ValueDiffers",
     "VersionMismatch",
@@ -192,6 +203,40 @@ class ValueDiffers(MhnbError):
 
 class NoKeyboard(MhnbError, EOFError):
     """Code on a rank asked for a keyboard, which no rank has. `what` is what it called."""
+
+
+class LayoutDiffers(MhnbError, AssertionError):
+    """An array lies otherwise than `mhnb.expect` was told; the message draws both layouts."""
+
+
+class ShardingError(MhnbError, ValueError):
+    """A spec that cannot be. `jax_says` is the reason in JAX's own words, where JAX gives one."""
+
+    jax_says: str
+
+
+class UnknownAxis(ShardingError):
+    """The mesh has no axis of that name. `axis` is the name."""
+
+    axis: str
+
+
+class AxisUsedTwice(ShardingError):
+    """An axis stands at two places of a spec; it can cut one dim only. `axis` is its name."""
+
+    axis: str
+
+
+class SpecTooLong(ShardingError):
+    """A spec has more entries than the array has dims."""
+
+
+class Indivisible(ShardingError):
+    """The axes of a dim do not divide its size. `dim`, `size` and `ways` say which and into how many parts."""
+
+    dim: int
+    size: int
+    ways: int
 
 
 class InvalidRequest(MhnbError, ValueError):
