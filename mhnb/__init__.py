@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from mhnb.cluster import Cluster
     from mhnb.core.results import CellResult
+    from mhnb.layouts import expect, layout
     from mhnb.starting import current, start
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "Cluster",
     "__version__",
     "current",
+    "expect",
+    "layout",
     "load_ipython_extension",
     "start",
     "unload_ipython_extension",
@@ -32,6 +35,8 @@ _HOMES = {
     "CellResult": "mhnb.core.results",
     "Cluster": "mhnb.cluster",
     "current": "mhnb.starting",
+    "expect": "mhnb.layouts",
+    "layout": "mhnb.layouts",
     "start": "mhnb.starting",
 }
 

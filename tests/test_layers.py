@@ -38,6 +38,7 @@ BESIDE = {
     "demo": "cli",
     "exchange": "cluster",
     "journaling": "cluster",
+    "layouts": "cluster",
     "listening": "cluster",
     "notebook": "magics",
     "options": "cluster",

@@ -9,14 +9,16 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from mhnb.errors import InvalidRequest
+from mhnb.rank.variables import shorten
 from mhnb.sharding.boxes import Box
 from mhnb.sharding.dtypes import parse_dtype
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.spec import parse_spec
+from mhnb.sharding.tree import LayoutRow, LayoutTree
 from mhnb.values import DeviceRef
 
-__all__ = ["device_ref", "has_layout", "is_global", "is_mesh", "read_layout", "read_mesh"]
+__all__ = ["device_ref", "has_layout", "is_global", "is_mesh", "read_layout", "read_mesh", "read_tree"]
 
 
 def is_mesh(value: object) -> bool:
@@ -87,3 +89,25 @@ def _refs(client: Any) -> dict[int, DeviceRef]:
 
 def _box(index: Any, shape: tuple[int, ...]) -> Box:
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+
+
+def read_tree(value: Any) -> LayoutTree:
+    """Say of each leaf of a pytree where it lies; what is no array is named.
+
+    Raises:
+        InvalidRequest: there is no array with a layout in it.
+    """
+    leaves, _ = jax.tree_util.tree_flatten_with_path(value)
+    tree = LayoutTree(tuple(_row(jax.tree_util.keystr(path), leaf) for path, leaf in leaves))
+    if not tree.layouts:
+        raise InvalidRequest(
+            f"layout needs a jax.Array, a ShapeDtypeStruct with a sharding, a pytree of them or a mesh, and got"
+            f" {type(value).__name__}; for an array that does not exist: mhnb.layout(shape, mesh, spec)"
+        )
+    return tree
+
+
+def _row(path: str, leaf: Any) -> LayoutRow:
+    if has_layout(leaf):
+        return LayoutRow(path, read_layout(leaf))
+    return LayoutRow(path, None, shorten(leaf))
