@@ -74,6 +74,7 @@ verbs:
   %mhjax vars                                      what the ranks hold
   %mhjax pull NAME... [--ranks SPEC] [--each]      bring values here
   %mhjax push NAME... [--ranks SPEC]               bind values of this notebook on every rank
+  %mhjax layout EXPRESSION [--to SPEC]             who holds what: an array, a pytree, a mesh of the ranks
   %mhjax check NAME...                             compare by hash what the ranks hold
   %mhjax auto on|off                               plain cells go to the ranks too; %%local keeps one here
   %mhjax where [NAME]                              where the ranks are in the cell that runs: who waits for whom

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb import replaying, starting
+from mhnb import replaying, starting, verbs_layout
 from mhnb.boards import gather_snapshot, gather_status, gather_summary, gather_vars
+from mhnb.core.expression import split_expression
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
 from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape
 from mhnb.errors import InvalidRequest, MhnbError, NotStarted
@@ -247,6 +248,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "auto": (_auto, _auto_flags),
     "check": (_check, _check_flags),
     "interrupt": (_interrupt, _no_flags),
+    **verbs_layout.VERBS,
     "list": (_list, _no_flags),
     "pull": (_pull, _pull_flags),
     "push": (_push, _push_flags),
@@ -262,7 +264,6 @@ _LATER = {
     "collectives": "the sharding views",
     "doctor": "real hosts",
     "export": "the lessons",
-    "layout": "the sharding views",
     "panel": "the output views",
     "plan": "the sharding views",
     "profile": "real hosts",
@@ -285,8 +286,9 @@ def run_verb(notebook: Notebook, line: str) -> Any:
     Raises:
         UsageError: no such verb, an unknown flag, a bad value.
     """
+    takes_code = bool(verbs_layout.EXPRESSION_VERBS & set(line.split()[:1]))
     try:
-        words = shlex.split(line)
+        words = split_expression(line) if takes_code else shlex.split(line)
     except ValueError as error:
         raise UsageError(f"%mhjax {line}: {error}") from error
     if not words:

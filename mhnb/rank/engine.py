@@ -20,6 +20,7 @@ from traitlets import Type
 
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.protocol import Ask, Message, RankReady, RunCell, SkipCell
+from mhnb.rank.arrays_shown import show_global_arrays
 from mhnb.rank.asks import answer
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.capture import Capture
@@ -75,6 +76,7 @@ class _Server:
             clock=time.perf_counter,
             news=bootstrap.news,
         )
+        show_global_arrays(self._shell)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel.fileno(), self._read)
         facts = bootstrap.facts() | {"engine_id": engine.id, "pid": os.getpid()}

@@ -10,9 +10,11 @@ For a multi-process program we build a `_Recorded` around that object instead: `
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib
 import inspect
 import re
 import sys
@@ -24,7 +26,7 @@ from typing import Any
 from mhnb.core.guard import FREE_PREFIX
 from mhnb.rank.launches import Launched, LaunchRecorder
 
-__all__ = ["HookStatus", "backend_is_initialized", "install", "offer_cluster"]
+__all__ = ["HookStatus", "array_types", "backend_is_initialized", "install", "offer_cluster"]
 
 _MAY_COMMUNICATE = re.compile(
     r"\b(?:all-gather|all-reduce|all-to-all|collective-\w+|custom-call|ragged-all-to-all|recv|reduce-scatter|send)"
@@ -97,6 +99,23 @@ def offer_cluster(arguments: Mapping[str, Any]) -> None:
     # Ours goes first: a notebook inside a Slurm job would be found as that job otherwise.
     kinds = ClusterEnv._cluster_types
     kinds.insert(0, kinds.pop(kinds.index(MhnbCluster)))
+
+
+_ARRAY_CLASSES = (
+    ("jax._src.array", "ArrayImpl"),
+    ("jax._src.prng", "PRNGKeyArray"),
+    ("jax._src.random.prng", "PRNGKeyArray"),
+)
+"""Where they are in the JAX versions known; the module of the keys has moved."""
+
+
+def array_types() -> tuple[type, ...]:
+    """Return the classes that global arrays and arrays of keys are instances of, as far as this JAX has them."""
+    found = []
+    for module, name in _ARRAY_CLASSES:
+        with contextlib.suppress(ImportError):  # then arrays of that kind are shown as JAX shows them
+            found.append(getattr(importlib.import_module(module), name, None))
+    return tuple(kind for kind in found if isinstance(kind, type))
 
 
 def _finish_effects() -> None:
