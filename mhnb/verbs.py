@@ -17,7 +17,7 @@ from mhnb.boards import gather_snapshot, gather_status, gather_summary, gather_v
 from mhnb.core.expression import split_expression
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
 from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape
-from mhnb.errors import InvalidRequest, MhnbError, NotStarted
+from mhnb.errors import InvalidRequest, MhnbError, NotStarted, ShardingError
 from mhnb.notebook import Notebook
 from mhnb.rank.jaxhooks import backend_is_initialized
 from mhnb.roll import StartReport
@@ -307,7 +307,7 @@ def run_verb(notebook: Notebook, line: str) -> Any:
         return None
     try:
         return VERBS[name][0](notebook, args)
-    except (InvalidRequest, NotStarted) as error:
+    except (InvalidRequest, NotStarted, ShardingError) as error:
         raise UsageError(str(error)) from error
 
 

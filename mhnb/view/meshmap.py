@@ -21,7 +21,7 @@ _ROWS, _COLUMNS = 64, 16
 def _title(mesh: MeshShape, hosts: Mapping[int, str], name: str) -> str:
     count = len({hosts[device.rank] for device in mesh.devices})
     where = f"{len(mesh.devices)} devices on {count} host{'' if count == 1 else 's'}"
-    return f"{name}  mesh ({format_axes(mesh.axes)}) · {where}".strip()
+    return f"{name or 'mesh'} ({format_axes(mesh.axes)}) · {where}"
 
 
 def _say_reach(reach: Sequence[AxisReach]) -> str:
