@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from mhnb.cluster import Cluster
     from mhnb.core.results import CellResult
     from mhnb.layouts import expect, layout
+    from mhnb.rank.lowering import collectives
     from mhnb.starting import current, start
 
 __all__ = [
     "CellResult",
     "Cluster",
     "__version__",
+    "collectives",
     "current",
     "expect",
     "layout",
@@ -34,6 +36,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "CellResult": "mhnb.core.results",
     "Cluster": "mhnb.cluster",
+    "collectives": "mhnb.rank.lowering",
     "current": "mhnb.starting",
     "expect": "mhnb.layouts",
     "layout": "mhnb.layouts",

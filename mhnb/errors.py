@@ -22,6 +22,8 @@
     │   ├── VersionMismatch    the two ends speak different versions
     │   └── UnknownMessage     a message that cannot be read
     ├── ValueDiffers           a name is missing on a rank or its value differs
+    ├── HloError               a compiled program's text cannot be read
+    │   └── UnknownForm        a spelling of HLO that mhnb does not know
     ├── NoKeyboard             code on a rank asked for input or a debugger, also an EOFError
     ├── LayoutDiffers          an array lies otherwise than expected, also an AssertionError
     ├── ShardingError          a spec that cannot be, also a ValueError
@@ -48,6 +50,7 @@ __all__ = [
     "ClusterError",
     "CoordinatorTimeout",
     "EnginesMissing",
+    "HloError",
     "HostUnreachable",
     "Indivisible",
     "InvalidRequest",
@@ -66,6 +69,7 @@ __all__ = [
     "ShardingError",
     "SpecTooLong",
     "UnknownAxis",
+    "UnknownForm",
     "UnknownMessage",
     "ValueDiffers",
     "VersionMismatch",
@@ -199,6 +203,16 @@ class UnknownMessage(ProtocolError):
 
 class ValueDiffers(MhnbError):
     """A name is missing on some rank, or its value is not the same everywhere."""
+
+
+class HloError(MhnbError):
+    """The text of a compiled program cannot be read."""
+
+
+class UnknownForm(HloError):
+    """A spelling of HLO that mhnb does not know: it is refused, since a guess would be a wrong number. `form` is it."""
+
+    form: str
 
 
 class NoKeyboard(MhnbError, EOFError):

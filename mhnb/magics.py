@@ -17,8 +17,6 @@ from mhnb.notebook import CellFlags, Notebook
 
 __all__ = ["MhjaxMagics", "load", "unload"]
 
-_NOT_YET = {"collectives": "--collectives comes with the sharding views; this version records launches only"}
-
 
 @magic_arguments("%mhjax")
 @argument(
@@ -53,12 +51,9 @@ def parse_cell_flags(line: str) -> CellFlags:
         raise UsageError(f"%%mhjax {line}: {error}") from error
     except UsageError as error:
         raise UsageError(f"%%mhjax {line}: {error}; %%mhjax? lists the flags") from error
-    for name, why in _NOT_YET.items():
-        if getattr(args, name):
-            raise UsageError(f"%%mhjax {why}")
     if args.out is not None and not args.out.isidentifier():
         raise UsageError(f"%%mhjax --out {args.out!r}: give a Python name to bind the result to")
-    return CellFlags(args.ranks, args.guard, args.timeout, args.out, args.view, args.quiet, args.auto)
+    return CellFlags(args.ranks, args.guard, args.timeout, args.out, args.view, args.quiet, args.auto, args.collectives)
 
 
 _MANUAL = f"""Drive many JAX hosts from this notebook.
@@ -76,6 +71,7 @@ verbs:
   %mhjax push NAME... [--ranks SPEC]               bind values of this notebook on every rank
   %mhjax layout EXPRESSION [--to SPEC]             who holds what: an array, a pytree, a mesh of the ranks
   %mhjax check NAME...                             compare by hash what the ranks hold
+  %mhjax collectives [--why] f(args)               the collectives of a call that is not made, and what they move
   %mhjax auto on|off                               plain cells go to the ranks too; %%local keeps one here
   %mhjax where [NAME]                              where the ranks are in the cell that runs: who waits for whom
   %mhjax interrupt                                 stop the cell that runs

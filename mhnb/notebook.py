@@ -38,6 +38,7 @@ class CellFlags:
     view: View = "fold"
     quiet: bool = False
     auto: bool = False
+    collectives: bool = False
 
 
 @dataclass(slots=True)
@@ -68,6 +69,11 @@ class Notebook:
             self.shell.user_ns[flags.out] = result
         view.finish(result)
         self._keep(cluster, result, view)
+        if flags.collectives:
+            # Imported here: it stands beside us and takes us as its argument.
+            from mhnb.verbs_collectives import show_launched
+
+            show_launched(cluster, result)
         result.check()
 
     def _explain(self, result: CellResult) -> CellResult:

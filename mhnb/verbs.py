@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb import replaying, starting, verbs_layout
+from mhnb import replaying, starting, verbs_collectives, verbs_layout
 from mhnb.boards import gather_snapshot, gather_status, gather_summary, gather_vars
 from mhnb.core.expression import split_expression
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
@@ -247,6 +247,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "accept": (_accept, _no_flags),
     "auto": (_auto, _auto_flags),
     "check": (_check, _check_flags),
+    "collectives": (verbs_collectives.collectives, verbs_collectives.collectives_flags),
     "interrupt": (_interrupt, _no_flags),
     **verbs_layout.VERBS,
     "list": (_list, _no_flags),
@@ -261,7 +262,6 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
 }
 _LATER = {
     "attach": "real hosts",
-    "collectives": "the sharding views",
     "doctor": "real hosts",
     "export": "the lessons",
     "panel": "the output views",
@@ -300,6 +300,8 @@ def run_verb(notebook: Notebook, line: str) -> Any:
         raise UsageError(f"%mhjax {name}: there is no such verb; choose one of {', '.join(VERBS)}")
     try:
         args = parser.parse_args(rest)
+        # For a verb that takes an expression: words lose their quotes.
+        args.text = line.strip()[len(name) :].strip()
     except UsageError as error:
         raise UsageError(f"%mhjax {name}: {error}; %mhjax {name} --help tells more") from error
     except SystemExit:

@@ -50,6 +50,7 @@ BESIDE = {
     "submission": "cluster",
     "tab": "magics",
     "verbs": "magics",
+    "verbs_collectives": "magics",
     "verbs_layout": "magics",
 }
 """Modules that are parts of another one's work, too long for one file."""

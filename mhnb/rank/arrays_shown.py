@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from mhnb.rank.jaxhooks import array_types
 from mhnb.rank.layouts import is_global, read_layout
 from mhnb.sharding.words import format_array_line
 
 __all__ = ["show_global_arrays"]
 
+_CLASSES = (
+    ("jaxlib._jax", "ArrayImpl"),
+    ("jax._src.prng", "PRNGKeyArray"),
+    ("jax._src.random.prng", "PRNGKeyArray"),
+)
+"""Classes of arrays and of arrays of keys, in the JAX versions known. Not jax.Array: IPython prefers the `__repr__` of a
+class to what is registered for its bases. By name, so that nothing private is imported and a class that is gone is no error:
+its arrays are then shown as JAX shows them."""
+
 
 def show_global_arrays(shell: Any) -> None:
     """Let a shell show global arrays so. An array that lies on this rank alone keeps JAX's text, with its numbers."""
     formatter = shell.display_formatter.formatters["text/plain"]
-    for kind in array_types():
-        # Not jax.Array: IPython prefers the `__repr__` of a class to what is registered for its bases.
-        formatter.for_type(kind, _print_array)
+    for module, name in _CLASSES:
+        formatter.for_type_by_name(module, name, _print_array)
 
 
 def _print_array(array: Any, printer: Any, cycle: bool) -> None:  # noqa: ARG001, FBT001 - the signature is IPython's

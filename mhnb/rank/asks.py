@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from mhnb.core.protocol import Answer, Ask
-from mhnb.rank import asks_check, asks_code, asks_layout
+from mhnb.rank import asks_check, asks_code, asks_collectives, asks_layout
 from mhnb.rank.transfer import Depot, Reply
 from mhnb.rank.variables import describe_variables, user_names
 
@@ -99,14 +99,24 @@ def _inspect(q: Question) -> Reply:
     return asks_code.inspect(q.shell, q.arguments["name"], q.arguments.get("detail", 0)), ()
 
 
+def _collectives(q: Question) -> Reply:
+    return asks_collectives.describe_call(q.arguments["call"], q.namespace, user_names(q.namespace, q.hidden)), ()
+
+
+def _launched(q: Question) -> Reply:
+    return asks_collectives.describe_launched(q.arguments["seq"]), ()
+
+
 VERBS: dict[str, Callable[[Question], Reply]] = {
     "check": _check,
+    "collectives": _collectives,
     "commit": _commit,
     "complete": _complete,
     "fetch": _fetch,
     "fill": _fill,
     "hold": _hold,
     "inspect": _inspect,
+    "launched": _launched,
     "layout": _layout,
     "names": _names,
     "receive": _receive,

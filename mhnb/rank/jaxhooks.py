@@ -10,11 +10,9 @@ For a multi-process program we build a `_Recorded` around that object instead: `
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib
 import inspect
 import re
 import sys
@@ -25,8 +23,16 @@ from typing import Any
 
 from mhnb.core.guard import FREE_PREFIX
 from mhnb.rank.launches import Launched, LaunchRecorder
+from mhnb.rank.programs import CompiledProgram, check_may_launch, find_meshes, ranks_of_devices
 
-__all__ = ["HookStatus", "array_types", "backend_is_initialized", "install", "offer_cluster"]
+__all__ = [
+    "HookStatus",
+    "backend_is_initialized",
+    "current_recorder",
+    "install",
+    "offer_cluster",
+    "ranks_of",
+]
 
 _MAY_COMMUNICATE = re.compile(
     r"\b(?:all-gather|all-reduce|all-to-all|collective-\w+|custom-call|ragged-all-to-all|recv|reduce-scatter|send)"
@@ -55,6 +61,7 @@ class _Program:
     fingerprint: str
     name: str
     participants: tuple[int, ...]
+    compiled: CompiledProgram | None = None
 
 
 _recorder: LaunchRecorder | None = None
@@ -80,6 +87,16 @@ def install(recorder: LaunchRecorder) -> HookStatus:
     return HookStatus(True)
 
 
+def current_recorder() -> LaunchRecorder | None:
+    """What launches are recorded in; None where the hooks do not fit."""
+    return _recorder
+
+
+def ranks_of(compiled: Any) -> tuple[int, ...]:
+    """The rank of each position in the device assignment of what `lower(...).compile()` gave."""
+    return ranks_of_devices(compiled._executable._unloaded_executable.device_list)
+
+
 def offer_cluster(arguments: Mapping[str, Any]) -> None:
     """Have `jax.distributed.initialize()` find its arguments by itself, as it does under Slurm.
 
@@ -99,23 +116,6 @@ def offer_cluster(arguments: Mapping[str, Any]) -> None:
     # Ours goes first: a notebook inside a Slurm job would be found as that job otherwise.
     kinds = ClusterEnv._cluster_types
     kinds.insert(0, kinds.pop(kinds.index(MhnbCluster)))
-
-
-_ARRAY_CLASSES = (
-    ("jax._src.array", "ArrayImpl"),
-    ("jax._src.prng", "PRNGKeyArray"),
-    ("jax._src.random.prng", "PRNGKeyArray"),
-)
-"""Where they are in the JAX versions known; the module of the keys has moved."""
-
-
-def array_types() -> tuple[type, ...]:
-    """Return the classes that global arrays and arrays of keys are instances of, as far as this JAX has them."""
-    found = []
-    for module, name in _ARRAY_CLASSES:
-        with contextlib.suppress(ImportError):  # then arrays of that kind are shown as JAX shows them
-            found.append(getattr(importlib.import_module(module), name, None))
-    return tuple(kind for kind in found if isinstance(kind, type))
 
 
 def _finish_effects() -> None:
@@ -223,11 +223,18 @@ def _load_recorded(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
         executable = load(unloaded)
         participants = tuple(sorted({device.process_index for device in unloaded.device_list}))
         if len(participants) > 1:
-            program = _Program(_fingerprint(unloaded), _full_name(unloaded), participants)
+            program = _describe(unloaded, participants)
             executable.build_unsafe_call = functools.partial(_build_recorded, executable.build_unsafe_call, program)
         return executable
 
     return load_recorded
+
+
+def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
+    module, devices = _module_text(unloaded), list(unloaded.device_list)
+    ranks, meshes = ranks_of_devices(devices), find_meshes(module)
+    compiled = CompiledProgram(unloaded.name, ranks, devices[0].platform, meshes, unloaded.xla_executable)
+    return _Program(_fingerprint(unloaded, module), _full_name(unloaded), participants, compiled)
 
 
 def _build_recorded(build: Callable[[], Any], program: _Program) -> _Recorded:
@@ -278,6 +285,7 @@ class _NotingExecutable:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
+        check_may_launch(program.name)
         line, gate = recorder.find_line(), recorder.gate
         if gate is None:
             return self._launch(line, *args, **kwargs)
@@ -292,6 +300,7 @@ class _NotingExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         launched = recorder.note(program.fingerprint, program.name, program.participants, line, outputs=None)
+        recorder.programs[program.fingerprint] = program.compiled
         _current.launched = launched
         try:
             return _NotingResults(self._executable.execute_sharded(*args, **kwargs), launched)
@@ -330,14 +339,14 @@ def _find_plain(output: Any) -> Any:
     return output
 
 
-def _fingerprint(unloaded: Any) -> str:
+def _fingerprint(unloaded: Any, module: str) -> str:
     """Hash what makes it this program: the lowered module without locations, the devices, the options.
 
     The module holds shardings and donations. Neither XLA's optimised text nor `executable.fingerprint` would do:
     the one may differ per host, the other changes with the line of the call.
     """
     devices = ",".join(str(device.id) for device in unloaded.device_list)
-    parts = (_module_text(unloaded), devices, str(sorted(map(str, getattr(_current, "options", ())))))
+    parts = (module, devices, str(sorted(map(str, getattr(_current, "options", ())))))
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
     return digest if _may_communicate(unloaded.xla_executable) else FREE_PREFIX + digest
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain, islice, repeat
 from types import FrameType
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from mhnb.core.guard import communicates
 from mhnb.core.protocol import LaunchRow
@@ -124,12 +124,20 @@ class LaunchRecorder:
         self._counted = 0
         """So many of the rows are in `_counts` already."""
         self._counts: dict[tuple[int, ...], int] = {}
+        self._seq = 0
+        self.programs: dict[str, Any] = {}
+        """What was launched, by fingerprint; kept by whoever launches, to be asked about when the cell has ended."""
+        self.ended_seq = 0
+        """The cell that ended last; its rows and programs are kept until the next one has ended."""
+        self.ended_rows: list[LaunchRow] = []
+        self.ended_programs: dict[str, Any] = {}
 
     def begin_cell(
         self, seq: int = 0, source: str = "", guard: str = "off", chosen: Sequence[int] | None = None
     ) -> None:
         """Forget which files were the last cell's; from now on launches belong to this one."""
         self._is_cell.clear()
+        self._seq = seq
         if self.gate is not None:
             self.gate.begin_cell(seq, source, guard, chosen)
 
@@ -238,6 +246,8 @@ class LaunchRecorder:
             excused = [number for number in self._failed_in_callback if number == self._number]
             abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
+            self.ended_seq, self.ended_rows = self._seq, rows
+            self.ended_programs, self.programs = self.programs, {}
             self._forget_counts()
             self._running.clear()
             self._number, self._failure, self._broken, self._failed_in_callback = 0, None, [], []

@@ -1,1 +1,1 @@
-"""Which device holds which box of an array, what that costs, and what is legal: decided from plain values, without JAX."""
+"""Pure decisions about shardings, layouts and collectives: plain values in, plain values out, and no JAX."""

@@ -11,7 +11,9 @@ from html import escape
 from typing import Self
 
 from mhnb.core.check import CheckRow
+from mhnb.sharding.report import Report
 from mhnb.view.check import format_check_html, format_check_text
+from mhnb.view.collectives import format_collectives_html, format_collectives_text
 from mhnb.view.mime import pre
 from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.start import (
@@ -109,6 +111,12 @@ def show_check(rows: Sequence[CheckRow], screen: Screen | None = None) -> None:
     """Show whether the ranks hold the same."""
     data = {"text/html": format_check_html(rows), "text/plain": format_check_text(rows)}
     (screen or detect_screen()).show(data, _new_uid())
+
+
+def show_collectives(reports: Sequence[Report], *, why: bool = False, screen: Screen | None = None) -> None:
+    """Show what programs communicate."""
+    text = format_collectives_text(reports, why=why)
+    (screen or detect_screen()).show({"text/html": format_collectives_html(reports), "text/plain": text}, _new_uid())
 
 
 def _new_uid() -> str:

@@ -1,0 +1,1 @@
+"""The sharding wing, with texts of real compiled programs."""

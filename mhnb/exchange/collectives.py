@@ -1,0 +1,142 @@
+"""Which collectives a call would launch, and which a cell did launch: asked of the ranks, which must tell the same."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mhnb.core.ranks import format_ranks
+from mhnb.core.variables import say_ranks
+from mhnb.errors import HloError, InvalidRequest, UnknownForm, ValueDiffers
+from mhnb.exchange.asks import Asker, ask_all, check_ranks
+from mhnb.sharding.report import Program, Report, make_report, program_from_wire
+
+__all__ = ["ask_collectives", "ask_launched", "check_call", "merge_launched", "merge_planned"]
+
+_USE = "%mhjax collectives f(x, y): the call of a function that the ranks have, with its arguments"
+
+
+def check_call(text: str) -> str:
+    """Return the text of a call.
+
+    Raises:
+        InvalidRequest: something else.
+
+    >>> check_call("step(params, batch) ")
+    'step(params, batch)'
+    """
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise InvalidRequest(f"{text.strip()!r} is not Python: {error.msg}. Write {_USE}", text=text) from error
+    if not isinstance(node, ast.Call):
+        raise InvalidRequest(f"{text.strip()!r} is no call of a function. Write {_USE}", text=text)
+    return text.strip()
+
+
+def ask_collectives(asker: Asker, call: str, hosts: Mapping[int, str]) -> Report:
+    """Have every rank compile a call, without making it, and report what it would launch.
+
+    Args:
+        asker: the cluster.
+        call: as `step(params, batch)`.
+        hosts: each rank's host.
+
+    Raises:
+        InvalidRequest: no call, or one that the ranks cannot evaluate or compile.
+        ValueDiffers: the ranks would launch different programs.
+        UnknownForm: the compiled text holds something that mhnb does not know.
+    """
+    asked = check_call(call)
+    answers = ask_all(asker, check_ranks(None, asker.process_count), "collectives", {"call": asked})
+    return make_report(merge_planned(asked, {rank: answer.value for rank, answer in answers.items()}), hosts)
+
+
+def merge_planned(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Program:
+    """Hold that all ranks tell the same of a call, and return it."""
+    failed = {rank: answer for rank, answer in answers.items() if "program" not in answer}
+    if failed:
+        _raise_failed(call, failed, everywhere=len(failed) == len(answers))
+    programs = {rank: program_from_wire(answer["program"]) for rank, answer in answers.items()}
+    groups: dict[object, list[int]] = {}
+    for rank, program in programs.items():
+        groups.setdefault(_content(program), []).append(rank)
+    if len(groups) > 1:
+        told = "\n".join(f"  {say_ranks(ranks)}: {_describe(programs[ranks[0]])}" for ranks in groups.values())
+        raise ValueDiffers(
+            f"{call} is not the same program on all ranks; launched like this, it would be an OrderMismatch\n{told}\n"
+            "%mhjax vars shows where the arguments differ",
+            name=call,
+        )
+    return programs[min(programs)]
+
+
+def _raise_failed(call: str, failed: Mapping[int, Mapping[str, Any]], *, everywhere: bool) -> None:
+    first = failed[min(failed)]
+    alike = [rank for rank, answer in failed.items() if answer["ename"] == first["ename"]]
+    where = "on every rank" if everywhere and len(alike) == len(failed) else f"on {say_ranks(alike)}"
+    near = f"; did you mean {' or '.join(first['near'])}?" if first["near"] else ""
+    message = f"{call} {where}: {first['ename']}: {first['evalue']}{near}"
+    if first["ename"] == UnknownForm.__name__:
+        raise UnknownForm(message, form=call)
+    if first["ename"] == "NameError" and not near:
+        message += "; %mhjax vars lists what the ranks hold, %mhjax push NAME binds what this notebook holds"
+    raise InvalidRequest(message, text=call)
+
+
+def _content(program: Program) -> object:
+    """What must be equal: everything, but that a program of one rank alone names that rank."""
+    alone = len(set(program.ranks)) == 1
+    ranks: object = len(program.ranks) if alone else program.ranks
+    return program.name, ranks, program.platform, program.collectives, program.meshes, program.why
+
+
+def _describe(program: Program) -> str:
+    ops = ", ".join(f"{one.op} {one.results[0] if one.results else ''}" for one in program.collectives[:4])
+    more = ", …" if len(program.collectives) > 4 else ""
+    return f"{program.name} on {len(program.ranks)} devices of ranks {format_ranks(program.ranks)}: {ops or 'no collective'}{more}"
+
+
+def ask_launched(asker: Asker, seq: int, ranks: Sequence[int], hosts: Mapping[int, str]) -> tuple[Report, ...]:
+    """Report what a cell launched on several ranks, a program each, in the order of the first launches.
+
+    Args:
+        asker: the cluster.
+        seq: the cell's number.
+        ranks: those that ran it.
+        hosts: each rank's host.
+
+    Raises:
+        InvalidRequest: another cell has run since.
+        ValueDiffers: the ranks tell different things of a program.
+        HloError: a compiled text holds something that mhnb does not know.
+    """
+    answers = ask_all(asker, ranks, "launched", {"seq": seq})
+    return merge_launched(seq, {rank: answer.value for rank, answer in answers.items()}, hosts)
+
+
+def merge_launched(seq: int, answers: Mapping[int, Mapping[str, Any]], hosts: Mapping[int, str]) -> tuple[Report, ...]:
+    """Put together what the ranks say they launched; a program must be the same on each that has it."""
+    if any(answer["gone"] for answer in answers.values()):
+        raise InvalidRequest(f"another cell has run since cell {seq}: what it launched is not known any more")
+    found: dict[str, tuple[int, Program, int]] = {}
+    for rank, answer in sorted(answers.items()):
+        for fingerprint, count, wire in answer["programs"]:
+            if isinstance(wire, str):
+                raise HloError(f"rank {rank} cannot read what it launched: {wire}")
+            program = program_from_wire(wire)
+            before = found.setdefault(fingerprint, (rank, program, count))
+            if (_content(before[1]), before[2]) != (_content(program), count):
+                raise ValueDiffers(
+                    f"ranks {before[0]} and {rank} tell different things of what they launched:\n"
+                    f"  rank {before[0]}: {before[2]} × {_describe(before[1])}\n  rank {rank}: {count} × {_describe(program)}",
+                    name=program.name,
+                )
+    return tuple(_sorted(make_report(program, hosts, launches=count) for _, program, count in found.values()))
+
+
+def _sorted(reports: Iterable[Report]) -> list[Report]:
+    """Those that communicate; where none does, all."""
+    every = list(reports)
+    return [report for report in every if report.rows] or every

@@ -1,0 +1,156 @@
+"""The spellings of replica groups in HLO text, and what they all mean: positions in the device assignment.
+
+XLA writes the same groups as a list, as an iota with a transpose, or as axes of a mesh of its own; one spelling is not
+preferred over another, and the same program changes its spelling between versions.
+The grammar is that of XLA's `hlo_parser.cc` and of `CollectiveDeviceListBase::ToString`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from itertools import chain, product
+from math import prod
+from typing import TypeAlias
+
+from mhnb.errors import UnknownForm
+
+__all__ = ["Groups", "parse_groups", "parse_pairs"]
+
+Groups: TypeAlias = tuple[tuple[int, ...], ...]
+"""Groups of positions in the device assignment."""
+
+_LIST = re.compile(r"\{(\{[\d,\s]*\}(?:,\s*\{[\d,\s]*\})*)?\}")
+_ONE = re.compile(r"\{([\d,\s]*)\}")
+_IOTA = re.compile(r"\[([\d,\s]+)\]<=\[([\d,\s]+)\](?:T\(([\d,\s]+)\))?")
+_MESH = re.compile(r"mesh\[([^\]]*)\](?:,\s*device_ids=\(([^)]*(?:\([^)]*\))?[^)]*)\))?\s*\{([^}]*)\}")
+_AXIS = re.compile(r"'([^']*)'=(\d+)")
+_REF = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
+_ORDER = re.compile(r"\[([\d,\s]+)\](?:T\(([\d,\s]+)\))?")
+
+
+@lru_cache(maxsize=1024)
+def parse_groups(text: str, count: int) -> Groups:
+    """Read replica groups.
+
+    Args:
+        text: what stands after `replica_groups=`; what follows them there is ignored.
+        count: number of participants, which `{}` means all of.
+
+    Raises:
+        UnknownForm: none of the known spellings, or one that does not fit `count`.
+
+    >>> parse_groups("{{0,2},{1,3}}", 4), parse_groups("[2,2]<=[2,2]T(1,0)", 4)
+    (((0, 2), (1, 3)), ((0, 2), (1, 3)))
+    >>> parse_groups("mesh['a'=2,'b'=2] {'a'}", 4)
+    ((0, 2), (1, 3))
+    """
+    if found := _LIST.match(text):
+        groups = tuple(_integers(one) for one in _ONE.findall(found[1] or "")) or (tuple(range(count)),)
+    elif found := _IOTA.match(text):
+        groups = _read_iota(text, *found.groups())
+    elif found := _MESH.match(text):
+        groups = _read_mesh(text, *found.groups())
+    else:
+        raise _unknown(text, "it is none of the spellings {{0,1},{2,3}}, [4,2]<=[8], mesh['a'=4] {'a'}")
+    _check(text, groups, count)
+    return groups
+
+
+def parse_pairs(text: str) -> tuple[tuple[int, int], ...]:
+    """Read `source_target_pairs`.
+
+    Raises:
+        UnknownForm: something else.
+
+    >>> parse_pairs("{{0,2},{2,0}}")
+    ((0, 2), (2, 0))
+    """
+    found = _LIST.match(text)
+    pairs = tuple(_integers(one) for one in _ONE.findall(found[1] or "")) if found else ()
+    if found is None or any(len(pair) != 2 for pair in pairs):
+        raise _unknown(text, "pairs are written {{0,1},{1,0}}")
+    return tuple((pair[0], pair[1]) for pair in pairs)
+
+
+def _read_iota(text: str, shape: str, dims: str, order: str | None) -> Groups:
+    """`[groups,size]<=[dims]T(order)`: 0, 1, 2, ... laid out as dims, transposed, and cut into groups."""
+    sizes = _integers(shape)
+    if len(sizes) != 2:
+        raise _unknown(text, f"its groups have {len(sizes)} dimensions, and 2 are known")
+    flat = _transposed(text, _integers(dims), _integers(order or ""))
+    if len(flat) != prod(sizes):
+        raise _unknown(text, f"it lists {len(flat)} positions for {sizes[0]} groups of {sizes[1]}")
+    return tuple(tuple(flat[at : at + sizes[1]]) for at in range(0, len(flat), sizes[1]))
+
+
+def _transposed(text: str, dims: tuple[int, ...], order: tuple[int, ...]) -> list[int]:
+    """Number the cells of an array of these dims, and read them in the order of the transposed one."""
+    order = order or tuple(range(len(dims)))
+    if sorted(order) != list(range(len(dims))):
+        raise _unknown(text, f"T({','.join(map(str, order))}) does not permute {len(dims)} dimensions")
+    strides = [prod(dims[axis + 1 :]) for axis in range(len(dims))]
+    steps = [[place * strides[axis] for place in range(dims[axis])] for axis in order]
+    return [sum(parts) for parts in product(*steps)]
+
+
+def _read_mesh(text: str, mesh: str, devices: str | None, refs: str) -> Groups:
+    """`mesh['a'=4,'b'=2], device_ids=(...) {'a','b':(1)2}`: groups along the named axes, or parts of axes."""
+    sizes = {name: int(size) for name, size in _AXIS.findall(mesh)}
+    named = [(name, int(before or 1), int(size or 0)) for name, before, size in _REF.findall(refs)]
+    if not sizes or any(name not in sizes for name, _, _ in named):
+        raise _unknown(text, "it names an axis that its mesh does not have")
+    positions = list(range(prod(sizes.values()))) if devices is None else _read_order(text, devices)
+    if len(positions) != prod(sizes.values()):
+        raise _unknown(text, f"its mesh has {prod(sizes.values())} places and {len(positions)} devices")
+    # Each part of an axis that is named or left over becomes an axis of its own.
+    parts: list[tuple[int, int | None]] = []
+    for name, whole in sizes.items():
+        cuts = sorted((before, size or whole, at) for at, (axis, before, size) in enumerate(named) if axis == name)
+        parts += _cut_axis(text, whole, cuts)
+    steps = [prod(size for size, _ in parts[axis + 1 :]) for axis in range(len(parts))]
+    inside = sorted((at, size, step) for (size, at), step in zip(parts, steps, strict=True) if at is not None)
+    outside = [range(0, size * step, step) for (size, at), step in zip(parts, steps, strict=True) if at is None]
+    within = [sum(place) for place in product(*(range(0, size * step, step) for _, size, step in inside))]
+    return tuple(tuple(positions[sum(base) + offset] for offset in within) for base in product(*outside))
+
+
+def _cut_axis(text: str, whole: int, cuts: list[tuple[int, int, int]]) -> list[tuple[int, int | None]]:
+    """Cut an axis at its named parts, each `(before, size, place in the list of names)`; None is a part not named."""
+    parts: list[tuple[int, int | None]] = []
+    at = 1
+    for before, size, place in cuts:
+        if before % at or whole % (before * size):
+            raise _unknown(text, f"an axis of {whole} has no part ({before}){size}")
+        parts += [(before // at, None), (size, place)]
+        at = before * size
+    return [*parts, (whole // at, None)]
+
+
+def _read_order(text: str, devices: str) -> list[int]:
+    """`0,2,1,3`, or `[2,4]T(1,0)`: an iota of these dims, transposed."""
+    if found := _ORDER.fullmatch(devices.strip()):
+        return _transposed(text, _integers(found[1]), _integers(found[2] or ""))
+    if re.fullmatch(r"[\d,\s]+", devices):
+        return list(_integers(devices))
+    raise _unknown(text, "its device_ids are written in a way that is not known")
+
+
+def _check(text: str, groups: Groups, count: int) -> None:
+    members = list(chain.from_iterable(groups))
+    if len(set(members)) != len(members):
+        raise _unknown(text, "a position is named twice")
+    if members and max(members) >= count:
+        raise _unknown(text, f"it names position {max(members)} of {count} participants")
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(",") if word.strip())
+
+
+def _unknown(text: str, why: str) -> UnknownForm:
+    form = text[:120]
+    return UnknownForm(
+        f"cannot read the replica groups {form!r}: {why}. Nothing is guessed; report the text with the version of JAX",
+        form=form,
+    )

@@ -1,0 +1,261 @@
+"""The skeleton of a compiled program's text: its computations, who calls whom how often, and where its operations come from.
+
+It reads what XLA prints (`HloModule::ToString`) line by line, and looks closer only at the lines it is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from mhnb.errors import HloError, UnknownForm
+from mhnb.sharding.hlo_shape import Tree, parse_shape, split_shape
+
+__all__ = ["Computation", "HloModule", "Instruction", "Runs", "SourceLine", "parse_module"]
+
+_HEADER = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s*(?:\(.*)?\{\s*$")
+_INSTRUCTION = re.compile(r"\s+(?:ROOT\s+)?%?([\w.\-]+) = ")
+_CALLED = re.compile(r"\b(body|condition|calls|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
+_CALLED_LIST = re.compile(r"\b(branch_computations|called_computations|calls)=\{([^}]*)\}")
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_COUNTS = re.compile(r"\b(replica_count|num_partitions)=(\d+)")
+_ROW = re.compile(r'^(\d+) (?:"(.*)"|\{(.*)\})$')
+_COMMENT = re.compile(r"/\*.*?\*/")
+_CELL = re.compile(r"<(cell \d+)>")
+_NAME = re.compile(r"%([\w.\-]+)")
+
+
+class Runs(NamedTuple):
+    """How often something runs in one launch."""
+
+    times: int
+    """A loop of unknown length counted once."""
+    unknown: bool = False
+    """Inside a loop whose length XLA does not know."""
+    at_most: bool = False
+    """In a branch that may not be taken."""
+
+    def times_(self, factor: int | None, *, branch: bool) -> Runs:
+        """Inside a loop of so many turns (None: unknown), or in a branch."""
+        return Runs(
+            self.times * (1 if factor is None else factor), self.unknown or factor is None, self.at_most or branch
+        )
+
+    def plus(self, other: Runs) -> Runs:
+        """Called from two places."""
+        return Runs(self.times + other.times, self.unknown or other.unknown, self.at_most or other.at_most)
+
+
+class SourceLine(NamedTuple):
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        """As `model.py:18`, or `cell 12, line 3`."""
+        cell = _CELL.fullmatch(self.file)
+        return f"{cell[1]}, line {self.line}" if cell else f"{self.file.rpartition('/')[2]}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction, cut into shape, opcode and the text after it."""
+
+    name: str
+    shape: str
+    opcode: str
+    rest: str
+    """The operands' text without its first parenthesis, and the attributes."""
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The operands' texts; each is a name, in older texts with its shape before it."""
+        depth, start, found = 1, 0, []
+        for place, letter in enumerate(self.rest):
+            if letter in "([{":
+                depth += 1
+            elif letter in ")]}":
+                depth -= 1
+            if depth == 0 or (depth == 1 and letter == ","):
+                found.append(_COMMENT.sub("", self.rest[start:place]).strip())
+                start = place + 1
+            if depth == 0:
+                break
+        return tuple(word for word in found if word)
+
+    @property
+    def operand_names(self) -> tuple[str, ...]:
+        """The operands' names."""
+        return tuple(word.rsplit(" ", 1)[-1].removeprefix("%") for word in self.operands)
+
+    def tree(self) -> Tree:
+        """The result's shape."""
+        return parse_shape(self.shape)
+
+
+def _read_instruction(name: str, text: str) -> Instruction:
+    shape, rest = split_shape(text)
+    opcode, _, rest = rest.partition("(")
+    return Instruction(name, shape, opcode, rest)
+
+
+@dataclass(eq=False)
+class Computation:
+    """One computation: the texts of its instructions by name."""
+
+    name: str
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def read(self, name: str) -> Instruction:
+        """Read one instruction.
+
+        Raises:
+            UnknownForm: there is none of that name here.
+        """
+        if name not in self.texts:
+            raise UnknownForm(f"computation {self.name} uses {name!r} and does not define it", form=name)
+        return _read_instruction(name, self.texts[name])
+
+    @cached_property
+    def starts_overlap(self) -> bool:
+        """Whether it is the fusion with which XLA for TPU starts a collective that overlaps with others."""
+        return any('custom_call_target="AsyncCollectiveStart"' in text for text in self.texts.values())
+
+    @cached_property
+    def users(self) -> dict[str, list[str]]:
+        """By instruction, those that use it."""
+        found: dict[str, list[str]] = {}
+        for user, text in self.texts.items():
+            for name in _NAME.findall(text.partition("metadata=")[0]):
+                found.setdefault(name, []).append(user)
+        return found
+
+
+@dataclass(eq=False)
+class HloModule:
+    """A compiled program's text, cut into computations."""
+
+    name: str
+    replicas: int
+    partitions: int
+    computations: dict[str, Computation]
+    entry: str
+    tables: dict[str, dict[int, str]]
+    """FileNames, FunctionNames, FileLocations, StackFrames: rows by number."""
+    _runs: dict[str, Runs] = field(default_factory=dict)
+
+    @cached_property
+    def _callers(self) -> dict[str, list[tuple[str, int | None, bool]]]:
+        callers: dict[str, list[tuple[str, int | None, bool]]] = {}
+        for computation in self.computations.values():
+            for name, text in computation.texts.items():
+                for called, factor, branch in _calls(name, text):
+                    callers.setdefault(called, []).append((computation.name, factor, branch))
+        return callers
+
+    @cached_property
+    def started(self) -> frozenset[str]:
+        """Computations that run asynchronously."""
+        return frozenset(
+            called
+            for computation in self.computations.values()
+            for name, text in computation.texts.items()
+            if "-start(" in text
+            for called, _, _ in _calls(name, text)
+        )
+
+    def runs_of(self, name: str) -> Runs:
+        """How often a computation runs in one launch; 0 where nothing calls it."""
+        if name == self.entry:
+            return Runs(1)
+        if name not in self._runs:
+            total = Runs(0)
+            for caller, factor, branch in self._callers.get(name, ()):
+                total = total.plus(self.runs_of(caller).times_(factor, branch=branch))
+            self._runs[name] = total
+        return self._runs[name]
+
+    def source_of(self, metadata: str) -> SourceLine | None:
+        """The line that an operation comes from: spelled out in older texts, by a table of stack frames in newer ones."""
+        if found := re.search(r'source_file="([^"]*)"(?:.*?source_line=(\d+))?', metadata):
+            return SourceLine(found[1], int(found[2] or 0))
+        found = re.search(r"stack_frame_id=(\d+)", metadata)
+        if found is None or (frame := self.tables.get("StackFrames", {}).get(int(found[1]))) is None:
+            return None
+        place = self._row("FileLocations", frame, "file_location_id")
+        file = self._row("FileNames", place, "file_name_id")
+        line = re.search(r"\bline=(\d+)", place)
+        return SourceLine(file, int(line[1]) if line else 0, self._row("FunctionNames", place, "function_name_id"))
+
+    def _row(self, table: str, row: str, key: str) -> str:
+        found = re.search(rf"\b{key}=(\d+)", row)
+        return self.tables.get(table, {}).get(int(found[1]), "") if found else ""
+
+
+def _calls(name: str, text: str) -> Iterator[tuple[str, int | None, bool]]:
+    """Which computations an instruction calls: name, turns (None: unknown), and whether it is a branch."""
+    found = _CALLED.findall(text)
+    found += [
+        (kind, one.strip().removeprefix("%")) for kind, many in _CALLED_LIST.findall(text) for one in many.split(",")
+    ]
+    if not found:
+        return
+    opcode = _read_instruction(name, text).opcode
+    if opcode.endswith(("-done", "-update")):
+        # The second half of what was started: the same computation, not another run of it.
+        return
+    trips: int | None = 1
+    if opcode == "while":
+        trips = int(known[1]) if (known := _TRIPS.search(text)) else None
+    for kind, called in found:
+        turns = trips + 1 if kind == "condition" and trips is not None else trips
+        yield called, turns, kind in ("branch_computations", "true_computation", "false_computation")
+
+
+def parse_module(text: str) -> HloModule:
+    r"""Cut a compiled program's text into computations.
+
+    Raises:
+        HloError: no such text.
+
+    >>> parse_module("HloModule f, num_partitions=4\n\nENTRY %main () -> f32[] {\n  ROOT %c = f32[] constant(1)\n}\n").entry
+    'main'
+    """
+    first = next((line for line in text.splitlines() if line.startswith("HloModule ")), None)
+    if first is None:
+        raise HloError(
+            f"this is not the text of a compiled program: it begins {text[:60]!r}, and no line with HloModule"
+        )
+    counts = {name: int(number) for name, number in _COUNTS.findall(first)}
+    computations: dict[str, Computation] = {}
+    tables: dict[str, dict[int, str]] = {}
+    entry, current, table = "", None, None
+    for line in text.splitlines():
+        if line.startswith(" "):
+            if current is not None:
+                _add_instruction(current, line)
+        elif line.startswith("}"):
+            current = None
+        elif table is not None and (row := _ROW.match(line)):
+            table[int(row[1])] = row[2] if row[2] is not None else row[3]
+        elif line in ("FileNames", "FunctionNames", "FileLocations", "StackFrames"):
+            table = tables.setdefault(line, {})
+        elif header := _HEADER.match(line):
+            current, table = computations.setdefault(header[2], Computation(header[2])), None
+            entry = header[2] if header[1] else entry
+    if not entry:
+        raise HloError("this is not the text of a whole compiled program: it has no ENTRY computation")
+    name = first.split()[1].rstrip(",")
+    return HloModule(name, counts.get("replica_count", 1), counts.get("num_partitions", 1), computations, entry, tables)
+
+
+def _add_instruction(computation: Computation, line: str) -> None:
+    if found := _INSTRUCTION.match(line):
+        computation.texts[found[1]] = line[found.end() :]
+    elif "replica_groups=" in line or "source_target_pairs=" in line:
+        raise UnknownForm(f"cannot read this line of computation {computation.name}: {line.strip()[:120]!r}", form=line)

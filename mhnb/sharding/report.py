@@ -1,0 +1,209 @@
+"""The communication report: what a program's collectives cost, by row, and whether the ranks tell the same.
+
+It joins what the text states (`hlo`) with what is known outside it: the hosts, the meshes, the lowered module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from mhnb.sharding.axes import NamedMesh, find_axes
+from mhnb.sharding.hlo import HloCollective
+from mhnb.sharding.hlo_groups import Groups
+from mhnb.sharding.hlo_module import SourceLine
+from mhnb.sharding.hlo_shape import HloShape
+from mhnb.sharding.traffic import crosses_hosts, measure
+from mhnb.sharding.why import Why, explain
+
+__all__ = ["Collective", "Program", "Report", "make_report", "program_from_wire", "program_to_wire"]
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """Equal collectives of one program. Bytes are those of the busiest device in one run; `traffic` defines them."""
+
+    op: str
+    """As all-reduce; started and ended apart or not."""
+    axes: tuple[str, ...]
+    """The mesh axes it runs along; empty where no mesh is known."""
+    groups: Groups
+    """Who communicates with whom, as positions in the device assignment."""
+    count: int | None
+    """Runs in one launch of the program; None where a loop's length is unknown."""
+    nbytes_per_device: int
+    """What a device puts in, each time."""
+    nbytes_across_hosts: int
+    """The part of it for another host, each time."""
+    dtype: str
+    """Of the first array, in HLO's words."""
+    source: SourceLine | None
+    """The line of the program; None where the compiled text has none."""
+    shape: str = ""
+    """What a device gets, as `f32[128,64]`."""
+    whole_axes: bool = True
+    """Whether its groups are exactly these axes."""
+    crosses: bool = False
+    """Whether it reaches another host."""
+    times: int = 1
+    """Runs in one launch, a loop of unknown length counted once."""
+    at_most: bool = False
+    """In a branch that may not be taken: it may run less often."""
+    is_async: bool = False
+    """Started and ended apart: it may overlap with computation."""
+    is_estimate: bool = False
+    """CPU sends 16-bit floats as f32: elsewhere the bytes are half. Or the sizes are known at run time only."""
+    ring_nbytes_per_device: int = 0
+    """What a device sends if it is done in a ring."""
+    ring_nbytes_across_hosts: int = 0
+    """The part of that whose next stop is on another host."""
+    why: Why | None = None
+    """The operation, its line, and the shardings stated before partitioning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled program as one rank knows it."""
+
+    name: str
+    """As `jit(step)`."""
+    ranks: tuple[int, ...]
+    """The rank of each position of the device assignment."""
+    platform: str
+    collectives: tuple[HloCollective, ...]
+    meshes: tuple[NamedMesh, ...] = ()
+    why: tuple[Why | None, ...] = ()
+    """By collective; empty where the lowered module is not at hand."""
+
+    def explained(self, stablehlo: str) -> Program:
+        """Add why each is there, from the lowered module with debug locations."""
+        return replace(self, why=tuple(explain(one, stablehlo) for one in self.collectives))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The collectives of one program."""
+
+    name: str
+    rows: tuple[Collective, ...]
+    launches: int = 1
+    """How often the program was launched; 1 where it was not run."""
+
+    @property
+    def nbytes_per_device(self) -> int:
+        """Of all rows, in one launch."""
+        return sum(row.times * row.nbytes_per_device for row in self.rows)
+
+    @property
+    def nbytes_across_hosts(self) -> int:
+        """Of all rows, in one launch."""
+        return sum(row.times * row.nbytes_across_hosts for row in self.rows)
+
+    @property
+    def ring_nbytes(self) -> tuple[int, int]:
+        """What a device sends in rings, and what of it across hosts, in one launch."""
+        sent = sum(row.times * row.ring_nbytes_per_device for row in self.rows)
+        return sent, sum(row.times * row.ring_nbytes_across_hosts for row in self.rows)
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether some loop's length is unknown."""
+        return any(row.count is None for row in self.rows)
+
+
+def make_report(program: Program, hosts: Mapping[int, Hashable], *, launches: int = 1) -> Report:
+    """Make the report of a program.
+
+    Args:
+        program: what one rank says of it.
+        hosts: each rank's host.
+        launches: how often it was launched.
+
+    >>> gather = HloCollective("all-gather", "g", (HloShape("f32", (8,)),), (HloShape("f32", (16,)),), ((0, 1),))
+    >>> make_report(Program("jit(f)", (0, 1), "cpu", (gather, gather)), {0: "a", 1: "b"}).rows[0].count
+    2
+    """
+    where = [hosts[rank] for rank in program.ranks]
+    why = program.why or (None,) * len(program.collectives)
+    rows = [_row(one, because, program, where) for one, because in zip(program.collectives, why, strict=True)]
+    return Report(program.name, tuple(_merge(rows)), launches)
+
+
+def _row(one: HloCollective, why: Why | None, program: Program, where: Sequence[Hashable]) -> Collective:
+    along, traffic = find_axes(one.groups, program.meshes), measure(one, where)
+    return Collective(
+        one.op,
+        along.axes,
+        one.groups,
+        None if one.unknown else one.times,
+        traffic.nbytes,
+        traffic.nbytes_across_hosts,
+        one.results[0].dtype if one.results else "",
+        one.source,
+        shape=_shapes(one.results),
+        whole_axes=along.whole,
+        crosses=crosses_hosts(one, where),
+        times=one.times,
+        at_most=one.at_most,
+        is_async=one.is_async,
+        is_estimate=(one.widened and program.platform == "cpu") or one.op == "ragged-all-to-all",
+        ring_nbytes_per_device=traffic.ring_nbytes,
+        ring_nbytes_across_hosts=traffic.ring_nbytes_across_hosts,
+        why=why,
+    )
+
+
+def _shapes(shapes: Iterable[HloShape]) -> str:
+    """Write what a device gets: `f32[8]`, `4 x f32[2]`, `f32[8] + s32[4]`."""
+    runs = [(shape, len(list(same))) for shape, same in groupby(map(str, shapes))]
+    return " + ".join(shape if count == 1 else f"{count} × {shape}" for shape, count in runs)
+
+
+def _merge(rows: Iterable[Collective]) -> Iterable[Collective]:
+    """Join rows that differ in their counts alone, in the order of the program."""
+    joined: dict[Collective, tuple[int, int | None]] = {}
+    for row in rows:
+        key = replace(row, count=0 if row.count is not None else None, times=0)
+        times, count = joined.get(key, (0, 0))
+        joined[key] = times + row.times, None if count is None or row.count is None else count + row.count
+    return (replace(key, times=times, count=count) for key, (times, count) in joined.items())
+
+
+# -- between the ranks and the notebook
+
+
+def program_to_wire(program: Program) -> dict[str, Any]:
+    """Write a program for JSON; equal groups are written once.
+
+    >>> program_to_wire(Program("jit(f)", (0, 1), "cpu", ()))["ranks"]
+    (0, 1)
+    """
+    groups = list(dict.fromkeys(one.groups for one in program.collectives))
+    numbers = {each: number for number, each in enumerate(groups)}
+    return {
+        "name": program.name,
+        "ranks": program.ranks,
+        "platform": program.platform,
+        "groups": groups,
+        "collectives": [[numbers[one.groups], *one.to_wire()] for one in program.collectives],
+        "meshes": [[mesh.names, mesh.sizes, mesh.positions] for mesh in program.meshes],
+        "why": [None if one is None else [one.written, one.before, one.after] for one in program.why],
+    }
+
+
+def program_from_wire(wire: Mapping[str, Any]) -> Program:
+    """Read what `program_to_wire` wrote.
+
+    >>> program_from_wire(program_to_wire(Program("jit(f)", (0, 1), "cpu", ()))).platform
+    'cpu'
+    """
+    groups = [tuple(tuple(group) for group in each) for each in wire["groups"]]
+    collectives = tuple(HloCollective.from_wire(row, groups[number]) for number, *row in wire["collectives"])
+    meshes = tuple(NamedMesh(tuple(names), tuple(sizes), tuple(order)) for names, sizes, order in wire["meshes"])
+    why = tuple(
+        None if row is None else Why(one.op_name, one.source, bool(row[0]), tuple(row[1]), row[2])
+        for one, row in zip(collectives, wire["why"], strict=bool(wire["why"]))
+    )
+    return Program(wire["name"], tuple(wire["ranks"]), wire["platform"], collectives, meshes, why)

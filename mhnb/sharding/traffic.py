@@ -1,0 +1,107 @@
+"""How many bytes a collective moves: what a device puts in, what of it is for another host, and what rings send.
+
+Definitions, for the busiest device and one run of the collective:
+
+* bytes/device: the payload, that is all that the device puts in (its operands). Nothing where it is alone in its group.
+* across hosts: the part of the payload that is for a device of another host, each byte counted once however many such
+  devices want it. In a group of n with m on the device's own host: (n - m)/n of what is cut into n parts (all-reduce,
+  reduce-scatter, all-to-all), all of what everybody gets (all-gather, collective-broadcast).
+* sent in rings: what a bandwidth-optimal ring sends: all-reduce 2(n-1)/n, reduce-scatter and all-to-all (n-1)/n of the
+  payload, all-gather (n-1) times the payload, broadcast and permute the payload. Sources: Patarasuk and Yuan, "Bandwidth
+  optimal all-reduce algorithms for clusters of workstations" (2009), and `doc/PERFORMANCE.md` of nccl-tests.
+  Of it across hosts: all of it where the next device of the ring is on another host (all-to-all: where the partner is).
+
+The payload does not depend on the algorithm; XLA may choose another one than rings, and says so nowhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from mhnb.sharding.hlo import HloCollective
+
+__all__ = ["Traffic", "crosses_hosts", "measure"]
+
+_CUT = ("all-reduce", "all-to-all", "ragged-all-to-all", "reduce-scatter")
+_PAIRED = ("collective-permute", "send")
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of one run, on the busiest device."""
+
+    nbytes: int = 0
+    """What it puts in."""
+    nbytes_across_hosts: int = 0
+    """The part of it that is for another host."""
+    ring_nbytes: int = 0
+    """What it sends where the collective is done in a ring."""
+    ring_nbytes_across_hosts: int = 0
+    """The part of that whose next stop is on another host."""
+
+    def busier(self, other: Traffic) -> Traffic:
+        """Give the larger of each."""
+        return Traffic(
+            max(self.nbytes, other.nbytes),
+            max(self.nbytes_across_hosts, other.nbytes_across_hosts),
+            max(self.ring_nbytes, other.ring_nbytes),
+            max(self.ring_nbytes_across_hosts, other.ring_nbytes_across_hosts),
+        )
+
+
+def measure(collective: HloCollective, hosts: Sequence[Hashable]) -> Traffic:
+    """Count the bytes of one run of a collective.
+
+    Args:
+        collective: from `parse_collectives`.
+        hosts: the host of each position of the device assignment.
+
+    >>> from mhnb.sharding.hlo import HloShape
+    >>> reduce = HloCollective("all-reduce", "r", (HloShape("f32", (128, 64)),), (), groups=((0, 1, 2, 3),))
+    >>> measure(reduce, "abcd")
+    Traffic(nbytes=32768, nbytes_across_hosts=24576, ring_nbytes=49152, ring_nbytes_across_hosts=49152)
+    """
+    total = Traffic()
+    if collective.op in _PAIRED:
+        for source, target in collective.pairs:
+            if source != target:
+                across = collective.nbytes if hosts[source] != hosts[target] else 0
+                total = total.busier(Traffic(collective.nbytes, across, collective.nbytes, across))
+        return total
+    # Groups that lie alike move alike: of many thousands, few are looked at.
+    for size, same, leaves in {_lie(group, hosts) for group in collective.groups if len(group) > 1}:
+        total = total.busier(_measure_group(collective, size, same, leaves=leaves))
+    return total
+
+
+def _lie(group: Sequence[int], hosts: Sequence[Hashable]) -> tuple[int, int, bool]:
+    """Size, members on the host that has the fewest of them, and whether the ring leaves a host."""
+    places = [hosts[position] for position in group]
+    return len(group), min(Counter(places).values()), len(set(places)) > 1
+
+
+def _measure_group(collective: HloCollective, size: int, same: int, *, leaves: bool) -> Traffic:
+    payload, op = collective.nbytes, collective.op
+    cut = _ceil(payload * (size - same), size) if leaves else 0
+    if op in _CUT:
+        sent = _ceil(payload * (size - 1) * (2 if op == "all-reduce" else 1), size)
+        ring_across = cut if op.endswith("all-to-all") else sent
+        return Traffic(payload, cut, sent, ring_across if leaves else 0)
+    sent = payload * (size - 1) if op == "all-gather" else payload
+    return Traffic(payload, payload if leaves else 0, sent, sent if leaves else 0)
+
+
+def _ceil(dividend: int, divisor: int) -> int:
+    return -(-dividend // divisor)
+
+
+def crosses_hosts(collective: HloCollective, hosts: Sequence[Hashable]) -> bool:
+    """Whether any of its bytes leaves a host.
+
+    >>> crosses_hosts(HloCollective("all-gather", "g", (), (), groups=((0, 1), (2, 3))), "aabb")
+    False
+    """
+    couples = collective.pairs if collective.op in _PAIRED else collective.groups
+    return any(len({hosts[position] for position in couple}) > 1 for couple in couples)

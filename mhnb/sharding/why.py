@@ -1,0 +1,216 @@
+"""Why a collective is there: the operation and line that it serves, and the shardings stated before partitioning.
+
+It reads the lowered module (StableHLO with Shardy's attributes and debug locations) and says what is written there.
+A sharding that the module does not state was found by the compiler: it is "not known" here, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from mhnb.sharding.hlo import HloCollective
+from mhnb.sharding.hlo_module import SourceLine
+
+__all__ = ["Why", "explain", "format_spec", "read_lowered"]
+
+_LOC = re.compile(r"^#(loc\d*) = loc\((.*)\)$")
+_NAMED = re.compile(r'^"((?:[^"\\]|\\.)*)"\(#(loc\d*)\)$')
+_FILE = re.compile(r'^"((?:[^"\\]|\\.)*)":(\d+):')
+_CALLSITE = re.compile(r"^callsite\(#(loc\d*) at #loc\d*\)$")
+_RESULT = re.compile(r"^\s*(%[\w#]+)(?::\d+)? = \"?([\w.]+)\"?")
+_END = re.compile(r"loc\(#(loc\d*)\)$")
+_VALUE = re.compile(r"%[\w]+")
+_ARGUMENT = re.compile(r"(%arg\d+): tensor<[^>]*>(?: \{((?:[^{}]|\{[^{}]*\})*)\})?(?: loc\(\"([^\"]*)\"\))?")
+_SHARDING = re.compile(r"sdy\.sharding = #sdy\.sharding<@[\w.]+, (\[[^\]]*\](?:, \w+=\{[^}]*\})*)>")
+_STATED = re.compile(r"<@[\w.]+, (\[[^\]]*\](?:, \w+=\{[^}]*\})*)>")
+_WRITTEN = re.compile(r"stablehlo\.(?:all_|collective_|reduce_scatter|ragged_|send)")
+_DIM = re.compile(r"\{([^}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a collective is there."""
+
+    operation: str
+    """JAX's name of the operation, as `jit(step)/dot_general`; empty where it is not known."""
+    source: SourceLine | None
+    written: bool = False
+    """Whether the program itself asks for it (psum, all_gather, ...): else the compiler has put it in."""
+    before: tuple[str | None, ...] = ()
+    """The shardings stated for what the operation takes, as `P('data', None)`; None for one that is not stated."""
+    after: str | None = None
+    """The sharding stated for what it makes."""
+
+    def __str__(self) -> str:
+        line = f"{self.operation or 'operation not known'}, {self.source or 'line not known'}"
+        if self.written:
+            return f"{line}: written in the program"
+        took = ", ".join(spec or "not known" for spec in self.before) or "not known"
+        return f"{line}: {took} → {self.after or 'not known'}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    name: str
+    """The location's name."""
+    source: tuple[str, int] | None
+    results: str
+    kind: str
+    operands: tuple[str, ...]
+    stated: str | None
+    """The sharding stated for its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """What a lowered module states."""
+
+    operations: dict[tuple[str, int], list[_Operation]] = field(default_factory=dict)
+    """By line of the program."""
+    stated: dict[str, str] = field(default_factory=dict)
+    """Shardings by value."""
+    arguments: dict[str, str] = field(default_factory=dict)
+    """Shardings by the argument's name, as `params['w']`."""
+
+
+def format_spec(text: str) -> str:
+    """Write Shardy's dimensions as JAX writes a PartitionSpec.
+
+    >>> format_spec('[{"data"}, {}, {"a", "b"}]')
+    "P('data', None, ('a', 'b'))"
+    """
+    dims, end, rest = text.partition("]")
+    words = [_format_dim(dim) for dim in _DIM.findall(dims)]
+    return f"P({', '.join(words)})" + rest.replace('"', "'") if end else text
+
+
+def _format_dim(dim: str) -> str:
+    axes = [word.strip().replace('"', "'") for word in dim.split(",") if word.strip()]
+    if not axes:
+        return "None"
+    return axes[0] if len(axes) == 1 else f"({', '.join(axes)})"
+
+
+@lru_cache(maxsize=8)
+def read_lowered(stablehlo: str) -> Lowered:
+    r"""Read a lowered module's text with debug locations.
+
+    >>> text = 'func.func public @main(%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}]>} loc("x"))'
+    >>> read_lowered(text).arguments
+    {'x': "P('data')"}
+    """
+    lines = stablehlo.splitlines()
+    locations = {found[1]: found[2] for line in lines if (found := _LOC.match(line))}
+    lowered = Lowered()
+    function, signature, opened = "", "", list[str]()
+    for line in lines:
+        text = line.lstrip()
+        if text.startswith("func.func"):
+            # Values are numbered anew in each function.
+            function, signature = text.partition("@")[2].partition("(")[0], text
+            _read_arguments(lowered, text, function)
+        elif text.startswith("return "):
+            _read_results(lowered, text, function, signature)
+        elif text.endswith("({"):
+            opened.append(text)
+        elif end := _END.search(text):
+            # An operation with a region ends lines below the one that it begins on.
+            begin = opened.pop() if opened and text.startswith("})") else text
+            if found := _RESULT.match(begin):
+                _add(lowered, _read_operation(begin, found, function, *_resolve(locations, end[1])))
+    return lowered
+
+
+def _add(lowered: Lowered, operation: _Operation) -> None:
+    if operation.stated is not None:
+        lowered.stated[operation.results] = operation.stated
+    if operation.source is not None:
+        lowered.operations.setdefault(operation.source, []).append(operation)
+
+
+def _read_arguments(lowered: Lowered, signature: str, function: str) -> None:
+    for value, attributes, name in _ARGUMENT.findall(signature.partition(") -> (")[0]):
+        if found := _SHARDING.search(attributes):
+            lowered.stated[function + value] = format_spec(found[1])
+            if name and function == "main":
+                lowered.arguments[name] = format_spec(found[1])
+
+
+def _read_results(lowered: Lowered, line: str, function: str, signature: str) -> None:
+    """What a function returns may have its sharding in the signature."""
+    values = _VALUE.findall(line.partition(" : ")[0])
+    results = re.split(r"(?<=[}>]), (?=tensor<)", signature.partition(") -> (")[2])
+    for value, text in zip(values, results, strict=False):
+        if found := _SHARDING.search(text):
+            lowered.stated.setdefault(function + value, format_spec(found[1]))
+
+
+def _read_operation(
+    line: str, found: re.Match[str], function: str, name: str, source: tuple[str, int] | None
+) -> _Operation:
+    rest = line.partition(" = ")[2]
+    stated = _STATED.findall(rest) if found[2] == "sdy.sharding_constraint" or "sdy.sharding" in rest else []
+    # Where several are stated, which value each is of is not read here.
+    spec = format_spec(stated[0]) if len(stated) == 1 else None
+    operands = tuple(function + value for value in _VALUE.findall(rest.partition(" : ")[0]))
+    return _Operation(name, source, function + found[1], found[2], operands, spec)
+
+
+def _resolve(locations: dict[str, str], key: str) -> tuple[str, tuple[str, int] | None]:
+    """Follow a location to the name of the operation and the innermost line."""
+    name = ""
+    for _ in range(len(locations)):
+        text = locations.get(key, "")
+        if found := _NAMED.match(text):
+            # The first name is the operation's, the ones below are functions.
+            name, key = name or found[1], found[2]
+        elif found := _CALLSITE.match(text):
+            key = found[1]
+        elif found := _FILE.match(text):
+            return name, (found[1], int(found[2]))
+        else:
+            break
+    return name, None
+
+
+def explain(collective: HloCollective, stablehlo: str) -> Why:
+    """Say why a collective is there, as far as the lowered module states it.
+
+    Args:
+        collective: from `parse_collectives`.
+        stablehlo: `lowered.as_text(debug_info=True)`; may be empty.
+
+    >>> explain(HloCollective("all-gather", "g", (), (), (), op_name="w"), "").after is None
+    True
+    """
+    lowered, source = read_lowered(stablehlo), collective.source
+    if source is None:
+        stated = lowered.arguments.get(collective.op_name)
+        return Why(collective.op_name, None, before=(stated,) if stated else ())
+    found = list(_matching(lowered, collective.op_name, (source.file, source.line)))
+    if any(_WRITTEN.match(operation.kind) for operation in found):
+        return Why(collective.op_name, source, written=True)
+    before, after = _stated_around(lowered, found)
+    return Why(collective.op_name, source, before=before, after=after)
+
+
+def _matching(lowered: Lowered, op_name: str, source: tuple[str, int]) -> Iterator[_Operation]:
+    for operation in lowered.operations.get(source, ()):
+        name = operation.name
+        if name and (op_name == name or op_name.endswith(f"/{name}")):
+            yield operation
+
+
+def _stated_around(lowered: Lowered, found: list[_Operation]) -> tuple[tuple[str | None, ...], str | None]:
+    """The shardings of what comes in and goes out of one operation, which may be several values deep (dot, constraint)."""
+    made = {operation.results for operation in found}
+    inner = {value for operation in found for value in operation.operands}
+    last = [operation for operation in found if operation.results not in inner]
+    if len(last) != 1:
+        # None, or several that cannot be told apart.
+        return (), None
+    incoming = tuple(dict.fromkeys(value for operation in found for value in operation.operands if value not in made))
+    return tuple(lowered.stated.get(value) for value in incoming), lowered.stated.get(last[0].results)

@@ -1,0 +1,65 @@
+"""Whether a collective's f32 are 16-bit floats that the compiler widened: XLA for CPU sends those as f32.
+
+XLA names the reducer of a widened all-reduce `..._promoted` (AllReducePromotion). Other collectives are widened by a
+conversion before and one after: those are looked for. On another backend the bytes would be half.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mhnb.sharding.hlo_module import Computation, HloModule, Instruction
+from mhnb.sharding.hlo_shape import flatten
+
+__all__ = ["is_widened"]
+
+_PROMOTED = re.compile(r"\bto_apply=%?[\w.\-]*_promoted\b")
+_REDUCING = ("all-reduce", "reduce-scatter")
+_NARROW = ("bf16[", "f16[")
+_SAME_VALUES = ("bitcast", "copy", "get-tuple-element", "reshape", "transpose")
+_DEPTH = 4
+
+
+def is_widened(module: HloModule, computation: Computation, instruction: Instruction) -> bool:
+    """Say whether a collective carries widened 16-bit floats.
+
+    >>> is_widened.__name__
+    'is_widened'
+    """
+    del module
+    if "f32[" not in instruction.shape:
+        return False
+    if instruction.opcode.removesuffix("-start") in _REDUCING:
+        return _PROMOTED.search(instruction.rest) is not None
+    return _comes_from_narrow(computation, instruction, _DEPTH) or _goes_to_narrow(
+        computation, instruction.name, _DEPTH
+    )
+
+
+def _comes_from_narrow(computation: Computation, instruction: Instruction, depth: int) -> bool:
+    for name in instruction.operand_names:
+        if depth == 0 or name not in computation.texts:
+            return False
+        source = computation.read(name)
+        if source.opcode in _SAME_VALUES:
+            if _comes_from_narrow(computation, source, depth - 1):
+                return True
+        elif "convert" in name or source.opcode == "convert":
+            inputs = [computation.texts.get(one, "") for one in source.operand_names]
+            return any(text.lstrip("(").startswith(_NARROW) for text in inputs)
+    return False
+
+
+def _goes_to_narrow(computation: Computation, name: str, depth: int) -> bool:
+    """Whether every use of a value makes 16-bit floats of it."""
+    users = computation.users.get(name, ())
+    return depth > 0 and bool(users) and all(_narrows(computation, user, depth) for user in users)
+
+
+def _narrows(computation: Computation, name: str, depth: int) -> bool:
+    user = computation.read(name)
+    if user.opcode in _SAME_VALUES:
+        return _goes_to_narrow(computation, name, depth - 1)
+    return all(shape.dtype in ("bf16", "f16") for shape in flatten(user.tree())) and (
+        "convert" in name or user.opcode == "convert"
+    )

@@ -1,0 +1,50 @@
+#loc1 = loc("tree[0]")
+#loc2 = loc("tree[1]")
+#loc3 = loc("tree[2]")
+#loc8 = loc("shard_map")
+#loc10 = loc("psum")
+#loc15 = loc("shard_map:"(#loc8))
+#loc17 = loc("psum:"(#loc10))
+module @jit_sums attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 1 : i32} {
+  sdy.mesh @mesh = <["data"=4, "model"=2]> {stablehlo.mesh = {axes = [{name = "data", size = 4 : i64}, {name = "model", size = 2 : i64}]}} loc(#loc)
+  func.func public @main(%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>} loc("tree[0]"), %arg1: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>} loc("tree[1]"), %arg2: tensor<4xi32> {sdy.sharding = #sdy.sharding<@mesh, [{}]>} loc("tree[2]")) -> (tensor<8xf32> {jax.result_info = "result[0]"}, tensor<4x4xf32> {jax.result_info = "result[1]"}, tensor<4xi32> {jax.result_info = "result[2]"}) {
+    %0:3 = sdy.manual_computation(%arg0, %arg1, %arg2) in_shardings=[<@mesh, [{}]>, <@mesh, [{}, {}]>, <@mesh, [{}]>] out_shardings=[<@mesh, [{}]>, <@mesh, [{}, {}]>, <@mesh, [{}]>] manual_axes={"data", "model"} (%arg3: tensor<8xf32> loc("shard_map:"(#loc8)), %arg4: tensor<4x4xf32> loc("shard_map:"(#loc8)), %arg5: tensor<4xi32> loc("shard_map:"(#loc8))) {
+      %1 = "stablehlo.all_reduce"(%arg3) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 2, 4, 6], [1, 3, 5, 7]]> : tensor<2x4xi64>, use_global_device_ids}> ({
+      ^bb0(%arg6: tensor<f32> loc("psum:"(#loc10)), %arg7: tensor<f32> loc("psum:"(#loc10))):
+        %4 = stablehlo.add %arg6, %arg7 : tensor<f32> loc(#loc22)
+        stablehlo.return %4 : tensor<f32> loc(#loc19)
+      }) : (tensor<8xf32>) -> tensor<8xf32> loc(#loc19)
+      %2 = "stablehlo.all_reduce"(%arg4) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 2, 4, 6], [1, 3, 5, 7]]> : tensor<2x4xi64>, use_global_device_ids}> ({
+      ^bb0(%arg6: tensor<f32> loc("psum:"(#loc10)), %arg7: tensor<f32> loc("psum:"(#loc10))):
+        %4 = stablehlo.add %arg6, %arg7 : tensor<f32> loc(#loc22)
+        stablehlo.return %4 : tensor<f32> loc(#loc19)
+      }) : (tensor<4x4xf32>) -> tensor<4x4xf32> loc(#loc19)
+      %3 = "stablehlo.all_reduce"(%arg5) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups = dense<[[0, 2, 4, 6], [1, 3, 5, 7]]> : tensor<2x4xi64>, use_global_device_ids}> ({
+      ^bb0(%arg6: tensor<i32> loc("psum:"(#loc10)), %arg7: tensor<i32> loc("psum:"(#loc10))):
+        %4 = stablehlo.add %arg6, %arg7 : tensor<i32> loc(#loc22)
+        stablehlo.return %4 : tensor<i32> loc(#loc19)
+      }) : (tensor<4xi32>) -> tensor<4xi32> loc(#loc19)
+      sdy.return %1, %2, %3 : tensor<8xf32>, tensor<4x4xf32>, tensor<4xi32> loc(#loc15)
+    } : (tensor<8xf32>, tensor<4x4xf32>, tensor<4xi32>) -> (tensor<8xf32>, tensor<4x4xf32>, tensor<4xi32>) loc(#loc24)
+    return %0#0, %0#1, %0#2 : tensor<8xf32>, tensor<4x4xf32>, tensor<4xi32> loc(#loc25)
+  } loc(#loc)
+} loc(#loc)
+#loc = loc(unknown)
+#loc4 = loc("tests/sharding/record.py":29:18 to :37)
+#loc5 = loc("tests/sharding/record.py":46:13 to :31)
+#loc6 = loc("<frozen runpy>":88:4 to :27)
+#loc7 = loc("<frozen runpy>":198:11 to 199:42)
+#loc9 = loc("tests/sharding/programs.py":111:15 to :37)
+#loc11 = loc("main"(#loc4))
+#loc12 = loc("<module>"(#loc5))
+#loc13 = loc("_run_code"(#loc6))
+#loc14 = loc("_run_module_as_main"(#loc7))
+#loc16 = loc("several_at_once.<locals>.sums"(#loc9))
+#loc18 = loc(callsite(#loc13 at #loc14))
+#loc19 = loc("psum"(#loc16))
+#loc20 = loc(callsite(#loc16 at #loc16))
+#loc21 = loc(callsite(#loc12 at #loc18))
+#loc22 = loc("add"(#loc20))
+#loc23 = loc(callsite(#loc11 at #loc21))
+#loc24 = loc("jit(sums)/shard_map"(#loc23))
+#loc25 = loc("jit(sums)"(#loc23))
