@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from mhnb.cluster import Cluster
     from mhnb.core.results import CellResult
-    from mhnb.layouts import expect, layout
+    from mhnb.layouts import expect, layout, reshard
     from mhnb.rank.lowering import collectives
     from mhnb.starting import current, start
 
@@ -27,6 +27,7 @@ __all__ = [
     "expect",
     "layout",
     "load_ipython_extension",
+    "reshard",
     "start",
     "unload_ipython_extension",
 ]
@@ -40,6 +41,7 @@ _HOMES = {
     "current": "mhnb.starting",
     "expect": "mhnb.layouts",
     "layout": "mhnb.layouts",
+    "reshard": "mhnb.layouts",
     "start": "mhnb.starting",
 }
 

@@ -13,13 +13,15 @@ from typing import Any, Self
 from mhnb.errors import InvalidRequest, LayoutDiffers
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape, parse_axes
+from mhnb.sharding.reshard import Reshard, plan_reshard
 from mhnb.sharding.tree import LayoutTree
 from mhnb.view.draw import format_layout_svg, format_layout_text
 from mhnb.view.drawhtml import format_layout_html
 from mhnb.view.layouttable import format_tree_html, format_tree_text
 from mhnb.view.meshmap import format_mesh_html, format_mesh_text
+from mhnb.view.reshard import format_reshard_html, format_reshard_text
 
-__all__ = ["DrawnLayout", "DrawnMesh", "DrawnTree", "as_mesh", "expect", "layout"]
+__all__ = ["DrawnLayout", "DrawnMesh", "DrawnReshard", "DrawnTree", "as_mesh", "expect", "layout", "reshard"]
 
 
 class _Drawn:
@@ -93,6 +95,20 @@ class DrawnMesh(_Drawn, MeshShape):
         return format_mesh_html(self)
 
 
+class DrawnReshard(_Drawn, Reshard):
+    """A reshard that shows itself."""
+
+    __repr__ = _Drawn.__repr__
+
+    def to_text(self) -> str:
+        """Draw it as text."""
+        return format_reshard_text(self)
+
+    def to_html(self) -> str:
+        """Draw it as HTML."""
+        return format_reshard_html(self, uid=f"mhnb-{secrets.token_hex(6)}")
+
+
 def layout(
     x: Any,
     mesh: Any = None,
@@ -163,6 +179,24 @@ def _layout_of(x: Any, devices_per_host: int | None) -> DrawnLayout | DrawnTree 
     if has_layout(x):
         return DrawnLayout.draw(read_layout(x))
     return DrawnTree.draw(read_tree(x))
+
+
+def reshard(
+    x: Any, mesh: Any = None, spec: Any = None, *, to: Any, dtype: Any = "float32", devices_per_host: int | None = None
+) -> DrawnReshard:
+    """Say which pieces would move between which devices if an array went from its spec to another. Nothing moves.
+
+    `reshard(x, to=spec)` reads an array or a Layout; `reshard(shape, mesh, spec, to=...)` needs no cluster and no JAX.
+
+    Raises:
+        ShardingError: a spec is not legal there.
+        InvalidRequest: an argument cannot be read, or the array holds partial sums.
+    """
+    before = x if isinstance(x, Layout) else layout(x, mesh, spec, dtype=dtype, devices_per_host=devices_per_host)
+    if not isinstance(before, Layout) or before.mesh is None:
+        raise InvalidRequest("reshard needs one array on a mesh; give a leaf of a pytree, or shape, mesh and spec")
+    after = Layout.of(before.shape, before.mesh, to, dtype=before.dtype)
+    return DrawnReshard.draw(plan_reshard(before, after))
 
 
 def expect(x: Any, spec: Any) -> None:

@@ -265,7 +265,6 @@ _LATER = {
     "doctor": "real hosts",
     "export": "the lessons",
     "panel": "the output views",
-    "plan": "the sharding views",
     "profile": "real hosts",
 }
 

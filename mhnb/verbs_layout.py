@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,28 @@ from mhnb import starting
 from mhnb.boards import gather_places
 from mhnb.core.expression import unquote
 from mhnb.core.variables import say_ranks
+from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.exchange.layouts import LayoutView, ask_layout
 from mhnb.notebook import Notebook
+from mhnb.planning import PlanCompiler, shared_compiler
 from mhnb.sharding.layout import Layout
-from mhnb.sharding.mesh import MeshShape
+from mhnb.sharding.mesh import MeshShape, parse_axes
+from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_planned
 from mhnb.sharding.reshard import plan_reshard
 from mhnb.sharding.tree import LayoutTree
 from mhnb.view.draw import format_layout_text
 from mhnb.view.drawhtml import format_layout_html
+from mhnb.view.explorer import Explorer, Wish
 from mhnb.view.layouttable import format_tree_html, format_tree_text
 from mhnb.view.meshmap import format_mesh_html, format_mesh_text
 from mhnb.view.mime import pre
+from mhnb.view.plan import format_plan_html, format_plan_text
 from mhnb.view.reshard import format_reshard_html, format_reshard_text
 from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.style import RED, wrap
 from mhnb.view.words import Places
 
-__all__ = ["EXPRESSION_VERBS", "VERBS", "show_views"]
+__all__ = ["Drawing", "EXPRESSION_VERBS", "VERBS", "draw_wish", "show_views"]
 
 
 def _layout(notebook: Notebook, args: argparse.Namespace) -> None:
@@ -61,9 +67,19 @@ def _reshard(expression: str, views: Sequence[LayoutView], to: str, places: Plac
     if not isinstance(before, Layout) or before.mesh is None:
         raise UsageError(f"--to needs one array on a mesh, and {expression} is none; name a leaf of it")
     after = Layout.of(before.shape, before.mesh, to, dtype=before.dtype)
-    plan = plan_reshard(before, after, places.hosts)
+    plan = replace(plan_reshard(before, after, places.hosts), collective=_chosen(before, after, places))
     html = format_reshard_html(plan, name=expression, places=places, uid=_new_uid())
     _show(html, format_reshard_text(plan, name=expression, places=places))
+
+
+def _chosen(before: Layout, after: Layout, places: Places) -> str:
+    """What the compiler does about it, in a few words; what hinders it is said instead."""
+    try:
+        rows = shared_compiler().ask_reshard(before, after, places.hosts).rows
+    except MhnbError as error:
+        return f"not known: {error}"
+    words = [f"{row.op} over {', '.join(row.axes) or 'groups'}" for row in rows]
+    return " then ".join(words) or "none: each device has what it needs"
 
 
 def _write_csv(expression: str, views: Sequence[LayoutView], path: Path) -> None:
@@ -126,6 +142,74 @@ def _layout_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--csv", metavar="FILE", help="write a pytree's table to a file")
 
 
-VERBS = {"layout": (_layout, _layout_flags)}
-EXPRESSION_VERBS = frozenset({"layout"})
+def _plan(notebook: Notebook, args: argparse.Namespace) -> None:
+    del notebook
+    arrays = tuple(parse_planned(unquote(text)) for text in args.array or ())
+    mesh, program = unquote(args.mesh), unquote(args.program)
+    if not arrays:
+        arrays = example_arrays(program, tuple(parse_axes(mesh)))
+    wish = Wish(args.hosts, args.devices, mesh, arrays, program)
+    screen = detect_screen()
+    if args.text or not screen.rich:
+        screen.write(draw_wish(wish).text)
+        return
+    from IPython.display import display
+
+    display(Explorer(wish, lambda wanted: draw_wish(wanted).html, _axes_of).box)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A what-if in both forms."""
+
+    html: str
+    text: str
+
+
+def draw_wish(wish: Wish, compiler: PlanCompiler | None = None) -> Drawing:
+    """Answer a what-if, whatever was typed; the compiler is asked only where a program is chosen."""
+    try:
+        axes = parse_axes(wish.mesh)
+    except InvalidRequest as error:
+        plan, axes = Plan(wish.hosts, wish.devices_per_host, None, refusal=Refusal(str(error))), {}
+    else:
+        plan = make_plan(wish.hosts, wish.devices_per_host, axes, wish.arrays)
+    report, problem = None, ""
+    if wish.program and not plan.is_legal:
+        problem = "the collectives wait until every array is legal"
+    elif wish.program:
+        try:
+            layouts = [layout for _, layout in plan.legal]
+            report = (compiler or shared_compiler()).ask_program(wish.program, layouts)
+        except MhnbError as error:
+            problem = str(error)
+    html = format_plan_html(plan, report, problem=problem, uid=_new_uid())
+    return Drawing(html, format_plan_text(plan, report, problem=problem))
+
+
+def _axes_of(mesh: str) -> tuple[str, ...]:
+    try:
+        return tuple(parse_axes(mesh))
+    except InvalidRequest:
+        return ()
+
+
+def _plan_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("--hosts", type=int, default=4, metavar="N", help="hosts to plan for (4)")
+    parser.add_argument("--devices", type=int, default=2, metavar="D", help="devices of each (2)")
+    parser.add_argument("--mesh", default="data 4, model 2", metavar="AXES", help="as 'data 4, model 2'")
+    parser.add_argument(
+        "--array", action="append", metavar="ARRAY", help="as \"x f32[8,6] P('data', None)\"; may be given again"
+    )
+    parser.add_argument(
+        "--program",
+        default="",
+        metavar="PROGRAM",
+        help="whose collectives to show: matmul, mlp, attention, module:function, or 'lambda x, w: x @ w'",
+    )
+    parser.add_argument("--text", action="store_true", help="text instead of controls")
+
+
+VERBS = {"layout": (_layout, _layout_flags), "plan": (_plan, _plan_flags)}
+EXPRESSION_VERBS = frozenset({"layout", "plan"})
 """Verbs whose words may be code, quotes and brackets included."""

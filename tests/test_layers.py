@@ -42,6 +42,7 @@ BESIDE = {
     "listening": "cluster",
     "notebook": "magics",
     "options": "cluster",
+    "planning": "cluster",
     "reader": "cluster",
     "replaying": "cluster",
     "roll": "cluster",

@@ -57,6 +57,7 @@ def test_a_reshard_is_told(laid: Session) -> None:
     """What would move, with both layouts, and nothing does; the spec with quotes around it or without."""
     quoted = laid.run("""%mhjax layout row --to "P(None, 'model')" """).out
     assert quoted.startswith("row  f32[4,6]  P('data') → P(None, 'model')     96 B move · 96 B of it across hosts")
+    assert "collective: all-to-all over data" in quoted.splitlines()[0]
     assert laid.run("%mhjax layout row --to P(None, 'model')").out == quoted
 
 
@@ -95,3 +96,15 @@ def test_own_arrays_are_told_as_such(laid: Session) -> None:
 def test_bad_lines_are_usage_errors(laid: Session, line: str, says: str) -> None:
     """Each says what was wrong; no rank runs anything."""
     assert says in laid.refuse(f"%mhjax {line}")
+
+
+def test_a_plan_needs_no_cluster(idle: Session) -> None:
+    """In a terminal the what-if is text: arrays as typed, the compiler's collectives, and what cannot be with its reason."""
+    line = """%mhjax plan --hosts 2 --devices 2 --mesh "data 2, model 2" --program "lambda a: a.sum()" """
+    out = idle.run(line + """--array "a f32[8,6] P('data', None)" """).out
+    assert out.splitlines()[0] == "plan · 2 hosts × 2 devices · mesh (data 2, model 2) on 4 of 4"
+    assert "rows 4:8    1:0 1:1     host1" in out
+    assert "all-reduce" in out
+    bad = idle.run("""%mhjax plan --mesh "data 4, model 2" --array "a f32[6] P('data')" """).out
+    assert "✗ a: P('data') cuts dim 0 of size 6 into 4 parts" in bad
+    assert "JAX: … implies that array axis 0 is partitioned 4 times" in bad
