@@ -13,7 +13,7 @@ from mhnb.sharding.layout import Layout
 from mhnb.view.draw import format_layout_text, pane_label, range_label, tile_color
 from mhnb.view.mime import pre
 from mhnb.view.panes import Card, Fineness, Pane, Tile, make_card, place_hosts
-from mhnb.view.style import QUIET, wrap
+from mhnb.view.style import QUIET, TABS_CSS, host_color, wrap
 from mhnb.view.words import Places
 
 __all__ = ["format_layout_html"]
@@ -21,14 +21,15 @@ __all__ = ["format_layout_html"]
 _HTML = Fineness(rows=24, columns=24, panes=16, tiles=576)
 _MAX_STOPS = 64
 """Tiles that Tab stops at; more would lock a keyboard user in."""
+_STRIPES = 4
 
 _CSS = (
-    ".mhnb .lay td{{padding:2px 7px;text-align:left;border:1px solid transparent;white-space:nowrap}}"
-    ".mhnb .lay th{{font-weight:normal;text-align:left;padding:2px 8px 2px 0;white-space:nowrap}}"
-    ".mhnb .lay td:focus{{outline:2px solid var(--jp-brand-color1,#3f7fd0);outline-offset:-2px}}"
-    ".mhnb .lay td:focus::after{{content:attr(title);position:absolute;left:8px;bottom:-1.5em;padding:0 6px;z-index:9;"
-    "color:var(--jp-ui-font-color1,#111);background:var(--jp-layout-color2,#eee)}}"
-    ".mhnb .lay{{position:relative}}"
+    ".mhnb .lay td{padding:2px 7px;text-align:left;border:1px solid transparent;white-space:nowrap}"
+    ".mhnb .lay th{font-weight:normal;text-align:left;padding:2px 8px 2px 0;white-space:nowrap}"
+    ".mhnb .lay td:focus{outline:2px solid var(--jp-brand-color1,#3f7fd0);outline-offset:-2px}"
+    ".mhnb .lay td:focus::after{content:attr(title);position:absolute;left:8px;bottom:-1.5em;padding:0 6px;z-index:9;"
+    "color:var(--jp-ui-font-color1,#111);background:var(--jp-layout-color2,#eee)}"
+    ".mhnb .lay{position:relative}"
 )
 _SLIDE = (
     "var b=this.closest('.nd'),i=0;b.querySelectorAll('input').forEach(function(s){i=i*(+s.max+1)+ +s.value});"
@@ -46,7 +47,9 @@ def format_layout_html(
     said = "".join(f'<div style="{QUIET}">{escape(note)}</div>' for note in card.notes)
     text = pre(format_layout_text(layout, name=name, places=places, notes=notes))
     words = f'<details><summary style="cursor:pointer;{QUIET}">as text</summary>{text}</details>'
-    return wrap(head + _panes(card, where, uid) + said + words, css=_CSS.format())
+    return wrap(
+        head + _panes(card, where, uid) + said + words, css=_CSS + TABS_CSS.format(uid=uid) * (len(card.panes) > 1)
+    )
 
 
 def _panes(card: Card, places: Places, uid: str) -> str:
@@ -59,7 +62,7 @@ def _panes(card: Card, places: Places, uid: str) -> str:
         f"{pane_label(pane, card.ndim)}</summary>{table}</details>"
         for at, (pane, table) in enumerate(zip(card.panes, tables, strict=True))
     ]
-    return f'<div class="nd">{_sliders(card)}{"".join(blocks)}</div>'
+    return f'<div class="nd">{_sliders(card)}<div class="{uid}">{"".join(blocks)}</div></div>'
 
 
 def _sliders(card: Card) -> str:
@@ -96,7 +99,19 @@ def _cell(tile: Tile | None, places: Places, *, stops: bool, short: bool) -> str
         words = f"{tile.owners[0]} +{len(tile.owners) - 1}"
     mark = f' <small style="{QUIET}">×{tile.copies}</small>' if tile.copies > 1 and not tile.partial else ""
     stop = ' tabindex="0"' if stops else ""
-    return f'<td{stop} title="{escape(tile.about)}" style="background:{color}40;{frame}">{words}{mark}</td>'
+    return f'<td{stop} title="{escape(tile.about)}" style="background:{_fill(tile, places)};{frame}">{words}{mark}</td>'
+
+
+def _fill(tile: Tile, places: Places) -> str:
+    """A stripe a host; grey where there are too many to tell apart."""
+    ranks = list({places.hosts[device.rank]: device.rank for device in tile.owners}.values())
+    if not 1 < len(ranks) <= _STRIPES:
+        return f"{tile_color(tile, places)}40"
+    share = 100 / len(ranks)
+    stripes = ",".join(
+        f"{host_color(places, (rank,))}40 {at * share:g}% {(at + 1) * share:g}%" for at, rank in enumerate(ranks)
+    )
+    return f"linear-gradient(90deg,{stripes})"
 
 
 def _hosts(tiles: Sequence[Tile | None]) -> str:

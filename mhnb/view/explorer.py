@@ -13,7 +13,8 @@ __all__ = ["PROGRAMS", "Explorer", "Wish"]
 
 PROGRAMS = ("", "matmul", "mlp", "attention")
 _DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int32", "int8", "bool")
-_CSS = "<style>.mhnb-plan input[type=text]{font-family:monospace}</style>"
+_CSS = "<style>.mhnb-plan input[type=text]{font-family:monospace}.mhnb-plan .mhnb{line-height:normal}</style>"
+"""ipywidgets sets what an HTML widget shows as wide as its own controls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Explorer:
         number = {"style": {"description_width": "70px"}, "continuous_update": False, **narrow}
         self.hosts = ipywidgets.BoundedIntText(wish.hosts, min=1, max=4096, description="hosts", **number)
         self.devices = ipywidgets.BoundedIntText(
-            wish.devices_per_host, min=1, max=4096, description="devices each", **number
+            wish.devices_per_host, min=1, max=4096, description="devices", **number
         )
         self.mesh = ipywidgets.Text(wish.mesh, description="mesh", continuous_update=False, **wide)
         self.program = ipywidgets.Combobox(

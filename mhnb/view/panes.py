@@ -128,7 +128,9 @@ class _Group:
 
 
 def _group(ranges: Sequence[Range], many: int) -> _Group:
-    size = -(-len(ranges) // many) if ranges else 1
+    least = -(-len(ranges) // many) if ranges else 1
+    # Groups of one size read better than the fewest possible.
+    size = next((size for size in range(least, 2 * least) if len(ranges) % size == 0), least)
     parts = [ranges[start : start + size] for start in range(0, len(ranges), size)]
     spans = tuple((part[0][0], max(stop for _, stop in part)) for part in parts)
     return _Group(spans, {found: at for at, part in enumerate(parts) for found in part})
