@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import secrets
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -37,7 +40,7 @@ from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.style import RED, wrap
 from mhnb.view.words import Places
 
-__all__ = ["Drawing", "EXPRESSION_VERBS", "VERBS", "draw_wish", "show_views"]
+__all__ = ["Drawing", "EXPRESSION_VERBS", "VERBS", "draw_wish", "show_views", "source_in"]
 
 
 def _layout(notebook: Notebook, args: argparse.Namespace) -> None:
@@ -143,19 +146,34 @@ def _layout_flags(parser: MagicArgumentParser) -> None:
 
 
 def _plan(notebook: Notebook, args: argparse.Namespace) -> None:
-    del notebook
     arrays = tuple(parse_planned(unquote(text)) for text in args.array or ())
     mesh, program = unquote(args.mesh), unquote(args.program)
-    if not arrays:
-        arrays = example_arrays(program, tuple(parse_axes(mesh)))
-    wish = Wish(args.hosts, args.devices, mesh, arrays, program)
-    screen = detect_screen()
+    wish = Wish(args.hosts, args.devices, mesh, arrays or example_arrays(program, tuple(parse_axes(mesh))), program)
+    screen, uid = detect_screen(), _new_uid()
+
+    def draw(wanted: Wish) -> dict[str, str]:
+        return draw_wish(wanted, source=source_in(notebook.shell.user_ns, wanted.program)).data
+
     if args.text or not screen.rich:
-        screen.write(draw_wish(wish).text)
+        screen.write(draw(wish)["text/plain"])
         return
     from IPython.display import display
 
-    display(Explorer(wish, lambda wanted: draw_wish(wanted).html, _axes_of).box)
+    display(Explorer(wish, lambda wanted: screen.replace(draw(wanted), uid), _axes_of).box)
+    screen.show(draw(wish), uid)
+
+
+def source_in(namespace: Mapping[str, Any], name: str) -> str | None:
+    """Find the source of a function that the notebook defined; None where the name is none."""
+    found = namespace.get(name)
+    if not isinstance(found, FunctionType):
+        return None
+    try:
+        return textwrap.dedent(inspect.getsource(found))
+    except OSError as error:
+        raise InvalidRequest(
+            f"the source of {name} is not known ({error}); give an expression or module:function"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,22 +183,31 @@ class Drawing:
     html: str
     text: str
 
+    @property
+    def data(self) -> dict[str, str]:
+        """As a front end takes it."""
+        return {"text/html": self.html, "text/plain": self.text}
 
-def draw_wish(wish: Wish, compiler: PlanCompiler | None = None) -> Drawing:
-    """Answer a what-if, whatever was typed; the compiler is asked only where a program is chosen."""
+
+def draw_wish(wish: Wish, compiler: PlanCompiler | None = None, *, source: str | None = None) -> Drawing:
+    """Answer a what-if, whatever was typed; the compiler is asked only where a program is chosen.
+
+    Args:
+        wish: what is wanted.
+        compiler: None for this process's own.
+        source: of the program, where it is a function that has a name only here.
+    """
     try:
-        axes = parse_axes(wish.mesh)
+        plan = make_plan(wish.hosts, wish.devices_per_host, parse_axes(wish.mesh), wish.arrays)
     except InvalidRequest as error:
-        plan, axes = Plan(wish.hosts, wish.devices_per_host, None, refusal=Refusal(str(error))), {}
-    else:
-        plan = make_plan(wish.hosts, wish.devices_per_host, axes, wish.arrays)
+        plan = Plan(wish.hosts, wish.devices_per_host, None, refusal=Refusal(str(error)))
     report, problem = None, ""
     if wish.program and not plan.is_legal:
         problem = "the collectives wait until every array is legal"
     elif wish.program:
         try:
             layouts = [layout for _, layout in plan.legal]
-            report = (compiler or shared_compiler()).ask_program(wish.program, layouts)
+            report = (compiler or shared_compiler()).ask_program(source or wish.program, layouts)
         except MhnbError as error:
             problem = str(error)
     html = format_plan_html(plan, report, problem=problem, uid=_new_uid())
@@ -205,7 +232,7 @@ def _plan_flags(parser: MagicArgumentParser) -> None:
         "--program",
         default="",
         metavar="PROGRAM",
-        help="whose collectives to show: matmul, mlp, attention, module:function, or 'lambda x, w: x @ w'",
+        help="whose collectives to show: matmul, mlp, attention, a function of this notebook, module:function, or 'lambda x, w: x @ w'",
     )
     parser.add_argument("--text", action="store_true", help="text instead of controls")
 

@@ -6,12 +6,13 @@ It ends when its input does. What it evaluates is what its user typed, as a rank
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -45,18 +46,27 @@ def attention(x: Any, wq: Any, wk: Any, wv: Any, wo: Any) -> Any:
 _PROGRAMS: dict[str, Callable[..., Any]] = {"attention": attention, "matmul": matmul, "mlp": mlp}
 
 
+_NAMES = {"jax": jax, "jnp": jnp, "np": np, "lax": jax.lax, "P": PartitionSpec}
+"""What a typed program may use without importing it."""
+
+
 def find_program(name: str) -> Callable[..., Any]:
-    """Find a program by name, as `module:function`, or as an expression like `lambda x, w: x @ w`."""
+    """Find a program by name, as `module:function`, as an expression like `lambda x, w: x @ w`, or as the source of a function."""
     if name in _PROGRAMS:
         return _PROGRAMS[name]
+    body = ast.parse(name).body
+    if body and isinstance(body[-1], ast.FunctionDef):
+        namespace = dict(_NAMES)
+        exec(name, namespace)
+        return cast("Callable[..., Any]", namespace[body[-1].name])
     module, colon, function = name.partition(":")
     if colon and all(part.isidentifier() for part in module.split(".")) and function.isidentifier():
         found = getattr(importlib.import_module(module), function)
     else:
-        found = eval(name, {"jax": jax, "jnp": jnp, "np": np, "lax": jax.lax, "P": PartitionSpec})  # noqa: S307
+        found = eval(name, dict(_NAMES))  # noqa: S307
     if not callable(found):
         raise TypeError(f"{name} is {type(found).__name__}, no function")
-    return found  # type: ignore[no-any-return]  # callable, by the line above
+    return cast("Callable[..., Any]", found)
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:

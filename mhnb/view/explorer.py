@@ -1,4 +1,7 @@
-"""The what-if explorer: controls above, the plan below, redrawn with each change. It decides nothing about shardings."""
+"""The controls of the what-if explorer. It decides nothing about shardings, nor where the answer is shown.
+
+The answer is no widget: front ends do not save widgets, and what was found out is to be read in the stored notebook.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,10 @@ from typing import Any
 
 from mhnb.sharding.plan import PlannedArray, example_arrays
 
-__all__ = ["PROGRAMS", "Explorer", "Wish"]
+__all__ = ["Explorer", "PROGRAMS", "Wish"]
 
 PROGRAMS = ("", "matmul", "mlp", "attention")
 _DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int32", "int8", "bool")
-_CSS = "<style>.mhnb-plan input[type=text]{font-family:monospace}.mhnb-plan .mhnb{line-height:normal}</style>"
-"""ipywidgets sets what an HTML widget shows as wide as its own controls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +35,15 @@ class Explorer:
 
     Args:
         wish: what to begin with.
-        draw: gives the HTML for a wish, whatever was typed.
+        answer: shows what comes of a wish, whatever was typed; called for each change.
         axes: gives the names of the axes in the mesh's text; empty where it cannot be read.
     """
 
-    def __init__(self, wish: Wish, draw: Callable[[Wish], str], axes: Callable[[str], Sequence[str]]) -> None:
+    def __init__(self, wish: Wish, answer: Callable[[Wish], None], axes: Callable[[str], Sequence[str]]) -> None:
         import ipywidgets  # type: ignore[import-untyped]  # it has no types
 
         self._ipywidgets: Any = ipywidgets
-        self._draw, self._axes = draw, axes
-        self._quiet = False
+        self._answer, self._axes = answer, axes
         narrow, wide = ({"layout": ipywidgets.Layout(width=width)} for width in ("130px", "320px"))
         number = {"style": {"description_width": "70px"}, "continuous_update": False, **narrow}
         self.hosts = ipywidgets.BoundedIntText(wish.hosts, min=1, max=4096, description="hosts", **number)
@@ -57,16 +57,15 @@ class Explorer:
         )  # fmt: skip
         self.add = ipywidgets.Button(description="add array", **narrow)
         self.rows = ipywidgets.VBox()
-        self.drawing = ipywidgets.HTML()
+        self.problem = ipywidgets.HTML()
         head = ipywidgets.HBox([self.hosts, self.devices, self.mesh, self.program])
-        self.box = ipywidgets.VBox([head, self.rows, self.add, self.drawing])
+        self.box = ipywidgets.VBox([head, self.rows, self.add, self.problem])
         self.box.add_class("mhnb-plan")
         self.rows.children = tuple(self._row(array) for array in wish.arrays)
         for control in (self.hosts, self.devices, self.mesh):
             control.observe(self._changed, "value")
         self.program.observe(self._program_changed, "value")
         self.add.on_click(self._add)
-        self._changed()
 
     @property
     def wish(self) -> Wish:
@@ -113,9 +112,10 @@ class Explorer:
 
     def _changed(self, _: Any = None) -> None:
         try:
-            self.drawing.value = _CSS + self._draw(self.wish)
+            self._answer(self.wish)
+            self.problem.value = ""
         except Exception as error:  # noqa: BLE001 - a view that fails says so and lives on
-            self.drawing.value = f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>"
+            self.problem.value = f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>"
 
 
 def _read_row(row: Any) -> PlannedArray:

@@ -46,11 +46,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabPage]:
         yield opened
 
 
-def drawn(page: LabPage) -> Locator:
-    """What the explorer shows under its controls."""
-    return page.cell(0).locator(".widget-html-content").last
-
-
 def type_into(field: Locator, text: str) -> None:
     """Replace a field's text, as a user does who then presses Enter."""
     field.fill(text)
@@ -59,7 +54,7 @@ def type_into(field: Locator, text: str) -> None:
 
 def wait_for(page: LabPage, text: str) -> None:
     """Wait until the explorer says so."""
-    area = page.cell(0).locator(".mhnb-plan")
+    area = page.cell(0).locator(".jp-Cell-outputArea")
     try:
         area.get_by_text(text).first.wait_for(timeout=60_000)
     except Exception as error:
@@ -67,7 +62,10 @@ def wait_for(page: LabPage, text: str) -> None:
 
 
 def test_the_explorer_answers_each_change(page: LabPage) -> None:
-    """A spec that cannot be is refused beside its array in JAX's words; mended, it is drawn; a program shows its collectives."""
+    """A spec that cannot be is refused beside its array in JAX's words; mended, it is drawn; a program shows its collectives.
+
+    The last answer is in the stored notebook.
+    """
     wait_for(page, "plan · 4 hosts × 2 devices · mesh (data 4, model 2) on 8 of 8")
     row = page.cell(0).locator(".mhnb-plan .widget-vbox .widget-hbox").first
     shape = row.get_by_placeholder("shape")
@@ -83,6 +81,9 @@ def test_the_explorer_answers_each_change(page: LabPage) -> None:
     type_into(page.cell(0).get_by_label("devices"), "8")
     type_into(page.cell(0).get_by_label("mesh"), "data 128, model 8")
     wait_for(page, "mesh (data 128, model 8) on 1024 of 1024")
+    page.save()
+    stored = json.loads((page.lab.root / "nb.ipynb").read_text())["cells"][0]["outputs"]
+    assert "mesh (data 128, model 8) on 1024 of 1024" in "".join(stored[1]["data"]["text/html"])
 
 
 def test_a_slider_shows_another_place(page: LabPage) -> None:

@@ -108,3 +108,10 @@ def test_a_plan_needs_no_cluster(idle: Session) -> None:
     bad = idle.run("""%mhjax plan --mesh "data 4, model 2" --array "a f32[6] P('data')" """).out
     assert "✗ a: P('data') cuts dim 0 of size 6 into 4 parts" in bad
     assert "JAX: … implies that array axis 0 is partitioned 4 times" in bad
+
+
+def test_a_plan_takes_a_function_of_the_notebook(idle: Session) -> None:
+    """By its name; it is compiled in the helper, never here."""
+    idle.run("def add_up(a):\n    return a.sum()")
+    line = """%mhjax plan --mesh "data 4" --array "a f32[8] P('data')" --program add_up"""
+    assert "jit(add_up)" in idle.run(line).out

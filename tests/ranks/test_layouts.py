@@ -32,6 +32,7 @@ def ranks(cluster: Cluster) -> Cluster:
     return cluster
 
 
+@pytest.mark.other_python
 def test_a_global_array_is_shown_by_its_sharding(ranks: Cluster) -> None:
     """The last expression tells kind, mesh, spec and cost in one line that every rank says alike."""
     result = ranks.run("x")
@@ -52,6 +53,7 @@ def test_a_pytree_shows_each_array_within(ranks: Cluster) -> None:
     assert text == f"{{'x': {LINE},\n 'n': [1, i8[4] on mesh (data 4, model 2) spec P() · 4 B, 4 B a device]}}"
 
 
+@pytest.mark.other_python
 def test_a_deleted_or_typed_array_never_fails_the_cell(ranks: Cluster) -> None:
     """Deleted arrays, PRNG keys and unreduced sums are shown, too."""
     ranks.run(
