@@ -52,8 +52,6 @@ class _Drawn:
 class DrawnLayout(_Drawn, Layout):
     """A layout that shows itself."""
 
-    __repr__ = _Drawn.__repr__
-
     def to_text(self) -> str:
         """Draw it as text."""
         return format_layout_text(self)
@@ -70,8 +68,6 @@ class DrawnLayout(_Drawn, Layout):
 class DrawnTree(_Drawn, LayoutTree):
     """A table of layouts that shows itself."""
 
-    __repr__ = _Drawn.__repr__
-
     def to_text(self) -> str:
         """Write it as text."""
         return format_tree_text(self)
@@ -84,8 +80,6 @@ class DrawnTree(_Drawn, LayoutTree):
 class DrawnMesh(_Drawn, MeshShape):
     """A mesh that shows itself."""
 
-    __repr__ = _Drawn.__repr__
-
     def to_text(self) -> str:
         """Draw it as text."""
         return format_mesh_text(self)
@@ -97,8 +91,6 @@ class DrawnMesh(_Drawn, MeshShape):
 
 class DrawnReshard(_Drawn, Reshard):
     """A reshard that shows itself."""
-
-    __repr__ = _Drawn.__repr__
 
     def to_text(self) -> str:
         """Draw it as text."""
@@ -172,6 +164,10 @@ def as_mesh(mesh: Any, devices_per_host: int | None = None) -> MeshShape:
 def _layout_of(x: Any, devices_per_host: int | None) -> DrawnLayout | DrawnTree | DrawnMesh:
     if isinstance(x, MeshShape):
         return DrawnMesh.draw(x)
+    if isinstance(x, Layout):
+        return DrawnLayout.draw(x)
+    if isinstance(x, LayoutTree):
+        return DrawnTree.draw(x)
     from mhnb.rank.layouts import has_layout, is_mesh, read_layout, read_mesh, read_tree
 
     if is_mesh(x):

@@ -98,10 +98,14 @@ class PlanCompiler:
             process.stdin.write(json.dumps(question) + "\n")
             process.stdin.flush()
             reply = self._replies.get(timeout=self._timeout_s)
-        except (Empty, BrokenPipeError, KeyboardInterrupt) as error:
+        except KeyboardInterrupt:
+            # Its answer would be taken for that to the next question.
             self.close()
-            if isinstance(error, KeyboardInterrupt):
-                raise
+            raise
+        except BrokenPipeError:
+            reply = ""
+        except Empty as error:
+            self.close()
             raise ClusterError(
                 f"the compiler's helper process gave no answer within {self._timeout_s:.0f} s"
             ) from error
@@ -121,6 +125,8 @@ class PlanCompiler:
             stderr=subprocess.DEVNULL,
             text=True,
             env=environment,
+            # Ctrl-C in a terminal is for whoever asks.
+            start_new_session=True,
         )
         replies = self._replies = SimpleQueue()
         assert process.stdout is not None

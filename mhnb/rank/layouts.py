@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import jax
@@ -65,7 +65,7 @@ def read_mesh(mesh: Any, *, devices_per_host: int | None = None) -> MeshShape:
     return _read_mesh(mesh)
 
 
-@cache
+@lru_cache(maxsize=64)
 def _read_mesh(mesh: Any) -> MeshShape:
     return MeshShape(tuple(mesh.shape.items()), tuple(map(device_ref, mesh.devices.flat)))
 

@@ -144,7 +144,7 @@ class Layout:
 
     @property
     def nbytes_waste(self) -> int:
-        """Bytes stored beyond one copy: replicas, partial sums and padding."""
+        """Bytes stored beyond the array itself: further replicas, partial sums and padding."""
         return self.nbytes_stored - self.nbytes
 
     @property

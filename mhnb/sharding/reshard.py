@@ -85,7 +85,7 @@ class Reshard:
                 if owners is None or piece is None or box == own:
                     continue
                 near = [device for device in owners if self.host_of(device) == self.host_of(target)] or owners
-                # Copies take turns, so that no one of them serves all.
+                # Replicas take turns, so that no one of them serves all.
                 yield Move(near[at % len(near)], target, piece, box_size(piece) * self._itemsize)
 
     @property

@@ -25,7 +25,7 @@ class Spec:
     unreduced: tuple[str, ...] = ()
     """Axes over which each device holds a part of a sum that has not been made yet, sorted."""
     reduced: tuple[str, ...] = ()
-    """Axes over which the gradient will be such a sum; the array itself is a copy along them. Sorted."""
+    """Axes over which the gradient will be such a sum; the array itself is replicated along them. Sorted."""
 
     @property
     def axes(self) -> tuple[str, ...]:

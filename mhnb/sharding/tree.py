@@ -1,4 +1,4 @@
-"""The arrays of a pytree side by side: what each costs, and which of them fell back to a copy on every device."""
+"""The arrays of a pytree side by side: what each costs, and which of them fell back to replicas everywhere."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LayoutTree:
 
     @property
     def nbytes_waste(self) -> int:
-        """Bytes stored beyond one copy of each."""
+        """Bytes stored beyond the arrays themselves."""
         return sum(layout.nbytes_waste for layout in self.layouts)
 
     @cached_property

@@ -120,7 +120,7 @@ def _pane_svg(pane: Pane, card: Card, places: Places) -> tuple[str, int]:
 def _tile_svg(tile: Tile, x: int, y: int, places: Places) -> str:
     color = tile_color(tile, places)
     frame = ""
-    if tile.copies > 1:
+    if tile.replicas > 1:
         frame = (
             f'<rect x="{x + 3}" y="{y + 3}" width="{_CELL_W - 8}" height="{_CELL_H - 8}" fill="none" '
             f'stroke="currentColor" stroke-dasharray="3 2"/>'

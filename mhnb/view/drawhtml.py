@@ -93,11 +93,11 @@ def _cell(tile: Tile | None, places: Places, *, stops: bool, short: bool) -> str
     if tile is None:
         return "<td></td>"
     color = tile_color(tile, places)
-    frame = f"border:3px double {color}" if tile.copies > 1 else f"border:1px solid {color}"
+    frame = f"border:3px double {color}" if tile.replicas > 1 else f"border:1px solid {color}"
     words = tile.devices
     if short and len(words) > 12:
         words = f"{tile.owners[0]} +{len(tile.owners) - 1}"
-    mark = f' <small style="{QUIET}">×{tile.copies}</small>' if tile.copies > 1 and not tile.partial else ""
+    mark = f' <small style="{QUIET}">×{tile.replicas}</small>' if tile.replicas > 1 and not tile.partial else ""
     stop = ' tabindex="0"' if stops else ""
     return f'<td{stop} title="{escape(tile.about)}" style="background:{_fill(tile, places)};{frame}">{words}{mark}</td>'
 

@@ -52,7 +52,7 @@ class Explorer:
         )
         self.mesh = ipywidgets.Text(wish.mesh, description="mesh", continuous_update=False, **wide)
         self.program = ipywidgets.Combobox(
-            value=wish.program, options=PROGRAMS[1:], placeholder="program: matmul, or lambda x, w: x @ w",
+            value=wish.program, options=PROGRAMS[1:], placeholder="program: matmul, or lambda x, w: x @ w", tooltip="what is compiled",
             ensure_option=False, continuous_update=False, **wide,
         )  # fmt: skip
         self.add = ipywidgets.Button(description="add array", **narrow)
@@ -77,15 +77,32 @@ class Explorer:
         widgets = self._ipywidgets
         layout = widgets.Layout(width="140px")
         name = widgets.Text(
-            array.name, placeholder="name", continuous_update=False, layout=widgets.Layout(width="80px")
+            array.name,
+            placeholder="name",
+            tooltip="name of the array",
+            continuous_update=False,
+            layout=widgets.Layout(width="80px"),
         )
         shape = widgets.Text(
-            ", ".join(map(str, array.shape)), placeholder="shape", continuous_update=False, layout=layout
+            ", ".join(map(str, array.shape)),
+            placeholder="shape",
+            tooltip="shape of the array",
+            continuous_update=False,
+            layout=layout,
         )
         options = _DTYPES if array.dtype in _DTYPES else (array.dtype, *_DTYPES)
-        dtype = widgets.Dropdown(value=array.dtype, options=options, layout=widgets.Layout(width="110px"))
+        dtype = widgets.Dropdown(
+            value=array.dtype,
+            options=options,
+            tooltip="element type of the array",
+            layout=widgets.Layout(width="110px"),
+        )
         spec = widgets.Text(
-            array.spec, placeholder="P(...)", continuous_update=False, layout=widgets.Layout(width="260px")
+            array.spec,
+            placeholder="P(...)",
+            tooltip="spec of the array",
+            continuous_update=False,
+            layout=widgets.Layout(width="260px"),
         )
         drop = widgets.Button(description="×", tooltip="remove this array", layout=widgets.Layout(width="32px"))
         row = widgets.HBox([name, shape, dtype, spec, drop])

@@ -11,7 +11,7 @@ from mhnb.view.tables import format_table_text
 
 __all__ = ["format_tree_html", "format_tree_text"]
 
-_HEADER = ("path", "array", "spec", "bytes", "bytes/device", "copies", "waste", "")
+_HEADER = ("path", "array", "spec", "bytes", "bytes/device", "replication", "waste", "")
 _MAX_ROWS = 400
 """Rows of HTML, about 180 KB; `to_csv()` has all."""
 _SORT = (
@@ -48,7 +48,7 @@ def _totals(tree: LayoutTree) -> str:
     words = [f"{count} array{'' if count == 1 else 's'}", format_nbytes(tree.nbytes)]
     words += [
         f"{format_nbytes(tree.nbytes_per_device)} a device",
-        f"{format_nbytes(tree.nbytes_waste)} beyond one copy",
+        f"{format_nbytes(tree.nbytes_waste)} waste",
     ]
     return " · ".join(words)
 

@@ -48,10 +48,10 @@ class Tile:
     nbytes: int
     """Of one box."""
     partial: bool
-    """Whether the owners hold parts of a sum instead of copies."""
+    """Whether the owners hold parts of a sum instead of replicas."""
 
     @property
-    def copies(self) -> int:
+    def replicas(self) -> int:
         """Devices that hold each box."""
         return len(self.owners) // max(1, self.boxes)
 
@@ -64,7 +64,7 @@ class Tile:
     def about(self) -> str:
         """Everything about it in one line, for hover and keyboard."""
         many = f"{self.boxes} boxes of " if self.boxes > 1 else ""
-        kind = "sum of " if self.partial else f"{self.copies} replicas on " if self.copies > 1 else ""
+        kind = "sum of " if self.partial else f"{self.replicas} replicas on " if self.replicas > 1 else ""
         where = f" ({', '.join(self.hosts)})" if len(self.hosts) <= 4 else f" ({len(self.hosts)} hosts)"
         return f"{format_box(self.box)} · {many}{format_nbytes(self.nbytes)} · {kind}{self.devices}{where}"
 

@@ -125,3 +125,21 @@ def test_a_missing_name_is_said_once(ranks: Cluster) -> None:
     """A name that no rank has is an error, not a drawing."""
     with pytest.raises(InvalidRequest, match=r"layout nowhere: there is no 'nowhere'; %mhjax vars lists"):
         ask_layout(ranks, "nowhere")
+
+
+def test_a_sub_mesh_is_read_where_it_is(ranks: Cluster) -> None:
+    """An array over the devices of two ranks, in another order, is told there as JAX places it, and missing elsewhere."""
+    ranks.run(
+        "if jax.process_index() in (1, 2):\n"
+        "    some = np.array([jax.devices()[at] for at in (5, 2, 4, 3)]).reshape(2, 2)\n"
+        "    sharding = NamedSharding(jax.sharding.Mesh(some, ('a', 'b')), P(('b', 'a')))\n"
+        "    part = jax.make_array_from_callback((8,), sharding, lambda index: np.zeros(8)[index])\n"
+        "    from mhnb.rank.layouts import device_ref\n"
+        "    said = {str(device_ref(d)): index[0].indices(8)[:2] for d, index in sharding.devices_indices_map((8,)).items()}"
+    ).check()
+    views = ask_layout(ranks, "part")
+    assert [view.ranks for view in views] == [(1, 2), (0, 3)]
+    assert isinstance(views[0].seen, Layout)
+    boxes = {str(device): box[0] for device, box in views[0].seen.boxes.items()}
+    assert boxes == {"2:1": (0, 2), "2:0": (2, 4), "1:0": (4, 6), "1:1": (6, 8)}
+    assert ranks.run("said", ranks="1,2")[1].text == repr(boxes)

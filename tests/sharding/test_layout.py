@@ -66,7 +66,7 @@ def test_owners_hold_all_of_a_box() -> None:
     ],
 )
 def test_costs_by_hand(spec: str, per_device: int, waste: int, replication: float) -> None:
-    """f32[8,8] on 4 x 2: bytes a device, bytes beyond one copy, copies."""
+    """f32[8,8] on 4 x 2: bytes a device, bytes beyond the array itself, replication."""
     layout = Layout.of((8, 8), GRID, spec)
     assert (layout.nbytes_per_device, layout.nbytes_waste, layout.replication) == (per_device, waste, replication)
 

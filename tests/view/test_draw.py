@@ -105,7 +105,7 @@ def test_a_screen_reader_has_the_whole_text(name: str) -> None:
 
 
 def test_replicas_have_a_second_cue() -> None:
-    """Without its colours a card still tells copies: a double frame and a count in HTML, a dashed frame in SVG."""
+    """Without its colours a card still tells replicas: a double frame and a count in HTML, a dashed frame in SVG."""
     assert "border:3px double" in format_layout_html(ROWS)
     assert "×2" in StrictPage(format_layout_html(ROWS)).visible
     assert "stroke-dasharray" in format_layout_svg(ROWS)
@@ -158,7 +158,7 @@ def test_a_tree_marks_what_fell_back() -> None:
     )
     tree = LayoutTree((*rows, LayoutRow("['n']", None, "int 3")))
     lines = format_tree_text(tree, name="params").splitlines()
-    assert lines[0] == "params  2 arrays · 32.0 KiB · 18.0 KiB a device · 112.0 KiB beyond one copy"
+    assert lines[0] == "params  2 arrays · 32.0 KiB · 18.0 KiB a device · 112.0 KiB waste"
     assert [line.startswith("→") for line in lines[2:]] == [False, True, False]
     page = StrictPage(format_tree_html(tree, name="params"))
     assert page.unclosed == []
