@@ -70,6 +70,7 @@ bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distrib
 	$(RUN) tests.bench
 	$(RUN) tests.bench.guard
 	$(RUN) tests.bench.life
+	$(RUN) tests.bench.collectives
 	$(RUN) tests.bench.sharding
 
 # The peers lie beside the environment, never in it.

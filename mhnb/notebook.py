@@ -14,6 +14,7 @@ from mhnb.boards import gather_places
 from mhnb.core.results import CellResult
 from mhnb.starting import current
 from mhnb.values import RankError
+from mhnb.verbs_collectives import show_launched
 from mhnb.view.html import View
 from mhnb.view.live import CellView
 from mhnb.view.words import Places
@@ -70,9 +71,6 @@ class Notebook:
         view.finish(result)
         self._keep(cluster, result, view)
         if flags.collectives:
-            # Imported here: it stands beside us and takes us as its argument.
-            from mhnb.verbs_collectives import show_launched
-
             show_launched(cluster, result)
         result.check()
 

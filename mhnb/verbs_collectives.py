@@ -13,11 +13,11 @@ from mhnb import starting
 from mhnb.core.results import CellResult
 from mhnb.errors import MhnbError
 from mhnb.exchange.collectives import ask_collectives, ask_launched
-from mhnb.notebook import Notebook
 from mhnb.view.board import show_collectives
 
 if TYPE_CHECKING:
     from mhnb.cluster import Cluster
+    from mhnb.notebook import Notebook
 
 __all__ = ["collectives", "collectives_flags", "show_launched"]
 
@@ -43,6 +43,9 @@ def collectives_flags(parser: MagicArgumentParser) -> None:
 def show_launched(cluster: Cluster, result: CellResult) -> None:
     """Show what a cell launched. What goes wrong with that is said, and leaves the cell as it is."""
     ranks = [rank.rank for rank in result if rank.outcome not in ("died", "killed", "refused")]
+    if not ranks:
+        # Nobody is left to ask; the cell's own error has said so.
+        return
     try:
         show_collectives(ask_launched(cluster, result.seq, ranks, _hosts(cluster)))
     except MhnbError as error:

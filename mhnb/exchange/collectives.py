@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mhnb.core.ranks import format_ranks
@@ -77,7 +78,9 @@ def _raise_failed(call: str, failed: Mapping[int, Mapping[str, Any]], *, everywh
     alike = [rank for rank, answer in failed.items() if answer["ename"] == first["ename"]]
     where = "on every rank" if everywhere and len(alike) == len(failed) else f"on {say_ranks(alike)}"
     near = f"; did you mean {' or '.join(first['near'])}?" if first["near"] else ""
-    message = f"{call} {where}: {first['ename']}: {first['evalue']}{near}"
+    # Ours say all by themselves.
+    ename = "" if first["ours"] else f"{first['ename']}: "
+    message = f"{call} {where}: {ename}{first['evalue']}{near}"
     if first["ename"] == UnknownForm.__name__:
         raise UnknownForm(message, form=call)
     if first["ename"] == "NameError" and not near:
@@ -86,16 +89,17 @@ def _raise_failed(call: str, failed: Mapping[int, Mapping[str, Any]], *, everywh
 
 
 def _content(program: Program) -> object:
-    """What must be equal: everything, but that a program of one rank alone names that rank."""
+    """What must be equal: all but XLA's own names, which may differ per host, and the one rank of a program of one rank."""
     alone = len(set(program.ranks)) == 1
     ranks: object = len(program.ranks) if alone else program.ranks
-    return program.name, ranks, program.platform, program.collectives, program.meshes, program.why
+    return replace(program, ranks=(), collectives=tuple(replace(one, name="") for one in program.collectives)), ranks
 
 
 def _describe(program: Program) -> str:
     ops = ", ".join(f"{one.op} {one.results[0] if one.results else ''}" for one in program.collectives[:4])
     more = ", …" if len(program.collectives) > 4 else ""
-    return f"{program.name} on {len(program.ranks)} devices of ranks {format_ranks(program.ranks)}: {ops or 'no collective'}{more}"
+    takes = f" of {program.takes:.120}" if program.takes else ""
+    return f"{program.name}{takes} on {len(program.ranks)} devices of ranks {format_ranks(program.ranks)}: {ops or 'no collective'}{more}"
 
 
 def ask_launched(asker: Asker, seq: int, ranks: Sequence[int], hosts: Mapping[int, str]) -> tuple[Report, ...]:

@@ -30,18 +30,18 @@ def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) ->
         known: the user's names, for a hint.
 
     Returns:
-        `{"program": ...}`, or `{"ename", "evalue", "near"}` of what evaluating, lowering or reading it raised.
+        `{"program": ...}`, or `{"ename", "evalue", "ours", "near"}` of what evaluating, lowering or reading it raised.
     """
     try:
         with no_launches(_NO_LAUNCH):
             f, args, kwargs = _evaluate(call, namespace)
             return {"program": program_to_wire(lower_program(f, args, kwargs))}
     except MhnbError as error:
-        return {"ename": type(error).__name__, "evalue": str(error), "near": []}
+        return {"ename": type(error).__name__, "evalue": str(error), "ours": True, "near": []}
     except Exception as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the answer
         name = getattr(error, "name", None) if isinstance(error, NameError) else None
         near = difflib.get_close_matches(name, known, 3) if isinstance(name, str) else []
-        return {"ename": type(error).__name__, "evalue": str(error), "near": near}
+        return {"ename": type(error).__name__, "evalue": str(error), "ours": False, "near": near}
 
 
 def _evaluate(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -25,14 +25,7 @@ from mhnb.core.guard import FREE_PREFIX
 from mhnb.rank.launches import Launched, LaunchRecorder
 from mhnb.rank.programs import CompiledProgram, check_may_launch, find_meshes, ranks_of_devices
 
-__all__ = [
-    "HookStatus",
-    "backend_is_initialized",
-    "current_recorder",
-    "install",
-    "offer_cluster",
-    "ranks_of",
-]
+__all__ = ["HookStatus", "backend_is_initialized", "current_recorder", "identify", "install", "offer_cluster"]
 
 _MAY_COMMUNICATE = re.compile(
     r"\b(?:all-gather|all-reduce|all-to-all|collective-\w+|custom-call|ragged-all-to-all|recv|reduce-scatter|send)"
@@ -92,9 +85,10 @@ def current_recorder() -> LaunchRecorder | None:
     return _recorder
 
 
-def ranks_of(compiled: Any) -> tuple[int, ...]:
-    """The rank of each position in the device assignment of what `lower(...).compile()` gave."""
-    return ranks_of_devices(compiled._executable._unloaded_executable.device_list)
+def identify(compiled: Any) -> tuple[str, list[Any]]:
+    """Name and device assignment of what `lower(...).compile()` gave."""
+    unloaded = compiled._executable._unloaded_executable
+    return unloaded.name, list(unloaded.device_list)
 
 
 def offer_cluster(arguments: Mapping[str, Any]) -> None:

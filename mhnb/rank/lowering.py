@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
+from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest
-from mhnb.rank.jaxhooks import ranks_of
-from mhnb.rank.programs import CompiledProgram
+from mhnb.rank.jaxhooks import identify
+from mhnb.rank.programs import CompiledProgram, ranks_of_devices
 from mhnb.sharding.axes import NamedMesh, parse_meshes
 from mhnb.sharding.hlo import parse_collectives
 from mhnb.sharding.report import Collective, Program, make_report
@@ -47,25 +50,29 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
         return _read(f, "", (f.input_shardings, f.output_shardings))
     lowered = (f if hasattr(f, "lower") else jax.jit(f)).lower(*args, **kwargs)
     compiled = lowered.compile()
-    return _read(compiled, lowered.as_text(debug_info=True), (args, kwargs, compiled.input_shardings))
+    program = _read(compiled, lowered.as_text(debug_info=True), (args, kwargs, compiled.input_shardings))
+    digest = hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
+    return dataclasses.replace(program, digest=digest, takes=_types(lowered.args_info))
 
 
 def _read(compiled: Any, stablehlo: str, sharded: Any) -> Program:
-    text = compiled.as_text()
-    ranks = ranks_of(compiled)
-    name = text.partition("HloModule ")[2].partition(",")[0].removeprefix("jit_")
-    meshes = (*parse_meshes(stablehlo), *_meshes(sharded, ranks))
-    program = Program(
-        f"jit({name})", ranks, jax.default_backend(), parse_collectives(text), tuple(dict.fromkeys(meshes))
-    )
-    return program.explained(stablehlo) if stablehlo else program
+    name, devices = identify(compiled)
+    meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(sharded, devices))))
+    found = parse_collectives(compiled.as_text())
+    return Program(name, ranks_of_devices(devices), devices[0].platform, found, meshes).explained(stablehlo)
 
 
-def _meshes(tree: Any, ranks: tuple[int, ...]) -> Iterator[NamedMesh]:
-    """The meshes of arrays and shardings, where the lowered module names none. Their order is the device assignment's."""
+def _types(info: Any) -> str:
+    leaves = jax.tree_util.tree_leaves(info)
+    return ", ".join(format_array(leaf.shape, str(leaf.dtype)) for leaf in leaves)
+
+
+def _meshes(tree: Any, devices: list[Any]) -> Iterator[NamedMesh]:
+    """The meshes of arrays and shardings: the lowered module names none where it was compiled ahead of time."""
     for leaf in jax.tree_util.tree_leaves(tree):
         mesh = getattr(getattr(leaf, "sharding", leaf), "mesh", None)
-        if mesh is not None and mesh.size == len(ranks) and mesh.axis_names:
+        # JAX wants the devices of a program's meshes in one order: that of the device assignment.
+        if isinstance(mesh, jax.sharding.Mesh) and list(mesh.devices.flat) == devices:
             yield NamedMesh(tuple(map(str, mesh.axis_names)), tuple(mesh.axis_sizes))
 
 

@@ -146,8 +146,7 @@ def _is_later_part(computation: Computation, text: str) -> bool:
 
 def _read(module: HloModule, computation: Computation, instruction: Instruction) -> HloCollective:
     op, rest = instruction.opcode.removesuffix("-start"), instruction.rest
-    runs = module.runs_of(computation.name)
-    if runs == (0, False, False):
+    if not module.is_called(computation.name):
         # Its caller names it in a way that is not known: to leave it out would be a wrong number.
         raise UnknownForm(
             f"nothing seems to call {computation.name}, which holds {instruction.name}", form=computation.name
@@ -165,11 +164,11 @@ def _read(module: HloModule, computation: Computation, instruction: Instruction)
         results,
         _chains(pairs) if op in _PAIRED else _read_groups(module, instruction),
         pairs,
-        *runs,
+        *module.runs_of(computation.name),
         is_async=starts or computation.name in module.started or computation.starts_overlap,
         op_name=op_name[1].replace('\\"', '"') if op_name else "",
         source=module.source_of(metadata),
-        widened=is_widened(module, computation, instruction),
+        widened=is_widened(computation, instruction),
     )
 
 
@@ -215,10 +214,10 @@ def _until_attribute(text: str) -> str:
 def _read_pairs(op: str, instruction: Instruction) -> tuple[tuple[int, int], ...]:
     if op == "send":
         found = _SEND_PAIRS.search(instruction.rest)
-        text = found[1] if found else ""
-    else:
-        text = instruction.rest.partition("source_target_pairs=")[2]
-    return parse_pairs(text)
+        if found is None:
+            raise UnknownForm(f"{instruction.name} is a send that does not say who sends to whom", form=op)
+        return parse_pairs(found[1])
+    return parse_pairs(instruction.rest.partition("source_target_pairs=")[2])
 
 
 def _chains(pairs: tuple[tuple[int, int], ...]) -> Groups:

@@ -137,6 +137,8 @@ def _read_order(text: str, devices: str) -> list[int]:
 
 
 def _check(text: str, groups: Groups, count: int) -> None:
+    if not all(groups):
+        raise _unknown(text, "a group is empty")
     members = list(chain.from_iterable(groups))
     if len(set(members)) != len(members):
         raise _unknown(text, "a position is named twice")

@@ -38,7 +38,7 @@ class Runs(NamedTuple):
     at_most: bool = False
     """In a branch that may not be taken."""
 
-    def times_(self, factor: int | None, *, branch: bool) -> Runs:
+    def inside(self, factor: int | None, *, branch: bool) -> Runs:
         """Inside a loop of so many turns (None: unknown), or in a branch."""
         return Runs(
             self.times * (1 if factor is None else factor), self.unknown or factor is None, self.at_most or branch
@@ -169,6 +169,10 @@ class HloModule:
             for called, _, _ in _calls(name, text)
         )
 
+    def is_called(self, name: str) -> bool:
+        """Whether the program comes to a computation at all."""
+        return name == self.entry or any(self.is_called(caller) for caller, _, _ in self._callers.get(name, ()))
+
     def runs_of(self, name: str) -> Runs:
         """How often a computation runs in one launch; 0 where nothing calls it."""
         if name == self.entry:
@@ -176,7 +180,7 @@ class HloModule:
         if name not in self._runs:
             total = Runs(0)
             for caller, factor, branch in self._callers.get(name, ()):
-                total = total.plus(self.runs_of(caller).times_(factor, branch=branch))
+                total = total.plus(self.runs_of(caller).inside(factor, branch=branch))
             self._runs[name] = total
         return self._runs[name]
 

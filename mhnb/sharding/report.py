@@ -75,11 +75,20 @@ class Program:
     collectives: tuple[HloCollective, ...]
     meshes: tuple[NamedMesh, ...] = ()
     why: tuple[Why | None, ...] = ()
-    """By collective; empty where the lowered module is not at hand."""
+    """By collective; empty where nobody asked."""
+    digest: str = ""
+    """Of the lowered module: equal for equal programs; empty where it is not at hand."""
+    takes: str = ""
+    """The types of its arguments, as `f32[8,4], f32[4]`."""
 
     def explained(self, stablehlo: str) -> Program:
         """Add why each is there, from the lowered module with debug locations."""
-        return replace(self, why=tuple(explain(one, stablehlo) for one in self.collectives))
+        known: dict[object, Why] = {}
+        for one in self.collectives:
+            # All that a reason depends on: a layer that is repeated is explained once.
+            if (one.op_name, one.source) not in known:
+                known[one.op_name, one.source] = explain(one, stablehlo)
+        return replace(self, why=tuple(known[one.op_name, one.source] for one in self.collectives))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +116,6 @@ class Report:
         sent = sum(row.times * row.ring_nbytes_per_device for row in self.rows)
         return sent, sum(row.times * row.ring_nbytes_across_hosts for row in self.rows)
 
-    @property
-    def is_lower_bound(self) -> bool:
-        """Whether some loop's length is unknown."""
-        return any(row.count is None for row in self.rows)
-
 
 def make_report(program: Program, hosts: Mapping[int, Hashable], *, launches: int = 1) -> Report:
     """Make the report of a program.
@@ -125,7 +129,7 @@ def make_report(program: Program, hosts: Mapping[int, Hashable], *, launches: in
     >>> make_report(Program("jit(f)", (0, 1), "cpu", (gather, gather)), {0: "a", 1: "b"}).rows[0].count
     2
     """
-    where = [hosts[rank] for rank in program.ranks]
+    where = tuple(hosts[rank] for rank in program.ranks)
     why = program.why or (None,) * len(program.collectives)
     rows = [_row(one, because, program, where) for one, because in zip(program.collectives, why, strict=True)]
     return Report(program.name, tuple(_merge(rows)), launches)
@@ -188,6 +192,8 @@ def program_to_wire(program: Program) -> dict[str, Any]:
         "platform": program.platform,
         "groups": groups,
         "collectives": [[numbers[one.groups], *one.to_wire()] for one in program.collectives],
+        "digest": program.digest,
+        "takes": program.takes,
         "meshes": [[mesh.names, mesh.sizes, mesh.positions] for mesh in program.meshes],
         "why": [None if one is None else [one.written, one.before, one.after] for one in program.why],
     }
@@ -206,4 +212,5 @@ def program_from_wire(wire: Mapping[str, Any]) -> Program:
         None if row is None else Why(one.op_name, one.source, bool(row[0]), tuple(row[1]), row[2])
         for one, row in zip(collectives, wire["why"], strict=bool(wire["why"]))
     )
-    return Program(wire["name"], tuple(wire["ranks"]), wire["platform"], collectives, meshes, why)
+    told = wire["digest"], wire["takes"]
+    return Program(wire["name"], tuple(wire["ranks"]), wire["platform"], collectives, meshes, why, *told)

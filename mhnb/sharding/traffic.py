@@ -19,8 +19,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mhnb.sharding.hlo import HloCollective
+from mhnb.sharding.hlo_groups import Groups
 
 __all__ = ["Traffic", "crosses_hosts", "measure"]
 
@@ -71,9 +73,14 @@ def measure(collective: HloCollective, hosts: Sequence[Hashable]) -> Traffic:
                 total = total.busier(Traffic(collective.nbytes, across, collective.nbytes, across))
         return total
     # Groups that lie alike move alike: of many thousands, few are looked at.
-    for size, same, leaves in {_lie(group, hosts) for group in collective.groups if len(group) > 1}:
+    for size, same, leaves in _lies(collective.groups, tuple(hosts)):
         total = total.busier(_measure_group(collective, size, same, leaves=leaves))
     return total
+
+
+@lru_cache(maxsize=1024)
+def _lies(groups: Groups, hosts: tuple[Hashable, ...]) -> frozenset[tuple[int, int, bool]]:
+    return frozenset(_lie(group, hosts) for group in groups if len(group) > 1)
 
 
 def _lie(group: Sequence[int], hosts: Sequence[Hashable]) -> tuple[int, int, bool]:
@@ -103,5 +110,6 @@ def crosses_hosts(collective: HloCollective, hosts: Sequence[Hashable]) -> bool:
     >>> crosses_hosts(HloCollective("all-gather", "g", (), (), groups=((0, 1), (2, 3))), "aabb")
     False
     """
-    couples = collective.pairs if collective.op in _PAIRED else collective.groups
-    return any(len({hosts[position] for position in couple}) > 1 for couple in couples)
+    if collective.op in _PAIRED:
+        return any(hosts[source] != hosts[target] for source, target in collective.pairs)
+    return any(leaves for _, _, leaves in _lies(collective.groups, tuple(hosts)))

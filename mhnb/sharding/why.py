@@ -27,6 +27,10 @@ _ARGUMENT = re.compile(r"(%arg\d+): tensor<[^>]*>(?: \{((?:[^{}]|\{[^{}]*\})*)\}
 _SHARDING = re.compile(r"sdy\.sharding = #sdy\.sharding<@[\w.]+, (\[[^\]]*\](?:, \w+=\{[^}]*\})*)>")
 _STATED = re.compile(r"<@[\w.]+, (\[[^\]]*\](?:, \w+=\{[^}]*\})*)>")
 _WRITTEN = re.compile(r"stablehlo\.(?:all_|collective_|reduce_scatter|ragged_|send)")
+_WRITTEN_NAME = re.compile(
+    r"(?:^|/)shard_map/(?:.*/)?(?:all_gather\w*|all_to_all|pmax|pmin|ppermute|psum\w*|ragged_all_to_all|reduce_scatter)$"
+)
+"""JAX's own collectives: an operation of that name was asked for."""
 _DIM = re.compile(r"\{([^}]*)\}")
 
 
@@ -191,7 +195,7 @@ def explain(collective: HloCollective, stablehlo: str) -> Why:
         stated = lowered.arguments.get(collective.op_name)
         return Why(collective.op_name, None, before=(stated,) if stated else ())
     found = list(_matching(lowered, collective.op_name, (source.file, source.line)))
-    if any(_WRITTEN.match(operation.kind) for operation in found):
+    if _WRITTEN_NAME.search(collective.op_name) or any(_WRITTEN.match(operation.kind) for operation in found):
         return Why(collective.op_name, source, written=True)
     before, after = _stated_around(lowered, found)
     return Why(collective.op_name, source, before=before, after=after)

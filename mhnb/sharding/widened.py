@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from mhnb.sharding.hlo_module import Computation, HloModule, Instruction
+from mhnb.sharding.hlo_module import Computation, Instruction
 from mhnb.sharding.hlo_shape import flatten
 
 __all__ = ["is_widened"]
@@ -20,13 +20,12 @@ _SAME_VALUES = ("bitcast", "copy", "get-tuple-element", "reshape", "transpose")
 _DEPTH = 4
 
 
-def is_widened(module: HloModule, computation: Computation, instruction: Instruction) -> bool:
+def is_widened(computation: Computation, instruction: Instruction) -> bool:
     """Say whether a collective carries widened 16-bit floats.
 
-    >>> is_widened.__name__
-    'is_widened'
+    >>> is_widened(Computation("main"), Instruction("r", "f32[8]", "all-reduce", "%p), to_apply=%add_promoted"))
+    True
     """
-    del module
     if "f32[" not in instruction.shape:
         return False
     if instruction.opcode.removesuffix("-start") in _REDUCING:

@@ -73,8 +73,9 @@ def _cells(row: Collective) -> _Cells:
 
 
 def _axis(row: Collective) -> str:
-    sizes = sorted({len(group) for group in row.groups})
-    name = ", ".join(row.axes) or f"groups of {' and '.join(map(str, sizes))}"
+    name = ", ".join(row.axes)
+    if not name:
+        name = f"groups of {' and '.join(map(str, sorted({len(group) for group in row.groups})))}"
     part = "" if row.whole_axes or not row.axes else "part of "
     return f"{part}{name} ({'hosts' if row.crosses else 'inside'})"
 
@@ -86,13 +87,20 @@ def _count(row: Collective) -> str:
 
 
 def _totals(report: Report) -> list[_Cells]:
-    least = "≥ " if report.is_lower_bound else ""
-    each = report.nbytes_per_device, report.nbytes_across_hosts
-    totals: list[_Cells] = [("total", "", "", "", *(least + format_nbytes(nbytes) for nbytes in each), "")]  # type: ignore[list-item]
+    mark, each = _total_mark(report.rows), (report.nbytes_per_device, report.nbytes_across_hosts)
+    inside, across = (mark + format_nbytes(nbytes) for nbytes in each)
+    totals: list[_Cells] = [("total", "", "", "", inside, across, "")]
     if report.launches > 1:
-        all_of = (least + format_nbytes(report.launches * nbytes) for nbytes in each)
-        totals.append((f"of {report.launches} launches", "", "", "", *all_of, ""))  # type: ignore[arg-type]
+        inside, across = (mark + format_nbytes(report.launches * nbytes) for nbytes in each)
+        totals.append((f"of {report.launches} launches", "", "", "", inside, across, ""))
     return totals
+
+
+def _total_mark(rows: Sequence[Collective]) -> str:
+    more, less = any(row.count is None for row in rows), any(row.at_most for row in rows)
+    if any(row.is_estimate for row in rows) or (more and less):
+        return "≈ "
+    return "≥ " if more else "≤ " if less else ""
 
 
 def _notes(rows: Sequence[Collective]) -> list[str]:
@@ -145,11 +153,10 @@ def _tr(cells: Sequence[str], tag: str, row: Collective | None = None) -> str:
             texts[0] = f"<details><summary>{texts[0]}</summary>{escape(str(row.why), quote=False)}</details>"
         # A second cue beside the word: what leaves the host is bold.
         texts[2] = f"<b>{texts[2]}</b>" if row.crosses else texts[2]
-    return (
-        "<tr>"
-        + "".join(
-            f'<{tag} style="text-align:{"right" if right else "left"};padding:1px 10px 1px 0;vertical-align:top">{text}</{tag}>'
-            for text, right in zip(texts, _RIGHT, strict=True)
-        )
-        + "</tr>"
-    )
+    return f"<tr>{''.join(_cell(tag, text, place) for place, text in enumerate(texts))}</tr>"
+
+
+def _cell(tag: str, text: str, place: int) -> str:
+    # The first cell may hold a reason, which is long.
+    style = f"text-align:{'right' if _RIGHT[place] else 'left'};vertical-align:top;padding:1px 10px 1px 0"
+    return f'<{tag} style="{style}{"" if place == 0 else ";white-space:nowrap"}">{text}</{tag}>'

@@ -88,11 +88,6 @@ def test_quiet_shows_a_failure(nb: Session) -> None:
     assert "before" in said.out
 
 
-def test_collectives_says_when_it_comes(nb: Session) -> None:
-    """A flag that this version cannot honour is refused, not ignored."""
-    assert "sharding views" in nb.refuse("%%mhjax --collectives\n1")
-
-
 def test_a_failure_is_one_short_block(nb: Session) -> None:
     """The cell's own line, the message, one last line that raises; no frame of mhnb or IPython."""
     said = nb.try_("%%mhjax\nx = 1\nx / 0")

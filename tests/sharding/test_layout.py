@@ -48,6 +48,18 @@ def test_a_tree_travels(case: Case, dtype: str) -> None:
     assert placed.boxes == layout.boxes
 
 
+def test_meshes_of_a_tree_stay_apart() -> None:
+    """Arrays on two meshes travel with their own, and one that many share is sent once."""
+    other = MeshShape.row_major({"all": 8})
+    rows = [
+        LayoutRow(f"w{at}", Layout.of((8,), mesh, f"P('{mesh.names[0]}')"))
+        for at, mesh in enumerate([GRID, other, GRID])
+    ]
+    wire = encode_tree(LayoutTree(tuple(rows)))
+    assert len(wire["meshes"]) == 2
+    assert decode_tree(wire).rows == tuple(rows)
+
+
 def test_owners_hold_all_of_a_box() -> None:
     """Whole boxes by their replicas; a smaller box by everyone whose own contains it."""
     layout = Layout.of((8, 6), GRID, "P('data')")

@@ -1,0 +1,185 @@
+"""The communication report on real ranks: what a call would launch is what it launches, and asking launches nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from mhnb.cluster import Cluster
+from mhnb.errors import InvalidRequest, ValueDiffers
+from mhnb.exchange.collectives import ask_collectives, ask_launched
+from mhnb.sharding.report import Report
+
+SETUP = """
+import jax, jax.numpy as jnp, numpy as np, mhnb
+from itertools import combinations
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+rank = jax.process_index()
+mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+def put(shape, *spec):
+    return jax.make_array_from_callback(shape, NamedSharding(mesh, P(*spec)), lambda i: np.ones(shape, np.float32)[i])
+x, up, down = put((128, 64), 'data'), put((64, 256), None, 'model'), put((256, 64), 'model')
+def loss(up, down, x):
+    return jnp.mean((jnp.tanh(x @ up) @ down) ** 2)
+@jax.jit
+def step(up, down, x):
+    slopes = jax.grad(loss, (0, 1))(up, down, x)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, (up, down), slopes)
+def ring(x):
+    turn = lambda _, x: jax.lax.ppermute(x, 'data', [(i, (i + 1) % 4) for i in range(4)])
+    return jax.lax.fori_loop(0, 3, turn, x)
+ring = jax.jit(jax.shard_map(ring, mesh=mesh, in_specs=P('data'), out_specs=P('data'), check_vma=False))
+"""
+
+
+@pytest.fixture
+def ready(cluster: Cluster) -> Cluster:
+    """The shared cluster with a mesh of (data 4, model 2) and two programs."""
+    cluster.run(SETUP).check()
+    return cluster
+
+
+def hosts(cluster: Cluster) -> dict[int, str]:
+    """Each rank's host."""
+    return {rank.rank: rank.host for rank in cluster.ranks}
+
+
+def without_reasons(report: Report) -> Report:
+    """What was launched does not know the lowered module any more."""
+    return replace(report, rows=tuple(replace(row, why=None) for row in report.rows), launches=1)
+
+
+@pytest.mark.other_python
+def test_before_and_after_agree(ready: Cluster) -> None:
+    """The report of a call that is not made is that of the call that is; the launches are counted."""
+    before = [ask_collectives(ready, call, hosts(ready)) for call in ("step(up, down, x)", "ring(x)")]
+    result = ready.run("for _ in range(3): new = step(up, down, x)\ny = ring(x)").check()
+    after = ask_launched(ready, result.seq, range(4), hosts(ready))
+    assert [without_reasons(report) for report in after] == [without_reasons(report) for report in before]
+    assert [report.launches for report in after] == [3, 1]
+
+
+@pytest.mark.other_python
+def test_what_is_worked_out_by_hand(ready: Cluster) -> None:
+    """Gradients of f32[64,128] and f32[128,64] a device over data, a sum of f32[32,64] over model; a ring of three turns."""
+    report = ask_collectives(ready, "step(up, down, x)", hosts(ready))
+    assert {row.axes for row in report.rows} == {("data",), ("model",)}
+    over_data = [row for row in report.rows if row.axes == ("data",)]
+    assert sum(row.times * row.nbytes_per_device for row in over_data) == 2 * 4 * 64 * 128
+    assert report.nbytes_across_hosts == 2 * 4 * 64 * 128 * 3 // 4
+    assert not any(row.crosses for row in report.rows if row.axes == ("model",))
+    assert {row.source.file for row in report.rows if row.source} >= {f"<cell {ready.run('0').seq - 1}>"}
+    (turn,) = ask_collectives(ready, "ring(x)", hosts(ready)).rows
+    assert (turn.op, turn.axes, turn.count, turn.nbytes_per_device) == ("collective-permute", ("data",), 3, 4 * 32 * 64)
+    assert turn.why is not None
+    assert turn.why.written
+
+
+def test_what_was_compiled_before(ready: Cluster) -> None:
+    """An ahead-of-time program has no lowered module: its shardings' mesh names the axes, in any order of devices."""
+    code = """
+turned = Mesh(np.array(jax.devices()).reshape(4, 2).T, ('model', 'data'), axis_types=(AxisType.Auto,) * 2)
+given = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(turned, P(None, 'data')))
+compiled = jax.jit(lambda a: a.sum(1), out_shardings=NamedSharding(turned, P())).lower(given).compile()
+"""
+    ready.run(code).check()
+    rows = ask_collectives(ready, "compiled(given)", hosts(ready)).rows
+    assert [row.axes for row in rows if row.op == "all-reduce"] == [("data",)]
+    assert all(row.why is not None and row.why.after is None for row in rows)
+
+
+def test_asking_launches_nothing(ready: Cluster) -> None:
+    """No rank launches anything for it, nor is an argument computed that would have to be launched."""
+    ask_collectives(ready, "step(up, down, x)", hosts(ready))
+    for call in ("step(up + 1, down, x)", "ring(x[:64])", "ring(jax.device_put(x, NamedSharding(mesh, P())))"):
+        with pytest.raises(InvalidRequest, match=r"on every rank: .* would be launched: .*bind it to a name"):
+            ask_collectives(ready, call, hosts(ready))
+    seq = ready.run("0").check().seq
+    assert ask_launched(ready, seq, range(4), hosts(ready)) == ()
+
+
+def test_ranks_that_would_differ_are_shown(ready: Cluster) -> None:
+    """Another shape on one rank, with the same collectives: it is another program."""
+    ready.run("part = jax.ShapeDtypeStruct((128 + 64 * (rank == 3), 64), jnp.float32, sharding=x.sharding)").check()
+    with pytest.raises(ValueDiffers) as caught:
+        ask_collectives(ready, "ring(part)", hosts(ready))
+    assert "ranks 0-2: jit(ring) of f32[128,64] on 8 devices" in str(caught.value)
+    assert "rank 3: jit(ring) of f32[192,64] on 8 devices" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("stepp(x)", "NameError: name 'stepp' is not defined; did you mean step"),
+        ("step(nowhere, down, x)", "NameError: name 'nowhere' is not defined; %mhjax vars lists"),
+        ("x(up)", "is ArrayImpl, no function"),
+        ("step(x)", "TypeError"),
+        ("step(up, x, down)", "TypeError"),
+        ("jax.nothing(x)", "AttributeError"),
+        ("(lambda v: 1 if v.sum() else 2)(x)", "TracerBoolConversionError"),
+        ("step('a', down, x)", "TypeError"),
+    ],
+)
+def test_what_cannot_be_compiled_is_said(ready: Cluster, call: str, said: str) -> None:
+    """Each is one error of the user's, on every rank; the cluster stays as it was."""
+    with pytest.raises(InvalidRequest) as caught:
+        ask_collectives(ready, call, hosts(ready))
+    assert said in str(caught.value)
+    assert " on every rank: " in str(caught.value)
+    assert ready.state == "clean"
+
+
+def test_past_cells_are_not_known(ready: Cluster) -> None:
+    """Only the cell that ended last can be asked about."""
+    seq = ready.run("y = ring(x)").check().seq
+    ready.run("0").check()
+    with pytest.raises(InvalidRequest, match=f"another cell has run since cell {seq}"):
+        ask_launched(ready, seq, range(4), hosts(ready))
+
+
+def test_some_ranks_alone(ready: Cluster) -> None:
+    """A program of two ranks, told by those; their devices are the positions."""
+    code = """
+few = Mesh(np.array(jax.devices()[2:6]).reshape(2, 2), ('r', 'c'), axis_types=(AxisType.Auto,) * 2)
+small = jax.make_array_from_callback((8, 4), NamedSharding(few, P('r', 'c')), lambda i: np.ones((8, 4), np.float32)[i])
+jax.jit(lambda a: a.sum(0), out_shardings=NamedSharding(few, P('c')))(small).block_until_ready();
+"""
+    result = ready.run(code, ranks="1-2").check()
+    (report,) = ask_launched(ready, result.seq, (1, 2), hosts(ready))
+    (row,) = report.rows
+    assert (row.axes, row.groups, row.crosses) == (("r",), ((0, 2), (1, 3)), True)
+
+
+@pytest.mark.other_python
+def test_axes_of_every_mesh(ready: Cluster) -> None:
+    """JAX as the oracle: sums along every choice of axes of several meshes are found to run along those axes."""
+    code = """
+import json
+found = []
+for sizes in ((8,), (4, 2), (2, 4), (2, 2, 2)):
+    names = tuple('abc'[:len(sizes)])
+    devices = np.array(jax.devices())[np.random.default_rng(len(found)).permutation(8)].reshape(sizes)
+    m = Mesh(devices, names, axis_types=(AxisType.Auto,) * len(sizes))
+    for count in range(1, len(sizes) + 1):
+        for axes in combinations(names, count):
+            f = jax.shard_map(lambda a: jax.lax.psum(a, axes), mesh=m, in_specs=P(), out_specs=P(), check_vma=False)
+            given = jax.ShapeDtypeStruct((24,), jnp.float32, sharding=NamedSharding(m, P()))
+            (row,) = mhnb.collectives(f, given)
+            size = len(row.groups[0])
+            positions = [d.process_index for d in devices.flat]
+            share = max(1 - sum(positions[p] == positions[q] for q in g) / size for g in row.groups for p in g)
+            found.append([axes, row.axes, row.whole_axes, size, row.nbytes_across_hosts / 96, share])
+json.dumps(found)
+"""
+    result = ready.run(code).check()
+    texts = {rank.text for rank in result}
+    (text,) = texts
+    assert text is not None
+    found = json.loads(text.strip("'"))
+    assert len(found) == 1 + 3 + 3 + 7
+    for axes, told, whole, size, across, share in found:
+        assert (axes, whole) == (told, True)
+        assert size in (2, 4, 8)
+        assert across == pytest.approx(share, abs=0.02)

@@ -1,0 +1,141 @@
+"""Reports put together from what the ranks say: they must tell the same, and what goes wrong is said in the user's words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mhnb.errors import HloError, InvalidRequest, UnknownForm, ValueDiffers
+from mhnb.exchange.collectives import check_call, merge_launched, merge_planned
+from mhnb.sharding.hlo import HloCollective
+from mhnb.sharding.hlo_shape import HloShape
+from mhnb.sharding.report import Program, program_to_wire
+
+HOSTS = {0: "host0", 1: "host1"}
+SUM = HloCollective("all-reduce", "r", (HloShape("f32", (8,)),), (HloShape("f32", (8,)),), ((0, 1),))
+STEP = Program("jit(step)", (0, 1), "cpu", (SUM,), digest="a", takes="f32[8]")
+FREE = Program("jit(add)", (0, 1), "cpu", ())
+
+
+def planned(program: Program) -> dict[str, Any]:
+    """A rank's answer about a call."""
+    return {"program": program_to_wire(program)}
+
+
+def launched(*rows: tuple[str, int, Program | str]) -> dict[str, Any]:
+    """A rank's answer about a cell."""
+    wires = [[key, count, one if isinstance(one, str) else program_to_wire(one)] for key, count, one in rows]
+    return {"gone": False, "programs": wires}
+
+
+def failed(ename: str, evalue: str, *near: str, ours: bool = False) -> dict[str, Any]:
+    """A rank's answer about a call that it cannot compile."""
+    return {"ename": ename, "evalue": evalue, "near": list(near), "ours": ours}
+
+
+def test_a_call_is_a_call() -> None:
+    """A call in any form is taken as it was typed."""
+    for call in ("step(w, x)", "jax.jit(f)(x)", "f(*a, **k)", "(lambda v: v)(x)", "f('a  b')"):
+        assert check_call(f" {call} ") == call
+
+
+@pytest.mark.parametrize("text", ["", "step", "step(w,", "x = f(x)", "f(x) + 1", "import os", "f(x); g(x)"])
+def test_what_is_no_call_is_refused(text: str) -> None:
+    """The error holds what was typed and how a call is written."""
+    with pytest.raises(InvalidRequest) as caught:
+        check_call(text)
+    assert repr(text) in str(caught.value)
+    assert "%mhjax collectives f(x, y)" in str(caught.value)
+
+
+def test_ranks_that_agree_are_one_report() -> None:
+    """The program is the one that all tell."""
+    assert merge_planned("step(x)", {0: planned(STEP), 1: planned(STEP)}) == STEP
+
+
+@pytest.mark.parametrize(
+    "other",
+    [replace(STEP, digest="b", takes="f32[4]"), replace(STEP, collectives=()), replace(STEP, ranks=(1, 0))],
+    ids=["another module", "other collectives", "other devices"],
+)
+def test_ranks_that_differ_are_shown(other: Program) -> None:
+    """Each side is shown with its ranks."""
+    with pytest.raises(ValueDiffers) as caught:
+        merge_planned("step(x)", {0: planned(STEP), 1: planned(other), 2: planned(STEP)})
+    assert "ranks 0,2: jit(step) of f32[8] on 2 devices" in str(caught.value)
+    assert "\n  rank 1: jit(step) of " in str(caught.value)
+
+
+def test_what_xla_calls_it_is_no_difference() -> None:
+    """Its names may differ from host to host."""
+    other = replace(STEP, collectives=(replace(SUM, name="all-reduce.7"),))
+    assert merge_planned("step(x)", {0: planned(STEP), 1: planned(other)}) == STEP
+
+
+def test_programs_of_one_rank_alone_may_name_their_own() -> None:
+    """The same program on each rank's own devices is no difference."""
+    local = replace(STEP, ranks=(0, 0))
+    assert merge_planned("f(x)", {0: planned(local), 1: planned(replace(local, ranks=(1, 1)))}) == local
+
+
+def test_an_error_on_every_rank_is_said_once() -> None:
+    """With its name, and what is near it."""
+    answer = failed("NameError", "name 'stepp' is not defined", "step")
+    with pytest.raises(InvalidRequest) as caught:
+        merge_planned("stepp(x)", {0: answer, 1: answer})
+    assert str(caught.value) == "stepp(x) on every rank: NameError: name 'stepp' is not defined; did you mean step?"
+
+
+def test_a_name_that_nothing_is_near_names_the_ways() -> None:
+    """Where to look, and how it gets there."""
+    with pytest.raises(InvalidRequest, match=r"%mhjax vars .* %mhjax push"):
+        merge_planned("f(q)", {0: failed("NameError", "name 'q' is not defined")})
+
+
+def test_an_error_on_some_ranks_names_them() -> None:
+    """The others could compile it."""
+    answers = {0: planned(STEP), 1: failed("TypeError", "no"), 2: planned(STEP)}
+    with pytest.raises(InvalidRequest, match=r"^step\(x\) on rank 1: TypeError: no$"):
+        merge_planned("step(x)", answers)
+
+
+def test_our_own_errors_say_it_themselves() -> None:
+    """Without a name of a class before them; an unknown form stays one."""
+    with pytest.raises(InvalidRequest, match=r"^f\(x\) on every rank: 3 is int, no function$"):
+        merge_planned("f(x)", {0: failed("InvalidRequest", "3 is int, no function", ours=True)})
+    with pytest.raises(UnknownForm):
+        merge_planned("f(x)", {0: failed("UnknownForm", "what is this", ours=True)})
+
+
+def test_launches_of_all_ranks_are_one_report_each() -> None:
+    """In the order of their first launch; those that communicate, if any does; some on a few ranks only."""
+    rank_0 = launched(("a", 3, STEP), ("free:b", 1, FREE), ("c", 1, replace(STEP, name="jit(c)")))
+    rank_1 = launched(("a", 3, STEP), ("free:b", 1, FREE))
+    reports = merge_launched(4, {0: rank_0, 1: rank_1}, HOSTS)
+    assert [(report.name, report.launches) for report in reports] == [("jit(step)", 3), ("jit(c)", 1)]
+    (free,) = merge_launched(4, {0: launched(("free:b", 1, FREE))}, HOSTS)
+    assert (free.name, free.rows) == ("jit(add)", ())
+    assert merge_launched(4, {0: launched()}, HOSTS) == ()
+
+
+@pytest.mark.parametrize("other", [("a", 2, STEP), ("a", 3, replace(STEP, collectives=()))], ids=["count", "program"])
+def test_launches_that_differ_are_shown(other: tuple[str, int, Program]) -> None:
+    """The same fingerprint, told in two ways."""
+    with pytest.raises(ValueDiffers) as caught:
+        merge_launched(4, {0: launched(("a", 3, STEP)), 1: launched(other)}, HOSTS)
+    assert "rank 0: 3 × jit(step)" in str(caught.value)
+    assert f"rank 1: {other[1]} × jit(step)" in str(caught.value)
+
+
+def test_a_cell_that_is_past_is_said_to_be() -> None:
+    """Only the last cell is known."""
+    with pytest.raises(InvalidRequest, match="another cell has run since cell 4"):
+        merge_launched(4, {0: launched(), 1: {"gone": True, "programs": []}}, HOSTS)
+
+
+def test_a_text_that_cannot_be_read_is_an_error() -> None:
+    """Never a shorter report."""
+    with pytest.raises(HloError, match=r"rank 1 cannot read what it launched: jit.f.: all-shuffle"):
+        merge_launched(4, {0: launched(), 1: launched(("a", 1, "jit(f): all-shuffle"))}, HOSTS)

@@ -1,0 +1,119 @@
+"""The communication report as text and HTML: LOOKS' own table, the marks, and what stays without styles."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from mhnb.sharding.hlo_module import SourceLine
+from mhnb.sharding.report import Collective, Report
+from mhnb.sharding.why import Why
+from mhnb.view.collectives import format_collectives_html, format_collectives_text
+
+REDUCE = Collective(
+    "all-reduce",
+    ("data",),
+    ((0, 2, 4, 6), (1, 3, 5, 7)),
+    1,
+    32768,
+    24576,
+    "f32",
+    SourceLine("/work/model.py", 18, "step"),
+    shape="f32[128,64]",
+    crosses=True,
+    ring_nbytes_per_device=49152,
+    ring_nbytes_across_hosts=49152,
+    why=Why("jit(step)/dot_general", SourceLine("/work/model.py", 18), before=("P('data', None)", None), after="P()"),
+)
+GATHER = replace(
+    REDUCE,
+    op="all-gather",
+    axes=("model",),
+    groups=((0, 1), (2, 3), (4, 5), (6, 7)),
+    count=2,
+    times=2,
+    nbytes_per_device=8192,
+    nbytes_across_hosts=0,
+    source=SourceLine("/work/model.py", 12),
+    shape="f32[64,64]",
+    crosses=False,
+    ring_nbytes_per_device=8192,
+    ring_nbytes_across_hosts=0,
+    why=None,
+)
+STEP = Report("jit(step)", (REDUCE, GATHER))
+
+LOOKS = """\
+jit(step)                    axis             count   bytes/device   across hosts   line
+  all-reduce   f32[128,64]   data (hosts)         1       32.0 KiB       24.0 KiB   model.py:18
+  all-gather   f32[64,64]    model (inside)       2        8.0 KiB            0 B   model.py:12
+  total                                                   48.0 KiB       24.0 KiB"""
+
+
+def test_the_table_as_it_is_to_look() -> None:
+    """Rows say what one run moves, the total counts the runs."""
+    assert format_collectives_text([STEP]) == LOOKS
+
+
+def test_why_stands_below_its_row() -> None:
+    """Operation, line, and both shardings where they are stated."""
+    lines = format_collectives_text([STEP], why=True).splitlines()
+    assert lines[2] == "      jit(step)/dot_general, model.py:18: P('data', None), not known → P()"
+    assert len(lines) == len(LOOKS.splitlines()) + 1
+
+
+def test_launches_are_counted() -> None:
+    """A program that a cell launched several times: per launch, and in all."""
+    text = format_collectives_text([replace(STEP, launches=10)])
+    assert text.startswith("jit(step), launched 10 times ")
+    assert re.search(r"of 10 launches +480\.0 KiB +240\.0 KiB$", text)
+
+
+def test_marks_are_explained_where_they_are_used() -> None:
+    """Unknown loops, branches and estimates are marked, in the totals too, each with a sentence; LOOKS' table has none."""
+    loop, branch, cpu = replace(REDUCE, count=None), replace(REDUCE, at_most=True), replace(REDUCE, is_estimate=True)
+    for row, cell, total, note in (
+        (loop, " ?  ", "≥ 32.0 KiB", "?  in a loop whose length"),
+        (branch, " ≤ 1  ", "≤ 32.0 KiB", "≤  in a branch"),
+        (cpu, "≈ 32.0 KiB", "≈ 32.0 KiB", "≈  an estimate: CPU"),
+    ):
+        text = format_collectives_text([Report("jit(f)", (row,))])
+        head, _, last = text.rpartition("\n")
+        assert cell in head
+        assert total in head.splitlines()[-1]
+        assert last.startswith(note)
+    assert not re.search("[?≤≥≈]", LOOKS)
+
+
+def test_what_is_not_known_is_said() -> None:
+    """No line, no mesh, part of an axis, an async pair."""
+    row = replace(REDUCE, source=None, axes=(), whole_axes=False, is_async=True)
+    text = format_collectives_text([Report("jit(f)", (row, replace(REDUCE, whole_axes=False)))])
+    assert "all-reduce (async)" in text
+    assert "groups of 4 (hosts)" in text
+    assert "part of data (hosts)" in text
+    assert "not known" in text
+
+
+def test_nothing_to_report() -> None:
+    """A program without a collective, and no program."""
+    assert format_collectives_text([Report("jit(f)", ())]) == "jit(f)  launches no collective"
+    assert format_collectives_text([]) == "no program of several ranks was launched"
+    assert "no program of several ranks" in format_collectives_html([])
+
+
+def test_html_says_the_same_without_styles() -> None:
+    """With style sheets and attributes gone every cell of the text is there, the reason too, and the rings."""
+    html = format_collectives_html([STEP])
+    plain = re.sub(r"<style>.*?</style>|<[^>]*>", " ", html)
+    for cell in re.findall(r"\S+(?: \S+)*", LOOKS):
+        assert cell in plain, cell
+    assert "P('data', None), not known → P()" in plain
+    assert "a device sends 64.0 KiB in all, 48.0 KiB of it to another host" in plain
+    assert "<details>" in html
+    assert "<script" not in html
+
+
+def test_html_is_escaped() -> None:
+    """A name of the user's is text."""
+    assert "<lambda>" not in format_collectives_html([replace(STEP, name="jit(<lambda>)")])
