@@ -41,11 +41,24 @@ def ask_layout(asker: Asker, expression: str, ranks: Sequence[int] | None = None
         InvalidRequest: no rank has such a value.
     """
     answers = ask_all(asker, check_ranks(ranks, asker.process_count), "layout", {"expression": expression})
-    views = compare_views({rank: _decode(answer.value) for rank, answer in answers.items()})
+    views = compare_views(_decode_all({rank: answer.value for rank, answer in answers.items()}))
     if all(isinstance(view.seen, str) for view in views):
         told = "; ".join(f"{view.seen}" + (f" ({say_ranks(view.ranks)})" if len(views) > 1 else "") for view in views)
         raise InvalidRequest(f"layout {expression}: {told}", expression=expression)
     return views
+
+
+def _decode_all(wires: Mapping[int, Mapping[str, Any]]) -> dict[int, Seen]:
+    """Read equal answers once: most ranks say the same, and of thousands of devices there is much to compare."""
+    read: list[tuple[Mapping[str, Any], Seen]] = []
+    seen: dict[int, Seen] = {}
+    for rank, wire in wires.items():
+        known = next((value for other, value in read if other == wire), None)
+        if known is None:
+            known = _decode(wire)
+            read.append((wire, known))
+        seen[rank] = known
+    return seen
 
 
 def _decode(wire: Mapping[str, Any]) -> Seen:
@@ -84,13 +97,13 @@ def _neutral(seen: Seen, rank: int) -> Seen:
     if isinstance(seen, LayoutTree):
         rows = (r if r.layout is None else replace(r, layout=_neutral_layout(r.layout, rank)) for r in seen.rows)
         return LayoutTree(tuple(rows))
-    if isinstance(seen, MeshShape) and {device.rank for device in seen.devices} == {rank}:
+    if isinstance(seen, MeshShape) and all(device.rank == rank for device in seen.devices):
         return _neutral_mesh(seen)
     return seen
 
 
 def _neutral_layout(layout: Layout, rank: int) -> Layout:
-    if {device.rank for device in layout.devices} != {rank}:
+    if any(device.rank != rank for device in layout.devices):
         return layout
     mesh = None if layout.mesh is None else _neutral_mesh(layout.mesh)
     return replace(layout, mesh=mesh, placed=tuple((_of_none(device), box) for device, box in layout.placed))

@@ -12,7 +12,7 @@ from mhnb.view.tables import format_table_text
 __all__ = ["format_tree_html", "format_tree_text"]
 
 _HEADER = ("path", "array", "spec", "bytes", "bytes/device", "replication", "waste", "")
-_MAX_ROWS = 400
+_MAX_ROWS = 300
 """Rows of HTML, about 180 KB; `to_csv()` has all."""
 _SORT = (
     "var h=this.parentNode,n=h.cellIndex,t=h.closest('table').tBodies[0],u=h.getAttribute('aria-sort')!='ascending';"

@@ -15,7 +15,9 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mhnb.errors import ShardingError
+import mhnb
+from mhnb.errors import InvalidRequest, ShardingError
+from mhnb.layouts import DrawnLayout, DrawnTree
 from mhnb.rank.layouts import read_layout, read_mesh
 from mhnb.sharding.boxes import Box
 from mhnb.sharding.layout import Layout
@@ -125,6 +127,34 @@ def check_arrays() -> None:
             assert layout.boxes == boxes_of(array.sharding, array.shape)
     assert read_layout(partial).spec == Spec(((), ()), unreduced=("b",))
     assert read_layout(rows).nbytes_per_device == rows.addressable_shards[0].data.nbytes
+
+
+def check_public() -> None:
+    """The public functions take JAX's own meshes, specs, dtypes and arrays, also abstract ones and such as do not exist."""
+    grid = MeshShape.row_major({"a": 4, "b": 2})
+    mesh, spec = mesh_of(grid, "Auto"), PartitionSpec("a", None)
+    drawn = mhnb.layout((8, 6), mesh, spec, dtype=jax.numpy.bfloat16)
+    assert isinstance(drawn, DrawnLayout)
+    assert drawn == mhnb.layout((8, 6), {"a": 4, "b": 2}, "P('a', None)", dtype="bf16")
+    assert drawn == mhnb.layout((8, 6), AbstractMesh((4, 2), ("a", "b")), spec, dtype=np.dtype("bfloat16"))
+    array = jax.device_put(np.zeros((8, 6), "f4"), NamedSharding(mesh, spec))
+    mhnb.expect(array, PartitionSpec("a"))
+    with pytest.raises(AssertionError, match="lies as P\\('a', None\\), not as P\\('b'\\)"):
+        mhnb.expect(array, PartitionSpec("b"))
+    assert mhnb.reshard(array, to=PartitionSpec()).nbytes_moved == 8 * (192 - 48)
+    tree = mhnb.layout({"w": array, "n": 3, "later": jax.ShapeDtypeStruct((8, 2), "f4", sharding=array.sharding)})
+    assert isinstance(tree, DrawnTree)
+    assert [row.path for row in tree.rows] == ["['later']", "['n']", "['w']"]
+    assert "data" not in str(mhnb.layout(mesh))
+    with pytest.raises(InvalidRequest, match="layout needs a"):
+        mhnb.layout({"n": 3})
+    jax.jit(_refuses_tracer)(array)
+
+
+def _refuses_tracer(x: Any) -> Any:
+    with pytest.raises(InvalidRequest, match="layout needs a"):
+        mhnb.layout(x)
+    return x
 
 
 CHECKS = {name: check for name, check in globals().items() if name.startswith("check_") and name != "check_spec"}

@@ -10,7 +10,7 @@ import pytest
 
 from tests.source import ROOT
 
-CHECKS = ("check_arrays", "check_boxes", "check_meshes", "check_refusals", "check_words")
+CHECKS = ("check_arrays", "check_boxes", "check_meshes", "check_public", "check_refusals", "check_words")
 
 
 @pytest.mark.other_python

@@ -198,3 +198,13 @@ def test_a_reshard_shows_both_stills() -> None:
     page = StrictPage(format_reshard_html(plan, name="x"))
     assert page.unclosed == []
     assert "576 B of it across hosts" in page.visible
+
+
+def test_a_long_table_stays_small_and_says_so() -> None:
+    """A thousand rows: under 200 KB as HTML, and where the others are."""
+    layout = Layout.of((64, 64), GRID, "P('data', 'model')")
+    tree = LayoutTree(tuple(LayoutRow(f"['layers'][{at}]['w']", layout) for at in range(1000)))
+    html = format_tree_html(tree)
+    assert len(html.encode()) < 200_000
+    assert "700 more rows: mhnb.layout(...).to_csv() has all" in html
+    assert len(tree.to_csv().splitlines()) == 1001
