@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import subprocess
@@ -48,7 +49,9 @@ class PlanCompiler:
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
-                stream.close()
+                # What could not be written any more is of no use.
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
 
     def ask_program(self, program: str, layouts: Sequence[Layout], hosts: Mapping[int, str] | None = None) -> Report:
         """Say what a program would communicate.

@@ -8,6 +8,7 @@ import secrets
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -103,7 +104,7 @@ def show_views(
         heading = f"the ranks differ about {name}: {odd} against {say_ranks(views[0].ranks)}"
     parts = [_forms(name, view, places, several=len(views) > 1) for view in views]
     text = "\n\n".join(([heading] if heading else []) + [text for _, text in parts])
-    alarm = wrap(f'<div style="color:{RED}"><b>{heading}</b></div>') if heading else ""
+    alarm = wrap(f'<div style="color:{RED}"><b>{escape(heading)}</b></div>') if heading else ""
     _show(alarm + "".join(html for html, _ in parts), text, screen)
 
 
@@ -166,10 +167,12 @@ def _plan(notebook: Notebook, args: argparse.Namespace) -> None:
 def source_in(namespace: Mapping[str, Any], name: str) -> str | None:
     """Find the source of a function that the notebook defined; None where the name is none."""
     found = namespace.get(name)
-    if not isinstance(found, FunctionType):
+    # What jax.jit gave keeps the function that it was given.
+    plain = inspect.unwrap(found) if callable(found) else found
+    if not isinstance(plain, FunctionType):
         return None
     try:
-        return textwrap.dedent(inspect.getsource(found))
+        return textwrap.dedent(inspect.getsource(plain))
     except OSError as error:
         raise InvalidRequest(
             f"the source of {name} is not known ({error}); give an expression or module:function"

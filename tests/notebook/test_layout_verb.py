@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from mhnb.exchange.layouts import LayoutView
+from mhnb.sharding.layout import Layout
+from mhnb.verbs_layout import show_views
 from tests.notebook.conftest import Session
+from tests.view.samples import RecordingScreen
 
 SETUP = """%%mhjax
 import jax, numpy as np
@@ -111,7 +115,19 @@ def test_a_plan_needs_no_cluster(idle: Session) -> None:
 
 
 def test_a_plan_takes_a_function_of_the_notebook(idle: Session) -> None:
-    """By its name; it is compiled in the helper, never here."""
-    idle.run("def add_up(a):\n    return a.sum()")
-    line = """%mhjax plan --mesh "data 4" --array "a f32[8] P('data')" --program add_up"""
-    assert "jit(add_up)" in idle.run(line).out
+    """By its name, wrapped as `jax.jit` wraps or not; it is compiled in the helper, never here."""
+    idle.run("from functools import wraps\ndef wrapped(function):\n    return wraps(function)(lambda *a: None)")
+    idle.run("def add_up(a):\n    return a.sum()\nwrapped_up = wrapped(add_up)")
+    for name in ("add_up", "wrapped_up"):
+        line = f"""%mhjax plan --mesh "data 4" --array "a f32[8] P('data')" --program {name}"""
+        assert "jit(add_up)" in idle.run(line).out
+
+
+def test_a_difference_in_html_shows_the_expression_as_typed() -> None:
+    """What the user typed is text, whatever it holds."""
+    screen = RecordingScreen()
+    layout = Layout.of((4,), {"x": 2}, "P('x')")
+    show_views("p['<b>']", [LayoutView((0,), layout), LayoutView((1,), "nothing")], screen=screen)
+    html = screen.acts[0][1]["text/html"]
+    assert "the ranks differ about p[&#x27;&lt;b&gt;&#x27;]: rank 1 against rank 0" in html
+    assert "<b>'" not in html
