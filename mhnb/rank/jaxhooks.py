@@ -293,8 +293,8 @@ class _NotingExecutable:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
-        launched = recorder.note(program.fingerprint, program.name, program.participants, line, outputs=None)
-        recorder.programs[program.fingerprint] = program.compiled
+        who, compiled = program.participants, program.compiled
+        launched = recorder.note(program.fingerprint, program.name, who, line, outputs=None, program=compiled)
         _current.launched = launched
         try:
             return _NotingResults(self._executable.execute_sharded(*args, **kwargs), launched)

@@ -125,12 +125,12 @@ class LaunchRecorder:
         """So many of the rows are in `_counts` already."""
         self._counts: dict[tuple[int, ...], int] = {}
         self._seq = 0
-        self.programs: dict[str, Any] = {}
-        """What was launched, by fingerprint; kept by whoever launches, to be asked about when the cell has ended."""
+        self._programs: dict[str, Any] = {}
         self.ended_seq = 0
-        """The cell that ended last; its rows and programs are kept until the next one has ended."""
+        """The cell that ended last; what it launched is kept until the next one has ended."""
         self.ended_rows: list[LaunchRow] = []
         self.ended_programs: dict[str, Any] = {}
+        """By fingerprint."""
 
     def begin_cell(
         self, seq: int = 0, source: str = "", guard: str = "off", chosen: Sequence[int] | None = None
@@ -186,13 +186,17 @@ class LaunchRecorder:
         participants: tuple[int, ...],
         line: int | None,
         outputs: Sequence[object] | None,
+        *,
+        program: Any = None,
     ) -> Launched:
         """Record a launch.
 
         Args:
             outputs: None when the dispatch is about to be made: then call `end_dispatch` of what is returned.
+            program: what may be asked about once the cell has ended.
         """
         with self._lock:
+            self._programs[fingerprint] = program
             self._sweep()
             self._number += communicates(fingerprint)
             launched = Launched(self._count(fingerprint, name, participants, line), self._number, outputs)
@@ -247,7 +251,7 @@ class LaunchRecorder:
             abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
             self.ended_seq, self.ended_rows = self._seq, rows
-            self.ended_programs, self.programs = self.programs, {}
+            self.ended_programs, self._programs = self._programs, {}
             self._forget_counts()
             self._running.clear()
             self._number, self._failure, self._broken, self._failed_in_callback = 0, None, [], []

@@ -31,6 +31,8 @@ _WRITTEN_NAME = re.compile(
     r"(?:^|/)shard_map/(?:.*/)?(?:all_gather\w*|all_to_all|pmax|pmin|ppermute|psum\w*|ragged_all_to_all|reduce_scatter)$"
 )
 """JAX's own collectives: an operation of that name was asked for."""
+_MANUAL = "sdy.manual_computation"
+_TAKEN = re.compile(r"in_shardings=\[(.*?)\] out_shardings=")
 _DIM = re.compile(r"\{([^}]*)\}")
 
 
@@ -66,6 +68,8 @@ class _Operation:
     operands: tuple[str, ...]
     stated: str | None
     """The sharding stated for its result."""
+    wanted: tuple[str, ...] = ()
+    """Of a shard_map: the shardings that it wants its operands in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +122,11 @@ def read_lowered(stablehlo: str) -> Lowered:
             _read_arguments(lowered, text, function)
         elif text.startswith("return "):
             _read_results(lowered, text, function, signature)
-        elif text.endswith("({"):
+        elif text.endswith("({") or (_MANUAL in text and text.endswith("{")):
             opened.append(text)
         elif end := _END.search(text):
             # An operation with a region ends lines below the one that it begins on.
-            begin = opened.pop() if opened and text.startswith("})") else text
+            begin = opened.pop() if opened and text.startswith(("})", "} :")) else text
             if found := _RESULT.match(begin):
                 _add(lowered, _read_operation(begin, found, function, *_resolve(locations, end[1])))
     return lowered
@@ -156,6 +160,11 @@ def _read_operation(
     line: str, found: re.Match[str], function: str, name: str, source: tuple[str, int] | None
 ) -> _Operation:
     rest = line.partition(" = ")[2]
+    if found[2] == _MANUAL:
+        taken = _TAKEN.search(rest)
+        wanted = tuple(format_spec(text) for text in _STATED.findall(taken[1])) if taken else ()
+        operands = tuple(function + value for value in _VALUE.findall(rest.partition(")")[0]))
+        return _Operation(name, source, function + found[1], found[2], operands, None, wanted)
     stated = _STATED.findall(rest) if found[2] == "sdy.sharding_constraint" or "sdy.sharding" in rest else []
     # Where several are stated, which value each is of is not read here.
     spec = format_spec(stated[0]) if len(stated) == 1 else None
@@ -197,7 +206,7 @@ def explain(collective: HloCollective, stablehlo: str) -> Why:
     found = list(_matching(lowered, collective.op_name, (source.file, source.line)))
     if _WRITTEN_NAME.search(collective.op_name) or any(_WRITTEN.match(operation.kind) for operation in found):
         return Why(collective.op_name, source, written=True)
-    before, after = _stated_around(lowered, found)
+    before, after = _stated_at_entry(lowered, found) if _is_manual(found) else _stated_around(lowered, found)
     return Why(collective.op_name, source, before=before, after=after)
 
 
@@ -208,8 +217,22 @@ def _matching(lowered: Lowered, op_name: str, source: tuple[str, int]) -> Iterat
             yield operation
 
 
+def _is_manual(found: list[_Operation]) -> bool:
+    return len(found) == 1 and found[0].kind == _MANUAL
+
+
+def _stated_at_entry(lowered: Lowered, found: list[_Operation]) -> tuple[tuple[str | None, ...], str | None]:
+    """The one operand of a shard_map that does not come as it is wanted: it is what must move."""
+    pairs = zip(found[0].operands, found[0].wanted, strict=False)
+    moves = [(lowered.stated.get(value), wanted) for value, wanted in pairs if lowered.stated.get(value) != wanted]
+    return ((moves[0][0],), moves[0][1]) if len(moves) == 1 else ((), None)
+
+
 def _stated_around(lowered: Lowered, found: list[_Operation]) -> tuple[tuple[str | None, ...], str | None]:
     """The shardings of what comes in and goes out of one operation, which may be several values deep (dot, constraint)."""
+    if len({operation.kind for operation in found}) < len(found):
+        # Two of a kind on one line: which of them it serves cannot be told.
+        return (), None
     made = {operation.results for operation in found}
     inner = {value for operation in found for value in operation.operands}
     last = [operation for operation in found if operation.results not in inner]

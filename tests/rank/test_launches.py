@@ -72,6 +72,20 @@ def test_a_cell_begins_empty() -> None:
     assert recorder.end_cell() == ([], 0)
 
 
+def test_what_a_cell_launched_is_kept_until_the_next_has_ended() -> None:
+    """Its number, rows and programs; a launch made between two cells is the next one's."""
+    recorder = LaunchRecorder()
+    recorder.begin_cell(4)
+    recorder.note("a", "jit(a)", (0, 1), 1, (), program="A")
+    rows, _ = recorder.end_cell()
+    recorder.note("b", "jit(b)", (0, 1), None, (), program="B")
+    assert (recorder.ended_seq, recorder.ended_rows, recorder.ended_programs) == (4, rows, {"a": "A"})
+    recorder.begin_cell(5)
+    assert recorder.ended_programs == {"a": "A"}
+    recorder.end_cell()
+    assert (recorder.ended_seq, recorder.ended_programs) == (5, {"b": "B"})
+
+
 def test_wait_ends_when_all_is_ready() -> None:
     """The wait looks again until the last array is ready."""
     array = FakeArray()

@@ -195,6 +195,16 @@ def other_order(w):
     return jax.jit(run, out_shardings=NamedSharding(mesh, P())), (w.array((64, 64), "data", "model", mesh=mesh),)
 
 
+def at_entry(w):
+    """A shard_map that wants one of its arguments otherwise than it lies."""
+
+    def run(x, y):
+        return jnp.sin(x) + y
+
+    f = w.mapped(run, (P("data"), P("data")), P("data"))
+    return f, (w.array((64, 32), "data", "model"), w.array((64, 32), "data"))
+
+
 def overlapped(w):
     """Gathers that XLA for TPU overlaps with the matrix products; bf16 on the wire."""
 
@@ -211,7 +221,7 @@ def overlapped(w):
 
 
 CPU = (
-    data_parallel, expert_parallel, explicit_axes, loops, middle_axis, other_order, part_of_axis, pipeline, reshard,
+    at_entry, data_parallel, expert_parallel, explicit_axes, loops, middle_axis, other_order, part_of_axis, pipeline, reshard,
     rings, several_at_once, sharded_parameters, tensor_parallel, two_meshes,
 )  # fmt: skip
 TPU = (data_parallel, expert_parallel, overlapped, pipeline, reshard, sharded_parameters)

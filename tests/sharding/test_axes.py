@@ -22,6 +22,7 @@ FOUND: dict[str, list[tuple[str, ...]]] = {
     "middle_axis": [("b",), ("a", "c")],
     "explicit_axes": [("model",), ("data",)],
     "other_order": [("data",), ("model",)],
+    "at_entry": [("model",)],
     "two_meshes": [("model",), ("data",), ("c",)],
 }
 

@@ -51,6 +51,8 @@ WORKED_OUT: dict[str, list[Row]] = {
     "explicit_axes": [("all-reduce", 4 * 16 * 64, MODEL, 1), ("all-to-all", 4 * 16 * 64, DATA, 1)],
     # 64/4 rows, 64/2 columns in; then 64/4 rows. f32 on CPU for the program's bf16.
     "reshard": [("all-gather", 4 * 16 * 32, MODEL, 1), ("all-to-all", 4 * 16 * 64, DATA, 1)],
+    # 64/4 rows, 32/2 columns of it on each device.
+    "at_entry": [("all-gather", 4 * 16 * 16, MODEL, 1)],
     "other_order": [("all-reduce", 4 * 32, DATA, 1), ("all-gather", 4 * 32, MODEL, 1)],
     "two_meshes": [
         ("all-reduce", 4, MODEL, 1),

@@ -61,6 +61,26 @@ def test_written_in_loops_and_branches(kind: str) -> None:
     assert all(found.written for found in why("loops", kind))
 
 
+def test_at_the_entry_of_a_shard_map() -> None:
+    """The one argument that does not lie as the shard_map wants it is what moves; jax 0.12 names the argument alone."""
+    (found,) = why("at_entry", CPU[0])
+    assert (found.operation, found.before, found.after) == (
+        "jit(run)/shard_map",
+        ("P('data', 'model')",),
+        "P('data', None)",
+    )
+    (newer,) = why("at_entry", CPU[1])
+    assert (newer.operation, newer.before, newer.after) == ("x", ("P('data', 'model')",), None)
+
+
+def test_two_arguments_that_move_are_not_told_apart() -> None:
+    """Which of them a collective is of is not stated."""
+    (one,) = read("at_entry", CPU[0])
+    module = lowered("at_entry", CPU[0]).replace('<@mesh, [{"data"}, {}]>] out', "<@mesh, [{}, {}]>] out")
+    assert module != lowered("at_entry", CPU[0])
+    assert (explain(one, module).before, explain(one, module).after) == ((), None)
+
+
 def test_an_argument_that_is_gathered() -> None:
     """The compiled text names the argument: its sharding is stated, what it becomes is not."""
     down, up, _ = why("overlapped", TPU[0])
@@ -91,15 +111,17 @@ def test_the_operation_s_name_tells_what_was_asked_for(kind: str) -> None:
     assert not explain(inserted, "").written
 
 
-def test_two_that_cannot_be_told_apart_are_not_known() -> None:
-    """The same operation twice on a line, with different shardings: neither is chosen."""
+@pytest.mark.parametrize("value", ["%arg0", "%0"])
+def test_two_that_cannot_be_told_apart_are_not_known(value: str) -> None:
+    """The same operation twice on a line, side by side or one after the other: neither is chosen."""
     text = """
 #loc1 = loc("model.py":3:1)
 #loc2 = loc("jit(f)/constraint"(#loc1))
   func.func public @main(%arg0: tensor<8xf32>) -> tensor<8xf32> {
     %0 = sdy.sharding_constraint %arg0 <@mesh, [{"a"}]> : tensor<8xf32> loc(#loc2)
-    %1 = sdy.sharding_constraint %arg0 <@mesh, [{"b"}]> : tensor<8xf32> loc(#loc2)
+    %1 = sdy.sharding_constraint VALUE <@mesh, [{"b"}]> : tensor<8xf32> loc(#loc2)
 """
+    text = text.replace("VALUE", value)
     one = HloCollective("all-gather", "g", (), (), (), op_name="jit(f)/constraint", source=SourceLine("model.py", 3))
     assert explain(one, text).after is None
 
