@@ -66,11 +66,12 @@ format: $(READY) ## let ruff set the code
 picture: $(READY) ## take README's picture from the running product
 	MHNB_WRITE_PICTURES=1 $(RUN) pytest tests/browser/test_tour_in_lab.py -k picture
 
-bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distributed and bare processes
+bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distributed, bare processes and other drawings
 	$(RUN) tests.bench
 	$(RUN) tests.bench.guard
 	$(RUN) tests.bench.life
 	$(RUN) tests.bench.collectives
+	$(RUN) tests.bench.sharding
 
 # The peers lie beside the environment, never in it.
 $(PEERS): tests/bench/requirements.txt

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from mhnb.cluster import Cluster
     from mhnb.core.results import CellResult
+    from mhnb.layouts import expect, layout, reshard
     from mhnb.rank.lowering import collectives
     from mhnb.starting import attach, current, start
 
@@ -24,7 +25,10 @@ __all__ = [
     "attach",
     "collectives",
     "current",
+    "expect",
+    "layout",
     "load_ipython_extension",
+    "reshard",
     "start",
     "unload_ipython_extension",
 ]
@@ -37,6 +41,9 @@ _HOMES = {
     "attach": "mhnb.starting",
     "collectives": "mhnb.rank.lowering",
     "current": "mhnb.starting",
+    "expect": "mhnb.layouts",
+    "layout": "mhnb.layouts",
+    "reshard": "mhnb.layouts",
     "start": "mhnb.starting",
 }
 

@@ -28,9 +28,14 @@
     ├── HloError               a compiled program's text cannot be read
     │   └── UnknownForm        a spelling of HLO that mhnb does not know
     ├── NoKeyboard             code on a rank asked for input or a debugger, also an EOFError
+    ├── LayoutDiffers          an array lies otherwise than expected, also an AssertionError
+    ├── ShardingError          a spec that cannot be, also a ValueError
+    │   ├── UnknownAxis        the mesh has no such axis
+    │   ├── AxisUsedTwice      an axis can cut one dim only
+    │   ├── SpecTooLong        more entries than the array has dims
+    │   └── Indivisible        the axes do not divide the dim
     └── InvalidRequest         a bad argument of the user's, also a ValueError
 
-The error of shardings (ShardingError) joins the tree with the layouts.
 Every message says the thing, its value, what was expected and the next step.
 """
 
@@ -40,6 +45,7 @@ from typing import Any
 
 __all__ = [
     "AlreadyStarted",
+    "AxisUsedTwice",
     "CellError",
     "CellFailed",
     "CellInterrupted",
@@ -50,8 +56,10 @@ __all__ = [
     "HloError",
     "HostUnfit",
     "HostUnreachable",
+    "Indivisible",
     "InvalidRequest",
     "LaunchError",
+    "LayoutDiffers",
     "MhnbError",
     "NoKeyboard",
     "NotClean",
@@ -64,6 +72,9 @@ __all__ = [
     "ProtocolError",
     "RanksLost",
     "ReplayStopped",
+    "ShardingError",
+    "SpecTooLong",
+    "UnknownAxis",
     "UnknownForm",
     "UnknownMessage",
     "ValueDiffers",
@@ -235,6 +246,40 @@ class UnknownForm(HloError):
 
 class NoKeyboard(MhnbError, EOFError):
     """Code on a rank asked for a keyboard, which no rank has. `what` is what it called."""
+
+
+class LayoutDiffers(MhnbError, AssertionError):
+    """An array lies otherwise than `mhnb.expect` was told; the message draws both layouts."""
+
+
+class ShardingError(MhnbError, ValueError):
+    """A spec that cannot be. `jax_says` is the reason in JAX's own words, where JAX gives one."""
+
+    jax_says: str
+
+
+class UnknownAxis(ShardingError):
+    """The mesh has no axis of that name. `axis` is the name."""
+
+    axis: str
+
+
+class AxisUsedTwice(ShardingError):
+    """An axis stands at two places of a spec; it can cut one dim only. `axis` is its name."""
+
+    axis: str
+
+
+class SpecTooLong(ShardingError):
+    """A spec has more entries than the array has dims."""
+
+
+class Indivisible(ShardingError):
+    """The axes of a dim do not divide its size. `dim`, `size` and `ways` say which and into how many parts."""
+
+    dim: int
+    size: int
+    ways: int
 
 
 class InvalidRequest(MhnbError, ValueError):

@@ -14,6 +14,7 @@ from mhnb import assist, verbs
 from mhnb.core.select import route_cell
 from mhnb.errors import InvalidRequest, NotClean, NotStarted
 from mhnb.notebook import CellFlags, Notebook
+from mhnb.planning import close_shared
 
 __all__ = ["MhjaxMagics", "load", "unload"]
 
@@ -69,6 +70,8 @@ verbs:
   %mhjax vars                                      what the ranks hold
   %mhjax pull NAME... [--ranks SPEC] [--each]      bring values here
   %mhjax push NAME... [--ranks SPEC]               bind values of this notebook on every rank
+  %mhjax layout EXPRESSION [--to SPEC]             who holds what: an array, a pytree, a mesh of the ranks
+  %mhjax plan                                      what if: hosts, a mesh, arrays, specs that need not exist
   %mhjax check NAME...                             compare by hash what the ranks hold
   %mhjax collectives [--why] f(args)               the collectives of a call that is not made, and what they move
   %mhjax auto on|off                               plain cells go to the ranks too; %%local keeps one here
@@ -153,3 +156,4 @@ def unload(shell: Any) -> None:
     for kind, name in (("line", "mhjax"), ("cell", "mhjax"), ("cell", "local")):
         shell.magics_manager.magics[kind].pop(name, None)
     verbs.stop_all()
+    close_shared()

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb import replaying, starting, verbs_collectives, verbs_doctor
+from mhnb import replaying, starting, verbs_collectives, verbs_doctor, verbs_layout
 from mhnb.boards import gather_snapshot, gather_status, gather_summary, gather_vars
+from mhnb.core.expression import split_expression
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
 from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape
-from mhnb.errors import InvalidRequest, MhnbError, NotStarted
+from mhnb.errors import InvalidRequest, MhnbError, NotStarted, ShardingError
 from mhnb.notebook import Notebook
 from mhnb.rank.jaxseams import backend_is_initialized
 from mhnb.roll import StartReport
@@ -263,6 +264,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "collectives": (verbs_collectives.collectives, verbs_collectives.collectives_flags),
     "doctor": (verbs_doctor.run_doctor, verbs_doctor.doctor_flags),
     "interrupt": (_interrupt, _no_flags),
+    **verbs_layout.VERBS,
     "list": (_list, _no_flags),
     "pull": (_pull, _pull_flags),
     "push": (_push, _push_flags),
@@ -275,9 +277,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
 }
 _LATER = {
     "export": "the lessons",
-    "layout": "the sharding views",
     "panel": "the output views",
-    "plan": "the sharding views",
     "profile": "real hosts",
 }
 
@@ -298,8 +298,9 @@ def run_verb(notebook: Notebook, line: str) -> Any:
     Raises:
         UsageError: no such verb, an unknown flag, a bad value.
     """
+    takes_code = bool(verbs_layout.EXPRESSION_VERBS & set(line.split()[:1]))
     try:
-        words = shlex.split(line)
+        words = split_expression(line) if takes_code else shlex.split(line)
     except ValueError as error:
         raise UsageError(f"%mhjax {line}: {error}") from error
     if not words:
@@ -320,7 +321,7 @@ def run_verb(notebook: Notebook, line: str) -> Any:
         return None
     try:
         return VERBS[name][0](notebook, args)
-    except (InvalidRequest, NotStarted) as error:
+    except (InvalidRequest, NotStarted, ShardingError) as error:
         raise UsageError(str(error)) from error
 
 

@@ -45,10 +45,12 @@ BESIDE = {
     "fleet": "cluster",
     "hostflags": "cluster",
     "journaling": "cluster",
+    "layouts": "cluster",
     "listening": "cluster",
     "notebook": "magics",
     "options": "cluster",
     "preflight": "cluster",
+    "planning": "cluster",
     "reader": "cluster",
     "reaping": "cli",
     "replaying": "cluster",
@@ -60,6 +62,7 @@ BESIDE = {
     "verbs": "magics",
     "verbs_collectives": "magics",
     "verbs_doctor": "magics",
+    "verbs_layout": "magics",
     "watching": "cluster",
 }
 """Modules that are parts of another one's work, too long for one file."""

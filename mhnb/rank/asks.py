@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from mhnb.core.protocol import Answer, Ask
-from mhnb.rank import asks_check, asks_code, asks_collectives
+from mhnb.rank import asks_check, asks_code, asks_collectives, asks_layout
 from mhnb.rank.transfer import Depot, Reply
 from mhnb.rank.variables import describe_variables, user_names
 
@@ -87,6 +87,10 @@ def _check(q: Question) -> Reply:
     return {name: asks_check.describe_leaves(value) for name, value in there.items()}, ()
 
 
+def _layout(q: Question) -> Reply:
+    return asks_layout.describe_layout(q.namespace, q.arguments["expression"]), ()
+
+
 def _complete(q: Question) -> Reply:
     return asks_code.complete(q.shell, q.arguments["text"], q.arguments["cursor"]), ()
 
@@ -113,6 +117,7 @@ VERBS: dict[str, Callable[[Question], Reply]] = {
     "hold": _hold,
     "inspect": _inspect,
     "launched": _launched,
+    "layout": _layout,
     "names": _names,
     "receive": _receive,
     "release": _release,

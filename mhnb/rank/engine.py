@@ -21,6 +21,7 @@ from traitlets import Type
 
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.protocol import Ask, Message, RankReady, RunCell, SkipCell
+from mhnb.rank.arrays_shown import show_global_arrays
 from mhnb.rank.asks import answer
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.capture import Capture
@@ -81,6 +82,7 @@ class _Server:
             news=bootstrap.news,
             look_beside=bootstrap.severing.look,
         )
+        show_global_arrays(self._shell)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel.fileno(), self._read)
         self._facts = {"engine_id": engine.id, "pid": os.getpid(), "hostname": socket.gethostname()}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mhnb.core.ranks import format_ranks
+from mhnb.sharding.words import format_nbytes
 
 __all__ = ["Places", "format_nbytes", "format_rank_label", "format_seconds", "join_words"]
 
@@ -41,22 +42,6 @@ def format_seconds(seconds: float) -> str:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60} s"
-
-
-def format_nbytes(nbytes: int) -> str:
-    """Write a size in binary units.
-
-    >>> [format_nbytes(n) for n in (32, 32768, 13_000_000)]
-    ['32 B', '32.0 KiB', '12.4 MiB']
-    """
-    if nbytes < 1024:
-        return f"{nbytes} B"
-    size = float(nbytes)
-    for unit in ("KiB", "MiB", "GiB"):
-        size /= 1024
-        if size < 1024:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1024:.1f} TiB"
 
 
 def format_rank_label(ranks: Sequence[int]) -> str:

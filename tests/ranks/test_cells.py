@@ -271,9 +271,12 @@ def test_a_global_sum_over_all_ranks(cluster: Cluster) -> None:
 
 
 def test_printing_a_global_array_never_fails(cluster: Cluster) -> None:
-    """JAX's own repr does for a start: it communicates nothing."""
+    """As a value it tells its sharding, printed it has JAX's own text; neither communicates, on one rank either."""
     run(cluster, PSUM)
-    assert all("shape=(8,)" in str(r.text) for r in run(cluster, "ones"))
+    assert all("f32[8] on mesh (x " in str(r.text) for r in run(cluster, "ones"))
+    alone = cluster.run("print(ones)\nones", ranks="1").check()
+    assert "shape=(8,)" in alone[1].stdout
+    assert "spec P('x')" in str(alone[1].text)
 
 
 def test_pasted_initialize_returns_with_a_note_and_others_raise(cluster: Cluster) -> None:

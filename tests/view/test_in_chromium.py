@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
+from mhnb.sharding.layout import Layout
+from mhnb.view.drawhtml import format_layout_html
 from mhnb.view.html import format_cell_html
 from tests.parts import chromium
 from tests.view.samples import cell, out
@@ -48,3 +51,53 @@ def test_without_its_style_sheet_the_tabs_are_a_list(page: Page) -> None:
     page.set_content(head + tail.partition("</style>")[2].replace(' name="mhnb-a"', ""))
     page.locator("summary").nth(1).click()
     assert [page.locator("pre").nth(rank).is_visible() for rank in range(3)] == [True, True, False]
+
+
+def _untrusted(html: str) -> str:
+    """What an untrusted notebook leaves of it: no style sheet, no handlers, no names, no focus; inputs are dead."""
+    kept = re.sub(r"<style>.*?</style>", "", html, flags=re.DOTALL)
+    kept = re.sub(r' (?:on\w+|name|role|tabindex|aria-[\w-]+|data-[\w-]+)="[^"]*"', "", kept)
+    return kept.replace("<input", "<input disabled")
+
+
+def test_an_untrusted_layout_is_read_place_by_place(page: Page) -> None:
+    """Each place of a leading dim opens by a click; colours, ranges, devices and hosts are there."""
+    layout = Layout.of((8, 4, 6), {"data": 4, "model": 2}, "P('data', None, 'model')", devices_per_host=2)
+    page.set_content(_untrusted(format_layout_html(layout, name="x", uid="mhnb-a")))
+    panes = page.locator(".pane")
+    assert [panes.nth(at).locator("table").is_visible() for at in range(4)] == [True, False, False, False]
+    panes.nth(2).locator("summary").click()
+    tile = panes.nth(2).locator("td").first
+    assert tile.is_visible()
+    assert (tile.inner_text(), tile.get_attribute("title")) == ("2:0", "[4:6, 0:4, 0:3] · 96 B · 2:0 (host2)")
+    assert tile.evaluate("e => getComputedStyle(e).backgroundColor") != "rgba(0, 0, 0, 0)"
+
+
+@pytest.mark.parametrize("theme", ["#ffffff", "#111111"])
+def test_a_tile_is_read_in_both_themes(page: Page, theme: str) -> None:
+    """A tile takes no text colour of its own: over its tint the theme's own stands out by 4.5 to 1 and more."""
+    ink = "#111111" if theme == "#ffffff" else "#ffffff"
+    layout = Layout.of((8, 8), {"data": 8}, "P('data')", devices_per_host=1)
+    page.set_content(f'<body style="background:{theme};color:{ink}">{format_layout_html(layout)}</body>')
+    tints = page.locator("td[title]").evaluate_all("all => all.map(e => getComputedStyle(e).backgroundColor)")
+    assert len(set(tints)) == 8
+    ground, letters = (_rgb(f"rgb({int(c[1:3], 16)}, {int(c[3:5], 16)}, {int(c[5:], 16)})")[:3] for c in (theme, ink))
+    for tint in tints:
+        *color, alpha = _rgb(tint)
+        seen = [alpha * over + (1 - alpha) * under for over, under in zip(color, ground, strict=True)]
+        assert _contrast(seen, letters) >= 4.5
+
+
+def _rgb(text: str) -> list[float]:
+    return [float(part) for part in re.findall(r"[\d.]+", text)]
+
+
+def _contrast(one: list[float], other: list[float]) -> float:
+    """Contrast as WCAG 2 defines it."""
+
+    def luminance(color: list[float]) -> float:
+        linear = [c / 3294.6 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in color]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)

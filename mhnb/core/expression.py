@@ -1,0 +1,47 @@
+"""Splits the line of a verb that takes an expression: at blanks, but not within quotes or brackets, and quotes stay."""
+
+from __future__ import annotations
+
+from mhnb.errors import InvalidRequest
+
+__all__ = ["split_expression", "unquote"]
+
+_OPEN, _CLOSE = "([{", ")]}"
+
+
+def split_expression(line: str) -> list[str]:
+    """Split a line into words of which each may be code.
+
+    Raises:
+        InvalidRequest: a quote or bracket is not closed.
+
+    >>> split_expression("params['a b'] --to P(None, 'x')")
+    ["params['a b']", '--to', "P(None, 'x')"]
+    """
+    words, word, depth, quote = [], "", 0, ""
+    for char in line:
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in _OPEN:
+            depth += 1
+        elif char in _CLOSE:
+            depth -= 1
+        elif char.isspace() and not depth:
+            words.append(word)
+            word = ""
+            continue
+        word += char
+    if quote or depth:
+        raise InvalidRequest(f"{line.strip()!r} has a {'quote' if quote else 'bracket'} that is not closed")
+    return [word for word in [*words, word] if word]
+
+
+def unquote(word: str) -> str:
+    r"""Take off quotes that were put around a whole flag's value, as a shell wants it.
+
+    >>> unquote("\"P('x')\""), unquote("P('x')")
+    ("P('x')", "P('x')")
+    """
+    return word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"" else word

@@ -1,0 +1,117 @@
+"""Where a value of the ranks lies, by what each rank says of it; all views are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from mhnb.core.variables import say_ranks
+from mhnb.errors import InvalidRequest
+from mhnb.exchange.asks import Asker, ask_all, check_ranks
+from mhnb.sharding.layout import Layout
+from mhnb.sharding.mesh import MeshShape
+from mhnb.sharding.tree import LayoutTree
+from mhnb.sharding.wire import decode_mesh, decode_tree
+from mhnb.values import DeviceRef
+
+__all__ = ["LayoutView", "Seen", "ask_layout", "compare_views"]
+
+Seen: TypeAlias = Layout | LayoutTree | MeshShape | str
+"""What a rank says of a value; a text where it has none to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutView:
+    """What some ranks say, all the same."""
+
+    ranks: tuple[int, ...]
+    seen: Seen
+    is_local: bool = False
+    """Whether each of these ranks speaks of an array of its own; `seen` is the first one's."""
+
+
+def ask_layout(asker: Asker, expression: str, ranks: Sequence[int] | None = None) -> tuple[LayoutView, ...]:
+    """Ask where a value lies. No data is fetched and nothing is launched.
+
+    Returns:
+        The views that differ, that of most ranks first.
+
+    Raises:
+        InvalidRequest: no rank has such a value.
+    """
+    answers = ask_all(asker, check_ranks(ranks, asker.process_count), "layout", {"expression": expression})
+    views = compare_views(_decode_all({rank: answer.value for rank, answer in answers.items()}))
+    if all(isinstance(view.seen, str) for view in views):
+        told = "; ".join(f"{view.seen}" + (f" ({say_ranks(view.ranks)})" if len(views) > 1 else "") for view in views)
+        raise InvalidRequest(f"layout {expression}: {told}", expression=expression)
+    return views
+
+
+def _decode_all(wires: Mapping[int, Mapping[str, Any]]) -> dict[int, Seen]:
+    """Read equal answers once: most ranks say the same, and of thousands of devices there is much to compare."""
+    read: list[tuple[Mapping[str, Any], Seen]] = []
+    seen: dict[int, Seen] = {}
+    for rank, wire in wires.items():
+        known = next((value for other, value in read if other == wire), None)
+        if known is None:
+            known = _decode(wire)
+            read.append((wire, known))
+        seen[rank] = known
+    return seen
+
+
+def _decode(wire: Mapping[str, Any]) -> Seen:
+    if wire["kind"] == "error":
+        return str(wire["text"])
+    if wire["kind"] == "mesh":
+        return decode_mesh(wire["mesh"])
+    tree = decode_tree(wire["tree"])
+    layout = tree.rows[0].layout
+    return layout if wire["kind"] == "array" and layout is not None else tree
+
+
+def compare_views(seen: Mapping[int, Seen]) -> tuple[LayoutView, ...]:
+    """Put ranks together that say the same; of an array of a rank's own, the same but for whose it is.
+
+    >>> [view.ranks for view in compare_views({0: "none", 1: MeshShape((), ()), 2: "none"})]
+    [(0, 2), (1,)]
+    """
+    groups: list[tuple[Seen, bool, list[int]]] = []
+    for rank in sorted(seen):
+        neutral = _neutral(seen[rank], rank)
+        for other, _, ranks in groups:
+            if other == neutral:
+                ranks.append(rank)
+                break
+        else:
+            groups.append((neutral, neutral != seen[rank], [rank]))
+    ordered = sorted(groups, key=lambda group: (isinstance(group[0], str), -len(group[2]), group[2][0]))
+    return tuple(LayoutView(tuple(ranks), seen[ranks[0]], is_local) for _, is_local, ranks in ordered)
+
+
+def _neutral(seen: Seen, rank: int) -> Seen:
+    """Write an array that lies on one rank alone as of no rank."""
+    if isinstance(seen, Layout):
+        return _neutral_layout(seen, rank)
+    if isinstance(seen, LayoutTree):
+        rows = (r if r.layout is None else replace(r, layout=_neutral_layout(r.layout, rank)) for r in seen.rows)
+        return LayoutTree(tuple(rows))
+    if isinstance(seen, MeshShape) and all(device.rank == rank for device in seen.devices):
+        return _neutral_mesh(seen)
+    return seen
+
+
+def _neutral_layout(layout: Layout, rank: int) -> Layout:
+    if any(device.rank != rank for device in layout.devices):
+        return layout
+    mesh = None if layout.mesh is None else _neutral_mesh(layout.mesh)
+    return replace(layout, mesh=mesh, placed=tuple((_of_none(device), box) for device, box in layout.placed))
+
+
+def _neutral_mesh(mesh: MeshShape) -> MeshShape:
+    return MeshShape(mesh.axes, tuple(map(_of_none, mesh.devices)))
+
+
+def _of_none(device: DeviceRef) -> DeviceRef:
+    return DeviceRef(-1, device.ordinal)

@@ -1,0 +1,219 @@
+"""`mhnb.layout` and `mhnb.expect`: layouts of arrays that are there, and of those that are not.
+
+JAX is imported only when it is asked about something of JAX's. No data is fetched and no program launched.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Self
+
+from mhnb.errors import InvalidRequest, LayoutDiffers
+from mhnb.sharding.layout import Layout
+from mhnb.sharding.mesh import MeshShape, parse_axes
+from mhnb.sharding.reshard import Reshard, plan_reshard
+from mhnb.sharding.tree import LayoutTree
+from mhnb.view.draw import format_layout_svg, format_layout_text
+from mhnb.view.drawhtml import format_layout_html
+from mhnb.view.layouttable import format_tree_html, format_tree_text
+from mhnb.view.meshmap import format_mesh_html, format_mesh_text
+from mhnb.view.reshard import format_reshard_html, format_reshard_text
+
+__all__ = ["DrawnLayout", "DrawnMesh", "DrawnReshard", "DrawnTree", "as_mesh", "expect", "layout", "reshard"]
+
+
+class _Drawn:
+    """What is shown of a value wherever it is the last expression of a cell, or printed."""
+
+    @classmethod
+    def draw(cls, value: Any) -> Self:
+        """Take over a plain value."""
+        return cls(**{field.name: getattr(value, field.name) for field in fields(value)})
+
+    def to_text(self) -> str:
+        """Draw it as text."""
+        raise NotImplementedError
+
+    def to_html(self) -> str:
+        """Draw it as HTML."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    __repr__ = __str__
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": self.to_text(), "text/html": self.to_html()}
+
+
+class DrawnLayout(_Drawn, Layout):
+    """A layout that shows itself."""
+
+    def to_text(self) -> str:
+        """Draw it as text."""
+        return format_layout_text(self)
+
+    def to_html(self) -> str:
+        """Draw it as HTML."""
+        return format_layout_html(self, uid=f"mhnb-{secrets.token_hex(6)}")
+
+    def to_svg(self) -> str:
+        """Draw it as SVG, for a file."""
+        return format_layout_svg(self)
+
+
+class DrawnTree(_Drawn, LayoutTree):
+    """A table of layouts that shows itself."""
+
+    def to_text(self) -> str:
+        """Write it as text."""
+        return format_tree_text(self)
+
+    def to_html(self) -> str:
+        """Write it as HTML."""
+        return format_tree_html(self)
+
+
+class DrawnMesh(_Drawn, MeshShape):
+    """A mesh that shows itself."""
+
+    def to_text(self) -> str:
+        """Draw it as text."""
+        return format_mesh_text(self)
+
+    def to_html(self) -> str:
+        """Draw it as HTML."""
+        return format_mesh_html(self)
+
+
+class DrawnReshard(_Drawn, Reshard):
+    """A reshard that shows itself."""
+
+    def to_text(self) -> str:
+        """Draw it as text."""
+        return format_reshard_text(self)
+
+    def to_html(self) -> str:
+        """Draw it as HTML."""
+        return format_reshard_html(self, uid=f"mhnb-{secrets.token_hex(6)}")
+
+
+def layout(
+    x: Any,
+    mesh: Any = None,
+    spec: Any = None,
+    *,
+    dtype: Any = "float32",
+    devices_per_host: int | None = None,
+    uneven: bool = False,
+) -> DrawnLayout | DrawnTree | DrawnMesh:
+    """Say which device holds which box.
+
+    `layout(x)` reads a jax.Array, a ShapeDtypeStruct that has a sharding, a pytree of them (a table) or a mesh (a map).
+    `layout(shape, mesh, spec)` needs no cluster and no JAX.
+
+    Args:
+        x: the value, or the shape of an array that need not exist.
+        mesh: with a shape: sizes by axis, or a jax Mesh or AbstractMesh.
+        spec: with a shape: `P('data', None)`, as JAX's object, text or a list of axes.
+        dtype: with a shape: the element type.
+        devices_per_host: where the mesh has no devices of its own: it is laid over hosts row by row; None for one host.
+        uneven: allow axes that do not divide their dim, padded as the compiler does it inside a jitted function.
+
+    Raises:
+        ShardingError: that spec cannot be; `jax_says` is JAX's own reason.
+        InvalidRequest: an argument cannot be read.
+    """
+    if mesh is None:
+        if spec is not None:
+            raise InvalidRequest("layout got a spec without a mesh; give both: mhnb.layout(shape, mesh, spec)")
+        return _layout_of(x, devices_per_host)
+    shape = (x,) if isinstance(x, int) else x
+    if not isinstance(shape, Sequence):
+        raise InvalidRequest(f"layout with a mesh takes a shape like (8, 6), and got {type(x).__name__}")
+    made = Layout.of(shape, as_mesh(mesh, devices_per_host), spec, dtype=dtype, uneven=uneven)
+    return DrawnLayout.draw(made)
+
+
+def as_mesh(mesh: Any, devices_per_host: int | None = None) -> MeshShape:
+    """Read a mesh: one of ours or of JAX's, sizes by axis, or a text like `data 4, model 2`.
+
+    Raises:
+        InvalidRequest: it is none of these.
+    """
+    if isinstance(mesh, MeshShape):
+        return mesh
+    if isinstance(mesh, str):
+        mesh = parse_axes(mesh)
+    if isinstance(mesh, Mapping):
+        return MeshShape.row_major(mesh, devices_per_host=devices_per_host)
+    if hasattr(mesh, "axis_names"):
+        # Whoever has one has imported JAX.
+        from mhnb.rank.layouts import is_mesh, read_mesh
+
+        if is_mesh(mesh):
+            return read_mesh(mesh, devices_per_host=devices_per_host)
+    raise InvalidRequest(
+        f"mesh is {type(mesh).__name__}; give sizes like {{'data': 4, 'model': 2}}, or a mesh of JAX's"
+    )
+
+
+def _layout_of(x: Any, devices_per_host: int | None) -> DrawnLayout | DrawnTree | DrawnMesh:
+    if isinstance(x, MeshShape):
+        return DrawnMesh.draw(x)
+    if isinstance(x, Layout):
+        return DrawnLayout.draw(x)
+    if isinstance(x, LayoutTree):
+        return DrawnTree.draw(x)
+    from mhnb.rank.layouts import has_layout, is_mesh, read_layout, read_mesh, read_tree
+
+    if is_mesh(x):
+        return DrawnMesh.draw(read_mesh(x, devices_per_host=devices_per_host))
+    if has_layout(x):
+        return DrawnLayout.draw(read_layout(x))
+    return DrawnTree.draw(read_tree(x))
+
+
+def reshard(
+    x: Any, mesh: Any = None, spec: Any = None, *, to: Any, dtype: Any = "float32", devices_per_host: int | None = None
+) -> DrawnReshard:
+    """Say which pieces would move between which devices if an array went from its spec to another. Nothing moves.
+
+    `reshard(x, to=spec)` reads an array or a Layout; `reshard(shape, mesh, spec, to=...)` needs no cluster and no JAX.
+
+    Raises:
+        ShardingError: a spec is not legal there.
+        InvalidRequest: an argument cannot be read, or the array holds partial sums.
+    """
+    before = x if isinstance(x, Layout) else layout(x, mesh, spec, dtype=dtype, devices_per_host=devices_per_host)
+    if not isinstance(before, Layout) or before.mesh is None:
+        raise InvalidRequest("reshard needs one array on a mesh; give a leaf of a pytree, or shape, mesh and spec")
+    after = Layout.of(before.shape, before.mesh, to, dtype=before.dtype)
+    return DrawnReshard.draw(plan_reshard(before, after))
+
+
+def expect(x: Any, spec: Any) -> None:
+    """Assert that an array lies as a spec says on its own mesh; another spelling of the same layout is fine.
+
+    Raises:
+        LayoutDiffers: it does not; the message draws both.
+        ShardingError: the spec is not legal for that array.
+        InvalidRequest: `x` has no layout, or none over a mesh.
+    """
+    have = x if isinstance(x, Layout) else None
+    if have is None:
+        from mhnb.rank.layouts import read_layout
+
+        have = read_layout(x)
+    if have.mesh is None or have.spec is None:
+        raise InvalidRequest(
+            f"expect needs an array on a mesh, and this one lies on {have.device_count} device(s) without one;"
+            " put it on a mesh first: jax.device_put(x, NamedSharding(mesh, spec))"
+        )
+    want = Layout.of(have.shape, have.mesh, spec, dtype=have.dtype)
+    if want.spec is None or (want.boxes, want.spec.unreduced) != (have.boxes, have.spec.unreduced):
+        drawn = f"expected\n{format_layout_text(want)}\n\nfound\n{format_layout_text(have)}"
+        raise LayoutDiffers(f"the array lies as {have.spec}, not as {want.spec}\n{drawn}", expected=want, found=have)

@@ -1,0 +1,173 @@
+"""Asks the compiler about programs on meshes that nobody has: a helper process with fake devices, kept while it is of use."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any, Self
+
+from mhnb.errors import ClusterError, InvalidRequest
+from mhnb.sharding.layout import Layout
+from mhnb.sharding.mesh import MeshShape
+from mhnb.sharding.report import Report, make_report, program_from_wire
+
+__all__ = ["MAX_DEVICES", "PlanCompiler", "close_shared", "shared_compiler"]
+
+MAX_DEVICES = 2048
+"""Fake CPU devices that XLA compiles for; with more it fails."""
+_TIMEOUT_S = 120.0
+
+
+class PlanCompiler:
+    """A process that compiles for fake devices; starts with the first question. Not for several threads at once."""
+
+    def __init__(self, *, timeout_s: float = _TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._process: subprocess.Popen[str] | None = None
+        self._replies: SimpleQueue[str] = SimpleQueue()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                # What could not be written any more is of no use.
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    def ask_program(self, program: str, layouts: Sequence[Layout], hosts: Mapping[int, str] | None = None) -> Report:
+        """Say what a program would communicate.
+
+        Args:
+            program: `matmul`, `mlp`, `attention`, `module:function`, or an expression like `lambda x, w: x @ w`.
+            layouts: of its arguments, all over one mesh.
+            hosts: label by rank; without, each rank is a host.
+
+        Raises:
+            InvalidRequest: the program cannot be compiled so, or the mesh is too large.
+            ClusterError: the helper process ended or did not answer in time.
+        """
+        return self._ask(layouts, hosts, program=program, to=None)
+
+    def ask_reshard(self, before: Layout, after: Layout, hosts: Mapping[int, str] | None = None) -> Report:
+        """Say with which collectives an array would be brought from one spec to another on its mesh.
+
+        Raises:
+            InvalidRequest: it cannot be compiled, or the mesh is too large.
+            ClusterError: the helper process ended or did not answer in time.
+        """
+        return self._ask([before], hosts, program="", to=str(after.spec))
+
+    def _ask(
+        self, layouts: Sequence[Layout], hosts: Mapping[int, str] | None, *, program: str, to: str | None
+    ) -> Report:
+        mesh = _one_mesh(layouts)
+        arrays = [[list(layout.shape), layout.dtype.name, str(layout.spec)] for layout in layouts]
+        said = self._exchange({"axes": mesh.axes, "arrays": arrays, "program": program, "to": to})
+        if "error" in said:
+            raise InvalidRequest(
+                f"the program cannot be compiled for these arrays: {said['error']}", error=said["error"]
+            )
+        # Fake devices are all of one process: who they stand for is known here.
+        ranks = tuple(device.rank for device in mesh.devices)
+        known = hosts or {}
+        return make_report(
+            replace(program_from_wire(said["program"]), ranks=ranks),
+            {rank: known.get(rank, f"host{rank}") for rank in ranks},
+        )
+
+    def _exchange(self, question: dict[str, Any]) -> dict[str, Any]:
+        process = self._process or self._start()
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            reply = self._replies.get(timeout=self._timeout_s)
+        except KeyboardInterrupt:
+            # Its answer would be taken for that to the next question.
+            self.close()
+            raise
+        except BrokenPipeError:
+            reply = ""
+        except Empty as error:
+            self.close()
+            raise ClusterError(
+                f"the compiler's helper process gave no answer within {self._timeout_s:.0f} s"
+            ) from error
+        if not reply:
+            self.close()
+            raise ClusterError("the compiler's helper process ended by itself; ask again to start another")
+        answer: dict[str, Any] = json.loads(reply)
+        return answer
+
+    def _start(self) -> subprocess.Popen[str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
+        environment |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"--xla_force_host_platform_device_count={MAX_DEVICES}"}
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-m", "mhnb.rank.plan_compiler"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+            # Ctrl-C in a terminal is for whoever asks.
+            start_new_session=True,
+        )
+        replies = self._replies = SimpleQueue()
+        assert process.stdout is not None
+        threading.Thread(target=_read, args=(process.stdout, replies), name="mhnb-plan", daemon=True).start()
+        return process
+
+
+def _read(stream: Any, replies: SimpleQueue[str]) -> None:
+    for line in stream:
+        replies.put(line)
+    replies.put("")
+
+
+def _one_mesh(layouts: Sequence[Layout]) -> MeshShape:
+    meshes = {layout.mesh for layout in layouts}
+    mesh = meshes.pop() if len(meshes) == 1 else None
+    if mesh is None:
+        raise InvalidRequest("the compiler needs arrays over one mesh; give each a spec on the same one")
+    if len(mesh.devices) > MAX_DEVICES:
+        raise InvalidRequest(
+            f"the mesh has {len(mesh.devices)} devices; programs are compiled for up to {MAX_DEVICES} fake ones."
+            " The layouts are right at any size; ask about a smaller mesh of the same form"
+        )
+    return mesh
+
+
+_shared: list[PlanCompiler] = []
+
+
+def shared_compiler() -> PlanCompiler:
+    """Return this process's compiler; it ends with the process."""
+    if not _shared:
+        _shared.append(PlanCompiler())
+        atexit.register(close_shared)
+    return _shared[0]
+
+
+def close_shared() -> None:
+    """End this process's compiler; the next question starts another."""
+    for compiler in _shared:
+        compiler.close()

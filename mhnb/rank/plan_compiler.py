@@ -1,0 +1,107 @@
+"""Compiles a program for a mesh that nobody has, on fake CPU devices, and reads what it communicates. A process of its own.
+
+The notebook's process must not initialise JAX; so this one is asked over pipes: a line of JSON in, a line of JSON out.
+It ends when its input does. What it evaluates is what its user typed, as a rank does.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from mhnb.rank.lowering import lower_program
+from mhnb.sharding.report import program_to_wire
+from mhnb.sharding.spec import parse_spec
+
+__all__ = ["answer", "find_program", "main"]
+
+
+def matmul(x: Any, w: Any) -> Any:
+    """One product."""
+    return x @ w
+
+
+def mlp(x: Any, w1: Any, w2: Any) -> Any:
+    """Two products with a nonlinearity between them."""
+    return jax.nn.relu(x @ w1) @ w2
+
+
+def attention(x: Any, wq: Any, wk: Any, wv: Any, wo: Any) -> Any:
+    """An attention block without masks: x is [batch, length, width], the weights [width, heads, size], wo the other way."""
+    q, k, v = (jnp.einsum("btd,dhe->bthe", x, w) for w in (wq, wk, wv))
+    weights = jax.nn.softmax(jnp.einsum("bthe,bshe->bhts", q, k) / np.sqrt(q.shape[-1]))
+    return jnp.einsum("bthe,hed->btd", jnp.einsum("bhts,bshe->bthe", weights, v), wo)
+
+
+_PROGRAMS: dict[str, Callable[..., Any]] = {"attention": attention, "matmul": matmul, "mlp": mlp}
+
+
+_NAMES = {"jax": jax, "jnp": jnp, "np": np, "lax": jax.lax, "P": PartitionSpec}
+"""What a typed program may use without importing it."""
+
+
+def find_program(name: str) -> Callable[..., Any]:
+    """Find a program by name, as `module:function`, as an expression like `lambda x, w: x @ w`, or as the source of a function."""
+    if name in _PROGRAMS:
+        return _PROGRAMS[name]
+    body = ast.parse(name).body
+    if body and isinstance(body[-1], ast.FunctionDef):
+        namespace = dict(_NAMES)
+        exec(name, namespace)
+        return cast("Callable[..., Any]", namespace[body[-1].name])
+    module, colon, function = name.partition(":")
+    if colon and all(part.isidentifier() for part in module.split(".")) and function.isidentifier():
+        found = getattr(importlib.import_module(module), function)
+    else:
+        found = eval(name, dict(_NAMES))  # noqa: S307
+    if not callable(found):
+        raise TypeError(f"{name} is {type(found).__name__}, no function")
+    return cast("Callable[..., Any]", found)
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """Compile what is asked about; the keys are those of `mhnb.planning.PlanCompiler`."""
+    sizes = [size for _, size in question["axes"]]
+    names = [name for name, _ in question["axes"]]
+    devices = np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes)
+    mesh = Mesh(devices, names, axis_types=(AxisType.Auto,) * len(names))
+    arrays = [
+        jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=NamedSharding(mesh, _spec(spec)))
+        for shape, dtype, spec in question["arrays"]
+    ]
+    if question["to"] is not None:
+        whole = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, _spec(question["to"])))
+        return {"program": program_to_wire(lower_program(whole, tuple(arrays), {}))}
+    return {"program": program_to_wire(lower_program(find_program(question["program"]), tuple(arrays), {}))}
+
+
+def _spec(text: str) -> PartitionSpec:
+    spec = parse_spec(text)
+    return PartitionSpec(*(entry or None for entry in spec.dims))
+
+
+def main() -> None:
+    """Answer questions until there are none. Whatever the program prints goes to stderr."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        try:
+            said = answer(json.loads(line))
+        except Exception as error:  # noqa: BLE001 - the user's program may raise anything; it is the answer
+            said = {"error": f"{type(error).__name__}: {error}"}
+        replies.write(json.dumps(said) + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Which device holds which box of an array, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, Self
+
+from mhnb.errors import InvalidRequest
+from mhnb.sharding.boxes import Box, Range, box_size, cut_dim
+from mhnb.sharding.dtypes import Dtype, parse_dtype
+from mhnb.sharding.mesh import MeshShape
+from mhnb.sharding.spec import Spec, check_spec, count_parts, parse_spec
+from mhnb.values import DeviceRef
+
+__all__ = ["Layout", "place_boxes"]
+
+
+def place_boxes(shape: Sequence[int], spec: Spec, mesh: MeshShape) -> dict[DeviceRef, Box]:
+    """Give each device of a mesh its box; a dim that its axes do not divide is cut as the compiler pads it.
+
+    >>> place_boxes((4, 2), parse_spec("P('x')"), MeshShape.row_major({"x": 2}))
+    {DeviceRef(rank=0, ordinal=0): ((0, 2), (0, 2)), DeviceRef(rank=0, ordinal=1): ((2, 4), (0, 2))}
+    """
+    sizes = dict(mesh.axes)
+    parts = count_parts(spec, mesh, len(shape))
+    columns: list[list[Range]] = []
+    for dim, size in enumerate(shape):
+        ranges = cut_dim(size, parts[dim])
+        part = [0] * len(mesh.devices)
+        for axis in spec.dims[dim] if dim < len(spec.dims) else ():
+            many = sizes[axis]
+            part = [index * many + at for index, at in zip(part, mesh.coordinates(axis), strict=True)]
+        columns.append([ranges[index] for index in part])
+    boxes = zip(*columns, strict=True) if columns else [()] * len(mesh.devices)
+    return dict(zip(mesh.devices, boxes, strict=True))
+
+
+# Not slotted: boxes are made when they are asked for and kept, so that a table of a thousand arrays makes none.
+@dataclass(frozen=True)
+class Layout:
+    """Where an array lies. Equal layouts put equal boxes of an equal kind by the same spec on the same mesh."""
+
+    shape: tuple[int, ...]
+    dtype: Dtype
+    mesh: MeshShape | None = None
+    """None where the sharding is none over a mesh."""
+    spec: Spec | None = None
+    """None together with `mesh`."""
+    placed: tuple[tuple[DeviceRef, Box], ...] = ()
+    """The boxes one by one, where there is no mesh and spec to make them from."""
+
+    @classmethod
+    def of(
+        cls,
+        shape: Sequence[int],
+        mesh: MeshShape | Mapping[str, int],
+        spec: Any,
+        *,
+        dtype: Any = "float32",
+        devices_per_host: int | None = None,
+        uneven: bool = False,
+    ) -> Self:
+        """Lay out an array that need not exist.
+
+        Args:
+            shape: of the whole array.
+            mesh: a mesh, or sizes by axis, laid over hosts row by row.
+            spec: whatever `parse_spec` reads.
+            dtype: whatever `parse_dtype` reads.
+            devices_per_host: where `mesh` is sizes; None for one host.
+            uneven: allow axes that do not divide their dim, as the compiler does inside a jitted function.
+
+        Raises:
+            ShardingError: the spec is not legal there.
+            InvalidRequest: shape, mesh, spec or dtype cannot be read.
+        """
+        sizes = tuple(shape)
+        if any(type(size) is not int or size < 0 for size in sizes):
+            raise InvalidRequest(f"shape {sizes} holds what is no size; give whole numbers from 0", shape=sizes)
+        on = mesh if isinstance(mesh, MeshShape) else MeshShape.row_major(mesh, devices_per_host=devices_per_host)
+        read = parse_spec(spec)
+        check_spec(read, on, sizes, uneven=uneven)
+        return cls(sizes, parse_dtype(dtype), on, read)
+
+    @cached_property
+    def boxes(self) -> dict[DeviceRef, Box]:
+        """Each device with its box, half-open ranges `((start, stop), ...)`."""
+        if self.mesh is None or self.spec is None:
+            return dict(self.placed)
+        return place_boxes(self.shape, self.spec, self.mesh)
+
+    @cached_property
+    def owners_by_box(self) -> dict[Box, tuple[DeviceRef, ...]]:
+        """The distinct boxes in index order, each with the devices that hold it, in their order."""
+        found: dict[Box, list[DeviceRef]] = {}
+        for device, box in self.boxes.items():
+            found.setdefault(box, []).append(device)
+        return {box: tuple(sorted(found[box])) for box in sorted(found)}
+
+    @property
+    def devices(self) -> tuple[DeviceRef, ...]:
+        """Every device that takes part, in the mesh's order."""
+        return tuple(device for device, _ in self.placed) if self.mesh is None else self.mesh.devices
+
+    @property
+    def device_count(self) -> int:
+        """How many devices take part."""
+        return len(self.devices)
+
+    def owners(self, box: Sequence[Range]) -> tuple[DeviceRef, ...]:
+        """Return the devices that hold all of a box, sorted."""
+        wanted = tuple((start, stop) for start, stop in box)
+        if (exact := self.owners_by_box.get(wanted)) is not None and box_size(wanted):
+            return exact
+        held = (
+            owners
+            for whole, owners in self.owners_by_box.items()
+            if all(low <= start and stop <= high for (low, high), (start, stop) in zip(whole, wanted, strict=True))
+        )
+        return tuple(sorted(device for owners in held for device in owners))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array, once."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    @cached_property
+    def nbytes_per_device(self) -> int:
+        """Bytes on each device; padding counts, as the compiler stores equal tiles."""
+        if self.mesh is None or self.spec is None:
+            return max((box_size(box) for _, box in self.placed), default=0) * self.dtype.itemsize
+        parts = count_parts(self.spec, self.mesh, len(self.shape))
+        return prod(-(-size // many) for size, many in zip(self.shape, parts, strict=True)) * self.dtype.itemsize
+
+    @property
+    def nbytes_stored(self) -> int:
+        """Bytes on all devices together."""
+        if self.mesh is None:
+            return sum(box_size(box) for _, box in self.placed) * self.dtype.itemsize
+        return self.nbytes_per_device * len(self.mesh.devices)
+
+    @property
+    def nbytes_waste(self) -> int:
+        """Bytes stored beyond the array itself: further replicas, partial sums and padding."""
+        return self.nbytes_stored - self.nbytes
+
+    @property
+    def replication(self) -> float:
+        """Bytes stored for each byte of the array; 1.0 for an array of no bytes."""
+        return self.nbytes_stored / self.nbytes if self.nbytes else 1.0
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether several devices hold it and each has all of it."""
+        return self.device_count > 1 and self.nbytes_per_device == self.nbytes

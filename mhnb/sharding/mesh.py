@@ -1,0 +1,139 @@
+"""A mesh as a value: named axes, and the device at each place; which of the axes run across hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mhnb.errors import InvalidRequest
+from mhnb.values import DeviceRef
+
+__all__ = ["AxisReach", "MeshShape", "axis_reach", "format_axes", "parse_axes", "warn_chatty"]
+
+CHATTY = ("model", "tensor", "tp", "mp", "expert", "ep", "sequence", "seq", "sp", "context", "cp")
+"""Names that people give to the axes along which every layer communicates."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshShape:
+    """Axes in order, the last one running fastest over `devices`."""
+
+    axes: tuple[tuple[str, int], ...]
+    devices: tuple[DeviceRef, ...]
+    """One for each place, in row-major order of the axes."""
+
+    @classmethod
+    def row_major(cls, axes: Mapping[str, int], *, devices_per_host: int | None = None) -> MeshShape:
+        """Lay a mesh over hosts of one rank each: over rank, then ordinal.
+
+        Args:
+            axes: sizes by name, in order.
+            devices_per_host: None for one host that has all.
+
+        Raises:
+            InvalidRequest: a size or a count below 1.
+        """
+        for name, size in axes.items():
+            if type(size) is not int or size < 1:
+                raise InvalidRequest(f"mesh axis {name!r} has size {size!r}; give a whole number from 1")
+        total = prod(axes.values())
+        per_host = total if devices_per_host is None else devices_per_host
+        if per_host < 1:
+            raise InvalidRequest(f"devices_per_host is {per_host}; give a whole number from 1")
+        return cls(tuple(axes.items()), tuple(DeviceRef(*divmod(place, per_host)) for place in range(total)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the axes."""
+        return tuple(name for name, _ in self.axes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return tuple(size for _, size in self.axes)
+
+    def coordinates(self, axis: str) -> list[int]:
+        """Return where each device, in order, stands along an axis."""
+        at = self.names.index(axis)
+        size, stride = self.sizes[at], prod(self.sizes[at + 1 :])
+        return [place // stride % size for place in range(len(self.devices))]
+
+    def lines(self, axis: str) -> Iterator[tuple[DeviceRef, ...]]:
+        """Yield the devices that differ only in their place along an axis, one line after another."""
+        at = self.names.index(axis)
+        size, stride = self.sizes[at], prod(self.sizes[at + 1 :])
+        for start in range(0, len(self.devices), size * stride):
+            for first in range(start, start + stride):
+                yield self.devices[first : first + size * stride : stride]
+
+
+@dataclass(frozen=True, slots=True)
+class AxisReach:
+    """How far an axis reaches."""
+
+    name: str
+    size: int
+    hosts: int
+    """Hosts that one line along it visits, the most of any line; 1 where it stays inside."""
+
+    @property
+    def crosses(self) -> bool:
+        """Whether what goes along it crosses a host."""
+        return self.hosts > 1
+
+
+def axis_reach(mesh: MeshShape, hosts: Mapping[int, str] | None = None) -> tuple[AxisReach, ...]:
+    """Say of each axis how many hosts it visits; without `hosts` (label by rank) each rank is one.
+
+    >>> [(a.name, a.hosts) for a in axis_reach(MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2))]
+    [('data', 4), ('model', 1)]
+    """
+    where = hosts or {}
+
+    def visited(line: Sequence[DeviceRef]) -> int:
+        return len({where.get(device.rank, device.rank) for device in line})
+
+    return tuple(AxisReach(name, size, max(map(visited, mesh.lines(name)), default=0)) for name, size in mesh.axes)
+
+
+def warn_chatty(reach: Sequence[AxisReach]) -> tuple[str, ...]:
+    """Warn of axes that carry something in every layer, by their names, and cross hosts.
+
+    >>> warn_chatty([AxisReach("data", 4, 1), AxisReach("model", 2, 2)])[0][:35]
+    "axis 'model' (2) crosses hosts and "
+    """
+    inside = [axis.name for axis in reach if not axis.crosses and axis.size > 1]
+    other = f"; {inside[0]!r} stays inside a host: swap the two in the mesh" if inside else "; put it last in the mesh"
+    return tuple(
+        f"axis {axis.name!r} ({axis.size}) crosses hosts and by its name carries something in every layer{other}"
+        for axis in reach
+        if axis.crosses and axis.name.lower() in CHATTY
+    )
+
+
+def format_axes(axes: Sequence[tuple[str, int]]) -> str:
+    """Write axes with their sizes.
+
+    >>> format_axes([("data", 4), ("model", 2)])
+    'data 4, model 2'
+    """
+    return ", ".join(f"{name} {size}" for name, size in axes)
+
+
+def parse_axes(text: str) -> dict[str, int]:
+    """Read axes as `format_axes` writes them; `data=4` and `data:4` do too.
+
+    Raises:
+        InvalidRequest: it cannot be read, or a name stands twice.
+
+    >>> parse_axes("data 4, model=2")
+    {'data': 4, 'model': 2}
+    """
+    found: dict[str, int] = {}
+    for part in text.strip(" ()").split(","):
+        name, _, size = part.replace("=", " ").replace(":", " ").strip().partition(" ")
+        if not name.isidentifier() or not size.strip().isdecimal() or name in found:
+            raise InvalidRequest(f"mesh {text!r} cannot be read at {part.strip()!r}; write it as: data 4, model 2")
+        found[name] = int(size)
+    return found

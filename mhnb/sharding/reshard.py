@@ -1,0 +1,132 @@
+"""From one layout of an array to another: which pieces move between which devices, and what of it crosses a host.
+
+It counts what must arrive somewhere it is not; how a compiler brings it there (in rings, by way of a third device) is not known here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+
+from mhnb.errors import InvalidRequest
+from mhnb.sharding.boxes import Box, Range, box_size, intersect
+from mhnb.sharding.layout import Layout
+from mhnb.values import DeviceRef
+
+__all__ = ["Move", "Reshard", "plan_reshard"]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One piece that a device needs and does not hold."""
+
+    source: DeviceRef
+    """A device that holds it; one of the same host where there is one."""
+    target: DeviceRef
+    box: Box
+    nbytes: int
+
+
+# Not slotted: the sums are made once, when they are asked for.
+@dataclass(frozen=True)
+class Reshard:
+    """What it takes to bring an array from one layout to another."""
+
+    before: Layout
+    after: Layout
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    """Host label by rank; a rank without one is a host of its own."""
+    collective: str | None = None
+    """What the compiler chose, as `all-gather`; None where nobody asked it."""
+
+    @cached_property
+    def nbytes_kept(self) -> int:
+        """Bytes that are where they are needed."""
+        return self._itemsize * sum(self._kept(device, box) for device, box in self.after.boxes.items())
+
+    @property
+    def nbytes_moved(self) -> int:
+        """Bytes that arrive at a device from another one."""
+        return self._itemsize * sum(map(box_size, self.after.boxes.values())) - self.nbytes_kept
+
+    @cached_property
+    def nbytes_across_hosts(self) -> int:
+        """Bytes of those that no device of the same host holds."""
+        held: dict[int | str, set[Box]] = {}
+        for device, box in self.before.boxes.items():
+            held.setdefault(self.host_of(device), set()).add(box)
+        known: dict[tuple[int | str, Box], int] = {}
+        total, all_boxes = 0, len(self.before.owners_by_box)
+        for device, box in self.after.boxes.items():
+            host = self.host_of(device)
+            here = held.get(host, set())
+            if len(here) == all_boxes:
+                continue
+            if (host, box) not in known:
+                known[host, box] = box_size(box) - sum(_common(box, other) for other in here)
+            total += known[host, box]
+        return total * self._itemsize
+
+    def host_of(self, device: DeviceRef) -> int | str:
+        """The host of a device: its label, or its rank."""
+        return self.hosts.get(device.rank, device.rank)
+
+    def moves(self) -> Iterator[Move]:
+        """Yield every piece that moves, target by target; there may be as many as devices squared."""
+        grid = [sorted({box[dim] for box in self.before.owners_by_box}) for dim in range(len(self.before.shape))]
+        for at, (target, wanted) in enumerate(self.after.boxes.items()):
+            own = self.before.boxes.get(target)
+            for box in _reached(wanted, grid):
+                owners = self.before.owners_by_box.get(box)
+                piece = intersect(box, wanted)
+                if owners is None or piece is None or box == own:
+                    continue
+                near = [device for device in owners if self.host_of(device) == self.host_of(target)] or owners
+                # Replicas take turns, so that no one of them serves all.
+                yield Move(near[at % len(near)], target, piece, box_size(piece) * self._itemsize)
+
+    @property
+    def _itemsize(self) -> int:
+        return self.after.dtype.itemsize
+
+    def _kept(self, device: DeviceRef, box: Box) -> int:
+        own = self.before.boxes.get(device)
+        return 0 if own is None else _common(own, box)
+
+
+def _common(left: Box, right: Box) -> int:
+    both = intersect(left, right)
+    return 0 if both is None else box_size(both)
+
+
+def _reached(wanted: Box, grid: list[list[Range]]) -> Iterator[Box]:
+    """The boxes of a grid that may share something with one."""
+    spans = []
+    for (start, stop), ranges in zip(wanted, grid, strict=True):
+        first = bisect_right(ranges, start, key=lambda part: part[1])
+        last = bisect_left(ranges, stop, key=lambda part: part[0])
+        spans.append(ranges[first:last])
+    yield from product(*spans)
+
+
+def plan_reshard(before: Layout, after: Layout, hosts: Mapping[int, str] | None = None) -> Reshard:
+    """Say what it takes to bring an array from one layout to another.
+
+    Raises:
+        InvalidRequest: they are not of the same array, or one holds partial sums.
+
+    >>> mesh = {"x": 2}
+    >>> plan_reshard(Layout.of((4,), mesh, "P('x')"), Layout.of((4,), mesh, "P()")).nbytes_moved
+    16
+    """
+    if (before.shape, before.dtype) != (after.shape, after.dtype):
+        raise InvalidRequest(f"reshard goes from {before.shape} to {after.shape}: give two layouts of one array")
+    for layout in (before, after):
+        if layout.spec is not None and layout.spec.unreduced:
+            raise InvalidRequest(
+                f"{layout.spec} holds partial sums: to add them up is a reduction, not a move; start from the reduced array"
+            )
+    return Reshard(before, after, dict(hosts or {}))

@@ -1,0 +1,182 @@
+"""A PartitionSpec as a value: which mesh axes cut which dim; how it is read, written and refused."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from mhnb.errors import AxisUsedTwice, Indivisible, InvalidRequest, ShardingError, SpecTooLong, UnknownAxis
+from mhnb.sharding.mesh import MeshShape
+
+__all__ = ["Spec", "check_spec", "count_parts", "format_spec", "parse_spec"]
+
+_FREE = "UNCONSTRAINED"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Axes for each dim, the outer one first; dims beyond the last entry are whole."""
+
+    dims: tuple[tuple[str, ...], ...] = ()
+    """Empty for a dim that is not cut."""
+    unreduced: tuple[str, ...] = ()
+    """Axes over which each device holds a part of a sum that has not been made yet, sorted."""
+    reduced: tuple[str, ...] = ()
+    """Axes over which the gradient will be such a sum; the array itself is replicated along them. Sorted."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Every axis that is named, in order, also twice."""
+        return (*(axis for entry in self.dims for axis in entry), *self.unreduced, *self.reduced)
+
+    def __str__(self) -> str:
+        return format_spec(self)
+
+
+def parse_spec(value: Any) -> Spec:
+    """Read a spec: a text as JAX writes it, a sequence of entries, a PartitionSpec, or None for `P()`.
+
+    Raises:
+        InvalidRequest: it is none of these.
+        ShardingError: it leaves a dim to the compiler.
+
+    >>> parse_spec("P('data', None)").dims, parse_spec([("data", "model")]).dims
+    ((('data',), ()), (('data', 'model'),))
+    """
+    if isinstance(value, Spec):
+        return value
+    if isinstance(value, str):
+        return _parse_text(value)
+    # A PartitionSpec with unreduced axes refuses to be iterated over.
+    entries = getattr(value, "partitions", value)
+    if entries is None:
+        return Spec()
+    if not isinstance(entries, Iterable):
+        raise _no_spec(value)
+    axes = {word: tuple(sorted(getattr(value, word, None) or ())) for word in ("unreduced", "reduced")}
+    return Spec(tuple(_read_entry(entry, value) for entry in entries), **axes)
+
+
+def _read_entry(entry: Any, value: Any) -> tuple[str, ...]:
+    if entry is None:
+        return ()
+    if isinstance(entry, str):
+        return (entry,)
+    if isinstance(entry, tuple | list) and all(isinstance(axis, str) for axis in entry):
+        return tuple(entry)
+    if _FREE in repr(entry):
+        raise ShardingError(
+            f"{value} leaves a dim to the compiler (UNCONSTRAINED): there is no layout yet; name its axes"
+        )
+    raise _no_spec(value)
+
+
+def _no_spec(value: Any) -> InvalidRequest:
+    return InvalidRequest(
+        f"{value!r} is no spec; give one like P('data', None), an axis, a tuple of axes or None for each dim"
+    )
+
+
+def _parse_text(text: str) -> Spec:
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(node, ast.Call):
+            return parse_spec(ast.literal_eval(node))
+        if ast.unparse(node.func).rpartition(".")[2] not in ("P", "PartitionSpec"):
+            raise _no_spec(text)
+        entries = [ast.literal_eval(argument) for argument in node.args]
+        words = {str(word.arg): tuple(sorted(ast.literal_eval(word.value))) for word in node.keywords}
+        return Spec(tuple(_read_entry(entry, text) for entry in entries), **words)
+    except (SyntaxError, ValueError, TypeError) as error:
+        if isinstance(error, ShardingError | InvalidRequest):
+            raise
+        raise _no_spec(text) from error
+
+
+def format_spec(spec: Spec) -> str:
+    """Write a spec as a user would type it.
+
+    >>> format_spec(Spec((("data",), (), ("x", "y")), unreduced=("z",)))
+    "P('data', None, ('x', 'y'), unreduced={'z'})"
+    """
+    words = [repr(entry[0]) if len(entry) == 1 else repr(entry) if entry else "None" for entry in spec.dims]
+    for name, axes in (("unreduced", spec.unreduced), ("reduced", spec.reduced)):
+        words += [f"{name}={{{', '.join(map(repr, axes))}}}"] if axes else []
+    return f"P({', '.join(words)})"
+
+
+def count_parts(spec: Spec, mesh: MeshShape, ndim: int) -> tuple[int, ...]:
+    """Say into how many parts each dim is cut.
+
+    >>> count_parts(parse_spec("P(('data', 'model'))"), MeshShape.row_major({"data": 4, "model": 2}), 2)
+    (8, 1)
+    """
+    sizes = dict(mesh.axes)
+    entries = (*spec.dims, *((),) * (ndim - len(spec.dims)))
+    return tuple(prod(sizes[axis] for axis in entry) for entry in entries)
+
+
+def check_spec(spec: Spec, mesh: MeshShape, shape: Sequence[int], *, uneven: bool = False) -> None:
+    """Hold that a spec is legal for an array on a mesh.
+
+    Args:
+        uneven: whether axes that do not divide their dim are fine, as inside a jitted function.
+
+    Raises:
+        ShardingError: it is not; the class says why, `jax_says` in JAX's words.
+
+    >>> check_spec(parse_spec("P('x')"), MeshShape.row_major({"x": 2}), (4,))
+    """
+    _check_axes(spec, mesh)
+    if len(spec.dims) > len(shape):
+        says = f"is only valid for values of rank at least {len(spec.dims)}, but was applied to a value of rank {len(shape)}"
+        raise SpecTooLong(
+            f"{spec} has {len(spec.dims)} entries, and an array of shape {tuple(shape)} has {len(shape)} dims;"
+            " give one entry a dim at most, None where it is whole",
+            jax_says=says,
+        )
+    for dim, (size, parts) in enumerate(zip(shape, count_parts(spec, mesh, len(shape)), strict=True)):
+        if size % parts and not uneven:
+            raise _indivisible(spec, mesh, dim, size, parts)
+
+
+def _check_axes(spec: Spec, mesh: MeshShape) -> None:
+    names = mesh.names
+    seen: set[str] = set()
+    for axis in spec.axes:
+        if axis not in names:
+            has = ", ".join(map(repr, names)) or "no axis"
+            says = f"Resource axis: {axis} of {_as_jax(spec)} is not found in mesh: {names}."
+            raise UnknownAxis(
+                f"{spec} names axis {axis!r}, and the mesh has {has}; use one of those", axis=axis, jax_says=says
+            )
+        if axis in seen:
+            says = "can map every mesh axis to at most one positional dimension"
+            raise AxisUsedTwice(
+                f"{spec} uses axis {axis!r} twice; an axis can cut one dim only: put another axis or None there",
+                axis=axis,
+                jax_says=says,
+            )
+        seen.add(axis)
+
+
+def _as_jax(spec: Spec) -> str:
+    """A spec as JAX's messages write it: one entry has a comma behind it."""
+    text = format_spec(spec)
+    return text[:-1] + ",)" if len(spec.dims) == 1 and not (spec.unreduced or spec.reduced) else text
+
+
+def _indivisible(spec: Spec, mesh: MeshShape, dim: int, size: int, parts: int) -> Indivisible:
+    axes = " × ".join(f"{axis} {dict(mesh.axes)[axis]}" for axis in spec.dims[dim])
+    padded = -(-size // parts) * parts
+    return Indivisible(
+        f"{spec} cuts dim {dim} of size {size} into {parts} parts ({axes}), which does not go up;"
+        f" pad it to {padded}, or cut another dim",
+        dim=dim,
+        size=size,
+        ways=parts,
+        jax_says=f"implies that array axis {dim} is partitioned {parts} times, but the dimension size is {size}",
+    )

@@ -1,0 +1,100 @@
+"""The arrays of a pytree side by side: what each costs, and which of them fell back to replicas everywhere."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+from mhnb.sharding.layout import Layout
+
+__all__ = ["LayoutRow", "LayoutTree"]
+
+_COLUMNS = ("path", "shape", "dtype", "spec", "nbytes", "nbytes_per_device", "replication", "nbytes_waste", "remark")
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutRow:
+    """One leaf."""
+
+    path: str
+    """As `['layers'][0].w`; empty for a value that is a leaf itself."""
+    layout: Layout | None
+    """None for what is no array on devices."""
+    kind: str = ""
+    """What it is instead: `int 3`, `ndarray float32[4]`."""
+
+
+@dataclass(frozen=True)
+class LayoutTree:
+    """Every leaf of a pytree, in the tree's order."""
+
+    rows: tuple[LayoutRow, ...]
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Those of the arrays."""
+        return tuple(row.layout for row in self.rows if row.layout is not None)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, each once."""
+        return sum(layout.nbytes for layout in self.layouts)
+
+    @property
+    def nbytes_per_device(self) -> int:
+        """Bytes on a device that takes part in all of them."""
+        return sum(layout.nbytes_per_device for layout in self.layouts)
+
+    @property
+    def nbytes_waste(self) -> int:
+        """Bytes stored beyond the arrays themselves."""
+        return sum(layout.nbytes_waste for layout in self.layouts)
+
+    @cached_property
+    def fallen_back(self) -> frozenset[str]:
+        """Paths of arrays that lie whole on every device and take at least as much there as the sharded ones do.
+
+        A bias or a scale is copied on purpose, and is small; a matrix whose spec got lost takes more on a device than its
+        sharded neighbours. The measure is their median.
+        """
+        sharded = [layout.nbytes_per_device for layout in self.layouts if _is_sharded(layout)]
+        if not sharded:
+            return frozenset()
+        limit = max(1.0, median(sharded))
+        return frozenset(
+            row.path
+            for row in self.rows
+            if row.layout is not None and row.layout.is_replicated and row.layout.nbytes_per_device >= limit
+        )
+
+    def remark(self, row: LayoutRow) -> str:
+        """Say what stands out about a row; empty for most."""
+        return "replicated: was it meant to be?" if row.path in self.fallen_back else ""
+
+    def to_csv(self) -> str:
+        r"""Write all rows as CSV, sizes in bytes.
+
+        >>> LayoutTree((LayoutRow("w", Layout.of((4,), {"x": 2}, "P('x')")),)).to_csv().splitlines()[1]
+        "w,4,float32,P('x'),16,8,1.0,0,"
+        """
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        writer.writerows(self._cells(row) for row in self.rows)
+        return text.getvalue()
+
+    def _cells(self, row: LayoutRow) -> Sequence[object]:
+        layout = row.layout
+        if layout is None:
+            return row.path, "", row.kind, "", "", "", "", "", ""
+        shape, spec = "x".join(map(str, layout.shape)), str(layout.spec or "")
+        costs = (layout.nbytes, layout.nbytes_per_device, layout.replication, layout.nbytes_waste)
+        return row.path, shape, layout.dtype.name, spec, *costs, self.remark(row)
+
+
+def _is_sharded(layout: Layout) -> bool:
+    return layout.device_count > 1 and layout.nbytes_per_device < layout.nbytes

@@ -1,0 +1,235 @@
+"""What a layout's card shows, as a value: panes of tiles. Decides what is merged where there are more boxes than an eye takes in.
+
+An array of more than two dims is cut into panes along its leading dims; each pane is a grid over the last two.
+Boxes that lie beside each other become one tile where the grid would be too fine. Nothing here knows text, HTML or SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mhnb.sharding.boxes import Box, Range, format_box
+from mhnb.sharding.layout import Layout
+from mhnb.sharding.mesh import format_axes
+from mhnb.sharding.words import format_kind, format_nbytes, format_replicas
+from mhnb.values import DeviceRef
+from mhnb.view.words import Places, format_rank_label
+
+__all__ = ["Card", "Fineness", "Pane", "Tile", "format_devices", "make_card", "place_hosts"]
+
+_LISTED = 8
+"""Devices that are named one by one; more are named by their ranks."""
+_NAMED = 24
+"""Characters in which ranks are named; longer lists are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fineness:
+    """How much a form of the card can hold."""
+
+    rows: int
+    columns: int
+    panes: int
+    tiles: int
+    """Over all panes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One box, or several that lie side by side, with who holds them."""
+
+    box: Box
+    owners: tuple[DeviceRef, ...]
+    hosts: tuple[str, ...]
+    """Labels, in the order of the owners."""
+    boxes: int
+    nbytes: int
+    """Of one box."""
+    partial: bool
+    """Whether the owners hold parts of a sum instead of replicas."""
+
+    @property
+    def replicas(self) -> int:
+        """Devices that hold each box."""
+        return len(self.owners) // max(1, self.boxes)
+
+    @property
+    def devices(self) -> str:
+        """The owners in a few words; parts of a sum with a plus between them."""
+        return format_devices(self.owners, " + " if self.partial else " ")
+
+    @property
+    def about(self) -> str:
+        """Everything about it in one line, for hover and keyboard."""
+        many = f"{self.boxes} boxes of " if self.boxes > 1 else ""
+        kind = "sum of " if self.partial else f"{self.replicas} replicas on " if self.replicas > 1 else ""
+        where = f" ({', '.join(self.hosts)})" if len(self.hosts) <= 4 else f" ({len(self.hosts)} hosts)"
+        return f"{format_box(self.box)} · {many}{format_nbytes(self.nbytes)} · {kind}{self.devices}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pane:
+    """A grid over the last two dims, at one place of the dims before them."""
+
+    leading: Box
+    """Empty for an array of at most two dims."""
+    rows: tuple[Range, ...]
+    columns: tuple[Range, ...]
+    tiles: tuple[tuple[Tile | None, ...], ...]
+    """By row and column; None where no device holds anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """All that is shown of a layout."""
+
+    title: str
+    """As `x  f32[8,6]  P('data', None) on mesh (data 4, model 2)`."""
+    cost: str
+    """As `48 B a device · 2 replicas`."""
+    ndim: int
+    panes: tuple[Pane, ...]
+    steps: tuple[int, ...]
+    """Places along each leading dim; their product is the number of panes."""
+    notes: tuple[str, ...] = ()
+
+
+def place_hosts(layout_devices: Sequence[DeviceRef], places: Places | None) -> Places:
+    """Give every rank a host: as known, else one host a rank."""
+    known = places.hosts if places is not None else {}
+    ranks = {device.rank for device in layout_devices}
+    return Places({rank: known.get(rank, f"host{rank}") for rank in ranks})
+
+
+def make_card(
+    layout: Layout, fineness: Fineness, *, name: str = "", places: Places | None = None, notes: Sequence[str] = ()
+) -> Card:
+    """Decide what is shown of a layout."""
+    ndim = len(layout.shape)
+    ranges = [sorted({box[dim] for box in layout.owners_by_box}) for dim in range(ndim)]
+    groups = [_group(found, many) for found, many in zip(ranges, _limits(ranges, fineness), strict=True)]
+    hosts = place_hosts(layout.devices, places)
+    tiles = _tiles(layout, groups, hosts)
+    leading, inner = groups[:-2], groups[-2:]
+    panes = tuple(_pane(place, [group.spans for group in leading], inner, tiles) for place in _places(leading))
+    return Card(_title(layout, name), _cost(layout), ndim, panes, tuple(len(group.spans) for group in leading),
+                (*_grouping_note(layout, tiles), *_padding_note(layout), *notes))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """The ranges of a dim, some of them merged."""
+
+    spans: tuple[Range, ...]
+    index: dict[Range, int]
+    """Where each range went."""
+
+
+def _group(ranges: Sequence[Range], many: int) -> _Group:
+    least = -(-len(ranges) // many) if ranges else 1
+    # Groups of one size read better than the fewest possible.
+    size = next((size for size in range(least, 2 * least) if len(ranges) % size == 0), least)
+    parts = [ranges[start : start + size] for start in range(0, len(ranges), size)]
+    spans = tuple((part[0][0], max(stop for _, stop in part)) for part in parts)
+    return _Group(spans, {found: at for at, part in enumerate(parts) for found in part})
+
+
+def _limits(ranges: Sequence[Sequence[Range]], fineness: Fineness) -> list[int]:
+    """How many places each dim may have at most."""
+    counts = [max(1, len(found)) for found in ranges]
+    inner = len(counts) - 2
+    if counts:
+        counts[-1] = min(counts[-1], fineness.columns if len(counts) > 1 else fineness.rows)
+    if len(counts) > 1:
+        counts[-2] = min(counts[-2], fineness.rows)
+    while inner > 0 and prod(counts[:inner]) > fineness.panes:
+        _halve(counts, range(inner))
+    while prod(counts) > fineness.tiles:
+        _halve(counts, range(len(counts)))
+    return counts
+
+
+def _halve(counts: list[int], dims: range) -> None:
+    largest = max(dims, key=counts.__getitem__)
+    counts[largest] = -(-counts[largest] // 2)
+
+
+def _tiles(layout: Layout, groups: Sequence[_Group], hosts: Places) -> dict[tuple[int, ...], Tile]:
+    merged: dict[tuple[int, ...], list[tuple[DeviceRef, ...]]] = {}
+    for box, owners in layout.owners_by_box.items():
+        place = tuple(group.index[part] for group, part in zip(groups, box, strict=True))
+        merged.setdefault(place, []).append(owners)
+    partial = layout.spec is not None and bool(layout.spec.unreduced)
+    found = {}
+    for place, held in merged.items():
+        owners = held[0] if len(held) == 1 else tuple(sorted(device for part in held for device in part))
+        labels = tuple(dict.fromkeys(hosts.hosts[device.rank] for device in owners))
+        span = tuple(group.spans[at] for group, at in zip(groups, place, strict=True))
+        found[place] = Tile(span, owners, labels, len(held), layout.nbytes_per_device, partial)
+    return found
+
+
+def _places(groups: Sequence[_Group]) -> list[tuple[int, ...]]:
+    places: list[tuple[int, ...]] = [()]
+    for group in groups:
+        places = [(*place, at) for place in places for at in range(len(group.spans))]
+    return places
+
+
+def _pane(
+    place: tuple[int, ...],
+    leading: Sequence[tuple[Range, ...]],
+    inner: Sequence[_Group],
+    tiles: dict[tuple[int, ...], Tile],
+) -> Pane:
+    spans = tuple(ranges[at] for ranges, at in zip(leading, place, strict=True))
+    if not inner:
+        return Pane(spans, (), (), ((tiles.get(()),),))
+    if len(inner) == 1:
+        rows = inner[0].spans
+        return Pane(spans, rows, (), tuple((tiles.get((*place, at)),) for at in range(len(rows))))
+    rows, columns = (group.spans for group in inner)
+    grid = tuple(tuple(tiles.get((*place, r, c)) for c in range(len(columns))) for r in range(len(rows)))
+    return Pane(spans, rows, columns, grid)
+
+
+def _title(layout: Layout, name: str) -> str:
+    words = [name, format_kind(layout)]
+    if layout.mesh is not None and layout.spec is not None:
+        words.append(f"{layout.spec} on mesh ({format_axes(layout.mesh.axes)})")
+    else:
+        words.append(f"on {layout.device_count} device{'s' if layout.device_count != 1 else ''}, without a mesh")
+    return "  ".join(word for word in words if word)
+
+
+def _cost(layout: Layout) -> str:
+    return " · ".join(
+        word for word in (f"{format_nbytes(layout.nbytes_per_device)} a device", format_replicas(layout)) if word
+    )
+
+
+def _grouping_note(layout: Layout, tiles: dict[tuple[int, ...], Tile]) -> list[str]:
+    boxes = len(layout.owners_by_box)
+    return [f"{boxes:,} boxes shown as {len(tiles):,} groups"] if boxes > len(tiles) else []
+
+
+def _padding_note(layout: Layout) -> list[str]:
+    padding = layout.nbytes_per_device * len(layout.owners_by_box) - layout.nbytes
+    if layout.mesh is None or padding <= 0:
+        return []
+    return [f"uneven: the compiler pads each box to {format_nbytes(layout.nbytes_per_device)}"]
+
+
+def format_devices(devices: Sequence[DeviceRef], between: str = " ") -> str:
+    """Name devices one by one, or, where there are many, by their ranks.
+
+    >>> format_devices([DeviceRef(0, 0), DeviceRef(1, 0)])
+    '0:0 1:0'
+    """
+    if len(devices) <= _LISTED:
+        return between.join(map(str, devices))
+    ranks = sorted({device.rank for device in devices})
+    named = format_rank_label(ranks)
+    return f"{len(devices)} devices of {named if len(named) <= _NAMED else f'{len(ranks)} ranks'}"

@@ -1,0 +1,145 @@
+"""Layouts on real ranks: what a cell shows of global arrays, what `mhnb.layout` says there, and that nothing is launched."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.cluster import Cluster
+from mhnb.errors import InvalidRequest
+from mhnb.exchange.layouts import ask_layout
+from mhnb.sharding.layout import Layout
+from mhnb.sharding.mesh import MeshShape
+from mhnb.sharding.tree import LayoutTree
+
+SETUP = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((4, 2), ("data", "model"))
+def put(shape, *spec, dtype="f4", **more):
+    sharding = NamedSharding(mesh, P(*spec, **more))
+    return jax.make_array_from_callback(shape, sharding, lambda index: np.zeros(shape, dtype)[index])
+x, w, b = put((8, 8), "data", "model"), put((8, 6), "data"), put((4,), dtype="i1")
+own = jnp.arange(3) + jax.process_index()
+params = {"layers": [{"w": w, "b": b}], "x": x, "steps": 3, "own": own}
+"""
+LINE = "f32[8,8] on mesh (data 4, model 2) spec P('data', 'model') · 256 B, 32 B a device"
+
+
+@pytest.fixture
+def ranks(cluster: Cluster) -> Cluster:
+    """The shared cluster, with arrays of several kinds on every rank."""
+    cluster.run(SETUP).check()
+    return cluster
+
+
+@pytest.mark.other_python
+def test_a_global_array_is_shown_by_its_sharding(ranks: Cluster) -> None:
+    """The last expression tells kind, mesh, spec and cost in one line that every rank says alike."""
+    result = ranks.run("x")
+    assert [rank.text for rank in result] == [LINE] * 4
+    assert len(result.groups) == 1
+
+
+def test_a_local_array_keeps_its_own_text(ranks: Cluster) -> None:
+    """An array of one rank alone is shown with its numbers, as JAX does."""
+    assert [rank.text for rank in ranks.run("own")] == [
+        f"Array([{k}, {k + 1}, {k + 2}], dtype=int32)" for k in range(4)
+    ]
+
+
+def test_a_pytree_shows_each_array_within(ranks: Cluster) -> None:
+    """Containers keep their form; every global array in them is told by its sharding."""
+    text = ranks.run("{'x': x, 'n': [1, b]}")[0].text
+    assert text == f"{{'x': {LINE},\n 'n': [1, i8[4] on mesh (data 4, model 2) spec P() · 4 B, 4 B a device]}}"
+
+
+@pytest.mark.other_python
+def test_a_deleted_or_typed_array_never_fails_the_cell(ranks: Cluster) -> None:
+    """Deleted arrays, PRNG keys and unreduced sums are shown, too."""
+    ranks.run(
+        "gone = put((8, 8), 'data'); gone.delete()\nkeys = jax.random.wrap_key_data(put((8, 2), 'data', dtype='u4'))"
+    )
+    assert ranks.run("gone")[0].text == (
+        "f32[8,8] on mesh (data 4, model 2) spec P('data') · 256 B, 64 B a device · deleted"
+    )
+    assert "key<fry>[8] on mesh" in str(ranks.run("keys")[0].text)
+
+
+def test_layout_works_inside_a_rank_alone(ranks: Cluster) -> None:
+    """`mhnb.layout(x)` on one rank alone says what all hold; it launches nothing, or this would hang."""
+    said = ranks.run("import mhnb\nmhnb.layout(w)", ranks="2").check()
+    assert str(said[2].text).splitlines() == [
+        "f32[8,6]  P('data') on mesh (data 4, model 2)     48 B a device · 2 replicas",
+        "            cols 0:6",
+        "rows 0:2    0:0 0:1     host0",
+        "rows 2:4    1:0 1:1     host1",
+        "rows 4:6    2:0 2:1     host2",
+        "rows 6:8    3:0 3:1     host3",
+    ]
+
+
+def test_expect_draws_both(ranks: Cluster) -> None:
+    """`mhnb.expect` passes for another spelling of the same, and shows found and expected where they differ."""
+    ranks.run("import mhnb\nmhnb.expect(w, P('data', None))").check()
+    error = ranks.run("mhnb.expect(w, P(None, 'model'))")[1].error
+    assert error is not None
+    assert error.ename == "LayoutDiffers"
+    assert "rows 0:8    0:0 1:0 2:0 3:0     0:1 1:1 2:1 3:1     host0 host1 host2 host3" in error.evalue
+    assert "rows 2:4    1:0 1:1     host1" in error.evalue
+
+
+def test_the_ranks_are_asked_between_cells(ranks: Cluster) -> None:
+    """One view where all agree; an array, a tree, a mesh; own arrays of each rank count as the same."""
+    (view,) = ask_layout(ranks, "params['layers'][0]['w']")
+    assert view.ranks == (0, 1, 2, 3)
+    assert view.seen == Layout.of((8, 6), {"data": 4, "model": 2}, "P('data')", devices_per_host=2)
+    (tree,) = ask_layout(ranks, "params")
+    assert isinstance(tree.seen, LayoutTree)
+    assert tree.is_local
+    assert [row.path for row in tree.seen.rows] == [
+        "['layers'][0]['b']", "['layers'][0]['w']", "['own']", "['steps']", "['x']",
+    ]  # fmt: skip
+    (mesh,) = ask_layout(ranks, "x.sharding.mesh")
+    assert mesh.seen == MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
+
+
+def test_a_difference_is_shown(ranks: Cluster) -> None:
+    """What one rank holds otherwise, or not at all, is a view of its own."""
+    ranks.run("y = put((8, 8), 'data')")
+    ranks.run("y = 3", ranks="2")
+    views = ask_layout(ranks, "y")
+    assert [view.ranks for view in views] == [(0, 1, 3), (2,)]
+    assert "got int" in str(views[1].seen)
+    ranks.run("del y", ranks="1")
+    assert [view.ranks for view in ask_layout(ranks, "y")] == [(0, 3), (1,), (2,)]
+
+
+@pytest.mark.parametrize("expression", ["x + 1", "x.T", "x[0]", "put((8,))", "x.sum()", "[a for a in [x]]"])
+def test_what_may_compute_is_refused(ranks: Cluster, expression: str) -> None:
+    """Between cells nothing is run: an expression that is more than a look-up is refused, and says the way."""
+    with pytest.raises(InvalidRequest, match="bind it to a name in a %%mhjax cell"):
+        ask_layout(ranks, expression)
+
+
+def test_a_missing_name_is_said_once(ranks: Cluster) -> None:
+    """A name that no rank has is an error, not a drawing."""
+    with pytest.raises(InvalidRequest, match=r"layout nowhere: there is no 'nowhere'; %mhjax vars lists"):
+        ask_layout(ranks, "nowhere")
+
+
+def test_a_sub_mesh_is_read_where_it_is(ranks: Cluster) -> None:
+    """An array over the devices of two ranks, in another order, is told there as JAX places it, and missing elsewhere."""
+    ranks.run(
+        "if jax.process_index() in (1, 2):\n"
+        "    some = np.array([jax.devices()[at] for at in (5, 2, 4, 3)]).reshape(2, 2)\n"
+        "    sharding = NamedSharding(jax.sharding.Mesh(some, ('a', 'b')), P(('b', 'a')))\n"
+        "    part = jax.make_array_from_callback((8,), sharding, lambda index: np.zeros(8)[index])\n"
+        "    from mhnb.rank.layouts import device_ref\n"
+        "    said = {str(device_ref(d)): index[0].indices(8)[:2] for d, index in sharding.devices_indices_map((8,)).items()}"
+    ).check()
+    views = ask_layout(ranks, "part")
+    assert [view.ranks for view in views] == [(1, 2), (0, 3)]
+    assert isinstance(views[0].seen, Layout)
+    boxes = {str(device): box[0] for device, box in views[0].seen.boxes.items()}
+    assert boxes == {"2:1": (0, 2), "2:0": (2, 4), "1:0": (4, 6), "1:1": (6, 8)}
+    assert ranks.run("said", ranks="1,2")[1].text == repr(boxes)

@@ -1,0 +1,204 @@
+"""The what-if: what is legal, what a program communicates on a mesh that nobody has, and the helper process's life."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from mhnb.errors import ClusterError, InvalidRequest
+from mhnb.planning import MAX_DEVICES, PlanCompiler
+from mhnb.sharding.layout import Layout
+from mhnb.sharding.mesh import MeshShape
+from mhnb.sharding.plan import PlannedArray, example_arrays, make_plan, parse_planned
+from mhnb.verbs_layout import draw_wish
+from mhnb.view.explorer import Explorer, Wish
+from tests.source import ROOT
+from tests.view.samples import StrictPage
+
+GRID = MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2)
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[PlanCompiler]:
+    """One helper process for the tests that leave it alive."""
+    with PlanCompiler() as helper:
+        yield helper
+
+
+def lay(*arrays: str, mesh: MeshShape = GRID) -> list[Layout]:
+    """Layouts of arrays as a user writes them."""
+    planned = [parse_planned(text) for text in arrays]
+    return [Layout.of(array.shape, mesh, array.spec, dtype=array.dtype) for array in planned]
+
+
+def test_a_contracted_axis_is_reduced(compiler: PlanCompiler) -> None:
+    """x[m, k] @ w[k, n] with k over the model axis: one all-reduce of the rows that a device has, inside the hosts."""
+    report = compiler.ask_program("matmul", lay("x f32[64,32] P('data', 'model')", "w f32[32,16] P('model', None)"))
+    (row,) = report.rows
+    assert (row.op, row.axes, row.count, row.nbytes_per_device) == ("all-reduce", ("model",), 1, 16 * 16 * 4)
+    assert row.nbytes_across_hosts == 0
+
+
+def test_an_axis_over_hosts_crosses(compiler: PlanCompiler) -> None:
+    """The same over the data axis, which visits every host; with labels of two hosts less of it crosses."""
+    arrays = lay("x f32[64,32] P(None, 'data')", "w f32[32,16] P('data', None)")
+    (row,) = compiler.ask_program("lambda x, w: x @ w", arrays).rows
+    assert row.axes == ("data",)
+    assert row.crosses
+    (near,) = compiler.ask_program("lambda x, w: x @ w", arrays, {0: "a", 1: "a", 2: "b", 3: "b"}).rows
+    assert 0 < near.nbytes_across_hosts < row.nbytes_across_hosts
+
+
+@pytest.mark.parametrize("program", ["mlp", "attention"])
+def test_the_blocks_reduce_over_the_model_axis(compiler: PlanCompiler, program: str) -> None:
+    """With the weights cut by columns and then by rows there is one all-reduce, over the model axis."""
+    plan = make_plan(4, 2, {"data": 4, "model": 2}, example_arrays(program, ("data", "model")))
+    (row,) = compiler.ask_program(program, [layout for _, layout in plan.legal]).rows
+    assert (row.op, row.axes) == ("all-reduce", ("model",))
+
+
+def test_a_function_of_a_module_is_found(compiler: PlanCompiler) -> None:
+    """`module:function` is imported in the helper."""
+    (row,) = compiler.ask_program("jax.numpy:sum", lay("x f32[8] P('data')")).rows
+    assert row.op == "all-reduce"
+
+
+def test_a_function_is_sent_as_its_source(compiler: PlanCompiler) -> None:
+    """A function of the notebook travels as text, decorators and helpers of JAX included."""
+    source = "@jax.jit\ndef step(x):\n    return jnp.sum(x * 2)\n"
+    (row,) = compiler.ask_program(source, lay("x f32[8] P('data')")).rows
+    assert row.op == "all-reduce"
+
+
+def test_a_reshard_names_its_collectives(compiler: PlanCompiler) -> None:
+    """From rows to whole: an all-gather over the data axis."""
+    before, after = lay("x f32[8,6] P('data')", "x f32[8,6] P()")
+    assert [(row.op, row.axes) for row in compiler.ask_reshard(before, after).rows] == [("all-gather", ("data",))]
+
+
+@pytest.mark.parametrize("program", ["nope(", "nope", "3", "json:nothing", "lambda x: x @ x", "lambda x, y: x"])
+def test_a_program_that_fails_says_so(compiler: PlanCompiler, program: str) -> None:
+    """Whatever the program raises is the error's text, and the helper lives on."""
+    with pytest.raises(InvalidRequest, match=r"cannot be compiled for these arrays: \w+:"):
+        compiler.ask_program(program, lay("x f32[8,6] P('data')"))
+    assert compiler.ask_program("lambda x: x.sum()", lay("x f32[8,6] P('data')")).rows
+
+
+def test_a_helper_that_dies_is_replaced(compiler: PlanCompiler) -> None:
+    """A program that ends the process is an error; the next question starts another."""
+    with pytest.raises(ClusterError, match="ended by itself"):
+        compiler.ask_program("__import__('os')._exit(3)", lay("x f32[8] P('data')"))
+    assert compiler.ask_program("jax.numpy:sum", lay("x f32[8] P('data')")).rows
+
+
+def test_no_helper_is_left() -> None:
+    """At the end of the context its process and thread are gone."""
+    with PlanCompiler() as helper:
+        helper.ask_program("jax.numpy:sum", lay("x f32[8] P('data')"))
+        assert helper._process is not None
+        pid = helper._process.pid
+    assert not psutil.pid_exists(pid)
+
+
+def test_more_devices_than_can_be_faked_are_refused(compiler: PlanCompiler) -> None:
+    """The limit is in the error, and that the layouts hold all the same."""
+    mesh = MeshShape.row_major({"a": 2 * MAX_DEVICES})
+    with pytest.raises(InvalidRequest, match="compiled for up to 2048 fake ones"):
+        compiler.ask_program("jax.numpy:sum", lay("x f32[8192] P('a')", mesh=mesh))
+
+
+def test_the_notebooks_process_never_loads_jax() -> None:
+    """A plan with collectives, asked and drawn in a fresh process: JAX is not even imported there."""
+    program = (
+        "import sys\nfrom mhnb.verbs_layout import draw_wish\nfrom mhnb.view.explorer import Wish\n"
+        "from mhnb.planning import close_shared\n"
+        "print('all-reduce' in draw_wish(Wish(program='lambda x, w: (x @ w).sum()')).text, 'jaxlib' in sys.modules)\n"
+        "close_shared()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout.split(), done.stderr) == (["True", "False"], "")
+
+
+def test_a_thousand_devices_are_drawn(compiler: PlanCompiler) -> None:
+    """128 hosts of 8, with the collectives: legal, complete, and small."""
+    wish = Wish(128, 8, "data 128, model 8", example_arrays("mlp", ("data", "model")), "mlp")
+    drawing = draw_wish(wish, compiler)
+    assert "all-reduce" in drawing.text
+    assert len(drawing.html) < 200_000
+    assert StrictPage(drawing.html).unclosed == []
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        (Wish(2, 2), "JAX: … Number of devices 4 must be >= the product of mesh_shape (4, 2)"),
+        (Wish(mesh="data 4 model 2"), "write it as: data 4, model 2"),
+        (
+            Wish(arrays=(PlannedArray("x", (6,), "P('data')"),)),
+            "JAX: … implies that array axis 0 is partitioned 4 times",
+        ),
+        (Wish(arrays=(PlannedArray("x", (-1,), "P()"),)), "holds what is no size"),
+        (Wish(arrays=(PlannedArray("x", (8,), "P('z')"),), program="matmul"), "wait until every array is legal"),
+    ],
+)
+def test_what_cannot_be_has_its_reason(wish: Wish, says: str) -> None:
+    """In text and in HTML, with JAX's words where it has any; the compiler is not asked."""
+    drawing = draw_wish(wish)
+    assert says in drawing.text
+    assert says in StrictPage(drawing.html).text
+
+
+class TestExplorer:
+    """The controls, without a front end."""
+
+    @staticmethod
+    def explorer() -> tuple[Explorer, list[Wish]]:
+        """An explorer, and every wish that it has asked to be answered."""
+        asked: list[Wish] = []
+        return Explorer(Wish(), asked.append, lambda _: ("data", "model")), asked
+
+    def test_each_control_asks_anew(self) -> None:
+        """Hosts, mesh, shape and spec as typed are in the next wish."""
+        explorer, asked = self.explorer()
+        explorer.hosts.value = 8
+        assert asked[-1].hosts == 8
+        explorer.mesh.value = "x 16"
+        name, shape, dtype, spec, _ = explorer.rows.children[0].children
+        shape.value, dtype.value, spec.value = "(8, 4)", "bfloat16", "P('x')"
+        assert asked[-1].mesh == "x 16"
+        assert asked[-1].arrays[0] == PlannedArray(name.value, (8, 4), "P('x')", "bfloat16")
+
+    def test_a_known_program_brings_its_arrays(self) -> None:
+        """Choosing one replaces the rows; one's own leaves them."""
+        explorer, asked = self.explorer()
+        explorer.program.value = "attention"
+        assert [array.name for array in asked[-1].arrays] == ["x", "wq", "wk", "wv", "wo"]
+        explorer.program.value = "lambda *a: a"
+        assert len(asked[-1].arrays) == 5
+
+    def test_arrays_come_and_go(self) -> None:
+        """A row can be added and removed."""
+        explorer, asked = self.explorer()
+        explorer.add.click()
+        assert len(asked[-1].arrays) == 3
+        explorer.rows.children[0].children[-1].click()
+        assert [array.name for array in asked[-1].arrays] == ["w", "a2"]
+
+    def test_an_answer_that_fails_says_so(self) -> None:
+        """The controls live on, and say what went wrong until it goes right."""
+        broken = [True]
+
+        def answer(wish: Wish) -> None:
+            if broken:
+                raise RuntimeError(f"no <{wish.hosts}>")
+
+        explorer = Explorer(Wish(), answer, lambda _: ())
+        explorer.hosts.value = 5
+        assert explorer.problem.value == "<pre>RuntimeError: no &lt;5&gt;</pre>"
+        broken.clear()
+        explorer.hosts.value = 6
+        assert explorer.problem.value == ""
