@@ -89,7 +89,7 @@ class CellRunner:
     news: Callable[[], dict[str, Any]] = dict
     """What has become known of this rank during a cell; asked at its end."""
     look_beside: Callable[[], None] = lambda: None
-    """What else there is to look after while the main thread may be stuck; called by the service thread, all the time."""
+    """What else there is to look after: called by the service thread all the time, as the main thread may be stuck, and before a cell."""
 
     def __post_init__(self) -> None:
         self._next_seq = 1
@@ -163,6 +163,7 @@ class CellRunner:
         if self._sigint_taken:
             signal.signal(signal.SIGINT, self._on_sigint)
             self._sigint_taken = False
+        self.look_beside()
         self._began_s = self.clock()
         self.capture.begin(message.seq)
         self.launches.begin_cell(message.seq, message.source, message.guard, message.ranks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -42,6 +43,7 @@ class Severing:
         self._board = board
         self._accepts: set[_Address] = set()
         self._done = 0
+        self._lock = threading.Lock()
 
     @property
     def available(self) -> bool:
@@ -56,10 +58,13 @@ class Severing:
         return made
 
     def look(self) -> None:
-        """Close, if that was asked since the last look. From a thread that does not wait for the cell's."""
-        if self._board is not None and (asked := self._board.close_count) != self._done:
-            self._done = asked
-            self.sever()
+        """Close, if that was asked since the last time; return when it is done. From any thread."""
+        if self._board is None or self._board.close_count == self._done:
+            return
+        with self._lock:
+            if (asked := self._board.close_count) != self._done:
+                self.sever()
+                self._done = asked
 
     def sever(self) -> int:
         """Close every connection that carries collectives and was accepted here; say how many."""

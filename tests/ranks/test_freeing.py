@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mhnb.cluster import Cluster
+from mhnb.core import ladder
 from mhnb.errors import CellTimeout, NotClean
 from tests.ranks.test_lockstep import SETUP
 
@@ -21,8 +22,12 @@ STUCK = {
 
 @pytest.mark.other_python
 @pytest.mark.parametrize(("devices", "code"), STUCK.values(), ids=STUCK.keys())
-def test_a_rank_stuck_in_a_collective_is_freed_and_keeps_its_variables(fresh: Fresh, devices: int, code: str) -> None:
+def test_a_rank_stuck_in_a_collective_is_freed_and_keeps_its_variables(
+    fresh: Fresh, monkeypatch: pytest.MonkeyPatch, devices: int, code: str
+) -> None:
     """Tainted, not dead; what is there can be pulled; a collective after `accept` raises on every rank, and never hangs."""
+    # What is shown is that they come free, not how fast a loaded machine writes their tracebacks.
+    monkeypatch.setattr(ladder, "INTERRUPT_KILL_S", 60.0)
     cluster = fresh(4, devices)
     cluster.run(f"{SETUP}\nkept = 41 + rank").check()
     before = [rank.pid for rank in cluster.ranks]
