@@ -58,7 +58,7 @@ SAID = {
     ("07", "hang"): ["tainted", "rank 0 left a collective before its end", "ranks 0-3"],
     ("07", "reveal-after_the_hang"): ["it is 'tainted'"],
     ("07", "refused"): ["NotClean", "nothing was sent"],
-    ("07", "card"): ["ranks 0-1,3 in", "absent · rank 2 in sleep", "line 3", "rank 0 in the end: total 28.0"],
+    ("07", "card"): ["ranks 0-1,3 in", "absent · rank 2 in sleep, line 2", "rank 0 in the end: total 28.0"],
     ("07", "subset"): ["OrderMismatch", "this cell runs on rank 0 only"],
     ("07", "hidden"): ["OrderMismatch"],
     ("07", "right"): ["total 28.0", "rank 0"],
