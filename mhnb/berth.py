@@ -18,7 +18,7 @@ from mhnb.errors import AlreadyStarted, NotDriver, NotStarted
 from mhnb.options import StartOptions
 from mhnb.rundir import read_owners
 
-__all__ = ["Berth", "DriverLock", "choose_berth", "find_berths", "write_berth"]
+__all__ = ["Berth", "DriverLock", "choose_berth", "find_berths", "find_left", "write_berth"]
 
 _FILE = "berth.json"
 _LOCK = "driver"
@@ -74,6 +74,19 @@ class DriverLock:
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
+    @staticmethod
+    def is_held(run_dir: Path) -> bool:
+        """Whether a process drives that cluster."""
+        if (run_dir / _LOCK).read_text().strip() == str(os.getpid()):
+            # To open and close the file once more would end our own lock.
+            return True
+        with (run_dir / _LOCK).open("rb+") as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return True
+        return False
+
     def release(self) -> None:
         """Let another process have it. A second call does nothing."""
         if self._fd >= 0:
@@ -104,6 +117,25 @@ def find_berths(environment: Mapping[str, str]) -> list[Berth]:
     """Find every kept cluster of this user whose processes live, driven or not."""
     found = (Path(record["run_dir"]) for record in read_owners(environment) if record["keep"])
     return [_read(run_dir) for run_dir in found if (run_dir / _FILE).exists()]
+
+
+def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:
+    """Find the kept cluster of that name and shape that nobody drives.
+
+    Raises:
+        AlreadyStarted: there is one of that name that nobody drives, and it has another shape.
+    """
+    for berth in berths:
+        if berth.name != name or DriverLock.is_held(berth.run_dir):
+            continue
+        if berth.shape == shape:
+            return berth
+        raise AlreadyStarted(
+            f"a kept cluster {name!r} runs with {berth.shape.describe()}, and {shape.describe()} was asked for\n"
+            f"  %mhjax attach {name} takes it over as it is; mhnb stop {name} ends it, then start again; or --name another",
+            name=name,
+        )
+    return None
 
 
 def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str]) -> Berth:

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from mhnb.berth import choose_berth, find_berths
+from mhnb.berth import choose_berth, find_berths, find_left
 from mhnb.cluster import Cluster
 from mhnb.core.facts import Wanted
 from mhnb.core.hosts import parse_host
@@ -103,7 +103,7 @@ def start(
 ) -> Cluster:
     """Start ranks and return when each has taken part in a checked global sum.
 
-    A cluster of the same name and shape that runs is returned as it is.
+    A cluster of the same name and shape that runs is returned as it is. With `keep`, one whose notebook is gone is taken over.
 
     Args:
         hosts: how many hosts, simulated by a process each; or the names of machines, reached by ssh.
@@ -125,6 +125,9 @@ def start(
         _use(running)
         return running
     settings = take_options(name, shape, options)
+    if settings.keep and (left := find_left(name, shape, find_berths(os.environ))) is not None:
+        # Its notebook is gone; this is the same line again.
+        return attach(left.full_name, on_progress)
     _check(shape)
     _look_at_hosts(shape, settings)
     if (gone := _clusters.get(name)) is not None:

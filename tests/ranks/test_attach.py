@@ -133,6 +133,20 @@ def test_a_rank_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> 
             attach()
 
 
+def test_the_same_start_line_again_takes_it_over(attach: Callable[..., Cluster]) -> None:
+    """A notebook whose kernel was restarted runs its first cell again; another shape is refused with the ways out."""
+    with notebook("cluster.run('x = 41').check()") as owner:
+        owner.kill()
+        owner.wait()
+        with pytest.raises(AlreadyStarted, match="mhnb stop kept"):
+            starting.start(3, 1, name="kept", keep=True)
+        cluster = starting.start(2, 1, name="kept", keep=True)
+        try:
+            assert cluster.run("print(x)").check()[0].stdout == "41\n"
+        finally:
+            cluster.stop()
+
+
 def test_a_name_that_nobody_has(leftovers: None) -> None:
     """The error says what there is, and how a cluster comes to outlive its notebook."""
     with pytest.raises(NotStarted, match=r"no kept cluster 'nothing'.*--keep"):
