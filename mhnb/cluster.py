@@ -29,13 +29,12 @@ from mhnb.core.variables import VarRow
 from mhnb.core.where import WhereCard
 from mhnb.ctrlc import CtrlC
 from mhnb.errors import MhnbError
-from mhnb.fleet import launch_hosts, make_machine, open_link
+from mhnb.fleet import find_settings, launch_hosts, make_machine, open_link
 from mhnb.journaling import ClusterJournal
 from mhnb.launch.base import Host
 from mhnb.listening import ClusterListener
 from mhnb.options import Place, StartOptions
 from mhnb.reader import Reader
-from mhnb.resources import profile_dir
 from mhnb.roll import RankInfo, StartReport, describe_ranks, report_start
 from mhnb.rundir import find_cwd, make_run_dir, write_owner
 from mhnb.submission import Submission
@@ -59,7 +58,7 @@ class Cluster:
         self.name = options.name
         self.started_in_s = 0.0
         self.notes = check_initialize(shape.initialize, shape.process_count)
-        self._run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=profile_dir("local"))
+        self._run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=find_settings(shape))
         self._key = secrets.token_bytes(32)
         self._began = time.monotonic()
         self._cwd = find_cwd()

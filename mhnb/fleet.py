@@ -11,14 +11,20 @@ from mhnb.core.machine import Machine
 from mhnb.core.roster import Roster
 from mhnb.core.shape import Shape
 from mhnb.launch.base import Host
-from mhnb.launch.launchers import find_launcher
+from mhnb.launch.launchers import find_launcher, fit_spec
 from mhnb.launch.local import LocalHost
+from mhnb.launch.profile import find_profile
 from mhnb.link.sockets import SocketLink
 from mhnb.options import Place, StartOptions, host_spec, hub_spec, local_spec
 from mhnb.ports import find_free_port
 from mhnb.rundir import configure_hub
 
-__all__ = ["launch_hosts", "make_machine", "open_link"]
+__all__ = ["find_settings", "launch_hosts", "make_machine", "open_link"]
+
+
+def find_settings(shape: Shape) -> Path:
+    """Find the directory with the hub's and the engines' settings."""
+    return find_profile("local" if shape.profile == "split" else shape.profile)
 
 
 def open_link(shape: Shape, options: StartOptions, key: bytes, run_dir: Path) -> SocketLink:
@@ -62,5 +68,5 @@ def launch_hosts(shape: Shape, options: StartOptions, place: Place) -> Iterator[
     hub = hub_spec(shape, options, place, os.environ)
     yield LocalHost(hub, os.environ | hub.environment)
     shares = shape.shares()
-    specs = [host_spec(shape, options, place, os.environ, share) for share in shares]
+    specs = [fit_spec(host_spec(shape, options, place, os.environ, s), shape, options.reach) for s in shares]
     yield from find_launcher(shape, options.reach).launch(specs, shares, os.environ, Path(place.run_dir))

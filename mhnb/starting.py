@@ -9,13 +9,14 @@ from typing import Any
 
 import psutil
 
+from mhnb.asking import take_shape
 from mhnb.cluster import Cluster
 from mhnb.core.journal import StartRecord
 from mhnb.core.shape import Shape, check_initialize, check_shape
 from mhnb.errors import AlreadyStarted, NotStarted
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.local import check_platform
-from mhnb.options import take_options, take_shape
+from mhnb.options import take_options
 from mhnb.ports import check_port_free
 from mhnb.roll import StartReport
 from mhnb.rundir import prune_run_dirs
@@ -87,11 +88,11 @@ def find_running(name: str, shape: Shape) -> Cluster | None:
 
 
 def start(
-    hosts: int | Sequence[str] = 4,
+    hosts: int | Sequence[str] | None = None,
     devices: int | None = None,
     *,
     name: str = "default",
-    ranks_per_host: int = 1,
+    ranks_per_host: int | None = None,
     on_progress: Callable[[StartReport], None] | None = None,
     **options: Any,
 ) -> Cluster:
@@ -100,13 +101,14 @@ def start(
     A cluster of the same name and shape that runs is returned as it is.
 
     Args:
-        hosts: how many hosts, simulated by a process each; or the names of machines, reached by ssh.
+        hosts: how many hosts, simulated by a process each; or the names of machines, reached by ssh; None: what the profile says, 4.
         devices: simulated CPU devices per rank; None: 2 on this machine, and what there is on others.
         name: for status, logs and a second cluster beside this one.
-        ranks_per_host: processes on each host.
+        ranks_per_host: processes on each host; None: what the profile says, 1.
         on_progress: called in this thread as ranks come further.
         **options: `init` (False leaves `jax.distributed.initialize()` to a cell), `initialize` (its arguments, by name),
-            `profile` (how hosts are reached: its name, or its directory), fields of StartOptions (start_timeout_s in seconds, keep,
+            `profile` (how hosts are reached: its name, or its directory), `ranks` (all of them, instead of hosts),
+            fields of StartOptions (start_timeout_s in seconds, keep,
             guard, fork, spare, address, encrypt, host_timeout_s), and settings of the profile.
 
     Raises:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from mhnb.core.protocol import Beat, HostUp, Message
 from mhnb.core.pulse import Pulse
 from mhnb.core.roster import Roster
-from mhnb.launch.base import Host
+from mhnb.launch.base import Host, QueuedHost
 from mhnb.link.base import Link, supervisor_peer
 
 __all__ = ["HostWatch"]
@@ -34,6 +34,10 @@ class HostWatch:
         """Send every supervisor the same; each does what concerns its own ranks."""
         for supervisor in (k for host in self._hosts for k in host.supervisors):
             self._link.send(supervisor_peer(supervisor), message)
+
+    def standing(self) -> str:
+        """Say where the hosts stand in a scheduler's queue; empty where none waits."""
+        return next((host.standing for host in self._hosts if isinstance(host, QueuedHost) and host.standing), "")
 
     def hear(self, message: Message, now: float) -> None:
         """Take note of a sign of life."""

@@ -25,6 +25,7 @@ FLOORS = {
     "rank": 2,
     "view": 2,
     "cluster": 3,
+    "gpus": 1.5,
     "teach": 3,
     "cli": 4,
     "magics": 4,
@@ -36,6 +37,7 @@ Between two floors stands what serves all of the upper one and needs the lower o
 A new part is entered here, and reviewed."""
 
 BESIDE = {
+    "asking": "cluster",
     "assist": "magics",
     "boards": "magics",
     "ctrlc": "cluster",

@@ -26,6 +26,7 @@ __all__ = [
     "FailStart",
     "FinishCell",
     "HostExited",
+    "HostsQueued",
     "InterruptRequested",
     "KillRanks",
     "RefuseCell",
@@ -73,6 +74,14 @@ class InterruptRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class HostsQueued:
+    """A scheduler has not given the hosts yet. Told again and again; the time for a start begins when it has."""
+
+    standing: str
+    """Where they stand in its queue."""
+
+
+@dataclass(frozen=True, slots=True)
 class Accepted:
     """The user takes a split or tainted cluster as it is."""
 
@@ -95,7 +104,9 @@ class Ticked:
     """Time went on."""
 
 
-Event: TypeAlias = CellSubmitted | InterruptRequested | Accepted | StopRequested | HostExited | Ticked | Message
+Event: TypeAlias = (
+    CellSubmitted | InterruptRequested | Accepted | StopRequested | HostExited | HostsQueued | Ticked | Message
+)
 
 
 # -- commands

@@ -52,6 +52,12 @@ class HostSpec:
     """The address by which other hosts reach this one; empty where nobody needs to."""
     host_timeout_s: float = 0.0
     """End everything here when nothing was heard of the notebook for so long; 0 for never."""
+    share_gpus: bool = False
+    """Give each rank its own part of the GPUs of this machine."""
+    gpus: list[str] = field(default_factory=list)
+    """UUIDs of the GPUs that the rank sees, as its supervisor found them."""
+    engine_only: bool = False
+    """The ranks serve ipyparallel's client, as any engine does, and take no cell from the link."""
     protocol: int = PROTOCOL_VERSION
 
     @property

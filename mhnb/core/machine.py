@@ -18,6 +18,7 @@ from mhnb.core.events import (
     FailStart,
     FinishCell,
     HostExited,
+    HostsQueued,
     InterruptRequested,
     KillRanks,
     RefuseCell,
@@ -77,6 +78,8 @@ class Machine:
         self.state: ClusterState = "starting"
         self.reason = ""
         self.started_at, self.start_timeout_s = now, start_timeout_s
+        self._given_at = now
+        """When the hosts were given: only from then on a start can take too long."""
         self.current: Cell | None = None
         self.guard_available = True
         self._waiting: deque[CellSubmitted] = deque()
@@ -108,6 +111,8 @@ class Machine:
                 return [] if begin is None else [SendToHosts(begin)]
             case RankSpawned() | PhaseReached() | RankReady():
                 self.roster.note(event)
+                if (shared := self.roster.find_shared_gpu(event)) is not None:
+                    return self._fail_start(shared)
                 return self._begin(now) if self.state == "starting" and self.roster.all_ready else []
             case RankExited():
                 return self._rank_exited(event, now)
@@ -122,6 +127,9 @@ class Machine:
                 return self._lose_service(event, now)
             case InterruptRequested(ticket):
                 return self._withdraw(ticket) or self._interrupt(now, "interrupted", ticket)
+            case HostsQueued(standing):
+                self.roster.standing, self._given_at = standing, now
+                return []
             case Accepted():
                 return self._accept()
             case StopRequested():
@@ -276,7 +284,7 @@ class Machine:
     # -- time, interrupts
 
     def _tick(self, now: float) -> list[Command]:
-        if self.state == "starting" and now - self.started_at > self.start_timeout_s:
+        if self.state == "starting" and now - self._given_at > self.start_timeout_s:
             return self._fail_start(self.roster.timeout_error(self.start_timeout_s))
         cell = self.current
         if cell is None:

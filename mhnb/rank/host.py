@@ -38,7 +38,7 @@ from mhnb.ports import find_free_port
 from mhnb.rank.board import Board, make_board
 from mhnb.rank.channel import Channel
 from mhnb.rank.paths import RankPaths
-from mhnb.rank.place import await_connection_file, settle_in, write_connection_file
+from mhnb.rank.place import assign_gpus, await_connection_file, settle_in, write_connection_file
 from mhnb.rank.spawn import preload, spawn_hub, spawn_rank
 
 __all__ = ["Supervisor", "main"]
@@ -116,8 +116,9 @@ class Supervisor:
             make_board(Path(spec.run_dir), spec.process_count)
             self._board = Board(Path(spec.run_dir), spec.process_count)
         preload()
+        gpus = assign_gpus(spec, os.environ)
         for rank in spec.ranks:
-            self._ranks[spawn_rank(spec, rank)] = rank
+            self._ranks[spawn_rank(replace(spec, gpus=gpus[rank]), rank)] = rank
 
     def _tell_spawned(self) -> None:
         for pid, rank in self._ranks.items():

@@ -43,7 +43,7 @@ def run_rank(spec: HostSpec) -> None:
     (rank,) = spec.ranks
     channel = Channel(spec.link_url, bytes.fromhex(spec.key), f"r{rank}")
     progress = _Progress(channel, rank)
-    progress("connected", pid=os.getpid(), hostname=socket.gethostname(), versions=_versions())
+    progress("connected", pid=os.getpid(), hostname=socket.gethostname(), versions=_versions(), gpus=spec.gpus)
     _watch_owner()
     try:
         bootstrap = Bootstrap(spec, rank, progress)
