@@ -11,11 +11,11 @@ from mhnb.core.hosts import HostName, parse_hostfile, parse_hosts
 from mhnb.core.shape import Shape, parse_hosts_argument
 from mhnb.errors import InvalidRequest
 from mhnb.gpus import find_gpus
-from mhnb.launch.profile import Profile, load_profile
+from mhnb.launch.profile import Profile, is_path, load_profile
 from mhnb.launch.settings import KINDS
 from mhnb.options import OPTION_NAMES
 
-__all__ = ["name_hosts", "read_hostfile", "take_shape"]
+__all__ = ["name_hosts", "read_hostfile", "slots_of", "take_shape"]
 
 _OF_SHAPE = ("init", "initialize", "profile", "ranks")
 _RANKS = 4
@@ -64,7 +64,7 @@ def take_shape(
         bool(options.pop("init", True)),
         dict(options.pop("initialize", None) or {}),
         ranks_per_host=each,
-        profile=name if profile is None or "/" not in name else str(profile.folder),
+        profile=str(profile.folder) if profile is not None and is_path(name) else name,
         machines=machines,
         kind="" if kind == name else kind,
     )

@@ -40,6 +40,7 @@ BESIDE = {
     "asking": "cluster",
     "assist": "magics",
     "boards": "magics",
+    "cli_profile": "cli",
     "ctrlc": "cluster",
     "demo": "cli",
     "exchange": "cluster",
@@ -49,6 +50,7 @@ BESIDE = {
     "notebook": "magics",
     "options": "cluster",
     "reader": "cluster",
+    "place_flags": "cluster",
     "replaying": "cluster",
     "roll": "cluster",
     "spares": "cluster",
@@ -56,6 +58,7 @@ BESIDE = {
     "submission": "cluster",
     "tab": "magics",
     "verbs": "magics",
+    "verbs_start": "magics",
     "watching": "cluster",
 }
 """Modules that are parts of another one's work, too long for one file."""

@@ -23,7 +23,7 @@ from mhnb.errors import InvalidRequest
 from mhnb.launch.settings import KINDS, Settings
 from mhnb.resources import list_profiles, profile_dir
 
-__all__ = ["Profile", "find_profile", "load_profile", "user_profile_dir"]
+__all__ = ["Profile", "find_profile", "is_path", "load_profile", "user_profile_dir", "user_profiles"]
 
 _FILE = "ipcluster_config.py"
 _PREFIX = "mhnb-"
@@ -48,26 +48,38 @@ def user_profile_dir(name: str) -> Path:
     return Path(get_ipython_dir()) / f"profile_{name}"
 
 
+def user_profiles() -> list[str]:
+    """List the names of the user's own profiles whose launcher is one of mhnb's."""
+    files = sorted(Path(get_ipython_dir()).glob(f"profile_*/{_FILE}"))
+    return [
+        file.parent.name.removeprefix("profile_") for file in files if f'"{_PREFIX}' in file.read_text(encoding="utf-8")
+    ]
+
+
+def is_path(name: str) -> bool:
+    """Whether a profile is named by its folder."""
+    return "/" in name or name.startswith((".", "~"))
+
+
 def find_profile(name: str) -> Path:
     """Find a profile: a directory, one of the user's own, or one that comes with mhnb.
 
     Raises:
         InvalidRequest: there is none; the message lists those there are.
     """
-    places = [Path(name).expanduser()] if "/" in name or name.startswith((".", "~")) else [user_profile_dir(name)]
-    for place in places:
-        if (place / _FILE).is_file():
-            return place.absolute()
-    if "/" in name or name.startswith((".", "~")):
+    if not is_path(name) and name in list_profiles():
+        return profile_dir(name)
+    folder = Path(name).expanduser().absolute() if is_path(name) else user_profile_dir(name)
+    if (folder / _FILE).is_file():
+        return folder
+    if is_path(name):
         raise InvalidRequest(
-            f"--profile {name}: there is no {_FILE} in that folder; mhnb profile new NAME --from ssh makes a profile to change"
+            f"--profile {name}: there is no {_FILE} in that folder; mhnb profile new {name} --from ssh makes a profile to change"
         )
-    if name not in list_profiles():
-        raise InvalidRequest(
-            f"--profile {name!r}: there is no such profile; mhnb has {', '.join(list_profiles())}, "
-            "or give the directory of your own, with a /"
-        )
-    return profile_dir(name)
+    raise InvalidRequest(
+        f"--profile {name!r}: there is no such profile; there are {', '.join([*list_profiles(), *user_profiles()])}, "
+        "or give the folder of one, with a /"
+    )
 
 
 def load_profile(name: str, reach: Mapping[str, Any] | None = None) -> Profile:

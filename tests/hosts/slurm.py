@@ -102,10 +102,10 @@ class Slurm:
 
     def __exit__(self, *_: object) -> None:
         for daemon in reversed(self._daemons):
-            for process in (
-                [*psutil.Process(daemon.pid).children(recursive=True), daemon] if daemon.poll() is None else []
-            ):
-                process.kill()
+            if daemon.poll() is None:
+                for child in psutil.Process(daemon.pid).children(recursive=True):
+                    child.kill()
+                daemon.kill()
             daemon.wait()
 
     def ask(self, *words: str) -> str:

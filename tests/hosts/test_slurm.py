@@ -76,8 +76,8 @@ def begin(slurm: Slurm) -> Iterator[Begin]:
     started: list[Cluster] = []
 
     def start(ranks: int = 4, **options: Any) -> Cluster:
-        options = {"devices": 1, "name": "jobs", "profile": "slurm"} | options
-        started.append(starting.start(ranks=ranks, **options))
+        options = {"devices": 1, "name": "jobs", "profile": "slurm", "ranks": ranks} | options
+        started.append(starting.start(**options))
         return started[-1]
 
     yield start
@@ -158,17 +158,17 @@ def test_a_start_that_is_given_up_in_the_queue_leaves_no_job(begin: Begin, slurm
     assert [job.split()[2] for job in slurm.jobs()] == ["busy"]
 
 
-@pytest.mark.parametrize("queued", [False, True], ids=["running", "queued"])
-def test_a_notebook_that_is_killed_leaves_no_job(slurm: Slurm, request: pytest.FixtureRequest, queued: bool) -> None:
+@pytest.mark.parametrize("when", ["running", "queued"])
+def test_a_notebook_that_is_killed_leaves_no_job(slurm: Slurm, request: pytest.FixtureRequest, when: str) -> None:
     """kill -9 of the notebook ends the job, also one that waits for its machines."""
-    if queued:
+    if when == "queued":
         request.getfixturevalue("busy")
     with subprocess.Popen(
         [sys.executable, "-c", _NOTEBOOK], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
     ) as notebook:
         assert notebook.stdout is not None
         for line in notebook.stdout:
-            if line.startswith("ready") or (queued and "PENDING" in line):
+            if line.startswith("ready") or (when == "queued" and "PENDING" in line):
                 break
         else:
             pytest.fail("the notebook ended")
