@@ -42,6 +42,8 @@ class HostSpec:
     """Whether all ranks of the cluster are here and agree on launches through shared memory."""
     keep: bool = False
     """True: go on when the owner is gone."""
+    lifeline: bool = True
+    """Whether the end of standard input says that the owner is gone; else who started this ends it."""
     fork: bool = True
     """Fork the ranks from the supervisor, else start each afresh."""
     waits: bool = False

@@ -1,7 +1,8 @@
 """How ranks are asked of an mpiexec, as the words of one command: Open MPI's, or that of MPICH and its relatives.
 
 mpiexec only starts and numbers the processes. They speak no MPI: JAX's own collectives need none, and no mpi4py is asked for.
-Knows no process.
+It gives its standard input to the first process alone (Open MPI 4.1 takes `--stdin all` and hands the others nothing, MPICH 5 has no such
+word), so what is secret lies in a file that its user alone can read. Knows no process.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mhnb.core.ssh import READ_LINE_WORDS
 from mhnb.errors import InvalidRequest, LaunchError
 
 __all__ = ["MpiOptions", "explain_mpiexec", "mpiexec_command", "read_flavour"]
 
-_MOST_HOSTS_BY_NAME = 4096
+_READ_FILE = 'exec < "$0" && IFS= read -r line && eval "$line"'
+"""What each process runs first; the file's name follows. `read` leaves what stands after the line to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +49,36 @@ def read_flavour(version: str) -> str:
     )
 
 
-def mpiexec_command(options: MpiOptions, flavour: str, tasks: int, machines: Sequence[str] = ()) -> list[str]:
+def mpiexec_command(
+    options: MpiOptions, flavour: str, tasks: int, *, file: str, machines: Sequence[str] = ()
+) -> list[str]:
     """Give the words of the command.
 
     Args:
         options: what is asked for.
         flavour: of `read_flavour`.
         tasks: a supervisor each.
+        file: that each of them reads first.
         machines: one for each task, in order; empty: where mpiexec places them by itself.
 
     Raises:
         InvalidRequest: names that mpiexec could not tell apart from its own syntax.
 
-    >>> mpiexec_command(MpiOptions(), "hydra", 2, ["a", "b"])[:8]
-    ['mpiexec', '-n', '2', '-s', 'all', '-hosts', 'a,b', '-ppn']
+    >>> mpiexec_command(MpiOptions(), "hydra", 2, file="f", machines=["a", "b"])[:7]
+    ['mpiexec', '-n', '2', '-hosts', 'a,b', '-ppn', '1']
     """
     if wrong := [name for name in machines if re.search(r"[,:@\s]", name)]:
         raise InvalidRequest(
             f"host {wrong[0]!r}: mpiexec takes plain names; user and port stand in your ssh config, which it uses"
         )
-    assert len(machines) <= _MOST_HOSTS_BY_NAME
-    listed = ",".join(machines)
     if flavour == "openmpi":
-        words = ["-n", str(tasks), "--stdin", "all", "--bind-to", "none", "--tag-output"]
+        words = ["-n", str(tasks), "--stdin", "none", "--bind-to", "none", "--tag-output"]
         # Several ranks on one core are what a laptop has; with names, one supervisor each.
         words += ["--host", ",".join(f"{name}:1" for name in machines)] if machines else ["--oversubscribe"]
     else:
-        words = ["-n", str(tasks), "-s", "all", *(["-hosts", listed, "-ppn", "1"] if machines else []), "-prepend-rank"]
-    return [options.mpiexec, *words, *options.extra, *READ_LINE_WORDS]
+        named = ["-hosts", ",".join(machines), "-ppn", "1"] if machines else []
+        words = ["-n", str(tasks), *named, "-prepend-rank"]
+    return [options.mpiexec, *words, *options.extra, "sh", "-c", _READ_FILE, file]
 
 
 _CURES = (
@@ -90,6 +93,10 @@ _CURES = (
     (
         r"Permission denied|Host key verification|daemon.*(?:failed|unable)|was unable to launch|ORTE (?:does not|was unable)",
         "mpiexec must reach each host by ssh without a password: try ssh HOST hostname",
+    ),
+    (
+        r"(?:cannot open|No such file|not open).*mpi\.start|mpi\.start: (?:No such file|Permission)",
+        "the machines must see that file: set MHNB_HOME to a folder that they share, or reach them with --profile ssh",
     ),
     (r"no mhnb|No module named '?mhnb", "install mhnb into that very Python on each host, or name the one that has it"),
     (r"mhnb: no ", "name one that is on every host"),

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.shape import HostShare
 
-__all__ = ["Host", "Launcher", "QueuedHost"]
+__all__ = ["Host", "Launcher", "QueuedHost", "ReportingHost"]
 
 
 class Host(Protocol):
@@ -44,6 +44,14 @@ class QueuedHost(Protocol):
     @property
     def standing(self) -> str:
         """How it waits; empty where it does not, or no longer."""
+
+
+@runtime_checkable
+class ReportingHost(Protocol):
+    """A host that wants to know when its supervisors are there."""
+
+    def note_up(self, supervisor: int) -> None:
+        """A supervisor of some host has reported."""
 
 
 class Launcher(Protocol):

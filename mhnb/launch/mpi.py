@@ -18,10 +18,35 @@ from mhnb.launch.base import Host
 from mhnb.launch.carried import CarriedHosts, Carrier, check_program, spec_input
 from mhnb.ports import find_own_address
 
-__all__ = ["MpiLauncher"]
+__all__ = ["MpiHosts", "MpiLauncher"]
 
 _ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE")
 """Where a scheduler has given machines, an mpiexec without names uses those."""
+
+
+class MpiHosts(CarriedHosts):
+    """The supervisors of one mpiexec, and the file that they read: it holds the key, and goes as soon as each has read it.
+
+    Args:
+        carrier: the mpiexec.
+        supervisors: their numbers.
+        file: that each reads first.
+    """
+
+    def __init__(self, carrier: Carrier, supervisors: Sequence[int], file: Path) -> None:
+        self._file, self._missing = file, set(supervisors)
+        super().__init__(carrier, supervisors)
+
+    def note_up(self, supervisor: int) -> None:
+        """One has reported, so it has read the file."""
+        self._missing.discard(supervisor)
+        if not self._missing:
+            self._file.unlink(missing_ok=True)
+
+    def wait(self, pids: tuple[int, ...]) -> None:
+        """End them, and leave no file."""
+        super().wait(pids)
+        self._file.unlink(missing_ok=True)
 
 
 class MpiLauncher:
@@ -68,19 +93,17 @@ class MpiLauncher:
         del environment
         program = check_program(self._options.mpiexec, setting="mpiexec", install="install Open MPI or MPICH")
         asked = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+        file = run_dir / "mpi.start"
         command = mpiexec_command(
             replace(self._options, mpiexec=program),
             read_flavour(asked.stdout + asked.stderr),
             len(shares),
-            [str(machine) for machine in self._machines],
+            file=str(file),
+            machines=[str(machine) for machine in self._machines],
         )
-        spec = replace(specs[0], supervisor=None)
-        carrier = Carrier(
-            command,
-            spec_input(spec, self._far),
-            "mpiexec",
-            run_dir / "log" / "mpiexec.log",
-            explain_mpiexec,
-            keep=spec.keep,
-        )
-        yield CarriedHosts(carrier, [share.supervisor for share in shares])
+        spec = replace(specs[0], supervisor=None, lifeline=False)
+        # Never readable by others, not even for a moment.
+        file.touch(mode=0o600)
+        file.write_bytes(spec_input(spec, self._far))
+        carrier = Carrier(command, b"", "mpiexec", run_dir / "log" / "mpiexec.log", explain_mpiexec, keep=spec.keep)
+        yield MpiHosts(carrier, [share.supervisor for share in shares], file)

@@ -151,7 +151,7 @@ class Supervisor:
                 os.read(self._wake_read, 4096)
             if sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 4096):
                 watched.remove(sys.stdin.fileno())
-                if not self._spec.keep:
+                if self._spec.lifeline and not self._spec.keep:
                     return
             if os.getppid() != self._owner and not self._spec.keep:
                 # A copy of the pipe in another child of the owner can outlive the owner: the parent's change is the second sign.

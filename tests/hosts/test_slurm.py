@@ -76,8 +76,8 @@ def begin(slurm: Slurm) -> Iterator[Begin]:
     started: list[Cluster] = []
 
     def start(ranks: int = 4, **options: Any) -> Cluster:
-        options = {"devices": 1, "name": "jobs", "profile": "slurm", "ranks": ranks} | options
-        started.append(starting.start(**options))
+        asked: dict[str, Any] = {"devices": 1, "name": "jobs", "profile": "slurm", "ranks": ranks}
+        started.append(starting.start(**asked | options))
         return started[-1]
 
     yield start
