@@ -35,6 +35,8 @@ class StartOptions:
     """Whether what travels between machines is encrypted."""
     host_timeout_s: float = _HOST_TIMEOUT_S
     """A host that is silent for longer is lost."""
+    connection: str = field(default="", repr=False)
+    """What a hub that is there already tells its engines: the ranks serve ipyparallel's client only. It holds the hub's key."""
     reach: Mapping[str, Any] = field(default_factory=dict)
     """How the profile's launcher reaches the hosts, by the name of its settings; what is not named is the profile's."""
 
@@ -93,6 +95,9 @@ def _spec(shape: Shape, options: StartOptions, place: Place, environment: Mappin
         cwd=place.cwd,
         run_dir=place.run_dir,
         init=shape.init,
+        hub=not options.connection,
+        board=not options.connection,
+        engine_only=bool(options.connection),
         keep=options.keep,
         fork=options.fork,
     )
@@ -110,7 +115,8 @@ def local_spec(
     chosen = shape.initialize.get("coordinator_address") or coordinator
     # With one rank for all of a machine's GPUs there is nothing to share out.
     shares = not shape.is_simulated and shape.process_count > 1
-    return replace(_spec(shape, options, place, environment), coordinator_address=chosen, share_gpus=shares)
+    spec = replace(_spec(shape, options, place, environment), coordinator_address=chosen, share_gpus=shares)
+    return replace(spec, connection=options.connection)
 
 
 def host_spec(
@@ -133,4 +139,5 @@ def host_spec(
 def hub_spec(shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str]) -> HostSpec:
     """Say what the supervisor here is to bring up where every rank is elsewhere: the hub."""
     number = len(shape.shares())
-    return replace(_spec(shape, options, place, environment), supervisor=number, ranks=[], board=False, waits=True)
+    spec = replace(_spec(shape, options, place, environment), supervisor=number, ranks=[], board=False, waits=True)
+    return replace(spec, connection=options.connection)

@@ -92,4 +92,5 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
                 f"--set {text}: write NAME=VALUE, like --set partition=debug; mhnb profile show NAME lists a profile's settings"
             )
         several.setdefault(name, []).append(value)
-    return found | several
+    # Given once it is a text, for a list to be split as a shell does; given again and again, the words of the list.
+    return found | {name: values[0] if len(values) == 1 else values for name, values in several.items()}

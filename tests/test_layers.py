@@ -43,6 +43,7 @@ BESIDE = {
     "cli_profile": "cli",
     "ctrlc": "cluster",
     "demo": "cli",
+    "engines": "cluster",
     "exchange": "cluster",
     "fleet": "cluster",
     "journaling": "cluster",

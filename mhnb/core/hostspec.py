@@ -58,6 +58,8 @@ class HostSpec:
     """Give each rank its own part of the GPUs of this machine."""
     gpus: list[str] = field(default_factory=list)
     """UUIDs of the GPUs that the rank sees, as its supervisor found them."""
+    connection: str = field(default="", repr=False)
+    """The connection file of a hub that is there already; empty where this supervisor starts it, or another one's is told later."""
     engine_only: bool = False
     """The ranks serve ipyparallel's client, as any engine does, and take no cell from the link."""
     protocol: int = PROTOCOL_VERSION

@@ -109,6 +109,7 @@ def explain_mpiexec(lines: Sequence[str]) -> str:
     >>> explain_mpiexec(["mpiexec has detected an attempt to run as root."]).splitlines()[0]
     'mpiexec has detected an attempt to run as root.'
     """
+    lines = [line for line in lines if "Warning:" not in line]
     for pattern, cure in _CURES:
         if found := [line for line in lines if re.search(pattern, line)]:
             return f"{found[0].strip()}\n  {cure}"

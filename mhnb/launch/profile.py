@@ -188,8 +188,9 @@ def _set(settings: Settings, name: str, value: object, where: str) -> None:
 def _read(trait: TraitType[Any, Any], value: object, name: str) -> object:
     """Read what was typed as the type of the setting; what is no text stays as it is."""
     if isinstance(trait, List):
-        given = [value] if isinstance(value, str) else value
-        return [word for text in given for word in shlex.split(str(text))] if isinstance(given, list) else list(given)  # type: ignore[call-overload]
+        return (
+            shlex.split(value) if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else value
+        )
     if isinstance(trait, Dict) and isinstance(value, str | list):
         pairs = [text.partition("=") for text in ([value] if isinstance(value, str) else value)]
         return {key: setting for key, _, setting in pairs}

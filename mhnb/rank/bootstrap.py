@@ -49,8 +49,11 @@ class Bootstrap:
 
         if self._spec.board:
             self.recorder.gate = Agreement(Board(Path(self._spec.run_dir), self._spec.process_count), self._rank)
-        status = jaxhooks.install(self.recorder)
-        self.guard = {"available": status.available, "reason": status.reason}
+        if self._spec.engine_only:
+            self.guard = {"available": False, "reason": "ipyparallel's client drives the ranks"}
+        else:
+            status = jaxhooks.install(self.recorder)
+            self.guard = {"available": status.available, "reason": status.reason}
         self._progress("jax", jax=jax.__version__)
         if "jax_check_proxy_envs" in jax.config.values:
             # It warns of every proxy variable, also of those that keep loopback off the proxy.

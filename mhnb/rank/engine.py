@@ -43,12 +43,18 @@ class RankEngine(IPEngine):
 
     rank_serve: Any = None
 
+    engine_only = False
+
     def redirect_output(self, iopub_socket: Any) -> None:
-        """Leave the streams alone: the rank's own capture has them."""
+        """Leave the streams alone, as the rank's own capture has them; those of a mere engine go to ipyparallel's client."""
+        if self.engine_only:
+            super().redirect_output(iopub_socket)
 
     def init_signal(self) -> None:
         """Leave SIGINT to the runner; SIGTERM ends the rank as it ends any process."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self.engine_only:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
         """Become an engine, then take cells."""
@@ -77,7 +83,7 @@ class _Server:
         )
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel.fileno(), self._read)
-        facts = bootstrap.facts() | {"engine_id": engine.id, "pid": os.getpid()}
+        facts = _facts(engine, bootstrap)
         # What the start has made lives until the end: no collection between cells need look at it.
         gc.freeze()
         channel.send(RankReady(rank, facts))
@@ -97,15 +103,23 @@ class _Server:
             self._channel.send(answer(message, self._shell.user_ns, rank=self._rank, shell=self._shell))
 
 
+def _facts(engine: RankEngine, bootstrap: Bootstrap) -> dict[str, Any]:
+    return bootstrap.facts() | {"engine_id": engine.id, "pid": os.getpid()}
+
+
 def serve(spec: HostSpec, rank: int, channel: Channel, bootstrap: Bootstrap) -> None:
     """Register with the hub under the rank's own number and serve until the process ends."""
     # The engine replaces it by the rank's own kernel class; ipyparallel offers no setting for it.
     import ipyparallel.engine.app as engine_app
 
-    engine_app.Kernel = RankKernel
     engine = RankEngine.instance(id=rank)
     servers: list[_Server] = []
-    engine.rank_serve = lambda ready: servers.append(_Server(ready, spec, rank, channel, bootstrap))
+    if spec.engine_only:
+        engine.engine_only = True
+        engine.rank_serve = lambda ready: channel.send(RankReady(rank, _facts(ready, bootstrap)))
+    else:
+        engine_app.Kernel = RankKernel
+        engine.rank_serve = lambda ready: servers.append(_Server(ready, spec, rank, channel, bootstrap))
     profile = Path(spec.run_dir) / "profile"
     sys.argv = ["mhnb-rank"]
     engine.initialize([f"--profile-dir={profile}", "--log-level=ERROR"])

@@ -73,6 +73,8 @@ class Supervisor:
         """Bring up the hub and every rank, then the channel, which no rank inherits so."""
         if self._spec.hub:
             self._hub = spawn_hub(self._spec)
+        elif self._spec.connection:
+            write_connection_file(Path(self._spec.run_dir), self._spec.connection)
         self._spawn_ranks(self._spec)
         self._open_channel()
         self._report()
@@ -81,7 +83,7 @@ class Supervisor:
     def _report(self) -> None:
         assert self._channel is not None
         spec, address = self._spec, self._spec.address or self._channel.address
-        connection = ""
+        connection = spec.connection
         if spec.waits and spec.hub:
             self._hub = spawn_hub(spec)
             connection = await_connection_file(Path(spec.run_dir))
@@ -104,7 +106,7 @@ class Supervisor:
         self._spec = replace(
             self._spec,
             coordinator_address=begin.coordinator_address,
-            board=alone,
+            board=alone and not self._spec.engine_only,
             board_url="" if alone else begin.board_url,
             address=self._spec.address or begin.names[f"host{self._spec.supervisor}"],
         )
