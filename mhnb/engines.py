@@ -14,9 +14,11 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mhnb import starting
-from mhnb.asking import take_shape
+from mhnb.asking import name_hosts, take_shape
+from mhnb.core.hosts import parse_hosts
 from mhnb.core.shape import Shape
 from mhnb.errors import LaunchError, MhnbError
 from mhnb.launch.launchers import find_launcher
@@ -52,18 +54,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _options(args: argparse.Namespace) -> dict[str, object]:
-    settings: dict[str, object] = json.loads(args.settings)
-    for own in ("devices", "ranks_per_host"):
-        settings.pop(own, None)
+def _asked(args: argparse.Namespace) -> dict[str, Any]:
+    """Make arguments of `starting.start` from what ipcluster was given and the profile says."""
+    settings: dict[str, Any] = json.loads(args.settings)
+    # A setting of the profile, and an argument of `start` that takes names.
+    if hosts := settings.pop("hosts", None):
+        settings["hosts"] = list(name_hosts(parse_hosts(hosts)))
     return (
         settings | {"profile": str(Path(args.profile_dir).absolute())} | ({} if args.n is None else {"ranks": args.n})
     )
 
 
 def _shape(args: argparse.Namespace) -> Shape:
-    settings = json.loads(args.settings)
-    return take_shape(None, settings.get("devices"), settings.get("ranks_per_host"), _options(args))
+    asked = _asked(args)
+    own = [asked.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
+    return take_shape(own[0], own[1], own[2], asked)
 
 
 def _find_address(shape: Shape) -> str:
@@ -77,16 +82,7 @@ def _serve(args: argparse.Namespace) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: over.set())
     connection = _await_hub(args, over)
-    settings = json.loads(args.settings)
-    cluster = starting.start(
-        None,
-        settings.get("devices"),
-        ranks_per_host=settings.get("ranks_per_host"),
-        name=f"engines-{os.getpid()}",
-        connection=connection,
-        on_progress=_tell,
-        **_options(args),
-    )
+    cluster = starting.start(name=f"engines-{os.getpid()}", connection=connection, on_progress=_tell, **_asked(args))
     print(f"mhnb: {cluster.process_count} ranks are engines", flush=True)
     try:
         while not over.wait(_LOOK_S):
