@@ -30,6 +30,9 @@ _SETTINGS = {
 """Flags for the settings that are asked for most: the setting, what stands after the flag, help."""
 
 
+_OWN_FLAGS = {"devices": "--devices", "hostfile": "--hostfile", "hosts": "--hosts", "ranks_per_host": "--per-host"}
+
+
 def add_place_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say how many ranks, where, and how they are reached."""
     parser.add_argument("-n", type=int, metavar="N", help="ranks; on this machine a process each (4)")
@@ -91,6 +94,8 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
             raise InvalidRequest(
                 f"--set {text}: write NAME=VALUE, like --set partition=debug; mhnb profile show NAME lists a profile's settings"
             )
+        if name in _OWN_FLAGS:
+            raise InvalidRequest(f"--set {text}: {name} has a flag of its own: {_OWN_FLAGS[name]} {value}")
         several.setdefault(name, []).append(value)
     # Given once it is a text, for a list to be split as a shell does; given again and again, the words of the list.
     return found | {name: values[0] if len(values) == 1 else values for name, values in several.items()}
