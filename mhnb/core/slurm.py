@@ -20,6 +20,21 @@ QUEUE_FORMAT = "%i|%T|%r|%P|%j"
 """For squeue's --format: number, state, reason, partition, name."""
 
 _WAITS = ("PENDING", "CONFIGURING")
+_LESS = (
+    "it may never start: interrupt it and ask for fewer ranks, nodes, GPUs, CPUs or less time (sinfo -o '%P %l %D %c')"
+)
+_OTHER = "it may never start: interrupt it and give another --account, --partition or qos"
+_MAY_NEVER = {
+    "AccountNotAllowed": _OTHER,
+    "BadConstraints": _LESS,
+    "InvalidAccount": _OTHER,
+    "InvalidQOS": _OTHER,
+    "PartitionConfig": _LESS,
+    "PartitionNodeLimit": _LESS,
+    "PartitionTimeLimit": _LESS,
+    "QOSNotAllowed": _OTHER,
+}
+"""Reasons that seldom end by waiting. Slurm refuses such jobs only where its site says so; nodes that are down can be why, too."""
 _TIME = re.compile(r"\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:unlimited|infinite)")
 
 
@@ -143,7 +158,9 @@ def describe_queue(text: str, name: str) -> str:
     number, state, reason, partition, _ = own
     same = [row for row in waiting if row[3] == partition]
     why = f" ({reason})" if reason not in ("", "None") else ""
-    return f"Slurm job {number} is {state}{why}, number {same.index(own) + 1} of {len(same)} that wait in {partition}"
+    hopeless = f"; {_MAY_NEVER[reason]}" if reason in _MAY_NEVER else ""
+    place = f"number {same.index(own) + 1} of {len(same)} that wait in {partition}"
+    return f"Slurm job {number} is {state}{why}, {place}{hopeless}"
 
 
 _CURES = (
@@ -153,7 +170,8 @@ _CURES = (
     (r"[Ii]nvalid feature", "sinfo -o '%n %f' lists what constraint may name"),
     (r"time limit specification|[Rr]equested time limit is invalid", "sinfo -o '%P %l' lists the limits; give another --time"),
     (
-        r"[Nn]ode configuration is not available|[Mm]ore processors requested|[Nn]ode count specification",
+        r"[Nn]ode configuration is not available|[Mm]ore processors requested"
+        r"|(?:[Nn]ode count|Memory|gres\)) specification",
         "ask for fewer ranks, nodes, GPUs or CPUs: sinfo -N -l lists the machines",
     ),
     (r"DUE TO TIME LIMIT|time limit", "the job's time was over; start again with a longer --time"),

@@ -91,6 +91,14 @@ def test_the_place_in_the_queue() -> None:
     assert describe_queue("slurm_load_jobs error: Unable to contact slurm controller", "mine") == ""
 
 
+def test_a_job_that_may_wait_for_ever() -> None:
+    """Slurm queues what its partition can never give; the line says so, and what to ask for."""
+    for reason, cure in (("PartitionTimeLimit", "less time"), ("AccountNotAllowed", "--account")):
+        said = describe_queue(f"1|PENDING|{reason}|debug|mine", "mine")
+        assert "; it may never start: interrupt it" in said
+        assert cure in said
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -158,6 +159,18 @@ def test_a_start_that_is_given_up_in_the_queue_leaves_no_job(begin: Begin, slurm
     assert [job.split()[2] for job in slurm.jobs()] == ["busy"]
 
 
+def test_a_job_that_can_never_run_is_told(begin: Begin) -> None:
+    """Slurm queues it all the same; the line of the start says what to do, and Ctrl-C takes it back."""
+
+    def give_up(report: StartReport) -> None:
+        if report.standing:
+            assert re.search(r"\(Partition\w+\), number 1 of 1 that wait in short; it may never start", report.standing)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin(2, partition="short", time="9-0", on_progress=give_up)
+
+
 @pytest.mark.parametrize("when", ["running", "queued"])
 def test_a_notebook_that_is_killed_leaves_no_job(slurm: Slurm, request: pytest.FixtureRequest, when: str) -> None:
     """kill -9 of the notebook ends the job, also one that waits for its machines."""
@@ -195,7 +208,8 @@ def test_inside_a_job_it_is_a_step(slurm: Slurm) -> None:
     [
         ({"partition": "nowhere"}, "nowhere"),
         ({"extra": ["--constraint=moon"]}, "Invalid feature specification"),
-        ({"cpus_per_rank": 64}, "ask for fewer ranks, nodes, GPUs or CPUs"),
+        ({"memory": "900G"}, "Memory specification can not be satisfied"),
+        ({"gpus_per_rank": 1}, "ask for fewer ranks, nodes, GPUs or CPUs"),
     ],
 )
 def test_what_slurm_refuses_is_said(begin: Begin, options: dict[str, Any], said: str) -> None:

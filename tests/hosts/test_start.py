@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,7 +22,9 @@ def begin(net: HostNet, own_environment: None) -> Iterator[Begin]:
 
     def start(count: int = 4, devices: int | None = 2, **options: Any) -> Cluster:
         names = [host.name for host in list(net)[:count]]
-        options = {"name": "remote", "config_file": str(net.ssh_config)} | options
+        # Elsewhere nothing is inherited, also not which copy of mhnb is tested.
+        path = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        options = {"name": "remote", "config_file": str(net.ssh_config), "environment": path} | options
         started.append(starting.start(names, devices, **options))
         return started[-1]
 
