@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ _NOT_INITIALISED = "JAX is not initialised: jax.distributed.initialize() in a %%
 
 def gather_snapshot(report: StartReport) -> StartSnapshot:
     """What a start shows while it goes on."""
-    return StartSnapshot(_starts(report.ranks), report.elapsed_s)
+    return StartSnapshot(_starts(report.ranks), report.elapsed_s, report.standing)
 
 
 def gather_summary(cluster: Cluster) -> StartSummary:
@@ -39,18 +40,32 @@ def gather_summary(cluster: Cluster) -> StartSummary:
         cluster.started_in_s,
         cluster.jax_version,
         cluster.guard,
+        platform=_platform(cluster),
+        where="on this machine" if cluster.shape.is_local else f"by {cluster.shape.kind or cluster.shape.profile}",
         log_dir=str(cluster.log_dir),
         notes=notes,
     )
 
 
 def _starts(ranks: Sequence[RankInfo]) -> tuple[RankStart, ...]:
-    return tuple(RankStart(r.rank, r.host, r.phase, r.pid, len(r.devices)) for r in ranks)
+    named = _machine_names(ranks)
+    return tuple(RankStart(r.rank, r.host, r.phase, r.pid, len(r.devices), named.get(r.rank, "")) for r in ranks)
+
+
+def _machine_names(ranks: Sequence[RankInfo]) -> dict[int, str]:
+    """The machines' own names, by rank; none where all ranks are on this one."""
+    elsewhere = {rank.hostname for rank in ranks} - {"", socket.gethostname()}
+    return {rank.rank: rank.hostname for rank in ranks} if elsewhere else {}
+
+
+def _platform(cluster: Cluster) -> str:
+    return (cluster.ranks[0].platform or "cpu").upper()
 
 
 def gather_status(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
     """What `%mhjax status` shows."""
-    rows = tuple(_status_row(r, cluster.state) for r in cluster.ranks)
+    named = _machine_names(cluster.ranks)
+    rows = tuple(_status_row(r, cluster.state, named.get(r.rank, "")) for r in cluster.ranks)
     shape = f"{cluster.process_count} ranks × {_devices(cluster)}"
     heading = f"{cluster.name} · {cluster.state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
     notes = [cluster.reason] if cluster.reason else []
@@ -67,10 +82,12 @@ def _devices(cluster: Cluster) -> str:
     return f"{len(cluster.devices) // cluster.process_count} devices"
 
 
-def _status_row(rank: RankInfo, state: ClusterState) -> StatusRow:
+def _status_row(rank: RankInfo, state: ClusterState, machine: str) -> StatusRow:
     # Nobody listens for the end of processes that were told to end.
     word = "stopped" if state == "stopped" and rank.state == "alive" else rank.state
-    return StatusRow(rank.rank, rank.host, rank.pid, word, len(rank.devices), str(rank.log_path))
+    return StatusRow(
+        rank.rank, f"{rank.host} {machine}".rstrip(), rank.pid, word, len(rank.devices), str(rank.log_path)
+    )
 
 
 def gather_places(cluster: Cluster) -> Places:

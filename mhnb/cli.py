@@ -9,9 +9,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mhnb.cli_profile import add_profile_verb, run_profile_verb
 from mhnb.errors import MhnbError
 from mhnb.hostflags import add_doctor_flags
+from mhnb.place_flags import add_place_flags, place_options
+
+if TYPE_CHECKING:
+    from mhnb.roll import StartReport
 
 __all__ = ["main", "parse_arguments"]
 
@@ -68,7 +74,7 @@ def _run(args: argparse.Namespace) -> int:
     from mhnb.view.text import format_cell_text
 
     source = Path(args.script).read_text(encoding="utf-8")
-    cluster = start(args.n, args.devices, name=f"run-{os.getpid()}")
+    cluster = start(**place_options(args), name=f"run-{os.getpid()}", on_progress=_QueueLine())
     try:
         result = cluster.run(source)
         print(format_cell_text(result, color=sys.stdout.isatty()))
@@ -87,6 +93,17 @@ def _doctor(args: argparse.Namespace) -> int:
     report = look_as_asked(args)
     print(format_preflight_text(report))
     return 0 if report.ok else 1
+
+
+class _QueueLine:
+    """Says where a start stands in a scheduler's queue, each time that it changes."""
+
+    _told = ""
+
+    def __call__(self, report: StartReport) -> None:
+        if report.standing not in ("", self._told):
+            self._told = report.standing
+            print(f"mhnb run: {self._told}", file=sys.stderr)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -165,10 +182,12 @@ def _parser() -> argparse.ArgumentParser:
     lab.add_argument("--folder", default="mhnb-notebooks", help="where your copy of the notebooks is put")
     run = verbs.add_parser("run", help="run a script on every rank")
     run.add_argument("script")
-    run.add_argument("-n", type=int, default=4, help="simulated hosts")
-    run.add_argument("--devices", type=int, default=2, help="CPU devices per host")
+    add_place_flags(run)
     doctor = verbs.add_parser("doctor", help="look at this machine, or at hosts, for what would stop a start")
     add_doctor_flags(doctor)
+    add_profile_verb(
+        verbs.add_parser("profile", help="the ways to reach hosts: list them, copy one to change it, show it")
+    )
     verbs.add_parser("list", help="clusters of this user on this machine")
     stop = verbs.add_parser("stop", help="end a cluster by name")
     stop.add_argument("name")
@@ -179,10 +198,11 @@ def _parser() -> argparse.ArgumentParser:
         "demo": _demo,
         "doctor": _doctor,
         "lab": _lab,
-        "run": _run,
         "list": _list,
-        "stop": _stop,
+        "profile": run_profile_verb,
         "reap": _reap,
+        "run": _run,
+        "stop": _stop,
         "where": _where,
     }
     for name, function in functions.items():

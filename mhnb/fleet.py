@@ -16,18 +16,19 @@ from mhnb.core.shape import Shape
 from mhnb.journaling import ClusterJournal
 from mhnb.launch.attached import AttachedHost, LeftHosts
 from mhnb.launch.base import Host
-from mhnb.launch.launchers import find_launcher
+from mhnb.launch.launchers import find_launcher, fit_spec
 from mhnb.launch.local import LocalHost
+from mhnb.launch.profile import find_profile
 from mhnb.link.sockets import SocketLink
 from mhnb.options import Place, StartOptions, host_spec, hub_spec, local_spec
 from mhnb.ports import find_free_port
-from mhnb.resources import profile_dir
 from mhnb.rundir import configure_hub, make_run_dir
 
 __all__ = [
     "Ground",
     "describe_ground",
     "find_ground",
+    "find_settings",
     "launch_hosts",
     "make_ground",
     "make_machine",
@@ -78,7 +79,7 @@ def open_ground(
 
 def make_ground(shape: Shape, options: StartOptions, journal: ClusterJournal, *, generation: int, now: float) -> Ground:
     """Make the place of a new generation: directory, key, open link. Its hosts are yet to be launched."""
-    run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=profile_dir("local"))
+    run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=find_settings(shape))
     key = secrets.token_bytes(32)
     link = open_link(shape, options, key, run_dir)
     machine = make_machine(shape, options, run_dir, generation=generation, now=now)
@@ -117,6 +118,11 @@ def describe_ground(ground: Ground, shape: Shape, options: StartOptions, started
     return Berth(
         ground.run_dir, ground.key, ground.link.url, generation, ground.origin, shape, options, here, started_in_s
     )
+
+
+def find_settings(shape: Shape) -> Path:
+    """Find the directory with the hub's and the engines' settings."""
+    return find_profile("local" if shape.profile == "split" else shape.profile)
 
 
 def open_link(shape: Shape, options: StartOptions, key: bytes, run_dir: Path) -> SocketLink:
@@ -160,5 +166,5 @@ def launch_hosts(shape: Shape, options: StartOptions, place: Place) -> Iterator[
     hub = hub_spec(shape, options, place, os.environ)
     yield LocalHost(hub, os.environ | hub.environment)
     shares = shape.shares()
-    specs = [host_spec(shape, options, place, os.environ, share) for share in shares]
+    specs = [fit_spec(host_spec(shape, options, place, os.environ, s), shape, options.reach) for s in shares]
     yield from find_launcher(shape, options.reach).launch(specs, shares, os.environ, Path(place.run_dir))

@@ -22,7 +22,7 @@ def add_host_flags(parser: argparse.ArgumentParser) -> None:
     add("--hosts", metavar="HOSTS", help="machines over ssh: a,b,c or me@a:22 or name[1-4]; @FILE: a host file")
     add("--per-host", type=int, metavar="P", help="ranks per machine (1)")
     add("--user", metavar="NAME", help="who logs in there")
-    add("--ssh-port", type=int, metavar="PORT", help="where sshd listens there")
+    add("--port", "--ssh-port", dest="ssh_port", type=int, metavar="PORT", help="where sshd listens there")
     add("--key", metavar="FILE", help="private key for the login")
     add("--ssh-config", metavar="FILE", help="an ssh config instead of ~/.ssh/config")
     add("--ssh-option", action="append", default=[], metavar="NAME=VALUE", help="more for ssh, like ProxyJump=gate")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from mhnb.core.environment import rank_environment
 from mhnb.core.hostspec import HostSpec
-from mhnb.core.shape import HostShare, Shape, parse_hosts_argument
+from mhnb.core.shape import HostShare, Shape
 from mhnb.errors import InvalidRequest
 
-__all__ = ["Place", "StartOptions", "host_spec", "hub_spec", "local_spec", "take_options", "take_shape"]
+__all__ = ["OPTION_NAMES", "Place", "StartOptions", "host_spec", "hub_spec", "local_spec", "take_options"]
 
 _START_TIMEOUT_S = 120.0
 _HOST_TIMEOUT_S = 20.0
@@ -35,45 +35,24 @@ class StartOptions:
     """Whether what travels between machines is encrypted."""
     host_timeout_s: float = _HOST_TIMEOUT_S
     """A host that is silent for longer is lost."""
+    connection: str = field(default="", repr=False)
+    """What a hub that is there already tells its engines: the ranks serve ipyparallel's client only. It holds the hub's key."""
     reach: Mapping[str, Any] = field(default_factory=dict)
     """How the profile's launcher reaches the hosts, by the name of its settings; what is not named is the profile's."""
 
 
-_FIELDS = frozenset(part.name for part in fields(StartOptions)) - {"name", "reach"}
-
-
-def take_shape(hosts: int | Sequence[str], devices: int | None, ranks_per_host: int, options: dict[str, Any]) -> Shape:
-    """Make the shape of what `start` was asked for, and take what belongs to it out of the options.
-
-    Raises:
-        InvalidRequest: hosts that are neither a number nor names.
-
-    >>> take_shape(["a", "b"], None, 1, {"keep": True}).describe()
-    '2 hosts (a, b), profile ssh'
-    """
-    count, machines = parse_hosts_argument(hosts)
-    profile = str(options.pop("profile", None) or ("ssh" if machines else "local"))
-    return Shape(
-        count,
-        2 if devices is None and profile == "local" else devices,
-        bool(options.pop("init", True)),
-        dict(options.pop("initialize", None) or {}),
-        ranks_per_host=ranks_per_host,
-        profile=profile,
-        machines=machines,
-    )
+OPTION_NAMES = frozenset(part.name for part in fields(StartOptions)) - {"name", "reach"}
+"""What is no setting of a profile."""
 
 
 def take_options(name: str, shape: Shape, options: Mapping[str, Any]) -> StartOptions:
     """Make the options of a start; what is none of ours is a setting of the profile.
 
     Raises:
-        InvalidRequest: an option that there is not, or two that cannot be together.
+        InvalidRequest: two options that cannot be together.
     """
-    ours = {key: value for key, value in options.items() if key in _FIELDS}
-    reach = {key: value for key, value in options.items() if key not in _FIELDS}
-    if shape.is_local and reach:
-        raise InvalidRequest(f"start: there is no option {', '.join(reach)}; options are {', '.join(sorted(_FIELDS))}")
+    ours = {key: value for key, value in options.items() if key in OPTION_NAMES}
+    reach = {key: value for key, value in options.items() if key not in OPTION_NAMES}
     settings = StartOptions(name=name, **ours, reach=reach)
     if settings.keep and settings.spare:
         raise InvalidRequest("--keep and --spare do not go together: ranks in reserve end with this notebook")
@@ -116,6 +95,9 @@ def _spec(shape: Shape, options: StartOptions, place: Place, environment: Mappin
         cwd=place.cwd,
         run_dir=place.run_dir,
         init=shape.init,
+        hub=not options.connection,
+        board=not options.connection,
+        engine_only=bool(options.connection),
         keep=options.keep,
         fork=options.fork,
     )
@@ -131,7 +113,10 @@ def local_spec(
         coordinator: `address:port` for JAX's coordinator, unless the user has named one.
     """
     chosen = shape.initialize.get("coordinator_address") or coordinator
-    return replace(_spec(shape, options, place, environment), coordinator_address=chosen)
+    # With one rank for all of a machine's GPUs there is nothing to share out.
+    shares = not shape.is_simulated and shape.process_count > 1
+    spec = replace(_spec(shape, options, place, environment), coordinator_address=chosen, share_gpus=shares)
+    return replace(spec, connection=options.connection)
 
 
 def host_spec(
@@ -154,4 +139,5 @@ def host_spec(
 def hub_spec(shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str]) -> HostSpec:
     """Say what the supervisor here is to bring up where every rank is elsewhere: the hub."""
     number = len(shape.shares())
-    return replace(_spec(shape, options, place, environment), supervisor=number, ranks=[], board=False, waits=True)
+    spec = replace(_spec(shape, options, place, environment), supervisor=number, ranks=[], board=False, waits=True)
+    return replace(spec, connection=options.connection)

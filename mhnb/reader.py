@@ -25,6 +25,7 @@ from mhnb.core.events import (
     FinishCell,
     FreeRanks,
     HostExited,
+    HostsQueued,
     KillRanks,
     RefuseCell,
     ReportReady,
@@ -290,6 +291,9 @@ class Reader:
                 )
 
     def _look_at_hosts(self, now: float) -> None:
+        if self._machine.state == "starting" and (standing := self._hosts.standing()):
+            self._handle(HostsQueued(standing))
+            self._listener.on_progress(self._machine, now)
         for supervisor, cause in self._hosts.find_lost(self._machine.roster, now):
             self._handle(HostExited(supervisor, cause))
             for rank in self._machine.roster.ranks_of(supervisor):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["copy_notebooks", "find_lesson", "notebooks_dir", "profile_dir"]
+__all__ = ["copy_notebooks", "find_lesson", "list_profiles", "notebooks_dir", "profile_dir"]
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -26,11 +26,15 @@ def profile_dir(name: str, *, package: Path = _PACKAGE) -> Path:
     Raises:
         InvalidRequest: there is none of that name; the message lists those there are.
     """
-    profiles = _find("profiles", package)
-    known = sorted(path.parent.name for path in profiles.glob("*/ipcluster_config.py"))
+    known = list_profiles(package=package)
     if name not in known:
         raise InvalidRequest(f"profile {name!r} does not come with mhnb; there is {', '.join(known)}")
-    return profiles / name
+    return _find("profiles", package) / name
+
+
+def list_profiles(*, package: Path = _PACKAGE) -> list[str]:
+    """List the names of the profiles that come with mhnb."""
+    return sorted(path.parent.name for path in _find("profiles", package).glob("*/ipcluster_config.py"))
 
 
 def copy_notebooks(folder: Path) -> Path:

@@ -24,6 +24,8 @@ class RankInfo:
     state: str
     """alive, or how it ended."""
     devices: tuple[DeviceRef, ...]
+    platform: str = ""
+    """As JAX calls it: cpu, gpu, tpu; empty until it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class StartReport:
     ranks: tuple[RankInfo, ...]
     elapsed_s: float
     ready: bool
+    standing: str = ""
+    """Where the hosts stand in a scheduler's queue; empty where they do not wait."""
 
 
 def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
@@ -44,12 +48,14 @@ def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
         state = "alive" if entry.exit is None else machine.roster.explain_death(entry.exit)
         hostname = str(entry.facts.get("hostname", ""))
         log_path = Path(entry.log_path)
-        infos.append(RankInfo(entry.rank, entry.host, hostname, entry.pid, log_path, entry.phase, state, devices))
+        platform = str(entry.facts.get("platform", ""))
+        infos.append(
+            RankInfo(entry.rank, entry.host, hostname, entry.pid, log_path, entry.phase, state, devices, platform)
+        )
     return tuple(infos)
 
 
 def report_start(machine: Machine, now: float) -> StartReport:
     """Say how a start stands."""
-    return StartReport(
-        describe_ranks(machine), now - machine.started_at, machine.state in ("clean", "split", "tainted")
-    )
+    ready = machine.state in ("clean", "split", "tainted")
+    return StartReport(describe_ranks(machine), now - machine.started_at, ready, machine.roster.standing)

@@ -80,7 +80,10 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
     if run_dir.exists():
         shutil.rmtree(run_dir)
     (run_dir / "log").mkdir(parents=True, mode=0o700)
-    shutil.copytree(profile, run_dir / "profile")
+    (run_dir / "profile").mkdir(mode=0o700)
+    # Its settings alone: a profile in use has a history, logs, and connection files of other hubs.
+    for settings in profile.glob("*_config.py"):
+        shutil.copyfile(settings, run_dir / "profile" / settings.name)
     run_dir.chmod(0o700)
     return run_dir
 

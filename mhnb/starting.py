@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from mhnb.asking import take_shape
 from mhnb.berth import choose_berth, find_berths, find_left
 from mhnb.cluster import Cluster
 from mhnb.core.facts import Wanted
@@ -20,7 +21,7 @@ from mhnb.errors import AlreadyStarted, NotStarted
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.launchers import read_ssh_options
 from mhnb.launch.local import check_platform
-from mhnb.options import StartOptions, take_options, take_shape
+from mhnb.options import StartOptions, take_options
 from mhnb.ports import check_port_free
 from mhnb.preflight import ENDPOINTS, run_preflight
 from mhnb.roll import StartReport
@@ -93,11 +94,11 @@ def find_running(name: str, shape: Shape) -> Cluster | None:
 
 
 def start(
-    hosts: int | Sequence[str] = 4,
+    hosts: int | Sequence[str] | None = None,
     devices: int | None = None,
     *,
     name: str = "default",
-    ranks_per_host: int = 1,
+    ranks_per_host: int | None = None,
     on_progress: Callable[[StartReport], None] | None = None,
     **options: Any,
 ) -> Cluster:
@@ -106,13 +107,14 @@ def start(
     A cluster of the same name and shape that runs is returned as it is. With `keep`, one whose notebook is gone is taken over.
 
     Args:
-        hosts: how many hosts, simulated by a process each; or the names of machines, reached by ssh.
+        hosts: how many hosts, simulated by a process each; or the names of machines, reached by ssh; None: what the profile says, 4.
         devices: simulated CPU devices per rank; None: 2 on this machine, and what there is on others.
         name: for status, logs and a second cluster beside this one.
-        ranks_per_host: processes on each host.
+        ranks_per_host: processes on each host; None: what the profile says, 1.
         on_progress: called in this thread as ranks come further.
         **options: `init` (False leaves `jax.distributed.initialize()` to a cell), `initialize` (its arguments, by name),
-            `profile` (how hosts are reached: its name, or its directory), fields of StartOptions (start_timeout_s in seconds, keep,
+            `profile` (how hosts are reached: its name, or its directory), `ranks` (all of them, instead of hosts),
+            fields of StartOptions (start_timeout_s in seconds, keep,
             guard, fork, spare, address, encrypt, host_timeout_s), and settings of the profile.
 
     Raises:
@@ -200,12 +202,12 @@ def _look_at_hosts(shape: Shape, settings: StartOptions) -> None:
     Raises:
         PreflightFailed: with the table of what was found.
     """
-    if shape.profile != "ssh":
+    if (login := read_ssh_options(shape, settings.reach)) is None:
         return
     _, _, port = str(shape.initialize.get("coordinator_address", "")).rpartition(":")
     endpoints = tuple(replace(each, port=int(port or 0)) if each.name == "coordinator" else each for each in ENDPOINTS)
     wanted = Wanted(endpoints, devices=shape.devices, per_host=shape.ranks_per_host, controller=settings.address)
-    run_preflight([parse_host(name) for name in shape.machines], read_ssh_options(settings.reach), wanted)
+    run_preflight([parse_host(name) for name in shape.machines], login, wanted)
 
 
 def _check(shape: Shape) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import os
 import shlex
 import sys
@@ -14,15 +13,14 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb import replaying, starting, verbs_collectives, verbs_doctor, verbs_layout
-from mhnb.boards import gather_snapshot, gather_status, gather_summary, gather_vars
+from mhnb.boards import gather_status, gather_summary, gather_vars
 from mhnb.core.expression import split_expression
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
-from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape
 from mhnb.errors import InvalidRequest, MhnbError, NotStarted, ShardingError
 from mhnb.notebook import Notebook
 from mhnb.rank.jaxseams import backend_is_initialized
-from mhnb.roll import StartReport
 from mhnb.rundir import describe_others
+from mhnb.verbs_start import add_start_flags, shown, start_verb
 from mhnb.view import board
 from mhnb.view.where import format_where_text
 from mhnb.view.words import format_seconds
@@ -35,36 +33,6 @@ __all__ = ["VERBS", "run_verb", "stop_all", "verb_parser"]
 Verb: TypeAlias = Callable[[Notebook, argparse.Namespace], Any]
 
 
-def _start(notebook: Notebook, args: argparse.Namespace) -> None:
-    initialize = {name: _literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None}
-    if args.hosts is not None:
-        raise UsageError(
-            "--hosts comes with the ssh profile; this version starts simulated hosts on this machine: %mhjax start -n 4"
-        )
-    shape = Shape(args.n, args.devices, not args.no_init, initialize)
-    if (running := starting.find_running(args.name, shape)) is not None:
-        print(f"mhjax · {shape.describe()} run already ({running.state}); going on")
-        return
-    with board.StartBoard() as progress:
-        cluster = starting.start(
-            args.n,
-            args.devices,
-            name=args.name,
-            init=shape.init,
-            initialize=initialize,
-            on_progress=_shown(progress),
-            start_timeout_s=args.start_timeout,
-            keep=args.keep,
-            guard=args.guard,
-            spare=args.spare,
-        )
-        progress.finish(gather_summary(cluster))
-
-
-def _shown(progress: board.StartBoard) -> Callable[[StartReport], None]:
-    return lambda report: progress.update(gather_snapshot(report))
-
-
 def _warnings() -> list[str]:
     """Say when this notebook has a JAX backend of its own: its devices are not the ranks', and a GPU it holds is not theirs."""
     if backend_is_initialized():
@@ -72,39 +40,6 @@ def _warnings() -> list[str]:
             "this notebook's own process has initialised JAX too; what it computes there has nothing to do with the ranks"
         ]
     return []
-
-
-def _literal(text: str) -> Any:
-    """Read a flag's value as a Python literal where it is one: 60, [0, 1]; else as text."""
-    try:
-        return ast.literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
-
-
-def _start_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("-n", type=int, default=4, metavar="N", help="simulated hosts, a process each (4)")
-    parser.add_argument("--devices", type=int, default=2, metavar="D", help="CPU devices per host (2)")
-    parser.add_argument("--name", default="default", help="the cluster's name")
-    parser.add_argument("--no-init", action="store_true", help="leave jax.distributed.initialize() to a cell")
-    parser.add_argument(
-        "--keep", action="store_true", help="let the ranks outlive this notebook; mhnb stop NAME ends them"
-    )
-    parser.add_argument(
-        "--spare",
-        action="store_true",
-        help="keep as many ranks again warm in reserve, so that a restart takes a moment",
-    )
-    parser.add_argument(
-        "--guard", choices=("lockstep", "parity", "off"), default="lockstep", help="how launches are compared"
-    )
-    parser.add_argument(
-        "--start-timeout", type=float, default=120.0, metavar="SECONDS", help="limit for the whole start (120)"
-    )
-    parser.add_argument("--hosts", help=argparse.SUPPRESS)
-    for name in INITIALIZE_ARGUMENTS:
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, f"--{name}", metavar="VALUE", help="an argument of jax.distributed.initialize")
 
 
 def _status(notebook: Notebook, args: argparse.Namespace) -> None:
@@ -141,7 +76,7 @@ def _restart(notebook: Notebook, args: argparse.Namespace) -> None:
     cluster = starting.latest()
     replaying.check_replay(cluster, args.to, replay=args.replay)
     with board.StartBoard() as progress:
-        fresh = starting.restart(cluster, _shown(progress))
+        fresh = starting.restart(cluster, shown(progress))
         progress.finish(gather_summary(fresh))
     if args.replay:
         _replay(fresh, args.to)
@@ -179,7 +114,7 @@ def _stop_flags(parser: MagicArgumentParser) -> None:
 
 def _attach(notebook: Notebook, args: argparse.Namespace) -> None:
     with board.StartBoard() as progress:
-        cluster = starting.attach(args.name, _shown(progress))
+        cluster = starting.attach(args.name, shown(progress))
         progress.finish(gather_summary(cluster))
     if cluster.state != "clean":
         print(f"mhjax · {cluster.name} is {cluster.state}: {cluster.reason}")
@@ -269,7 +204,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "pull": (_pull, _pull_flags),
     "push": (_push, _push_flags),
     "restart": (_restart, _restart_flags),
-    "start": (_start, _start_flags),
+    "start": (start_verb, add_start_flags),
     "status": (_status, _no_flags),
     "stop": (_stop, _stop_flags),
     "vars": (_vars, _no_flags),
@@ -278,7 +213,6 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
 _LATER = {
     "export": "the lessons",
     "panel": "the output views",
-    "profile": "real hosts",
 }
 
 

@@ -10,10 +10,13 @@ from collections.abc import Iterator, Sequence
 from mhnb.core.protocol import Beat, HostUp, Message
 from mhnb.core.pulse import Pulse
 from mhnb.core.roster import Roster
-from mhnb.launch.base import Host
+from mhnb.launch.base import Host, QueuedHost, ReportingHost
 from mhnb.link.base import Link, supervisor_peer
 
 __all__ = ["HostWatch"]
+
+
+_IMPORTS_S = 60.0
 
 
 class HostWatch:
@@ -35,10 +38,19 @@ class HostWatch:
         for supervisor in (k for host in self._hosts for k in host.supervisors):
             self._link.send(supervisor_peer(supervisor), message)
 
+    def standing(self) -> str:
+        """Say where the hosts stand in a scheduler's queue; empty where none waits."""
+        return next((host.standing for host in self._hosts if isinstance(host, QueuedHost) and host.standing), "")
+
     def hear(self, message: Message, now: float) -> None:
         """Take note of a sign of life."""
+        if isinstance(message, HostUp):
+            for host in self._hosts:
+                if isinstance(host, ReportingHost):
+                    host.note_up(message.supervisor)
         if isinstance(message, HostUp | Beat) and message.supervisor in self._remote:
-            self._pulse.hear(message.supervisor, now)
+            # Having reported it imports JAX, which takes a busy file system longer than a host may otherwise be silent.
+            self._pulse.hear(message.supervisor, now, busy_s=_IMPORTS_S if isinstance(message, HostUp) else 0.0)
 
     def find_lost(self, roster: Roster, now: float) -> Iterator[tuple[int, str]]:
         """Give each supervisor that is found to be gone since the last call, and how; ask the others for a sign of life."""

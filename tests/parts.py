@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests import other_python
-from tests.hosts import hostnet
+from tests.hosts import hostnet, mpi, slurm
 
 __all__ = [
     "PARTS",
@@ -65,11 +65,21 @@ def _hosts_absent() -> str | None:
     return hostnet.why_absent()
 
 
+def _slurm_absent() -> str | None:
+    return hostnet.why_absent() or slurm.why_absent()
+
+
+def _mpi_absent() -> str | None:
+    return mpi.why_absent()
+
+
 PARTS: dict[str, Callable[[], str | None]] = {
     "browser": _browser_absent,
     "hosts": _hosts_absent,
     "linux": _linux_absent,
+    "mpi": _mpi_absent,
     "other_python": _other_python_absent,
+    "slurm": _slurm_absent,
 }
 """Name -> a function that gives the reason why the part is absent, or None when it is there."""
 

@@ -60,7 +60,7 @@ def test_the_help_of_lab_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("line", "unknown"),
-    [("run a.py --port 1", "--port 1"), ("demo --no-browser", "--no-browser"), ("list x", "x"), ("stop a b", "b")],
+    [("run a.py --sport 1", "--sport 1"), ("demo --no-browser", "--no-browser"), ("list x", "x"), ("stop a b", "b")],
 )
 def test_other_verbs_take_no_unknown_options(line: str, unknown: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A misspelt option of another verb is an error that names it."""

@@ -78,6 +78,8 @@ SETTINGS = sorted((ROOT / "profiles").glob("*/*_config.py"))
 _OWNERS = {
     "Cluster": "ipyparallel.cluster.cluster",
     "HeartMonitor": "ipyparallel.controller.heartmonitor",
+    "MhnbGpu": "mhnb.launch.settings",
+    "MhnbLocal": "mhnb.launch.settings",
     "IPController": "ipyparallel.controller.app",
     "IPEngine": "ipyparallel.engine.app",
 }

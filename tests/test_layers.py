@@ -25,6 +25,7 @@ FLOORS = {
     "rank": 2,
     "view": 2,
     "cluster": 3,
+    "gpus": 1.5,
     "teach": 3,
     "cli": 4,
     "magics": 4,
@@ -36,11 +37,14 @@ Between two floors stands what serves all of the upper one and needs the lower o
 A new part is entered here, and reviewed."""
 
 BESIDE = {
+    "asking": "cluster",
     "assist": "magics",
     "berth": "cluster",
     "boards": "magics",
+    "cli_profile": "cli",
     "ctrlc": "cluster",
     "demo": "cli",
+    "engines": "cluster",
     "exchange": "cluster",
     "fleet": "cluster",
     "hostflags": "cluster",
@@ -52,6 +56,7 @@ BESIDE = {
     "preflight": "cluster",
     "planning": "cluster",
     "reader": "cluster",
+    "place_flags": "cluster",
     "reaping": "cli",
     "replaying": "cluster",
     "roll": "cluster",
@@ -63,6 +68,7 @@ BESIDE = {
     "verbs_collectives": "magics",
     "verbs_doctor": "magics",
     "verbs_layout": "magics",
+    "verbs_start": "magics",
     "watching": "cluster",
 }
 """Modules that are parts of another one's work, too long for one file."""

@@ -25,6 +25,11 @@ class Taken:
     state: ClusterState
     reason: str
 
+    @property
+    def missed(self) -> tuple[tuple[int, int], ...]:
+        """Each rank's cells that it has yet to count: rank, number."""
+        return tuple((rank, seq) for rank, begin in self.behind.items() for seq in range(begin, self.next_seq))
+
 
 def judge_taken(standing: Sequence[Mapping[str, Any]], records: Sequence[Record], generation: int) -> Taken:
     """Judge by what each rank says of its last cell, and by the journal.

@@ -27,6 +27,7 @@ __all__ = [
     "FinishCell",
     "FreeRanks",
     "HostExited",
+    "HostsQueued",
     "InterruptRequested",
     "KillRanks",
     "RefuseCell",
@@ -74,6 +75,14 @@ class InterruptRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class HostsQueued:
+    """A scheduler has not given the hosts yet. Told again and again; the time for a start begins when it has."""
+
+    standing: str
+    """Where they stand in its queue."""
+
+
+@dataclass(frozen=True, slots=True)
 class Accepted:
     """The user takes a split or tainted cluster as it is."""
 
@@ -96,7 +105,9 @@ class Ticked:
     """Time went on."""
 
 
-Event: TypeAlias = CellSubmitted | InterruptRequested | Accepted | StopRequested | HostExited | Ticked | Message
+Event: TypeAlias = (
+    CellSubmitted | InterruptRequested | Accepted | StopRequested | HostExited | HostsQueued | Ticked | Message
+)
 
 
 # -- commands

@@ -45,6 +45,8 @@ class HostSpec:
     Empty: all ranks that agree are where the board is."""
     keep: bool = False
     """True: go on when the owner is gone."""
+    lifeline: bool = True
+    """Whether the end of standard input says that the owner is gone; else who started this ends it."""
     fork: bool = True
     """Fork the ranks from the supervisor, else start each afresh."""
     waits: bool = False
@@ -53,6 +55,14 @@ class HostSpec:
     """The address by which other hosts reach this one; empty where nobody needs to."""
     host_timeout_s: float = 0.0
     """End everything here when nothing was heard of the notebook for so long; 0 for never."""
+    share_gpus: bool = False
+    """Give each rank its own part of the GPUs of this machine."""
+    gpus: list[str] = field(default_factory=list)
+    """UUIDs of the GPUs that the rank sees, as its supervisor found them."""
+    connection: str = field(default="", repr=False)
+    """The connection file of a hub that is there already; empty where this supervisor starts it, or another one's is told later."""
+    engine_only: bool = False
+    """The ranks serve ipyparallel's client, as any engine does, and take no cell from the link."""
     protocol: int = PROTOCOL_VERSION
 
     @property

@@ -20,6 +20,7 @@ from mhnb.core.events import (
     FailStart,
     FinishCell,
     HostExited,
+    HostsQueued,
     InterruptRequested,
     KillRanks,
     RefuseCell,
@@ -80,6 +81,7 @@ class Machine:
         self.state: ClusterState = "starting"
         self.reason = ""
         self.started_at, self.start_timeout_s = now, start_timeout_s
+        self._given_at = now  # the hosts: only from then on a start can take too long
         self.current: Cell | None = None
         self.guard_available = True
         self._waiting: deque[CellSubmitted] = deque()
@@ -87,8 +89,7 @@ class Machine:
         self._kept = KeptCells()
         self._carried_note: str | None = None
         self._lost_service, self._freed_in = "", 0
-        self._lost_host = False
-        """A host went, and not by the death of one of its ranks: no rank is to blame."""
+        self._lost_host = False  # and not by the death of one of its ranks: no rank is to blame
         self._cost = ReplayCost()
         self.left_records: Sequence[Record] = ()
         """Of the journal, where the ranks were left by another notebook."""
@@ -113,6 +114,8 @@ class Machine:
                 return [] if begin is None else [SendToHosts(begin)]
             case RankSpawned() | PhaseReached() | RankReady():
                 self.roster.note(event)
+                if (shared := self.roster.find_shared_gpu(event)) is not None:
+                    return self._fail_start(shared)
                 return self._begin(now) if self.state == "starting" and self.roster.all_ready else []
             case RankExited():
                 return self._rank_exited(event, now)
@@ -127,6 +130,9 @@ class Machine:
                 return self._lose_service(event, now)
             case InterruptRequested(ticket):
                 return self._withdraw(ticket) or self._interrupt(now, "interrupted", ticket)
+            case HostsQueued(standing):
+                self.roster.standing, self._given_at = standing, now
+                return []
             case Accepted():
                 return self._accept()
             case StopRequested():
@@ -147,16 +153,14 @@ class Machine:
             )
         self.state = "clean"
         self._cost.start(now - self.started_at)
-        caught_up = self._take_over() if self.roster.is_left else []
-        return [*caught_up, ReportReady(), *self._next_cell(now)]
+        return [*(self._take_over() if self.roster.is_left else []), ReportReady(), *self._next_cell(now)]
 
     def _take_over(self) -> list[Command]:
         """Go on where the notebook before this one has left the ranks."""
         standing = [entry.facts["standing"] for entry in self.roster.entries]
         taken = judge_taken(standing, self.left_records, self.generation)
         self.state, self.reason, self._next_seq = taken.state, taken.reason, taken.next_seq
-        late = [(rank, seq) for rank, begin in taken.behind.items() for seq in range(begin, taken.next_seq)]
-        return [SendToRank(rank, SkipCell(self.generation, seq)) for rank, seq in late]
+        return [SendToRank(rank, SkipCell(self.generation, seq)) for rank, seq in taken.missed]
 
     def _fail_start(self, error: MhnbError) -> list[Command]:
         if self.state != "starting":
@@ -285,7 +289,7 @@ class Machine:
     # -- time, interrupts
 
     def _tick(self, now: float) -> list[Command]:
-        if self.state == "starting" and now - self.started_at > self.start_timeout_s:
+        if self.state == "starting" and now - self._given_at > self.start_timeout_s:
             return self._fail_start(self.roster.timeout_error(self.start_timeout_s))
         cell = self.current
         if cell is None:

@@ -25,11 +25,18 @@ class Pulse:
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._heard_at: dict[int, float] = {}
+        self._allowed_s: dict[int, float] = {}
         self._asked_at = 0.0
 
-    def hear(self, supervisor: int, now: float) -> None:
-        """A supervisor gave a sign of life. One that was never heard of is the start's business."""
-        self._heard_at[supervisor] = now
+    def hear(self, supervisor: int, now: float, *, busy_s: float = 0.0) -> None:
+        """A supervisor gave a sign of life. One that was never heard of is the start's business.
+
+        Args:
+            supervisor: its number.
+            now: seconds on the owner's clock.
+            busy_s: how much longer than others it may be silent until the next sign.
+        """
+        self._heard_at[supervisor], self._allowed_s[supervisor] = now, self._limit_s + busy_s
 
     def forget(self, supervisor: int) -> None:
         """It is known to be gone."""
@@ -44,4 +51,4 @@ class Pulse:
 
     def silent(self, now: float) -> Mapping[int, float]:
         """Give the hosts that are lost, and for how many seconds each has said nothing."""
-        return {k: now - at for k, at in self._heard_at.items() if now - at > self._limit_s}
+        return {k: now - at for k, at in self._heard_at.items() if now - at > self._allowed_s[k]}

@@ -9,6 +9,7 @@ from typing import Any
 
 from mhnb.core.events import HostExited
 from mhnb.core.gathering import Gathering
+from mhnb.core.gpus import find_shared_gpu
 from mhnb.core.protocol import (
     BeginRanks,
     HostUp,
@@ -89,6 +90,8 @@ class Roster:
         self._hub_supervisor = 0
         self._hostnames: dict[int, str] = {}
         self.deaths: list[RankExited] = []
+        self.standing = ""
+        """Where the hosts stand in a scheduler's queue; empty once one has reported."""
 
     def leave_to_another(self) -> None:
         """The ranks were started by a notebook that is gone: they report again, and nobody is told to begin."""
@@ -112,6 +115,7 @@ class Roster:
 
     def note_host(self, event: HostUp) -> BeginRanks | None:
         """Take in a supervisor's report; when every host is there, say what all are told."""
+        self.standing = ""
         self.supervisor_pids[event.supervisor] = event.pid
         self._hostnames[event.supervisor] = event.hostname
         if event.hub_pid is not None:
@@ -201,6 +205,23 @@ class Roster:
         if self.is_left:
             return "cannot be taken over: while no notebook drove the cluster"
         return f"did not start: after phase '{phase}'"
+
+    def find_shared_gpu(self, event: RankSpawned | PhaseReached | RankReady) -> LaunchError | None:
+        """Make the error of two ranks with the same GPU: JAX would only say "Duplicate GPU detected", or run out of memory."""
+        if not (isinstance(event, PhaseReached) and event.facts.get("gpus")):
+            return None
+        found = find_shared_gpu({entry.rank: entry.facts.get("gpus", ()) for entry in self.entries})
+        if found is None:
+            return None
+        uuid, ranks = found
+        names = " and ".join(f"rank {rank} ({self.name_host(self.entries[rank].supervisor)})" for rank in ranks)
+        return LaunchError(
+            f"{names} would use the same GPU, {uuid}, and each rank needs its own\n"
+            "  on one machine: --profile gpu, or --set share_gpus=True; under Slurm: --set gpus_per_rank=1; "
+            "or let CUDA_VISIBLE_DEVICES differ · every process was ended",
+            ranks=ranks,
+            gpu=uuid,
+        )
 
     def timeout_error(self, timeout_s: float) -> LaunchError:
         """Make the error of a start that took too long: the ranks that are furthest behind."""

@@ -57,6 +57,8 @@ class Shape:
     """How the hosts are reached: a profile that comes with mhnb, or its directory."""
     machines: tuple[str, ...] = ()
     """Names of the machines, a host each; empty where the profile knows them, or simulates them."""
+    kind: str = ""
+    """The profile's kind, as `slurm`; empty where it is called like it."""
 
     @property
     def process_count(self) -> int:
@@ -66,7 +68,12 @@ class Shape:
     @property
     def is_local(self) -> bool:
         """Whether every rank is a process that this machine's one supervisor forks."""
-        return self.profile == "local"
+        return (self.kind or self.profile) in ("local", "gpu")
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether the hosts are processes of this machine that stand for machines."""
+        return (self.kind or self.profile) == "local"
 
     def shares(self) -> tuple[HostShare, ...]:
         """Give each host its ranks, in order: rank r is on host r // ranks_per_host, and stays there.
@@ -96,7 +103,7 @@ class Shape:
         if self.devices is not None:
             parts.append(_count(self.devices, "device"))
         given = [f"{name}={value!r}" for name, value in self.initialize.items()]
-        where = [] if self.is_local else [f"profile {self.profile}"]
+        where = [] if self.profile == "local" else [f"profile {self.profile}"]
         return ", ".join([" x ".join(parts), *where, *([] if self.init else ["not initialised"]), *given])
 
 
@@ -152,7 +159,7 @@ def check_shape(shape: Shape, *, available_nbytes: int) -> None:
     twice = sorted({name for name in shape.machines if shape.machines.count(name) > 1})
     if twice:
         raise InvalidRequest(f"host {twice[0]!r} is named twice; several ranks on one host: --per-host 2", hosts=twice)
-    if shape.is_local and shape.process_count * _RANK_NBYTES > available_nbytes:
+    if shape.is_simulated and shape.process_count * _RANK_NBYTES > available_nbytes:
         fits = max(1, available_nbytes // _RANK_NBYTES)
         raise InvalidRequest(
             f"hosts={hosts}: each takes about {_RANK_NBYTES >> 20} MB and this machine has {available_nbytes >> 20} MB free; "

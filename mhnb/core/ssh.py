@@ -16,8 +16,18 @@ from dataclasses import dataclass, field, replace
 from mhnb.core.hosts import HostName, check_port
 from mhnb.errors import InvalidRequest
 
-__all__ = ["LOGGED_IN", "READ_LINE", "SshOptions", "choose_python", "remote_line", "ssh_command"]
+__all__ = [
+    "LOGGED_IN",
+    "READ_LINE",
+    "READ_LINE_WORDS",
+    "SshOptions",
+    "choose_python",
+    "remote_line",
+    "ssh_command",
+]
 
+READ_LINE_WORDS = ("sh", "-c", 'IFS= read -r line && eval "$line"')
+"""The same as READ_LINE below, for a launcher that starts a program without a shell."""
 READ_LINE = """exec sh -c 'IFS= read -r line && eval "$line"'"""
 """What the login shell over there is told: the rest comes on standard input. `read` takes no byte beyond the line's end."""
 LOGGED_IN = "mhnb: logged in"

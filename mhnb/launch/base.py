@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.shape import HostShare
 
-__all__ = ["Host", "Launcher"]
+__all__ = ["Host", "Launcher", "QueuedHost", "ReportingHost"]
 
 
 class Host(Protocol):
@@ -35,6 +35,23 @@ class Host(Protocol):
 
     def release(self) -> None:
         """Let it live on after this process (`keep`)."""
+
+
+@runtime_checkable
+class QueuedHost(Protocol):
+    """A host that may have to wait for its machines in a scheduler's queue."""
+
+    @property
+    def standing(self) -> str:
+        """How it waits; empty where it does not, or no longer."""
+
+
+@runtime_checkable
+class ReportingHost(Protocol):
+    """A host that wants to know when its supervisors are there."""
+
+    def note_up(self, supervisor: int) -> None:
+        """A supervisor of some host has reported."""
 
 
 class Launcher(Protocol):

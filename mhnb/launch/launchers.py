@@ -1,20 +1,31 @@
-"""Which launcher a shape asks for."""
+"""Which launcher a shape asks for, made from the settings of its profile."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from mhnb.core.hosts import parse_host
+from mhnb.core.hosts import HostName, parse_host
+from mhnb.core.hostspec import HostSpec
+from mhnb.core.mpi import MpiOptions
+from mhnb.core.pods import KubernetesOptions, TpuOptions, kubectl_command, tpu_command
 from mhnb.core.shape import Shape
+from mhnb.core.slurm import SlurmOptions
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import InvalidRequest
 from mhnb.launch.base import Launcher
+from mhnb.launch.mpi import MpiLauncher
+from mhnb.launch.pods import PodLauncher
+from mhnb.launch.profile import load_profile
+from mhnb.launch.settings import Settings
+from mhnb.launch.slurm import SlurmLauncher
 from mhnb.launch.split import SplitLauncher
 from mhnb.launch.ssh_hosts import SshLauncher
 
-__all__ = ["find_launcher", "read_ssh_options"]
+__all__ = ["find_launcher", "fit_spec", "read_ssh_options"]
 
 
 def find_launcher(shape: Shape, reach: Mapping[str, Any]) -> Launcher:
@@ -25,16 +36,75 @@ def find_launcher(shape: Shape, reach: Mapping[str, Any]) -> Launcher:
     """
     if shape.profile == "split":
         return SplitLauncher()
-    if shape.profile == "ssh":
-        return SshLauncher([parse_host(name) for name in shape.machines], read_ssh_options(reach))
-    raise InvalidRequest(f"profile {shape.profile!r} is not known")
+    profile = load_profile(shape.profile, reach)
+    return _MAKERS[profile.kind](shape, profile.settings)
 
 
-def read_ssh_options(reach: Mapping[str, Any]) -> SshOptions:
-    """Read the settings of the ssh profile."""
-    known = {part.name for part in fields(SshOptions)}
-    if unknown := sorted(set(reach) - known):
+def fit_spec(spec: HostSpec, shape: Shape, reach: Mapping[str, Any]) -> HostSpec:
+    """Put into a host's spec what the profile says of the far side."""
+    if shape.profile == "split":
+        return spec
+    settings: Any = load_profile(shape.profile, reach).settings
+    # A folder that was asked for is entered before the interpreter starts, or its absence told.
+    return replace(spec, share_gpus=settings.share_gpus, cwd="." if settings.cwd else spec.cwd)
+
+
+def _machines(shape: Shape) -> list[HostName]:
+    return [parse_host(name) for name in shape.machines]
+
+
+def _ssh(shape: Shape, settings: Any) -> Launcher:
+    if not shape.machines:
         raise InvalidRequest(
-            f"start: there is no option {', '.join(unknown)}; for ssh there are {', '.join(sorted(known))}"
+            "the ssh profile needs the names of the machines: --hosts a,b[1-3], --hostfile FILE, or c.MhnbSsh.hosts in the profile"
         )
-    return SshOptions(**reach)
+    return SshLauncher(_machines(shape), _make_ssh_options(settings))
+
+
+def _make_ssh_options(settings: Any) -> SshOptions:
+    options: SshOptions = replace(settings.make(SshOptions), environment=dict(settings.environment))
+    return options
+
+
+def read_ssh_options(shape: Shape, reach: Mapping[str, Any]) -> SshOptions | None:
+    """Read how the machines of a shape are logged in to; None where not by ssh.
+
+    Raises:
+        InvalidRequest: a setting that the profile does not have.
+    """
+    if shape.profile == "split":
+        return None
+    profile = load_profile(shape.profile, reach)
+    return _make_ssh_options(profile.settings) if profile.kind == "ssh" else None
+
+
+def _slurm(shape: Shape, settings: Any) -> Launcher:
+    if shape.machines:
+        raise InvalidRequest(
+            f"hosts {', '.join(shape.machines)}: Slurm chooses the machines; name them for it: "
+            f"--set extra=--nodelist={','.join(shape.machines)}"
+        )
+    return SlurmLauncher(settings.make(SlurmOptions), settings.far())
+
+
+def _mpi(shape: Shape, settings: Any) -> Launcher:
+    return MpiLauncher(settings.make(MpiOptions), settings.far(), _machines(shape), os.environ)
+
+
+def _tpu(_shape: Shape, settings: Any) -> Launcher:
+    options = settings.make(TpuOptions)
+    return PodLauncher(options.gcloud, partial(tpu_command, options), settings.far())
+
+
+def _kubernetes(_shape: Shape, settings: Any) -> Launcher:
+    options = settings.make(KubernetesOptions)
+    return PodLauncher(options.kubectl, partial(kubectl_command, options), settings.far())
+
+
+_MAKERS: dict[str, Callable[[Shape, Settings], Launcher]] = {
+    "kubernetes": _kubernetes,
+    "mpi": _mpi,
+    "slurm": _slurm,
+    "ssh": _ssh,
+    "tpu": _tpu,
+}

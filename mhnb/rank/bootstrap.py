@@ -48,13 +48,16 @@ class Bootstrap:
         from mhnb.rank import jaxhooks, jaxseams
 
         self.recorder.gate = take_place(self._spec, self._rank)
-        status = jaxhooks.install(self.recorder)
-        self.guard = {"available": status.available, "reason": status.reason}
-        if status.available:
-            from mhnb.rank.making import watch_making
+        if self._spec.engine_only:
+            self.guard = {"available": False, "reason": "ipyparallel's client drives the ranks"}
+        else:
+            status = jaxhooks.install(self.recorder)
+            self.guard = {"available": status.available, "reason": status.reason}
+            if status.available:
+                from mhnb.rank.making import watch_making
 
-            watch_making(self.recorder)
-        jaxseams.wrap_collectives(self.severing.watch)
+                watch_making(self.recorder)
+            jaxseams.wrap_collectives(self.severing.watch)
         self._progress("jax", jax=jax.__version__)
         if "jax_check_proxy_envs" in jax.config.values:
             # It warns of every proxy variable, also of those that keep loopback off the proxy.

@@ -9,7 +9,6 @@ import asyncio
 import gc
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -49,12 +48,18 @@ class RankEngine(IPEngine):
 
     rank_serve: Any = None
 
+    engine_only = False
+
     def redirect_output(self, iopub_socket: Any) -> None:
-        """Leave the streams alone: the rank's own capture has them."""
+        """Leave the streams alone, as the rank's own capture has them; those of a mere engine go to ipyparallel's client."""
+        if self.engine_only:
+            super().redirect_output(iopub_socket)
 
     def init_signal(self) -> None:
         """Leave SIGINT to the runner; SIGTERM ends the rank as it ends any process."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self.engine_only:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
         """Become an engine, then take cells."""
@@ -85,11 +90,11 @@ class _Server:
         show_global_arrays(self._shell)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel.fileno(), self._read)
-        self._facts = {"engine_id": engine.id, "pid": os.getpid(), "hostname": socket.gethostname()}
+        self._engine = engine
         self._keep = spec.keep
         # What the start has made lives until the end: no collection between cells need look at it.
         gc.freeze()
-        channel.send(RankReady(rank, bootstrap.facts() | self._facts))
+        channel.send(RankReady(rank, _facts(engine, bootstrap)))
 
     def _read(self) -> None:
         while (message := self._channel.receive()) is not None:
@@ -106,7 +111,7 @@ class _Server:
             self._loop.call_later(_LOOK_S, self._look_for_notebook)
             return
         standing = {"standing": self._runner.standing(), "versions": versions()}
-        self._channel.send(RankReady(self._rank, self._bootstrap.facts() | self._facts | standing))
+        self._channel.send(RankReady(self._rank, _facts(self._engine, self._bootstrap) | standing))
         self._loop.add_reader(self._channel.fileno(), self._read)
 
     @ends_rank_on_defect
@@ -117,15 +122,23 @@ class _Server:
             self._channel.send(answer(message, self._shell.user_ns, rank=self._rank, shell=self._shell))
 
 
+def _facts(engine: RankEngine, bootstrap: Bootstrap) -> dict[str, Any]:
+    return bootstrap.facts() | {"engine_id": engine.id, "pid": os.getpid()}
+
+
 def serve(spec: HostSpec, rank: int, channel: Channel, bootstrap: Bootstrap) -> None:
     """Register with the hub under the rank's own number and serve until the process ends."""
     # The engine replaces it by the rank's own kernel class; ipyparallel offers no setting for it.
     import ipyparallel.engine.app as engine_app
 
-    engine_app.Kernel = RankKernel
     engine = RankEngine.instance(id=rank)
     servers: list[_Server] = []
-    engine.rank_serve = lambda ready: servers.append(_Server(ready, spec, rank, channel, bootstrap))
+    if spec.engine_only:
+        engine.engine_only = True
+        engine.rank_serve = lambda ready: channel.send(RankReady(rank, _facts(ready, bootstrap)))
+    else:
+        engine_app.Kernel = RankKernel
+        engine.rank_serve = lambda ready: servers.append(_Server(ready, spec, rank, channel, bootstrap))
     profile = Path(spec.run_dir) / "profile"
     sys.argv = ["mhnb-rank"]
     engine.initialize([f"--profile-dir={profile}", "--log-level=ERROR"])

@@ -39,7 +39,7 @@ from mhnb.ports import find_free_port
 from mhnb.rank.channel import Channel
 from mhnb.rank.keeping import BoardKeeper
 from mhnb.rank.paths import RankPaths
-from mhnb.rank.place import await_connection_file, settle_in, write_connection_file
+from mhnb.rank.place import assign_gpus, await_connection_file, settle_in, write_connection_file
 from mhnb.rank.spawn import preload, spawn_hub, spawn_rank
 
 __all__ = ["Supervisor", "main"]
@@ -76,6 +76,8 @@ class Supervisor:
         """Bring up the hub and every rank, then the channel, which no rank inherits so."""
         if self._spec.hub:
             self._hub = spawn_hub(self._spec)
+        elif self._spec.connection:
+            write_connection_file(Path(self._spec.run_dir), self._spec.connection)
         self._spawn_ranks(self._spec)
         self._open_channel()
         self._report()
@@ -84,7 +86,7 @@ class Supervisor:
     def _report(self) -> None:
         assert self._channel is not None
         spec, address = self._spec, self._spec.address or self._channel.address
-        connection = ""
+        connection = spec.connection
         if spec.waits and spec.hub:
             self._hub = spawn_hub(spec)
             connection = await_connection_file(Path(spec.run_dir))
@@ -119,7 +121,7 @@ class Supervisor:
             self._spec,
             coordinator_address=begin.coordinator_address,
             # On one host only, that of rank 0.
-            board=0 in self._spec.ranks,
+            board=0 in self._spec.ranks and not self._spec.engine_only,
             board_url="" if alone else begin.board_url,
             address=self._spec.address or begin.names[f"host{self._spec.supervisor}"],
         )
@@ -129,8 +131,9 @@ class Supervisor:
     def _spawn_ranks(self, spec: HostSpec) -> None:
         self._board = BoardKeeper(spec)
         preload()
+        gpus = assign_gpus(spec, os.environ)
         for rank in spec.ranks:
-            self._ranks[spawn_rank(spec, rank)] = rank
+            self._ranks[spawn_rank(replace(spec, gpus=gpus[rank]), rank)] = rank
 
     def _tell_spawned(self) -> None:
         for pid, rank in self._ranks.items():
@@ -166,7 +169,7 @@ class Supervisor:
                 os.read(self._wake_read, 4096)
             if sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 4096):
                 watched.remove(sys.stdin.fileno())
-                if not self._spec.keep:
+                if self._spec.lifeline and not self._spec.keep:
                     return
             if os.getppid() != self._owner and not self._spec.keep:
                 # A copy of the pipe in another child of the owner can outlive the owner: the parent's change is the second sign.

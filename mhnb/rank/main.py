@@ -43,7 +43,8 @@ def run_rank(spec: HostSpec) -> None:
     (rank,) = spec.ranks
     channel = Channel(spec.link_url, bytes.fromhex(spec.key), f"r{rank}")
     progress = _Progress(channel, rank)
-    progress("connected", pid=os.getpid(), hostname=socket.gethostname(), versions=versions())
+    about = {"hostname": socket.gethostname(), "versions": versions(), "gpus": spec.gpus}
+    progress("connected", pid=os.getpid(), **about)
     _watch_owner()
     try:
         bootstrap = Bootstrap(spec, rank, progress)

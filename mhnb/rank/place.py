@@ -14,12 +14,14 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 
+from mhnb.core.gpus import share_gpus
 from mhnb.core.hostspec import HostSpec
 from mhnb.errors import LaunchError
+from mhnb.gpus import find_gpus, list_gpus
 from mhnb.resources import profile_dir
 from mhnb.rundir import make_run_dir, prune_run_dirs
 
-__all__ = ["await_connection_file", "find_task_number", "settle_in", "write_connection_file"]
+__all__ = ["assign_gpus", "await_connection_file", "find_task_number", "settle_in", "write_connection_file"]
 
 _TASK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 """What Slurm, Open MPI, PMIx and MPICH call the number of a task. Slurm's first: an mpiexec may run under it, but not the reverse."""
@@ -88,6 +90,20 @@ def _own_run_dir(spec: HostSpec) -> Path:
     run_dir = make_run_dir("host", spec.generation, environment=place, profile=profile_dir("local"))
     (run_dir / "supervisor.json").write_text(json.dumps({"pid": os.getpid(), "keep": spec.keep}))
     return run_dir
+
+
+def assign_gpus(spec: HostSpec, environment: Mapping[str, str]) -> dict[int, list[str]]:
+    """Say which GPUs each rank of this machine has: its own part, or all that there are.
+
+    Raises:
+        LaunchError: there is none, or they cannot be shared out.
+    """
+    if spec.share_gpus:
+        shared = share_gpus(find_gpus(environment), spec.ranks, socket.gethostname())
+        return {rank: list(own) for rank, own in shared.items()}
+    # Simulated devices are CPUs, also where a GPU is present.
+    gpus = [] if spec.devices is not None else list(list_gpus(environment))
+    return dict.fromkeys(spec.ranks, gpus)
 
 
 def write_connection_file(run_dir: Path, text: str) -> None:

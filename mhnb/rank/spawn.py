@@ -99,6 +99,9 @@ def spawn_rank(spec: HostSpec, rank: int) -> int:
     """Start one rank; return its process id. Its process group has the same number."""
     paths = RankPaths(Path(spec.run_dir), rank)
     share = replace(spec, ranks=[rank], hub=False)
+    if spec.share_gpus:
+        # Before CUDA is asked for anything: it reads this once.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
     if not spec.fork:
         return _afresh("mhnb.rank", share, paths.native)
     from mhnb.rank.main import run_rank

@@ -35,6 +35,13 @@ class RankStart:
     pid: int | None = None
     devices: int = 0
     """Local devices, once it is ready."""
+    machine: str = ""
+    """The host's own name, where it is another machine."""
+
+    @property
+    def place(self) -> str:
+        """The host as people know it: label, and the machine's own name."""
+        return f"{self.host} {self.machine}" if self.machine else self.host
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,8 @@ class StartSnapshot:
 
     ranks: tuple[RankStart, ...]
     elapsed_s: float
+    standing: str = ""
+    """Where the hosts stand in a scheduler's queue; empty where they do not wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,8 @@ def format_start_text(snapshot: StartSnapshot) -> str:
     >>> format_start_text(StartSnapshot((RankStart(0, "host0", "jax"), RankStart(1, "host1", "connected")), 1.2))
     'mhjax · starting 2 ranks · 1.2 s · rank 0 jax · rank 1 connected'
     """
-    return " · ".join([_start_heading(snapshot), *_phase_words(snapshot.ranks)])
+    rest = [snapshot.standing] if snapshot.standing else _phase_words(snapshot.ranks)
+    return " · ".join([_start_heading(snapshot), *rest])
 
 
 def format_start_html(snapshot: StartSnapshot) -> str:
@@ -77,6 +87,8 @@ def format_start_html(snapshot: StartSnapshot) -> str:
     steps = sum(map(_steps, snapshot.ranks))
     bar = f'<progress max="{len(PHASES) * len(snapshot.ranks)}" value="{steps}"></progress>'
     head = f"<div>{escape(_start_heading(snapshot))} {bar}</div>"
+    if snapshot.standing:
+        return wrap(f"{head}<div>{escape(snapshot.standing)}</div>")
     if len(snapshot.ranks) > _MAX_ROWS:
         return wrap(head + f"<div>{escape(' · '.join(_phase_words(snapshot.ranks)))}</div>")
     return wrap(head + "".join(map(_rank_row, snapshot.ranks)))
@@ -103,7 +115,7 @@ def _rank_row(rank: RankStart) -> str:
     steps = _steps(rank)
     pid = "" if rank.pid is None else f" pid {rank.pid}"
     return (
-        f'<div style="{_bar(rank)}"><b>rank {rank.rank}</b> <span style="{QUIET}">{escape(rank.host)}{pid}</span> '
+        f'<div style="{_bar(rank)}"><b>rank {rank.rank}</b> <span style="{QUIET}">{escape(rank.place)}{pid}</span> '
         f"{'▰' * steps}{'▱' * (len(PHASES) - steps)} {rank.phase or 'not there yet'}</div>"
     )
 
@@ -129,7 +141,7 @@ def _summary_heading(summary: StartSummary) -> str:
 
 
 def _rank_words(rank: RankStart) -> str:
-    return f"{rank.host} rank {rank.rank} pid {rank.pid} {rank.devices} {'device' if rank.devices == 1 else 'devices'}"
+    return f"{rank.place} rank {rank.rank} pid {rank.pid} {rank.devices} {'device' if rank.devices == 1 else 'devices'}"
 
 
 def format_summary_text(summary: StartSummary) -> str:

@@ -1,12 +1,20 @@
-"""Simulated hosts on this machine: every rank is a process here. For ipyparallel's own tools; mhnb starts by itself.
+"""Simulated hosts on this machine: every rank is a process here.
+
+    %mhjax start -n 4 --devices 2              in a notebook; this is the profile without a --profile
+    ipcluster start --profile-dir DIR          the same ranks for ipyparallel's own tools: engine id = rank
 
 The settings of the hub and of the ranks' engines are in the two files beside this one.
-A real IPython profile: copy the folder, change it, name it with --profile-dir.
+A real IPython profile. `mhnb profile new NAME` makes a copy that is yours; `mhnb profile show local` lists the settings.
 """
 
 c = get_config()  # noqa: F821  # IPython puts it there
 
-# As many as `%mhjax start` starts unless it is told otherwise.
-c.Cluster.n = 4
+# How the ranks are started. The hub runs on this machine.
+c.Cluster.engine_launcher_class = "mhnb-local"
+c.Cluster.controller_launcher_class = "mhnb"
 # Engines wait for the hub's connection file themselves; nobody needs to wait for them.
 c.Cluster.delay = 0
+
+# Ranks, and CPU devices of each.
+c.Cluster.n = 4
+c.MhnbLocal.devices = 2

@@ -66,7 +66,7 @@ def fresh(leftovers: None) -> Iterator[Callable[..., Cluster]]:
     started: list[Cluster] = []
     pids: list[int] = []
 
-    def begin(hosts: int = 2, devices: int = 2, **options: Any) -> Cluster:
+    def begin(hosts: int | None = 2, devices: int | None = 2, **options: Any) -> Cluster:
         cluster = starting.start(hosts, devices, **({"name": f"fresh{len(started)}"} | options))
         started.append(cluster)
         pids.extend(every_pid(cluster))

@@ -98,3 +98,21 @@ def test_a_progress_line_becomes_its_outcome() -> None:
     assert 'value="0.500"' in page
     assert "<progress" not in screen.acts[-1][1]["text/html"]
     assert [act[1]["text/plain"] for act in terminal.acts] == ["replayed"]
+
+
+def test_the_queue_of_a_scheduler_is_in_the_line() -> None:
+    """While hosts wait for it no rank has a phase to show: where they stand is shown instead."""
+    standing = "Slurm job 8 is PENDING (Priority), number 2 of 2 that wait in <debug>"
+    snapshot = StartSnapshot((RankStart(0, "host0"), RankStart(1, "host1")), 61.0, standing)
+    assert format_start_text(snapshot) == f"mhjax · starting 2 ranks · 1 min 1 s · {standing}"
+    assert standing in StrictPage(format_start_html(snapshot)).visible
+
+
+def test_other_machines_are_named() -> None:
+    """The label that every view uses, and the machine's own name beside it; how they were reached is in the line."""
+    ranks = (RankStart(0, "host0", "ready", 7, 1, "node<7>"),)
+    summary = StartSummary(ranks, 3.1, "0.10.2", "lockstep", "GPU", "by slurm")
+    heading, row = format_summary_text(summary).splitlines()
+    assert heading.startswith("mhjax · 1 rank × 1 GPU device by slurm · jax")
+    assert row == "  host0 node<7> rank 0 pid 7 1 device"
+    assert "host0 node<7> rank 0" in StrictPage(format_summary_html(summary)).visible

@@ -1,0 +1,117 @@
+"""The process that owns the ranks which `ipcluster start` has asked for: `python -m mhnb.engines PROFILE_DIR ...`.
+
+It starts them as a notebook does, with the hub that is there already, and waits until it is told to end. The ranks serve ipyparallel's
+client, and no cells of mhnb: no guard, no view, no journal stands between.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mhnb import starting
+from mhnb.asking import name_hosts, take_shape
+from mhnb.core.hosts import parse_hosts
+from mhnb.core.shape import Shape
+from mhnb.errors import LaunchError, MhnbError
+from mhnb.launch.launchers import find_launcher
+from mhnb.options import take_options
+from mhnb.roll import StartReport
+
+__all__ = ["main"]
+
+_LOOK_S = 0.1
+_HUB_WAIT_S = 120.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Start the ranks and keep them, or answer what is asked of the profile; return the exit status."""
+    parser = argparse.ArgumentParser(prog="mhnb.engines")
+    parser.add_argument("profile_dir")
+    parser.add_argument("--address", action="store_true")
+    parser.add_argument("--count", action="store_true")
+    parser.add_argument("--cluster-id", default="")
+    parser.add_argument("--settings", default="{}")
+    parser.add_argument("-n", type=int)
+    args = parser.parse_args(argv)
+    try:
+        if args.address:
+            print(_find_address(_shape(args)))
+        elif args.count:
+            print(_shape(args).process_count)
+        else:
+            _serve(args)
+    except MhnbError as error:
+        print(f"mhnb: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _asked(args: argparse.Namespace) -> dict[str, Any]:
+    """Make arguments of `starting.start` from what ipcluster was given and the profile says."""
+    settings: dict[str, Any] = json.loads(args.settings)
+    # A setting of the profile, and an argument of `start` that takes names.
+    if hosts := settings.pop("hosts", None):
+        settings["hosts"] = list(name_hosts(parse_hosts(hosts)))
+    return (
+        settings | {"profile": str(Path(args.profile_dir).absolute())} | ({} if args.n is None else {"ranks": args.n})
+    )
+
+
+def _shape(args: argparse.Namespace) -> Shape:
+    asked = _asked(args)
+    own = [asked.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
+    return take_shape(own[0], own[1], own[2], asked)
+
+
+def _find_address(shape: Shape) -> str:
+    if shape.is_local:
+        return "127.0.0.1"
+    return find_launcher(shape, take_options("asked", shape, {}).reach).find_own_address()
+
+
+def _serve(args: argparse.Namespace) -> None:
+    over = threading.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: over.set())
+    connection = _await_hub(args, over)
+    cluster = starting.start(name=f"engines-{os.getpid()}", connection=connection, on_progress=_tell, **_asked(args))
+    print(f"mhnb: {cluster.process_count} ranks are engines", flush=True)
+    try:
+        while not over.wait(_LOOK_S):
+            if cluster.state == "dead":
+                raise LaunchError(f"the ranks are gone: {cluster.reason}")
+    finally:
+        cluster.stop()
+
+
+def _tell(report: StartReport) -> None:
+    phases = sorted({rank.phase or "not there yet" for rank in report.ranks})
+    print(f"mhnb: {report.elapsed_s:.1f} s · {report.standing or ', '.join(phases)}", flush=True)
+
+
+def _await_hub(args: argparse.Namespace, over: threading.Event) -> str:
+    """Wait for what the hub tells its engines.
+
+    Raises:
+        LaunchError: it did not in that time.
+    """
+    name = f"ipcontroller-{args.cluster_id}-engine.json" if args.cluster_id else "ipcontroller-engine.json"
+    path = Path(args.profile_dir) / "security" / name
+    for _ in range(int(_HUB_WAIT_S / _LOOK_S)):
+        if path.exists() and (text := path.read_text(encoding="utf-8")).rstrip().endswith("}"):
+            return text
+        if over.wait(_LOOK_S):
+            break
+    raise LaunchError(f"the hub has not written {path}; start it before the engines: ipcluster start does")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

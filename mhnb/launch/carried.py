@@ -1,0 +1,142 @@
+"""Supervisors on other machines that one command of this machine carries: srun, mpiexec, gcloud, kubectl.
+
+The command is held by `lifeline`; the far side's line and the spec go over its standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from mhnb.core.hostspec import HostSpec, format_hostspec
+from mhnb.core.ssh import SshOptions, remote_line
+from mhnb.errors import LaunchError
+from mhnb.launch.lifeline import lifeline_command
+
+__all__ = ["CarriedHosts", "Carrier", "check_program", "far_side", "spec_input"]
+
+_END_S = 15.0
+"""More than the lifeline itself needs to end the command by force."""
+
+
+def check_program(name: str, *, setting: str, install: str) -> str:
+    """Return a program's path.
+
+    Raises:
+        LaunchError: it is not on PATH.
+    """
+    found = shutil.which(name)
+    if found is None:
+        raise LaunchError(
+            f"there is no {name!r} on this machine's PATH; {install}, or name it: --set {setting}=/path/to/{name}"
+        )
+    return found
+
+
+def far_side(options: SshOptions) -> SshOptions:
+    """Choose the interpreter where nothing was said of it: this one's path, which machines that share a file system have."""
+    here = options.python is None and options.venv is None and options.conda is None
+    return replace(options, python=sys.executable) if here else options
+
+
+def spec_input(spec: HostSpec, far: SshOptions) -> bytes:
+    """Give what the command reads: a line of shell that becomes the supervisor, and the supervisor's spec, which holds the key."""
+    # The interpreter takes the seed of its hashes from here: it cannot be set later.
+    seed = {"PYTHONHASHSEED": spec.environment["PYTHONHASHSEED"]}
+    options = replace(far_side(far), environment={**seed, **far.environment})
+    return (remote_line(options, ["-P", "-m", "mhnb.rank.host"]) + format_hostspec(spec)).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """A command that carries supervisors."""
+
+    command: Sequence[str]
+    given: bytes = field(repr=False)
+    """For its standard input. It holds the key."""
+    label: str
+    """Who it is, for messages."""
+    log: Path
+    """Takes what it and they write."""
+    explain: Callable[[Sequence[str]], str]
+    """Says why it ended, from the lines of the log."""
+    keep: bool = False
+    """It outlives this process."""
+    clean_up: Sequence[str] = ()
+    """Words that take back what was asked for, should the command have to be killed."""
+
+
+class CarriedHosts:
+    """Several supervisors, through the one process here that carries them.
+
+    Args:
+        carrier: the command.
+        supervisors: their numbers.
+    """
+
+    def __init__(self, carrier: Carrier, supervisors: Sequence[int]) -> None:
+        self._carrier = carrier
+        self.supervisors: tuple[int, ...] = tuple(supervisors)
+        self.is_remote = True
+        self._released = False
+        with carrier.log.open("ab") as out:
+            self._process = subprocess.Popen(
+                lifeline_command(carrier.command, keep=carrier.keep, clean_up=carrier.clean_up),
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                # A terminal's Ctrl-C goes to the notebook alone, which decides what it means.
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(carrier.given)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            # It died at once; `explain` tells why, and the owner asks.
+            return
+
+    @property
+    def pid(self) -> int:
+        """Of the process here that holds the command."""
+        return self._process.pid
+
+    def has_exited(self) -> bool:
+        """Whether the command has ended, and with it every supervisor."""
+        return not self._released and self._process.poll() is not None
+
+    def explain(self) -> str:
+        """Say why it ended."""
+        code = self._process.poll()
+        how = "runs" if code is None else f"ended with exit code {code}"
+        log = self._carrier.log
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        said = [line for line in lines if not line.endswith("mhnb: logged in")]
+        return f"{self._carrier.label} {how}: {self._carrier.explain(said)} · log {log}"
+
+    def wait(self, pids: tuple[int, ...]) -> None:  # noqa: ARG002  # of the contract; they are other machines'
+        """Let go of the lifeline, at which everything ends, and wait for that."""
+        if self._released:
+            return
+        assert self._process.stdin is not None
+        # It may have ended before it had read everything.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def release(self) -> None:
+        """Let it live on after this process (`keep`)."""
+        self._released = True
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        # The interpreter would warn of a child that was never waited for.
+        self._process.returncode = 0

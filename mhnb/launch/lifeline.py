@@ -1,0 +1,83 @@
+"""Holds a command that must not outlive the notebook, and that would not see by itself that the notebook is gone.
+
+`python -m mhnb.launch.lifeline [--keep] [--clean-up WORDS] -- COMMAND...`: standard input goes on to the command as it comes. When it ends,
+because the notebook let go of it or was killed, so does the command's, and what has not ended a moment later is told to: an srun that
+waits in the queue reads nothing. Where the command had to be killed, WORDS are run, to take back what it had asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+__all__ = ["lifeline_command", "main"]
+
+_GRACE_S = 3.0
+"""For the ranks to end by themselves, when they see the end of their standard input."""
+_KILL_S = 8.0
+"""For the command to end what it has started, once it was told to."""
+
+
+def lifeline_command(command: Sequence[str], *, keep: bool = False, clean_up: Sequence[str] = ()) -> list[str]:
+    """Give the words that run a command so.
+
+    Args:
+        command: to be held.
+        keep: the end of standard input means nothing: it lives on.
+        clean_up: words to run where it had to be killed.
+    """
+    flags = [*(["--keep"] if keep else []), *([f"--clean-up={shlex.join(clean_up)}"] if clean_up else [])]
+    return [sys.executable, "-P", "-m", "mhnb.launch.lifeline", *flags, "--", *command]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command to its end; return its exit code, 128 and the signal's number where a signal ended it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--clean-up", default="")
+    parser.add_argument("command", nargs="+")
+    args = parser.parse_args(argv)
+    child = subprocess.Popen(args.command, stdin=subprocess.PIPE)
+    # A terminal's Ctrl-C is the notebook's to interpret; to be told to end is to tell the command so.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda _signum, _frame: child.terminate())
+    threading.Thread(target=_feed, args=(child,), kwargs={"keep": args.keep}, daemon=True).start()
+    code = child.wait()
+    if code < 0 and args.clean_up:
+        subprocess.run(shlex.split(args.clean_up), stdin=subprocess.DEVNULL, check=False)
+    return code if code >= 0 else 128 - code
+
+
+def _feed(child: subprocess.Popen[bytes], *, keep: bool) -> None:
+    assert child.stdin is not None
+    while data := os.read(0, 65536):
+        try:
+            child.stdin.write(data)
+            child.stdin.flush()
+        except BrokenPipeError:
+            # It has ended, or reads no more: the main thread waits for its end.
+            break
+    if keep:
+        return
+    # What it has not read goes with it.
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.close()
+    for grace_s, end in ((_GRACE_S, child.terminate), (_KILL_S, child.kill)):
+        try:
+            child.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            end()
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    # Another thread may stand in a read that nothing ends.
+    os._exit(status)

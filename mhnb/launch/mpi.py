@@ -1,0 +1,109 @@
+"""Supervisors that an mpiexec starts: one command for all of them, here or on machines that it reaches."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mhnb.core.hosts import HostName
+from mhnb.core.hostspec import HostSpec
+from mhnb.core.mpi import MpiOptions, explain_mpiexec, mpiexec_command, read_flavour
+from mhnb.core.shape import HostShare
+from mhnb.core.ssh import SshOptions
+from mhnb.errors import LaunchError
+from mhnb.launch.base import Host
+from mhnb.launch.carried import CarriedHosts, Carrier, check_program, spec_input
+from mhnb.ports import find_own_address
+
+__all__ = ["MpiHosts", "MpiLauncher"]
+
+_ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE")
+"""Where a scheduler has given machines, an mpiexec without names uses those."""
+
+
+class MpiHosts(CarriedHosts):
+    """The supervisors of one mpiexec, and the file that they read: it holds the key, and goes as soon as each has read it.
+
+    Args:
+        carrier: the mpiexec.
+        supervisors: their numbers.
+        file: that each reads first.
+    """
+
+    def __init__(self, carrier: Carrier, supervisors: Sequence[int], file: Path) -> None:
+        self._file, self._missing = file, set(supervisors)
+        super().__init__(carrier, supervisors)
+
+    def note_up(self, supervisor: int) -> None:
+        """One has reported, so it has read the file."""
+        self._missing.discard(supervisor)
+        if not self._missing:
+            self._file.unlink(missing_ok=True)
+
+    def wait(self, pids: tuple[int, ...]) -> None:
+        """End them, and leave no file."""
+        super().wait(pids)
+        self._file.unlink(missing_ok=True)
+
+
+class MpiLauncher:
+    """Starts the supervisors as the processes of one mpiexec.
+
+    Args:
+        options: what is asked of it.
+        far: what there is on the machines.
+        machines: in the order of the hosts; empty: where mpiexec places them by itself.
+        environment: of this process, which tells whether a scheduler has given machines.
+    """
+
+    def __init__(
+        self, options: MpiOptions, far: SshOptions, machines: Sequence[HostName], environment: Mapping[str, str]
+    ) -> None:
+        self._options, self._far, self._machines = options, far, tuple(machines)
+        self._elsewhere = any(environment.get(name) for name in _ALLOCATIONS)
+
+    def find_own_address(self) -> str:
+        """Find the address from which this machine reaches the others; loopback where all processes are here.
+
+        Raises:
+            LaunchError: the first machine's name is known to nobody here.
+        """
+        if not self._machines and not self._elsewhere:
+            return "127.0.0.1"
+        name = self._machines[0].address if self._machines else socket.gethostname()
+        try:
+            return find_own_address(name)
+        except socket.gaierror as error:
+            raise LaunchError(
+                f"host {name}: the name cannot be resolved on this machine ({error.strerror}); "
+                "say which of its addresses the hosts are to reach: --address 10.0.0.1"
+            ) from error
+
+    def launch(
+        self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
+    ) -> Iterator[Host]:
+        """Start them all by one command; which process is which, mpiexec tells each of them.
+
+        Raises:
+            LaunchError: there is no mpiexec, or one of neither kind.
+        """
+        del environment
+        program = check_program(self._options.mpiexec, setting="mpiexec", install="install Open MPI or MPICH")
+        asked = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+        file = run_dir / "mpi.start"
+        command = mpiexec_command(
+            replace(self._options, mpiexec=program),
+            read_flavour(asked.stdout + asked.stderr),
+            len(shares),
+            file=str(file),
+            machines=[str(machine) for machine in self._machines],
+        )
+        spec = replace(specs[0], supervisor=None, lifeline=False)
+        # Never readable by others, not even for a moment.
+        file.touch(mode=0o600)
+        file.write_bytes(spec_input(spec, self._far))
+        carrier = Carrier(command, b"", "mpiexec", run_dir / "log" / "mpiexec.log", explain_mpiexec, keep=spec.keep)
+        yield MpiHosts(carrier, [share.supervisor for share in shares], file)

@@ -1,0 +1,74 @@
+"""Supervisors on the workers of a TPU VM, or in pods of Kubernetes: one command a host, all at once."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from mhnb.core.hostspec import HostSpec
+from mhnb.core.shape import HostShare
+from mhnb.core.ssh import SshOptions
+from mhnb.errors import LaunchError
+from mhnb.launch.base import Host
+from mhnb.launch.carried import CarriedHosts, Carrier, check_program, spec_input
+from mhnb.ports import find_own_address
+
+__all__ = ["PodLauncher"]
+
+
+class PodLauncher:
+    """Starts a supervisor on each host by a client's own command.
+
+    Args:
+        program: the client, `gcloud` or `kubectl`.
+        command: gives the words for a host's number.
+        far: what there is on the hosts.
+    """
+
+    def __init__(self, program: str, command: Callable[[int], list[str]], far: SshOptions) -> None:
+        self._program, self._command, self._far = program, command, far
+
+    def find_own_address(self) -> str:
+        """Find the address of this machine by its own name.
+
+        Raises:
+            LaunchError: the name stands for loopback, or for nothing: nobody else could reach that.
+        """
+        name = socket.gethostname()
+        try:
+            address = find_own_address(name)
+        except socket.gaierror:
+            address = ""
+        if not address or address.startswith("127."):
+            raise LaunchError(
+                f"this machine's name {name!r} stands for {address or 'no address'}; "
+                "say which of its addresses the hosts are to reach: --address 10.0.0.1"
+            )
+        return address
+
+    def launch(
+        self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
+    ) -> Iterator[Host]:
+        """Start them all at once; none waits for another.
+
+        Raises:
+            LaunchError: the client is not installed.
+        """
+        del environment
+        name = Path(self._program).name
+        check_program(self._program, setting=name, install=f"install {name}")
+        for spec, share in zip(specs, shares, strict=True):
+            carrier = Carrier(
+                self._command(share.supervisor),
+                spec_input(spec, self._far),
+                f"{share.host} ({name})",
+                run_dir / "log" / f"{share.host}.{name}.log",
+                _last_lines,
+                keep=spec.keep,
+            )
+            yield CarriedHosts(carrier, [share.supervisor])
+
+
+def _last_lines(lines: Sequence[str]) -> str:
+    return "\n    ".join(lines[-8:]) or "it said nothing"

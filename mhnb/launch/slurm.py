@@ -1,0 +1,138 @@
+"""Supervisors on machines that Slurm gives: one srun for all of them, and how its job stands in the queue."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mhnb.core.hostspec import HostSpec
+from mhnb.core.shape import HostShare
+from mhnb.core.slurm import QUEUE_FORMAT, SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
+from mhnb.core.ssh import SshOptions
+from mhnb.errors import LaunchError
+from mhnb.launch.base import Host
+from mhnb.launch.carried import CarriedHosts, Carrier, check_program, spec_input
+from mhnb.ports import find_own_address
+
+__all__ = ["SlurmHosts", "SlurmLauncher"]
+
+_ASK_EVERY_S = 1.0
+_ASK_LIMIT_S = 10.0
+
+
+class SlurmHosts(CarriedHosts):
+    """The supervisors of one srun. A thread asks squeue how the job stands, until it has its machines.
+
+    Args:
+        carrier: the srun.
+        supervisors: their numbers.
+        name: the job's.
+    """
+
+    def __init__(self, carrier: Carrier, supervisors: Sequence[int], name: str) -> None:
+        super().__init__(carrier, supervisors)
+        self._standing, self._name = "", name
+        self._over = threading.Event()
+        self._watch = threading.Thread(target=self._look, name="mhnb-squeue", daemon=True)
+        self._watch.start()
+
+    @property
+    def standing(self) -> str:
+        """How the job waits for its machines; empty once it has them."""
+        return self._standing
+
+    def _look(self) -> None:
+        seen = False
+        while not self._over.wait(0.0 if not seen else _ASK_EVERY_S) and not self.has_exited():
+            text = _squeue()
+            self._standing = describe_queue(text, self._name)
+            if seen and not self._standing:
+                # It has its machines, and no job goes back to waiting.
+                return
+            seen = seen or f"|{self._name}" in text
+            self._over.wait(0.0 if seen else 0.2)
+
+    def wait(self, pids: tuple[int, ...]) -> None:
+        """Let go of the job, and wait until it has ended."""
+        self._over.set()
+        super().wait(pids)
+        self._watch.join(_ASK_LIMIT_S)
+
+
+def _squeue() -> str:
+    """Ask for all jobs that wait or have just begun; empty where squeue does not answer."""
+    words = ["squeue", "--noheader", "--sort=-p,i", "--states=PENDING,CONFIGURING,RUNNING", f"--format={QUEUE_FORMAT}"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=_ASK_LIMIT_S).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        # A line about the queue is a comfort; srun itself says what is wrong.
+        return ""
+
+
+class SlurmLauncher:
+    """Starts the supervisors as the tasks of one srun.
+
+    Args:
+        options: what is asked of Slurm.
+        far: what there is on its machines.
+    """
+
+    def __init__(self, options: SlurmOptions, far: SshOptions) -> None:
+        self._options, self._far = options, far
+
+    def find_own_address(self) -> str:
+        """Find the address from which this machine reaches the nodes.
+
+        Raises:
+            LaunchError: Slurm does not answer, or a node's address is known to nobody here.
+        """
+        check_program(self._options.srun, setting="srun", install="install Slurm's client commands")
+        where = [] if self._options.partition is None else [f"--partition={self._options.partition}"]
+        words = ["sinfo", "--noheader", "--Node", "--format=%o", *where]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        addresses = done.stdout.split()
+        if not addresses:
+            said = done.stderr.strip() or f"no node in partition {self._options.partition or '(default)'}"
+            raise LaunchError(f"Slurm gives no machines: {explain_srun([said])}")
+        try:
+            return find_own_address(addresses[0])
+        except socket.gaierror as error:
+            raise LaunchError(
+                f"Slurm's node {addresses[0]}: its name cannot be resolved on this machine ({error.strerror}); "
+                "say which of its addresses the nodes are to reach: --address 10.0.0.1"
+            ) from error
+
+    def launch(
+        self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
+    ) -> Iterator[Host]:
+        """Start them all by one command; which task is which, Slurm tells each of them.
+
+        Raises:
+            LaunchError: there is no srun.
+        """
+        srun = check_program(self._options.srun, setting="srun", install="install Slurm's client commands")
+        first, each = specs[0], len(shares[0].ranks)
+        name = f"mhnb-{run_dir.name}"
+        command = srun_command(
+            replace(self._options, srun=srun),
+            len(shares),
+            ranks_per_task=each,
+            name=name,
+            inside=is_inside_job(environment),
+        )
+        # One text for all: each task finds its number, and its ranks with it.
+        spec = replace(first, supervisor=None)
+        carrier = Carrier(
+            command,
+            spec_input(spec, self._far),
+            "Slurm's srun",
+            run_dir / "log" / "srun.log",
+            explain_srun,
+            keep=first.keep,
+            clean_up=["scancel", "--quiet", f"--name={name}"],
+        )
+        yield SlurmHosts(carrier, [share.supervisor for share in shares], name)

@@ -1,0 +1,103 @@
+"""The flags of `%mhjax start` and `mhnb run` that say how many ranks, where, and how they are reached.
+
+A flag that is not given is left to the profile; the settings of a profile that have no flag of their own are given by `--set`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from mhnb.core.hosts import HostName, parse_hosts
+from mhnb.errors import InvalidRequest
+
+__all__ = ["add_place_flags", "place_options"]
+
+_SETTINGS = {
+    "--user": ("user", "NAME", "ssh: whom to log in as"),
+    "--port": ("port", "PORT", "ssh: the port of sshd"),
+    "--key": ("key_file", "FILE", "ssh: a private key to log in with"),
+    "--ssh-config": ("config_file", "FILE", "ssh: a config instead of ~/.ssh/config"),
+    "--setup": ("setup", "LINE", "a line of shell to run there first, like 'module load cuda'"),
+    "--python": ("python", "PATH", "the interpreter on the hosts"),
+    "--venv": ("venv", "FOLDER", "a virtual environment on the hosts"),
+    "--conda": ("conda", "NAME", "a conda environment on the hosts"),
+    "--cwd": ("cwd", "FOLDER", "the folder to run in on the hosts"),
+    "--partition": ("partition", "NAME", "Slurm: which partition"),
+    "--account": ("account", "NAME", "Slurm: whose budget"),
+    "--time": ("time", "LIMIT", "Slurm: limit of the job, as 30 (minutes), 2:00:00, 1-12"),
+    "--nodes": ("nodes", "N", "Slurm: machines to spread the ranks over"),
+}
+"""Flags for the settings that are asked for most: the setting, what stands after the flag, help."""
+
+
+_OWN_FLAGS = {"devices": "--devices", "hostfile": "--hostfile", "hosts": "--hosts", "ranks_per_host": "--per-host"}
+
+
+def add_place_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how many ranks, where, and how they are reached."""
+    parser.add_argument("-n", type=int, metavar="N", help="ranks; on this machine a process each (4)")
+    parser.add_argument("--devices", type=int, metavar="D", help="simulated CPU devices per rank (2 on this machine)")
+    parser.add_argument("--profile", metavar="NAME", help="how hosts are reached: local, ssh, slurm, ..., or a folder")
+    parser.add_argument("--hosts", metavar="NAMES", help="machines: a,b,node[01-16],me@c:2222")
+    parser.add_argument("--hostfile", metavar="FILE", help="a file that names them, one a line")
+    parser.add_argument("--per-host", type=int, metavar="P", help="ranks on each host (1)")
+    for flag, (setting, value, about) in _SETTINGS.items():
+        parser.add_argument(flag, dest=f"set_{setting}", metavar=value, help=about)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="any setting of the profile, again and again"
+    )
+    parser.add_argument("--address", metavar="ADDRESS", help="the address of this machine that the hosts are to reach")
+    parser.add_argument("--no-encrypt", action="store_true", help="send what travels between machines as it is")
+
+
+def place_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Make arguments of `mhnb.start` from those flags.
+
+    Raises:
+        InvalidRequest: flags that do not go together, names that cannot be, a --set without a name or a value.
+    """
+    from mhnb.asking import name_hosts, slots_of
+
+    options: dict[str, Any] = {"profile": args.profile, "ranks": args.n}
+    hosts, each = _hosts(args), args.per_host
+    if hosts is not None:
+        options |= {"hosts": list(name_hosts(hosts))}
+        each = each if each is not None else slots_of(hosts)
+    given = {"devices": args.devices, "ranks_per_host": each, "address": args.address or ""}
+    options |= {name: value for name, value in given.items() if value not in (None, "")}
+    if args.no_encrypt:
+        options["encrypt"] = False
+    return {name: value for name, value in options.items() if value is not None} | _settings(args)
+
+
+def _hosts(args: argparse.Namespace) -> Sequence[HostName] | None:
+    from mhnb.asking import read_hostfile
+
+    if args.hosts is not None and args.hostfile is not None:
+        raise InvalidRequest(
+            f"--hosts {args.hosts} and --hostfile {args.hostfile}: give the one that names the machines"
+        )
+    if args.hosts is not None:
+        return parse_hosts(args.hosts)
+    return None if args.hostfile is None else read_hostfile(args.hostfile)
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for setting, _, _ in _SETTINGS.values():
+        if (value := getattr(args, f"set_{setting}")) is not None:
+            found[setting] = value
+    several: dict[str, list[str]] = {}
+    for text in args.set:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise InvalidRequest(
+                f"--set {text}: write NAME=VALUE, like --set partition=debug; mhnb profile show NAME lists a profile's settings"
+            )
+        if name in _OWN_FLAGS:
+            raise InvalidRequest(f"--set {text}: {name} has a flag of its own: {_OWN_FLAGS[name]} {value}")
+        several.setdefault(name, []).append(value)
+    # Given once it is a text, for a list to be split as a shell does; given again and again, the words of the list.
+    return found | {name: values[0] if len(values) == 1 else values for name, values in several.items()}

@@ -1,0 +1,82 @@
+"""The verb that starts a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from mhnb import starting
+from mhnb.asking import take_shape
+from mhnb.boards import gather_snapshot, gather_summary
+from mhnb.core.shape import INITIALIZE_ARGUMENTS
+from mhnb.place_flags import add_place_flags, place_options
+from mhnb.roll import StartReport
+from mhnb.view import board
+
+if TYPE_CHECKING:
+    from mhnb.notebook import Notebook
+
+__all__ = ["add_start_flags", "shown", "start_verb"]
+
+
+def add_start_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `%mhjax start`."""
+    add_place_flags(parser)
+    parser.add_argument("--name", default="default", help="the cluster's name")
+    parser.add_argument("--no-init", action="store_true", help="leave jax.distributed.initialize() to a cell")
+    parser.add_argument(
+        "--keep", action="store_true", help="let the ranks outlive this notebook; mhnb stop NAME ends them"
+    )
+    parser.add_argument(
+        "--spare",
+        action="store_true",
+        help="keep as many ranks again warm in reserve, so that a restart takes a moment",
+    )
+    parser.add_argument(
+        "--guard", choices=("lockstep", "parity", "off"), default="lockstep", help="how launches are compared"
+    )
+    parser.add_argument(
+        "--start-timeout", type=float, default=120.0, metavar="SECONDS", help="limit for the whole start (120)"
+    )
+    for name in INITIALIZE_ARGUMENTS:
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, f"--{name}", metavar="VALUE", help="an argument of jax.distributed.initialize")
+
+
+def start_verb(notebook: Notebook, args: argparse.Namespace) -> None:  # noqa: ARG001  # every verb has the same signature
+    """Start a cluster, or go on with the one that runs."""
+    initialize = {name: _literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None}
+    options = place_options(args) | {"init": not args.no_init, "initialize": initialize}
+    shape = take_shape(
+        options.get("hosts"), options.get("devices"), options.get("ranks_per_host"),
+        {name: value for name, value in options.items() if name not in ("hosts", "devices", "ranks_per_host")},
+    )  # fmt: skip
+    if (running := starting.find_running(args.name, shape)) is not None:
+        print(f"mhjax · {shape.describe()} run already ({running.state}); going on")
+        return
+    with board.StartBoard() as progress:
+        cluster = starting.start(
+            **options,
+            name=args.name,
+            on_progress=shown(progress),
+            start_timeout_s=args.start_timeout,
+            keep=args.keep,
+            guard=args.guard,
+            spare=args.spare,
+        )
+        progress.finish(gather_summary(cluster))
+
+
+def shown(progress: board.StartBoard) -> Callable[[StartReport], None]:
+    """Have reports of a start shown on a board."""
+    return lambda report: progress.update(gather_snapshot(report))
+
+
+def _literal(text: str) -> Any:
+    """Read a flag's value as a Python literal where it is one: 60, [0, 1]; else as text."""
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text

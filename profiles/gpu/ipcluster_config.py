@@ -1,0 +1,20 @@
+"""The GPUs of this machine: a rank for each, or one rank for all.
+
+    %mhjax start --profile gpu                 a rank for each GPU that nvidia-smi lists and CUDA_VISIBLE_DEVICES allows
+    %mhjax start --profile gpu -n 2            so many ranks, with the same number of GPUs each
+    ipcluster start --profile-dir DIR          the same ranks for ipyparallel's own tools: engine id = rank
+
+A real IPython profile. `mhnb profile new NAME --from gpu` makes a copy that is yours; `mhnb profile show gpu` lists the settings.
+GPUs of other machines: the ssh, slurm or mpi profile with its `share_gpus`.
+"""
+
+c = get_config()  # noqa: F821  # IPython puts it there
+
+# How the ranks are started. The hub runs on this machine.
+c.Cluster.engine_launcher_class = "mhnb-gpu"
+c.Cluster.controller_launcher_class = "mhnb"
+# Engines wait for the hub's connection file themselves; nobody needs to wait for them.
+c.Cluster.delay = 0
+
+# "gpu": a rank for each GPU. "host": one rank that has them all.
+c.MhnbGpu.process_per = "gpu"

@@ -1,0 +1,46 @@
+"""Machines that Slurm gives: one srun, a job of its own, or a step of the job that the notebook is in.
+
+    %mhjax start --profile slurm -n 16          in a notebook
+    ipcluster start --profile-dir DIR          the same ranks for ipyparallel's own tools: engine id = rank
+
+A real IPython profile. `mhnb profile new NAME --from slurm` makes a copy that is yours;
+what is not set here is left to your site's defaults.
+`%mhjax start --set NAME=VALUE` overrides a setting once; `mhnb profile show slurm` lists them all.
+"""
+
+c = get_config()  # noqa: F821  # IPython puts it there
+
+# How the ranks are started. The hub runs on this machine.
+c.Cluster.engine_launcher_class = "mhnb-slurm"
+c.Cluster.controller_launcher_class = "mhnb"
+# Engines wait for the hub's connection file themselves; nobody needs to wait for them.
+c.Cluster.delay = 0
+
+# -- how many ranks: a task each; with ranks_per_host a machine for so many
+
+c.Cluster.n = 4
+# c.MhnbSlurm.ranks_per_host = 1
+
+# -- what is asked for
+
+# c.MhnbSlurm.partition = "debug"
+# c.MhnbSlurm.account = "project"
+# c.MhnbSlurm.qos = "normal"
+# c.MhnbSlurm.time = "1:00:00"
+# c.MhnbSlurm.nodes = 4
+# c.MhnbSlurm.cpus_per_rank = 8
+# c.MhnbSlurm.gpus_per_rank = 1
+# c.MhnbSlurm.memory = "16G"
+# c.MhnbSlurm.constraint = "a100"
+# c.MhnbSlurm.extra = ["--exclusive", "--reservation=class"]
+
+# -- what there is over there; without any of it, this notebook's own interpreter by its path (a file system that is shared)
+
+# c.MhnbSlurm.python = "/opt/python/bin/python"
+# c.MhnbSlurm.venv = "~/venvs/jax"
+# c.MhnbSlurm.conda = "jax"
+# c.MhnbSlurm.setup = ". /etc/profile && module load cuda"
+# c.MhnbSlurm.cwd = "~/work"
+# c.MhnbSlurm.environment = {"NCCL_DEBUG": "INFO"}
+# Each rank of a host gets its own part of the host's GPUs.
+# c.MhnbSlurm.share_gpus = True

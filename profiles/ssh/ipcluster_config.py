@@ -1,0 +1,42 @@
+"""Machines reached by ssh: one login each, all at once, everything else on standard input.
+
+    %mhjax start --profile ssh --hosts a,b[1-3]          in a notebook
+    ipcluster start --profile-dir DIR          the same ranks for ipyparallel's own tools: engine id = rank
+
+A real IPython profile. `mhnb profile new NAME --from ssh` makes a copy that is yours;
+what is not set here is left to your ssh config.
+`%mhjax start --set NAME=VALUE` overrides a setting once; `mhnb profile show ssh` lists them all.
+"""
+
+c = get_config()  # noqa: F821  # IPython puts it there
+
+# How the ranks are started. The hub runs on this machine.
+c.Cluster.engine_launcher_class = "mhnb-ssh"
+c.Cluster.controller_launcher_class = "mhnb"
+# Engines wait for the hub's connection file themselves; nobody needs to wait for them.
+c.Cluster.delay = 0
+
+# -- which machines, and how many ranks on each
+
+# c.MhnbSsh.hosts = "a,b[1-3],me@c:2222"
+# c.MhnbSsh.hostfile = "~/hosts"  # a machine a line, like `a slots=2`
+# c.MhnbSsh.ranks_per_host = 1
+
+# -- how to log in: without a password, as `ssh HOST true` must work
+
+# c.MhnbSsh.user = "me"
+# c.MhnbSsh.port = 22
+# c.MhnbSsh.key_file = "~/.ssh/id_ed25519"
+# c.MhnbSsh.config_file = "~/.ssh/config"
+# c.MhnbSsh.extra = ["ProxyJump=gate"]
+
+# -- what there is over there; without any of it, this notebook's own interpreter by its path (a file system that is shared)
+
+# c.MhnbSsh.python = "/opt/python/bin/python"
+# c.MhnbSsh.venv = "~/venvs/jax"
+# c.MhnbSsh.conda = "jax"
+# c.MhnbSsh.setup = ". /etc/profile && module load cuda"
+# c.MhnbSsh.cwd = "~/work"
+# c.MhnbSsh.environment = {"NCCL_DEBUG": "INFO"}
+# Each rank of a host gets its own part of the host's GPUs.
+# c.MhnbSsh.share_gpus = True

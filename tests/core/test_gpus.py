@@ -1,0 +1,75 @@
+"""GPUs by UUID: listed, seen, shared out, and the same one twice. Pure: no GPU was at hand to write this with."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.events import FailStart
+from mhnb.core.gathering import Gathering
+from mhnb.core.gpus import find_shared_gpu, parse_gpus, select_visible, share_gpus
+from mhnb.core.machine import Machine
+from mhnb.core.protocol import PhaseReached
+from mhnb.core.roster import Roster
+from mhnb.errors import LaunchError
+
+_FOUR = ("GPU-aa11", "GPU-ab22", "GPU-c", "GPU-d")
+
+
+@pytest.mark.parametrize(
+    ("visible", "seen"),
+    [
+        (None, _FOUR),
+        ("", ()),
+        ("-1", ()),
+        ("2,0", ("GPU-c", "GPU-aa11")),
+        ("0,9,1", ("GPU-aa11",)),
+        ("GPU-ab,3", ("GPU-ab22", "GPU-d")),
+        ("GPU-zz,3", ()),
+        ("MIG-7,1", ("MIG-7", "GPU-ab22")),
+    ],
+)
+def test_what_cuda_visible_devices_leaves(visible: str | None, seen: tuple[str, ...]) -> None:
+    """Numbers, UUIDs and their beginnings; as CUDA does it, nothing after one that is not there."""
+    assert select_visible(_FOUR, visible) == seen
+
+
+def test_what_nvidia_smi_says() -> None:
+    """Its list, in the order of the indices; what is no row is no GPU."""
+    assert parse_gpus("10, GPU-k\n2, GPU-c\n\nNVIDIA-SMI has failed, because\n") == ("GPU-c", "GPU-k")
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [((), [0]), (_FOUR, [0, 1, 2]), (_FOUR[:1], [0, 1])])
+def test_gpus_that_cannot_be_shared_out(gpus: tuple[str, ...], ranks: list[int]) -> None:
+    """The error says how many there are, for how many ranks, and where."""
+    with pytest.raises(LaunchError, match=f"node7 has {len(gpus)} GPUs for {len(ranks)} ranks"):
+        share_gpus(gpus, ranks, "node7")
+
+
+def test_every_gpu_has_one_rank() -> None:
+    """Shared out, no two ranks have the same one, and none is left over."""
+    for ranks in ([0], [4, 5], [0, 1, 2, 3]):
+        shared = share_gpus(_FOUR, ranks, "here")
+        assert find_shared_gpu(shared) is None
+        assert tuple(gpu for rank in ranks for gpu in shared[rank]) == _FOUR
+
+
+def test_the_same_gpu_twice_fails_the_start() -> None:
+    """Before JAX touches it: both ranks, their machines and the GPU are named, and what to do."""
+    roster = Roster(["host0", "host1"], ["a", "b"], [0, 1], Gathering([0, 1], 2))
+    machine = Machine(roster, generation=1, now=0.0, start_timeout_s=9.0)
+    for rank, name in enumerate(("n1", "n2")):
+        event = PhaseReached(rank, "connected", {"hostname": name, "gpus": ["GPU-x"]})
+        commands = machine.handle(event, 1.0)
+    (failed,) = commands
+    assert isinstance(failed, FailStart)
+    assert str(failed.error).startswith("rank 0 (host0 (n1)) and rank 1 (host1 (n2)) would use the same GPU, GPU-x")
+    assert "--profile gpu" in str(failed.error)
+
+
+def test_gpus_that_differ_start() -> None:
+    """Each its own is no failure, nor are ranks without any."""
+    roster = Roster(["host0", "host0"], ["a", "b"])
+    machine = Machine(roster, generation=1, now=0.0, start_timeout_s=9.0)
+    for rank, own in enumerate((["GPU-x"], ["GPU-y"])):
+        assert machine.handle(PhaseReached(rank, "connected", {"gpus": own}), 1.0) == []
+    assert machine.handle(PhaseReached(1, "jax", {"gpus": []}), 1.0) == []

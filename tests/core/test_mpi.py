@@ -1,0 +1,72 @@
+"""The words of mpiexec, compared whole for both kinds, and why one ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.mpi import MpiOptions, explain_mpiexec, mpiexec_command, read_flavour
+from mhnb.errors import InvalidRequest, LaunchError
+
+_FAR = ["sh", "-c", 'exec < "$0" && IFS= read -r line && eval "$line"', "/run/it's mine/mpi.start"]
+_FILE = _FAR[-1]
+
+
+def test_open_mpi() -> None:
+    """No stdin, no binding to cores, lines with their rank; with names one process on each, else as many as asked for."""
+    plain = ["mpiexec", "-n", "4", "--stdin", "none", "--bind-to", "none", "--tag-output"]
+    assert mpiexec_command(MpiOptions(), "openmpi", 4, file=_FILE) == [*plain, "--oversubscribe", *_FAR]
+    options = MpiOptions(mpiexec="/opt/mpiexec", extra=("--mca", "btl", "tcp"))
+    assert mpiexec_command(options, "openmpi", 2, file=_FILE, machines=["a", "b"]) == [
+        "/opt/mpiexec", "-n", "2", *plain[3:], "--host", "a:1,b:1", "--mca", "btl", "tcp", *_FAR,
+    ]  # fmt: skip
+
+
+def test_mpich() -> None:
+    """The same in Hydra's words."""
+    assert mpiexec_command(MpiOptions(), "hydra", 4, file=_FILE) == ["mpiexec", "-n", "4", "-prepend-rank", *_FAR]
+    assert mpiexec_command(MpiOptions(), "hydra", 2, file=_FILE, machines=["a", "b"])[1:8] == [
+        "-n", "2", "-hosts", "a,b", "-ppn", "1", "-prepend-rank",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["me@a", "a:22", "::1", "a,b"])
+def test_names_that_mpiexec_would_read_otherwise(name: str) -> None:
+    """User and port have no place in its words; the error says where they have one."""
+    with pytest.raises(InvalidRequest, match="stand in your ssh config"):
+        mpiexec_command(MpiOptions(), "openmpi", 1, file=_FILE, machines=[name])
+
+
+@pytest.mark.parametrize(
+    ("version", "flavour"),
+    [
+        ("mpiexec (OpenRTE) 4.1.4\n", "openmpi"),
+        ("mpirun (Open MPI) 5.0.11\n", "openmpi"),
+        ("HYDRA build details:\n    Version: 5.0.2\n", "hydra"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.19\n", "hydra"),
+    ],
+)
+def test_whose_it_is(version: str, flavour: str) -> None:
+    """Known by what it says of itself."""
+    assert read_flavour(version) == flavour
+
+
+@pytest.mark.parametrize("version", ["", "mpiexec: a script of the site\n"])
+def test_one_of_neither_kind(version: str) -> None:
+    """It is not guessed."""
+    with pytest.raises(LaunchError, match=r"neither Open MPI's nor MPICH's.*--set mpiexec="):
+        read_flavour(version)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("mpiexec has detected an attempt to run as root.", "allow-run-as-root"),
+        ("There are not enough slots available in the system to satisfy the 9", "ask for fewer ranks"),
+        ("root@a: Permission denied (publickey).", "ssh without a password"),
+        ("sh: 1: cannot open /x/mpi.start: No such file", "a folder that they share"),
+    ],
+)
+def test_why_it_ended(line: str, said: str) -> None:
+    """Its own sentence, and what to do; a warning before it is no cause."""
+    assert said in explain_mpiexec(["[vm:1] Warning: setpgid failed: Permission denied", line])
+    assert explain_mpiexec(["a", "b"]) == "a\n    b"

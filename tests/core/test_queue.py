@@ -1,0 +1,31 @@
+"""A start whose hosts a scheduler has yet to give."""
+
+from __future__ import annotations
+
+from mhnb.core.events import FailStart, HostsQueued, Ticked
+from mhnb.core.machine import Machine
+from mhnb.core.protocol import HostUp
+from mhnb.core.pulse import Pulse
+from mhnb.core.roster import Roster
+
+
+def test_the_queue_does_not_count_as_the_start() -> None:
+    """While a scheduler has not given the hosts, no limit runs; from then on it does, and a report ends the waiting."""
+    machine = Machine(Roster(["host0"], ["log"]), generation=1, now=0.0, start_timeout_s=10.0)
+    assert machine.handle(HostsQueued("job 1 waits"), 500.0) == []
+    assert machine.handle(Ticked(), 509.0) == []
+    assert machine.roster.standing == "job 1 waits"
+    machine.handle(HostUp(0, 7, "a", None), 509.5)
+    assert machine.roster.standing == ""
+    (failed,) = machine.handle(Ticked(), 511.0)
+    assert isinstance(failed, FailStart)
+
+
+def test_a_host_that_imports_may_be_silent_for_longer() -> None:
+    """Until its next sign of life; then the limit is that of the others."""
+    pulse = Pulse(20.0)
+    pulse.hear(0, 0.0, busy_s=60.0)
+    assert pulse.silent(79.0) == {}
+    assert pulse.silent(81.0) == {0: 81.0}
+    pulse.hear(0, 81.0)
+    assert pulse.silent(102.0) == {0: 21.0}

@@ -1,0 +1,129 @@
+"""The words of srun, compared whole, and what squeue and srun say, read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from mhnb.core.slurm import SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
+from mhnb.errors import InvalidRequest
+
+_FAR = ["sh", "-c", 'IFS= read -r line && eval "$line"']
+_ALWAYS = ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
+_ALL = SlurmOptions(
+    partition="debug", account="it's mine", qos="high", time="1-12", nodes=4, cpus_per_rank=8, gpus_per_rank=1, memory="16G",
+    constraint="a&b", extra=("--exclusive", "--reservation=my class"), srun="/opt/slurm/bin/srun",
+)  # fmt: skip
+
+
+def test_the_plain_command() -> None:
+    """Nothing beyond what every start needs: the rest is the site's."""
+    assert srun_command(SlurmOptions(), 4) == ["srun", "--job-name=mhnb", "--ntasks=4", *_ALWAYS, *_FAR]
+
+
+def test_the_command_with_every_option() -> None:
+    """Every option has its place, as one word whatever is in it; the user's own words stand last and win."""
+    assert srun_command(_ALL, 16, name="mhnb-x.1.1") == [
+        "/opt/slurm/bin/srun", "--job-name=mhnb-x.1.1", "--ntasks=16", "--partition=debug", "--account=it's mine", "--qos=high",
+        "--time=1-12", "--constraint=a&b", "--nodes=4", "--cpus-per-task=8", "--gpus-per-task=1", "--mem=16G",
+        *_ALWAYS, "--exclusive", "--reservation=my class", *_FAR,
+    ]  # fmt: skip
+
+
+def test_a_step_has_nothing_of_an_allocation() -> None:
+    """Inside a job, partition, account, time and the like are settled; the step shares what the notebook itself holds."""
+    assert srun_command(_ALL, 4, inside=True)[:5] == [
+        "/opt/slurm/bin/srun", "--job-name=mhnb", "--ntasks=4", "--overlap", "--nodes=4",
+    ]  # fmt: skip
+    assert is_inside_job({"SLURM_JOB_ID": "1"})
+    assert not is_inside_job({})
+
+
+def test_several_ranks_on_a_host() -> None:
+    """A host is a node, with a task that has the resources of all its ranks."""
+    words = srun_command(SlurmOptions(cpus_per_rank=4, gpus_per_rank=1), 2, ranks_per_task=4)
+    assert words[2:7] == ["--ntasks=2", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=16", "--gpus-per-task=4"]
+    with pytest.raises(InvalidRequest, match=r"nodes=3: 2 hosts of 4 ranks are 2 nodes"):
+        srun_command(SlurmOptions(nodes=3), 2, ranks_per_task=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"nodes": 0}, "nodes=0: give a number from 1"),
+        ({"gpus_per_rank": -1}, "gpus_per_rank=-1"),
+        ({"time": "soon"}, "time='soon': give minutes"),
+        ({"time": "1;rm"}, "time='1;rm'"),
+        ({"extra": ("debug",)}, "extra: 'debug' is no option of srun"),
+    ],
+)
+def test_what_cannot_be(given: dict[str, Any], said: str) -> None:
+    """The error names the setting, its value and what was expected."""
+    with pytest.raises(InvalidRequest, match=re.escape(said)):
+        SlurmOptions(**given)
+
+
+@pytest.mark.parametrize("time", ["30", "2:00", "2:00:00", "1-12", "1-12:30", "UNLIMITED", "infinite"])
+def test_times_that_can_be(time: str) -> None:
+    """As Slurm's manual writes them."""
+    assert SlurmOptions(time=time).time == time
+
+
+_QUEUE = """\
+12|PENDING|Resources|debug|theirs
+11|RUNNING|None|debug|running
+14|PENDING|(Priority)|gpu|other partition
+13|PENDING|Priority|debug|name|with|bars
+15|CONFIGURING|None|debug|mine
+"""
+
+
+def test_the_place_in_the_queue() -> None:
+    """Only those that wait in the same partition count, in Slurm's own order; a job that runs, or is not there, does not wait."""
+    assert describe_queue(_QUEUE, "mine") == "Slurm job 15 is CONFIGURING, number 3 of 3 that wait in debug"
+    assert describe_queue(_QUEUE, "theirs") == "Slurm job 12 is PENDING (Resources), number 1 of 3 that wait in debug"
+    assert describe_queue(_QUEUE, "name|with|bars").startswith("Slurm job 13 is PENDING (Priority), number 2 of 3")
+    for name in ("running", "nowhere", ""):
+        assert describe_queue(_QUEUE, name) == ""
+    assert describe_queue("slurm_load_jobs error: Unable to contact slurm controller", "mine") == ""
+
+
+def test_a_job_that_may_wait_for_ever() -> None:
+    """Slurm queues what its partition can never give; the line says so, and what to ask for."""
+    for reason, cure in (("PartitionTimeLimit", "less time"), ("AccountNotAllowed", "--account")):
+        said = describe_queue(f"1|PENDING|{reason}|debug|mine", "mine")
+        assert "; it may never start: interrupt it" in said
+        assert cure in said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("srun: error: invalid partition specified: moon", "sinfo lists the partitions"),
+        ("srun: error: Unable to allocate resources: Invalid account or account/partition combination specified", "--account"),
+        ("srun: error: Unable to allocate resources: Requested node configuration is not available", "ask for fewer"),
+        ("slurmstepd: error: *** STEP 9.0 ON alpha CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***", "longer --time"),
+        ("2: mhnb: no python: /opt/py", "name one that is on the nodes"),
+        ("0: /usr/bin/python3: No module named mhnb", "install mhnb into that very Python"),
+    ],
+)  # fmt: skip
+def test_why_srun_ended(line: str, said: str) -> None:
+    """Slurm's own sentence without its prefixes, and what to do about it."""
+    first, cure = explain_srun(["1: something before", line, "srun: error: later"]).split("\n")
+    assert not first.startswith(("srun:", "slurmstepd:", "error:"))
+    assert first in line
+    assert said in cure
+
+
+def test_what_is_not_known_is_shown() -> None:
+    """The last lines, as they are."""
+    assert explain_srun([f"line {number}" for number in range(20)]).startswith("line 12\n")
+    assert explain_srun([]) == "it said nothing"
+
+
+def test_the_fields_are_words_of_users() -> None:
+    """None is secret: they stand in a process list."""
+    assert not [part.name for part in fields(SlurmOptions) if re.search("key|token|password", part.name)]

@@ -1,0 +1,107 @@
+"""ipyparallel's own `ipcluster start` with mhnb's profiles: the same ranks, for ipyparallel's own client."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import ipyparallel
+import psutil
+import pytest
+
+from mhnb.launch.settings import KINDS
+from mhnb.resources import profile_dir
+from tests.hosts.hostnet import HostNet, wait_until
+from tests.leftovers import no_leftovers
+
+_SUM = "import jax; from jax.experimental import multihost_utils as m; r = m.process_allgather(jax.numpy.float32(1)).tolist()"
+_START_S = 100
+
+
+def test_every_kind_of_profile_is_registered() -> None:
+    """ipyparallel finds a launcher for each kind, by the name that the profiles use, and the hub's."""
+    engines = importlib.metadata.entry_points(group="ipyparallel.engine_launchers")
+    known = {point.name for point in engines if point.name.startswith("mhnb-")}
+    # An installation from before these were there does not know them: install mhnb again.
+    assert known == {f"mhnb-{kind}" for kind in KINDS}
+    for point in engines:
+        if point.name in known:
+            assert point.load()
+    assert "mhnb" in {point.name for point in importlib.metadata.entry_points(group="ipyparallel.controller_launchers")}
+
+
+def _wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    def is_there() -> bool:
+        assert process.poll() is None, log.read_text()
+        return path.exists() and path.read_text().rstrip().endswith("}")
+
+    wait_until(is_there, f"the hub is there; {log}", timeout_s=_START_S)
+
+
+@contextmanager
+def _ipcluster(folder: Path, *words: str) -> Iterator[ipyparallel.Client]:
+    log = folder / "ipcluster.log"
+    command = [sys.executable, "-m", "ipyparallel.cluster", "start", "--profile-dir", str(folder), *words]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, cwd=folder)
+    try:
+        _wait_for(folder / "security" / "ipcontroller-client.json", process, log)
+        with ipyparallel.Client(str(folder / "security" / "ipcontroller-client.json")) as client:
+            yield client
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def _check(client: ipyparallel.Client, count: int) -> list[str]:
+    """Every engine is the rank of its number, JAX is initialised, and a collective takes them all; return their machines."""
+    client.wait_for_engines(count, timeout=_START_S)
+    assert client.ids == list(range(count))
+    view = client[:]
+    assert view.apply_sync(lambda: __import__("jax").process_index()) == client.ids
+    view.execute(_SUM, block=True)
+    assert view["r"] == [[1.0] * count] * count
+    printed = view.execute("print('said')")
+    printed.get()
+    assert printed.stdout == ["said\n"] * count
+    return list(view.apply_sync(lambda: __import__("socket").gethostname()))
+
+
+@pytest.mark.ranks
+def test_local(tmp_path: Path, mhnb_home: Path) -> None:
+    """Simulated hosts: engine id = rank, and nothing is left when ipcluster ends."""
+    shutil.copytree(profile_dir("local"), tmp_path / "own")
+    with no_leftovers(mhnb_home), _ipcluster(tmp_path / "own", "-n", "2") as client:
+        _check(client, 2)
+        # The hub's key is not in the environment of any process.
+        environments = [str(_environment(process)) for process in psutil.process_iter()]
+        assert not [text for text in environments if "IPP_CONNECTION_INFO" in text and str(tmp_path) in text]
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return dict(process.environ())
+    except psutil.Error:
+        return {}
+
+
+@pytest.mark.requires_part("hosts")
+@pytest.mark.hosts
+def test_ssh(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
+    """Machines over ssh, by nothing but the profile's own settings."""
+    folder = tmp_path / "own"
+    shutil.copytree(profile_dir("ssh"), folder)
+    with (folder / "ipcluster_config.py").open("a") as file:
+        file.write(f"c.MhnbSsh.hosts = 'alpha,beta'\nc.MhnbSsh.config_file = {str(net.ssh_config)!r}\n")
+        file.write(
+            f"c.MhnbSsh.devices = 1\nc.MhnbSsh.environment = {{'PYTHONPATH': {os.environ.get('PYTHONPATH', '')!r}}}\n"
+        )
+    with no_leftovers(mhnb_home), _ipcluster(folder) as client:
+        assert _check(client, 2) == ["alpha", "beta"]

@@ -1,0 +1,80 @@
+"""A cluster in pods: the real kubectl, a made-up API server, real processes on made-up machines behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mhnb import starting
+from mhnb.cluster import Cluster
+from mhnb.errors import LaunchError
+from tests.hosts.hostnet import HostNet, wait_until
+from tests.hosts.kube import KUBECONFIG, why_absent
+
+Begin = Callable[..., Cluster]
+
+
+@pytest.fixture
+def kubeconfig(net: HostNet, tmp_path: Path) -> Iterator[Path]:
+    """A server with the pods trainer-0 to trainer-3; the file that says where it is."""
+    if reason := why_absent():
+        pytest.skip(reason)
+    enter = [["nsenter", "-t", str(host._init), "-m", "-u", "-i", "-n", "-p"] for host in net]
+    pods = {f"trainer-{number}": words for number, words in enumerate(enter)}
+    command = [sys.executable, str(Path(__file__).with_name("kube.py")), json.dumps(pods)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        file = tmp_path / "kubeconfig"
+        file.write_text(KUBECONFIG.format(port=int(server.stdout.readline())))
+        yield file
+        server.kill()
+
+
+@pytest.fixture
+def begin(net: HostNet, kubeconfig: Path, own_environment: None) -> Iterator[Begin]:
+    """Start a cluster in the pods; stopped at the end."""
+    started: list[Cluster] = []
+
+    def start(ranks: int = 2, **options: Any) -> Cluster:
+        asked: dict[str, Any] = {
+            "devices": 1, "name": "pods", "profile": "kubernetes", "ranks": ranks, "pod": "trainer-{}", "address": net.gateway,
+            "extra": [f"--kubeconfig={kubeconfig}"], "environment": {"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        }  # fmt: skip
+        started.append(starting.start(**asked | options))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+def test_ranks_are_in_their_pods(begin: Begin, net: HostNet) -> None:
+    """In the order of their numbers; a collective crosses them; what is stopped leaves no process there."""
+    cluster = begin()
+    said = cluster.run(
+        "import socket, jax, jax.numpy as jnp\nfrom jax.experimental import multihost_utils as m\n"
+        "print(socket.gethostname(), m.process_allgather(jnp.float32(jax.process_index())).tolist())"
+    ).check()
+    assert [rank.stdout for rank in said] == [f"{host.name} [0.0, 1.0]\n" for host in list(net)[:2]]
+    assert cluster._ground.key.hex() not in "".join(words for host in net for words in host.pids().values())
+    cluster.stop()
+    wait_until(lambda: not any(host.pids() for host in net), "every pod is without a process of the test")
+
+
+def test_a_pod_that_is_not_there(begin: Begin) -> None:
+    """kubectl's own words."""
+    with pytest.raises(LaunchError, match=r'host0 \(kubectl\) ended with exit code 1: .*pods "gone-0" not found'):
+        begin(pod="gone-{}")
+
+
+def test_a_python_that_is_not_there(begin: Begin) -> None:
+    """What is missing in the pod is named."""
+    with pytest.raises(LaunchError, match=r"mhnb: no python: /no/python"):
+        begin(python="/no/python")

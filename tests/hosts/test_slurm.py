@@ -1,0 +1,229 @@
+"""A cluster that a real Slurm gives: its job, its queue, its end, and a step inside a job that is there already."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from mhnb import starting
+from mhnb.cluster import Cluster
+from mhnb.errors import LaunchError
+from mhnb.roll import StartReport
+from tests.hosts.hostnet import HostNet, wait_until
+from tests.hosts.slurm import Slurm
+
+pytestmark = [pytest.mark.requires_part("slurm")]
+
+Begin = Callable[..., Cluster]
+_SUM = (
+    "import socket, jax, jax.numpy as jnp\nfrom jax.experimental import multihost_utils as m\n"
+    "print(socket.gethostname(), m.process_allgather(jnp.float32(jax.process_index())).tolist())"
+)
+_NOTEBOOK = """
+import sys, mhnb
+from mhnb.starting import start
+def tell(report):
+    print("standing", report.standing, flush=True)
+cluster = start(ranks=2, devices=1, profile="slurm", partition="debug", on_progress=tell, name="own")
+print("ready", [r.stdout for r in cluster.run("import socket; print(socket.gethostname())").check()], flush=True)
+sys.stdin.read()
+cluster.stop()
+"""
+
+
+def _visible(process: psutil.Process) -> str:
+    """What every user, or this one, sees of a process: command line and environment."""
+    try:
+        return " ".join(process.cmdline()) + str(process.environ())
+    except psutil.Error:
+        return ""
+
+
+@pytest.fixture(scope="module")
+def daemons(made_up_net: HostNet) -> Iterator[Slurm]:
+    """Slurm, for the tests of this module."""
+    with Slurm(made_up_net) as slurm:
+        yield slurm
+
+
+def _left(net: HostNet) -> list[str]:
+    return [words for host in net for words in host.pids().values() if "slurmd" not in words]
+
+
+@pytest.fixture
+def slurm(daemons: Slurm, made_up_net: HostNet, own_environment: None) -> Iterator[Slurm]:
+    """Slurm as a shell has it; at the end neither a job nor a process of one may be left."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in daemons.environment.items():
+            patch.setenv(name, value)
+        yield daemons
+        wait_until(lambda: not daemons.jobs(), "no job is left", timeout_s=30)
+        wait_until(lambda: not _left(made_up_net), f"no process is left: {_left(made_up_net)}", timeout_s=30)
+
+
+@pytest.fixture
+def begin(slurm: Slurm) -> Iterator[Begin]:
+    """Start a cluster by Slurm; stopped at the end."""
+    started: list[Cluster] = []
+
+    def start(ranks: int = 4, **options: Any) -> Cluster:
+        asked: dict[str, Any] = {"devices": 1, "name": "jobs", "profile": "slurm", "ranks": ranks}
+        started.append(starting.start(**asked | options))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+def test_a_sum_over_four_nodes(begin: Begin, slurm: Slurm, made_up_net: HostNet) -> None:
+    """A task is a rank, each on a machine of its own as asked for; nothing secret is in any command line or environment."""
+    cluster = begin(nodes=4, partition="short", time="10")
+    said = cluster.run(_SUM).check()
+    assert sorted(rank.stdout for rank in said) == sorted(f"{host.name} [0.0, 1.0, 2.0, 3.0]\n" for host in made_up_net)
+    assert slurm.ask("squeue", "-h", "-o", "%P %l %D %T").split() == ["short", "10:00", "4", "RUNNING"]
+    seen = [text for text in map(_visible, psutil.process_iter()) if "mhnb.rank.host" in text or "srun" in text]
+    # The four supervisors, the hub's, srun and what holds it.
+    assert len(seen) >= 7
+    assert cluster._ground.key.hex() not in "".join(seen)
+    cluster.stop()
+    assert slurm.jobs() == []
+
+
+def test_several_ranks_on_a_node(begin: Begin) -> None:
+    """With ranks per host each host is a node, and its ranks are neighbours."""
+    cluster = begin(4, ranks_per_host=2)
+    names = [rank.hostname for rank in cluster.ranks]
+    assert [rank.host for rank in cluster.ranks] == ["host0", "host0", "host1", "host1"]
+    assert names[0] == names[1] != names[2] == names[3]
+    assert [rank.text for rank in cluster.run("import jax; jax.process_index()").check()] == list("0123")
+
+
+class Busy:
+    """A job that holds every node."""
+
+    def __init__(self, slurm: Slurm) -> None:
+        self._slurm = slurm
+        self.process = subprocess.Popen(
+            ["srun", "--exclusive", "-N4", "-J", "busy", "sleep", "600"], stderr=subprocess.DEVNULL
+        )
+        wait_until(lambda: any("RUNNING busy" in job for job in slurm.jobs()), "the nodes are taken")
+
+    def end(self) -> None:
+        """Give them back."""
+        self._slurm.ask("scancel", "--name=busy")
+        self.process.wait()
+
+
+@pytest.fixture
+def busy(slurm: Slurm) -> Iterator[Busy]:
+    """All nodes are taken."""
+    taken = Busy(slurm)
+    yield taken
+    taken.end()
+
+
+def test_the_queue_is_shown_and_then_it_starts(begin: Begin, busy: Busy) -> None:
+    """While it waits, state, reason and place in the queue are told; the limit of the start counts from its end."""
+    seen: list[str] = []
+
+    def follow(report: StartReport) -> None:
+        seen.append(report.standing)
+        if sum(map(bool, seen)) == 3:
+            threading.Thread(target=busy.end).start()
+
+    cluster = begin(2, on_progress=follow)
+    assert "is PENDING (Resources), number 1 of 1 that wait in debug" in seen[0]
+    assert cluster.run("1").check().ok
+
+
+def test_a_start_that_is_given_up_in_the_queue_leaves_no_job(begin: Begin, slurm: Slurm, busy: Busy) -> None:
+    """Ctrl-C while it waits takes the job back."""
+
+    def give_up(report: StartReport) -> None:
+        if report.standing:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin(2, on_progress=give_up)
+    assert [job.split()[2] for job in slurm.jobs()] == ["busy"]
+
+
+def test_a_job_that_can_never_run_is_told(begin: Begin) -> None:
+    """Slurm queues it all the same; the line of the start says what to do, and Ctrl-C takes it back."""
+
+    def give_up(report: StartReport) -> None:
+        if report.standing:
+            assert re.search(r"\(Partition\w+\), number 1 of 1 that wait in short; it may never start", report.standing)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin(2, partition="short", time="9-0", on_progress=give_up)
+
+
+@pytest.mark.parametrize("when", ["running", "queued"])
+def test_a_notebook_that_is_killed_leaves_no_job(slurm: Slurm, request: pytest.FixtureRequest, when: str) -> None:
+    """kill -9 of the notebook ends the job, also one that waits for its machines."""
+    if when == "queued":
+        request.getfixturevalue("busy")
+    with subprocess.Popen(
+        [sys.executable, "-c", _NOTEBOOK], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    ) as notebook:
+        assert notebook.stdout is not None
+        for line in notebook.stdout:
+            if line.startswith("ready") or (when == "queued" and "PENDING" in line):
+                break
+        else:
+            pytest.fail("the notebook ended")
+        assert any("mhnb-own" in job for job in slurm.jobs())
+        notebook.send_signal(signal.SIGKILL)
+    wait_until(lambda: not any("mhnb-own" in job for job in slurm.jobs()), "the job is gone", timeout_s=30)
+
+
+def test_inside_a_job_it_is_a_step(slurm: Slurm) -> None:
+    """In an allocation that is there already, also where the notebook is itself a step that has all of it, no other job is made."""
+    before = len(slurm.ask("squeue", "-h", "-t", "all").splitlines())
+    words = ["srun", "-N2", "-n2", "-J", "mine", "--ntasks-per-node=1", "--input=0", "sh", "-c"]
+    script = f'test "$SLURM_PROCID" = 0 && exec "{sys.executable}" -c "$PROGRAM"; exec sleep 1'
+    done = subprocess.run(
+        [*words, script], env=os.environ | {"PROGRAM": _NOTEBOOK}, input="", capture_output=True, text=True, check=False
+    )
+    ready = [line for line in done.stdout.splitlines() if line.startswith("ready")]
+    assert ready, done.stdout + done.stderr
+    assert len(slurm.ask("squeue", "-h", "-t", "all").splitlines()) == before + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"partition": "nowhere"}, "nowhere"),
+        ({"extra": ["--constraint=moon"]}, "Invalid feature specification"),
+        ({"memory": "900G"}, "Memory specification can not be satisfied"),
+        ({"gpus_per_rank": 1}, "ask for fewer ranks, nodes, GPUs or CPUs"),
+    ],
+)
+def test_what_slurm_refuses_is_said(begin: Begin, options: dict[str, Any], said: str) -> None:
+    """Slurm's own sentence and what to do, and no job is left."""
+    with pytest.raises(LaunchError, match=said):
+        begin(2, **options)
+
+
+def test_a_job_that_is_cancelled_is_told(begin: Begin, slurm: Slurm, tmp_path: Path) -> None:
+    """When the job is taken away the cluster is dead, and says so."""
+    cluster = begin(2)
+    told: list[str] = []
+    cluster.on_notice(told.append)
+    slurm.ask("scancel", *(job.split()[0] for job in slurm.jobs()))
+    wait_until(lambda: told, "it is told", timeout_s=30)
+    assert cluster.state == "dead"
+    assert "lost" in told[0] or "srun" in told[0]

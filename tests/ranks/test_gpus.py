@@ -1,0 +1,46 @@
+"""A rank for each GPU, with a made-up nvidia-smi: what each rank sees of it is real, the GPUs are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mhnb.cluster import Cluster
+from mhnb.errors import LaunchError
+
+_SMI = "#!/bin/sh\nprintf '0, GPU-a\\n1, GPU-b\\n2, GPU-c\\n3, GPU-d\\n'\n"
+
+
+@pytest.fixture
+def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four GPUs, as far as nvidia-smi knows; JAX computes on the CPU."""
+    (tmp_path / "nvidia-smi").write_text(_SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+
+
+@pytest.mark.usefixtures("gpus")
+def test_each_rank_sees_its_own(fresh: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three that are allowed each of three ranks has one, on one host."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,0,1")
+    cluster = fresh(None, None, profile="gpu")
+    said = cluster.run("import os; os.environ['CUDA_VISIBLE_DEVICES']").check()
+    assert [rank.text for rank in said] == ["'GPU-d'", "'GPU-a'", "'GPU-b'"]
+    assert {rank.host for rank in cluster.ranks} == {"host0"}
+
+
+@pytest.mark.usefixtures("gpus")
+def test_two_ranks_with_one_gpu_are_refused(fresh: Callable[..., Cluster]) -> None:
+    """Where nothing shares them out, every rank would have every GPU: told before JAX starts, by UUID."""
+    with pytest.raises(LaunchError, match=r"rank 0 \(host0 .*\) and rank 1 \(host1 .*\) would use the same GPU, GPU-a"):
+        fresh(2, None, profile="split")
+
+
+@pytest.mark.usefixtures("gpus")
+def test_gpus_that_cannot_be_shared_out(fresh: Callable[..., Cluster]) -> None:
+    """The supervisor's own words are in the error."""
+    with pytest.raises(LaunchError, match="has 4 GPUs for 3 ranks"):
+        fresh(None, None, profile="gpu", ranks=3)

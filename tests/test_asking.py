@@ -1,0 +1,122 @@
+"""What a start is asked for becomes a shape: numbers, names, host files, profiles; and what does not go together is said."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mhnb.asking import take_shape
+from mhnb.core.shape import Shape
+from mhnb.errors import InvalidRequest, LaunchError
+from mhnb.place_flags import add_place_flags, place_options
+
+
+def _options(line: str) -> dict[str, Any]:
+    parser = argparse.ArgumentParser()
+    add_place_flags(parser)
+    return place_options(parser.parse_args(shlex.split(line)))
+
+
+def _shape(line: str) -> Shape:
+    asked = _options(line)
+    hosts, devices, each = (asked.pop(name, None) for name in ("hosts", "devices", "ranks_per_host"))
+    return take_shape(hosts, devices, each, asked)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "4 hosts x 2 devices"),
+        ("-n 8 --devices 4", "8 hosts x 4 devices"),
+        ("-n 4 --per-host 2", "2 hosts x 2 ranks x 2 devices"),
+        ("--hosts a,b[1-2]", "3 hosts (a, b1, b2), profile ssh"),
+        ("--hosts a,b --per-host 2 --devices 1", "2 hosts (a, b) x 2 ranks x 1 device, profile ssh"),
+        ("--hosts a,b -n 4", "2 hosts (a, b) x 2 ranks, profile ssh"),
+        ("--profile slurm", "4 hosts, profile slurm"),
+        ("--profile slurm -n 16 --per-host 4 --partition x", "4 hosts x 4 ranks, profile slurm"),
+        ("--profile mpi --hosts a,b", "2 hosts (a, b), profile mpi"),
+        ("--profile split -n 2 --devices 2", "2 hosts x 2 devices, profile split"),
+    ],
+)
+def test_what_is_asked_for(line: str, said: str) -> None:
+    """-n counts the ranks; with names or ranks per host the hosts follow."""
+    assert _shape(line).describe() == said
+
+
+def test_a_host_file_says_how_many(tmp_path: Path) -> None:
+    """The same slots on each host are the ranks per host; --per-host wins; different ones cannot be."""
+    file = tmp_path / "hosts"
+    file.write_text("a slots=2\nb slots=2\n")
+    assert _shape(f"--hostfile {file}").describe() == "2 hosts (a, b) x 2 ranks, profile ssh"
+    assert _shape(f"--hostfile {file} --per-host 3").ranks_per_host == 3
+    file.write_text("a slots=2\nb\n")
+    with pytest.raises(InvalidRequest, match=r"slots differ \(a has 2, b has none\)"):
+        _shape(f"--hostfile {file}")
+
+
+def test_a_profile_says_what_the_start_does_not(tmp_path: Path) -> None:
+    """Machines, ranks per host and devices stand in a profile; the folder's name is the shape's."""
+    (tmp_path / "ipcluster_config.py").write_text(
+        "c = get_config()\nc.Cluster.engine_launcher_class = 'mhnb-ssh'\nc.MhnbSsh.hosts = 'a,b'\n"
+        "c.MhnbSsh.ranks_per_host = 2\nc.MhnbSsh.devices = 3\n"
+    )
+    shape = _shape(f"--profile {tmp_path}")
+    assert (shape.machines, shape.ranks_per_host, shape.devices) == (("a", "b"), 2, 3)
+    assert (shape.profile, shape.kind, shape.is_local) == (str(tmp_path), "ssh", False)
+    assert _shape(f"--profile {tmp_path} --hosts c --devices 1").machines == ("c",)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("-n 3 --per-host 2", "-n 3 ranks cannot be 1 hosts with the same number of ranks each, 2 a host"),
+        ("--hosts a,b -n 3", "-n 3 ranks cannot be 2 hosts"),
+        ("--hosts a --hostfile b", "--hosts a and --hostfile b: give the one"),
+        ("--hostfile /no/file", "hostfile /no/file: No such file or directory"),
+        ("--profile nowhere", "there is no such profile; there are gpu"),
+        ("--profile local --hosts a", "--profile local takes no names of machines, and got a"),
+        ("--user me", "user is a setting of the profile ssh: --profile ssh"),
+        ("--set x=1", "start: there is no option x; options are address"),
+        ("--set x", "--set x: write NAME=VALUE"),
+        ("--set hosts=a,b", "hosts has a flag of its own: --hosts a,b"),
+        ("--profile slurm --set nodes=many", "nodes='many': an int"),
+    ],
+)
+def test_what_does_not_go_together(line: str, said: str) -> None:
+    """The error names the thing and the value, and what would do."""
+    with pytest.raises(InvalidRequest) as failed:
+        _shape(line)
+    assert said in str(failed.value)
+
+
+def test_every_flag_is_a_setting(tmp_path: Path) -> None:
+    """The common settings have flags of their own, and --set reaches the others, as a list too."""
+    assert _options("--key k --port 22 --venv v --time 1:00 --set extra=--a --set extra=b --set qos=high") == {
+        "key_file": "k", "port": "22", "venv": "v", "time": "1:00", "extra": ["--a", "b"], "qos": "high",
+    }  # fmt: skip
+    assert _options("--address 10.0.0.1 --no-encrypt") == {"address": "10.0.0.1", "encrypt": False}
+
+
+def _fake_nvidia_smi(folder: Path, count: int) -> None:
+    program = folder / "nvidia-smi"
+    rows = "".join(f"{index}, GPU-{index}000\\n" for index in range(count))
+    program.write_text(f"#!/bin/sh\nprintf '{rows}'\n")
+    program.chmod(0o755)
+
+
+def test_a_rank_for_each_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves, all on one host; or one rank for all; or as many as asked for."""
+    _fake_nvidia_smi(tmp_path, 4)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert _shape("--profile gpu").describe() == "1 host x 4 ranks, profile gpu"
+    assert _shape("--profile gpu --set process_per=host").describe() == "1 host, profile gpu"
+    assert _shape("--profile gpu -n 2").describe() == "1 host x 2 ranks, profile gpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
+    assert _shape("--profile gpu").process_count == 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(LaunchError, match="CUDA_VISIBLE_DEVICES='' leaves none"):
+        _shape("--profile gpu")

@@ -1,0 +1,174 @@
+"""Profiles: what comes with mhnb, a user's own, mistakes in one, and the settings of one start over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mhnb.cli import main
+from mhnb.core.mpi import MpiOptions
+from mhnb.core.pods import KubernetesOptions, TpuOptions
+from mhnb.core.shape import Shape
+from mhnb.core.slurm import SlurmOptions
+from mhnb.core.ssh import SshOptions
+from mhnb.errors import InvalidRequest
+from mhnb.launch.launchers import find_launcher
+from mhnb.launch.mpi import MpiLauncher
+from mhnb.launch.pods import PodLauncher
+from mhnb.launch.profile import find_profile, load_profile, user_profile_dir
+from mhnb.launch.settings import KINDS
+from mhnb.launch.slurm import SlurmLauncher
+from mhnb.launch.ssh_hosts import SshLauncher
+from mhnb.resources import list_profiles, profile_dir
+
+Write = Callable[[str], str]
+_OPTIONS: dict[str, type[Any]] = {
+    "kubernetes": KubernetesOptions, "mpi": MpiOptions, "slurm": SlurmOptions, "ssh": SshOptions, "tpu": TpuOptions,
+}  # fmt: skip
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Make a profile that says this; give its folder's name."""
+
+    def make(text: str) -> str:
+        (tmp_path / "ipcluster_config.py").write_text(f"c = get_config()\n{text}\n")
+        return str(tmp_path)
+
+    return make
+
+
+def test_there_is_a_profile_for_each_kind() -> None:
+    """Named as its launcher, and readable as it is."""
+    assert list_profiles() == sorted(KINDS)
+    for name in KINDS:
+        assert load_profile(name).kind == name
+        assert load_profile(name).folder == profile_dir(name)
+        assert {file.name for file in profile_dir(name).glob("*.py")} == {
+            "ipcluster_config.py", "ipcontroller_config.py", "ipengine_config.py",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(_OPTIONS))
+def test_settings_become_options(kind: str) -> None:
+    """Every option of a kind is a setting of the same name and default, so that none is out of a user's reach."""
+    settings, options = KINDS[kind](), _OPTIONS[kind]()
+    assert settings.make(type(options)) == options
+    for part in fields(options):
+        assert settings.has_trait(part.name), part.name
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_what_a_profile_suggests_exists(kind: str, tmp_path: Path) -> None:
+    """With every suggestion in it put into force, the profile is still read: none is misspelt or of another type."""
+    text = (profile_dir(kind) / "ipcluster_config.py").read_text()
+    lines = [line.removeprefix("# ") if line.startswith("# c.") else line for line in text.splitlines()]
+    (tmp_path / "ipcluster_config.py").write_text("\n".join(lines))
+    assert load_profile(str(tmp_path)).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("c.MhnbSlurm.partitoin = 'x'", "line 2: c.MhnbSlurm has no setting 'partitoin' (did you mean partition?)"),
+        ("c.MhnbSlrum.partition = 'x'", "line 2: there is no c.MhnbSlrum"),
+        ("\nc.MhnbLocal.devices = 'two'", "line 3: devices is 'two', and an int"),
+        ("c.MhnbLocal.devices = 0", "line 2: devices is 0"),
+        ("c.Cluster.engine_launcher_class = 'slurm'", "line 2: 'slurm' is no launcher of mhnb; give one of mhnb-gpu"),
+        ("c.MhnbLocal.devices = (", "line 2: '(' was never closed"),
+        ("c.MhnbLocal.devices = 1 / 0", "line 2: ZeroDivisionError: division by zero"),
+        ("import nowhere_at_all", "line 2: ModuleNotFoundError"),
+    ],
+)
+def test_a_mistake_is_named_with_file_and_line(write: Write, text: str, said: str) -> None:
+    """Whatever it is: spelling, type, value, syntax, or an error of the user's own code."""
+    folder = write(text)
+    with pytest.raises(InvalidRequest) as failed:
+        load_profile(folder)
+    assert str(failed.value).startswith(f"{folder}/ipcluster_config.py, {said}")
+
+
+def test_a_start_overrides_the_profile(write: Write) -> None:
+    """What is typed is read as the setting's type; what is a value stays one; what is not given is the profile's."""
+    folder = write(
+        "c.Cluster.engine_launcher_class = 'mhnb-slurm'\nc.MhnbSlurm.partition = 'debug'\nc.MhnbSlurm.account = 'mine'"
+    )
+    typed = {"partition": "short", "nodes": "4", "extra": "--a '--b c'", "share_gpus": "True", "time": "10"}
+    settings: Any = load_profile(folder, typed).settings
+    assert (settings.partition, settings.account, settings.nodes, settings.time) == ("short", "mine", 4, "10")
+    assert settings.extra == ["--a", "--b c"]
+    assert settings.share_gpus is True
+    given: Any = load_profile(folder, {"extra": ["--a", "--b c"], "nodes": 2, "environment": {"A": "1"}}).settings
+    assert (given.extra, given.nodes, given.environment) == (["--a", "--b c"], 2, {"A": "1"})
+    assert load_profile(folder, {"environment": ["A=1", "B=x=y"]}).settings.environment == {"A": "1", "B": "x=y"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("reach", "said"),
+    [
+        ({"nodes": "four"}, "nodes='four': an int"),
+        ({"nodes": -1}, "nodes=-1: nodes is -1"),
+        ({"user": "me"}, "there is no option user; profile slurm has account"),
+        ({"time": "soon"}, "time='soon': give minutes"),
+    ],
+)
+def test_a_setting_of_a_start_that_cannot_be(reach: dict[str, Any], said: str) -> None:
+    """The error names the setting and its value."""
+    with pytest.raises(InvalidRequest) as failed:
+        find_launcher(Shape(2, None, profile="slurm"), reach)
+    assert said in str(failed.value)
+
+
+def test_each_kind_has_its_launcher(tmp_path: Path) -> None:
+    """Also where the profile is a folder of the user's."""
+    own = tmp_path / "own"
+    main(["profile", "new", str(own), "--from", "mpi"])
+    named = {"machines": ("a", "b")}
+    assert isinstance(find_launcher(Shape(2, None, profile="ssh", **named), {}), SshLauncher)  # type: ignore[arg-type]
+    assert isinstance(find_launcher(Shape(2, None, profile="slurm"), {}), SlurmLauncher)
+    assert isinstance(find_launcher(Shape(2, None, profile=str(own)), {}), MpiLauncher)
+    assert isinstance(find_launcher(Shape(2, None, profile="tpu"), {"tpu": "x"}), PodLauncher)
+    with pytest.raises(InvalidRequest, match=r"--nodelist=a,b"):
+        find_launcher(Shape(2, None, profile="slurm", machines=("a", "b")), {})
+    with pytest.raises(InvalidRequest, match=r"needs the names of the machines: --hosts"):
+        find_launcher(Shape(2, None, profile="ssh"), {})
+
+
+def test_a_profile_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """`mhnb profile new` copies one to where IPython looks; it is found by name, listed, and shown with what is set in it."""
+    assert main(["profile", "new", "mine", "--from", "slurm"]) == 0
+    folder = user_profile_dir("mine")
+    assert find_profile("mine") == folder
+    with (folder / "ipcluster_config.py").open("a") as file:
+        file.write("c.MhnbSlurm.partition = 'debug'\n")
+    capsys.readouterr()
+    assert main(["profile", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(f"{name} " in listed for name in KINDS)
+    assert str(folder) in listed
+    assert main(["profile", "show", "mine"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == f"mine · slurm · {folder}"
+    assert "    c.MhnbSlurm.partition = 'debug'" in shown
+    assert "  # c.MhnbSlurm.account = None" in shown
+    assert main(["profile", "new", "mine"]) == 1
+    assert "has an ipcluster_config.py already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["show", "nowhere"], "there is no such profile; there are gpu, kubernetes"),
+        (["show", "./nowhere"], "there is no ipcluster_config.py in that folder; mhnb profile new ./nowhere"),
+        (["new", "slurm"], "comes with mhnb"),
+        (["new", "a b"], "use letters, digits"),
+    ],
+)
+def test_what_is_no_profile(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name that is not there, or cannot be, says what is."""
+    assert main(["profile", *words]) == 1
+    assert said in capsys.readouterr().err
