@@ -90,5 +90,5 @@ pins: ## write .ci/constraints.txt anew (needs uv)
 	.ci/pin
 
 clean: ## remove everything that make made
-	rm -rf "$(VENV)" .venv-other .bench build dist mhnb-tour.html .ci/uv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf "$(VENV)" .venv-other .bench build dist mhnb-tour.html .ci/uv .ci/mpich .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find mhnb tests profiles -name __pycache__ -type d -prune -exec rm -rf {} +

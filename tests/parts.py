@@ -73,11 +73,16 @@ def _mpi_absent() -> str | None:
     return mpi.why_absent()
 
 
+def _mpich_absent() -> str | None:
+    return mpi.why_absent() or (None if mpi.find_mpich() else "no MPICH; name its mpiexec in MHNB_MPICH")
+
+
 PARTS: dict[str, Callable[[], str | None]] = {
     "browser": _browser_absent,
     "hosts": _hosts_absent,
     "linux": _linux_absent,
     "mpi": _mpi_absent,
+    "mpich": _mpich_absent,
     "other_python": _other_python_absent,
     "slurm": _slurm_absent,
 }

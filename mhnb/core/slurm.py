@@ -170,8 +170,10 @@ _CURES = (
     (r"[Ii]nvalid feature", "sinfo -o '%n %f' lists what constraint may name"),
     (r"time limit specification|[Rr]equested time limit is invalid", "sinfo -o '%P %l' lists the limits; give another --time"),
     (
-        r"[Nn]ode configuration is not available|[Mm]ore processors requested"  # noqa: ISC004  # one pattern
-        r"|(?:[Nn]ode count|Memory|gres\)) specification",
+        (
+            r"[Nn]ode configuration is not available|[Mm]ore processors requested"
+            r"|(?:[Nn]ode count|Memory|gres\)) specification"
+        ),
         "ask for fewer ranks, nodes, GPUs or CPUs: sinfo -N -l lists the machines",
     ),
     (r"DUE TO TIME LIMIT|time limit", "the job's time was over; start again with a longer --time"),

@@ -9,9 +9,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ipyparallel.cluster.launcher import EngineLauncher, LocalControllerLauncher, LocalProcessLauncher
+
+from mhnb.launch.settings import KINDS
 
 __all__ = [
     "MhnbControllerLauncher",
@@ -59,6 +61,8 @@ class MhnbControllerLauncher(LocalControllerLauncher):
 class MhnbEngineLauncher(LocalProcessLauncher, EngineLauncher):
     """All ranks, as the profile says."""
 
+    kind: ClassVar[str] = "local"
+    """Of the profile."""
     stop_seconds_until_kill = _LONGEST_STOP_S
 
     @property
@@ -72,13 +76,8 @@ class MhnbEngineLauncher(LocalProcessLauncher, EngineLauncher):
     def find_args(self) -> list[str]:
         """The words of the process that owns the engines."""
         words: Sequence[str] = ["--cluster-id", self.cluster_id, "-n", str(self.n)]
-        # Settings that were given on ipcluster's own command line.
-        given = {
-            name: value
-            for owner, settings in (self.config or {}).items()
-            if owner.startswith("Mhnb")
-            for name, value in settings.items()
-        }
+        # Also what was given on ipcluster's own command line.
+        given = dict((self.config or {}).get(KINDS[self.kind].__name__, {}))
         return _command(self.profile_dir, *words, "--settings", json.dumps(given, default=str))
 
     def get_env(self) -> dict[str, str]:
@@ -98,22 +97,34 @@ class MhnbLocalEngineLauncher(MhnbEngineLauncher):
 class MhnbGpuEngineLauncher(MhnbEngineLauncher):
     """The GPUs of this machine."""
 
+    kind = "gpu"
+
 
 class MhnbSshEngineLauncher(MhnbEngineLauncher):
     """Machines reached by ssh."""
+
+    kind = "ssh"
 
 
 class MhnbSlurmEngineLauncher(MhnbEngineLauncher):
     """Machines that Slurm gives."""
 
+    kind = "slurm"
+
 
 class MhnbMpiEngineLauncher(MhnbEngineLauncher):
     """Processes that an mpiexec starts."""
+
+    kind = "mpi"
 
 
 class MhnbTpuEngineLauncher(MhnbEngineLauncher):
     """The workers of a TPU VM."""
 
+    kind = "tpu"
+
 
 class MhnbKubernetesEngineLauncher(MhnbEngineLauncher):
     """Pods."""
+
+    kind = "kubernetes"

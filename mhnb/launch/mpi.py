@@ -75,12 +75,18 @@ class MpiLauncher:
             return "127.0.0.1"
         name = self._machines[0].address if self._machines else socket.gethostname()
         try:
-            return find_own_address(name)
+            address = find_own_address(name)
         except socket.gaierror as error:
             raise LaunchError(
                 f"host {name}: the name cannot be resolved on this machine ({error.strerror}); "
                 "say which of its addresses the hosts are to reach: --address 10.0.0.1"
             ) from error
+        if not self._machines and address.startswith("127."):
+            raise LaunchError(
+                f"this machine's name {name!r} stands for {address}, which other machines cannot reach; "
+                "say which of its addresses they are to reach: --address 10.0.0.1"
+            )
+        return address
 
     def launch(
         self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path

@@ -69,7 +69,7 @@ def _check(client: ipyparallel.Client, count: int) -> list[str]:
     view.execute(_SUM, block=True)
     assert view["r"] == [[1.0] * count] * count
     printed = view.execute("print('said')")
-    printed.get()
+    printed.wait_for_output(_START_S)
     assert printed.stdout == ["said\n"] * count
     return list(view.apply_sync(lambda: __import__("socket").gethostname()))
 

@@ -65,10 +65,11 @@ def test_the_rank_is_the_number_in_comm_world(begin: Begin) -> None:
     assert not list(cluster._ground.run_dir.glob("mpi.*"))
 
 
+@pytest.mark.requires_part("mpich")
 def test_mpich_does_the_same(begin: Begin) -> None:
     """MPICH's mpiexec has other words for it all."""
-    if (mpiexec := find_mpich()) is None:
-        pytest.skip("no MPICH; name its mpiexec in MHNB_MPICH")
+    mpiexec = find_mpich()
+    assert mpiexec is not None
     said = begin(2, mpiexec=mpiexec, extra=[]).run(_WHO).check()
     assert [rank.stdout.partition(" ")[2] for rank in said] == ["[0.0, 1.0]\n"] * 2
 

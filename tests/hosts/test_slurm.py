@@ -227,3 +227,26 @@ def test_a_job_that_is_cancelled_is_told(begin: Begin, slurm: Slurm, tmp_path: P
     wait_until(lambda: told, "it is told", timeout_s=30)
     assert cluster.state == "dead"
     assert "lost" in told[0] or "srun" in told[0]
+
+
+def test_a_script_from_a_shell(slurm: Slurm, tmp_path: Path) -> None:
+    """`mhnb run` takes the same flags as `%mhjax start`."""
+    script = tmp_path / "script.py"
+    script.write_text("import jax\nprint('rank', jax.process_index(), 'of', jax.process_count())\n")
+    words = [
+        "run",
+        str(script),
+        "--profile",
+        "slurm",
+        "-n",
+        "2",
+        "--devices",
+        "1",
+        "--partition",
+        "debug",
+        "--set",
+        "extra=--exclusive",
+    ]
+    done = subprocess.run([sys.executable, "-m", "mhnb", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "of 2" in done.stdout

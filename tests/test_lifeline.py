@@ -1,0 +1,82 @@
+"""A command that is held: it ends when its owner lets go, by force if need be, and what it asked for is then taken back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mhnb.launch.lifeline import lifeline_command
+from tests.support.lab import wait_until
+
+_QUICK = "import sys, os; from mhnb.launch import lifeline; lifeline._GRACE_S = lifeline._KILL_S = 0.2; os._exit(lifeline.main())"
+_STUBBORN = "trap '' TERM; echo here; while :; do sleep 1; done"
+
+
+def _hold(command: Sequence[str], *, keep: bool = False, clean_up: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    words = lifeline_command(command, keep=keep, clean_up=clean_up)
+    quick = [sys.executable, "-P", "-c", _QUICK, *words[4:]]
+    return subprocess.Popen(quick, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def test_the_words() -> None:
+    """What is held stands after `--`, so that none of its words is taken for an option."""
+    assert lifeline_command(["srun", "--keep"], clean_up=["scancel", "--name=a b"])[1:] == [
+        "-P", "-m", "mhnb.launch.lifeline", "--clean-up=scancel '--name=a b'", "--", "srun", "--keep",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_input_goes_on_and_the_exit_code_comes_back(code: int) -> None:
+    """What is written is read by the command, and the end of it too."""
+    said, _ = _hold(["sh", "-c", f"cat; exit {code}"]).communicate(b"given\n", timeout=60)
+    assert said == b"given\n"
+    held = _hold(["sh", "-c", f"cat; exit {code}"])
+    held.communicate(timeout=60)
+    assert held.returncode == code
+
+
+def test_one_that_reads_nothing_is_told_to_end(tmp_path: Path) -> None:
+    """As an srun in the queue: letting go of its input alone would leave it there. It is not cleaned up after: it ended by itself."""
+    mark = tmp_path / "cleaned"
+    held = _hold(
+        ["sh", "-c", "trap 'exit 7' TERM; echo here; while :; do sleep 0.1; done"], clean_up=["touch", str(mark)]
+    )
+    assert held.stdout is not None
+    assert held.stdout.readline() == b"here\n"
+    held.communicate(timeout=60)
+    assert held.returncode == 7
+    assert not mark.exists()
+
+
+def test_one_that_does_not_end_is_killed_and_cleaned_up_after(tmp_path: Path) -> None:
+    """What it had asked for is taken back by words of its own."""
+    mark = tmp_path / "cleaned up"
+    held = _hold(["sh", "-c", _STUBBORN], clean_up=["touch", str(mark)])
+    assert held.stdout is not None
+    assert held.stdout.readline() == b"here\n"
+    assert held.stdin is not None
+    held.stdin.close()
+    held.stdout.close()
+    assert held.wait(60) == 128 + 9
+    assert mark.exists()
+
+
+def test_one_that_is_kept_lives_on() -> None:
+    """With `keep` the owner's end means nothing to it."""
+    held = _hold(["sleep", "600"], keep=True)
+    assert held.stdin is not None
+    held.stdin.close()
+    own = psutil.Process(held.pid)
+    wait_until(lambda: any("sleep" in child.name() for child in own.children()), "it runs")
+    with pytest.raises(subprocess.TimeoutExpired):
+        # Longer than both of its limits.
+        held.wait(1.0)
+    held.terminate()
+    held.wait(60)
+    assert held.stdout is not None
+    held.stdout.close()
