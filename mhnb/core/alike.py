@@ -123,6 +123,8 @@ class _Member:
         self.shapes: list[tuple[str, Skeleton]] = []
         self.numbers: list[list[str]] = []
         self.outputs: list[Output | None] = []
+        self.own: frozenset[int] = frozenset()
+        """Places, among all its numbers, where it and most others of its class wrote their own rank."""
         for output in outputs:
             self._take(output)
         self.key = tuple(self.shapes)
@@ -152,7 +154,8 @@ def _merge_own(members: list[_Member]) -> list[_Alike]:
         return [members]
     ranks = sum(len(m.ranks) for m in members)
     marked: list[list[str]] = [[] for _ in members]
-    for column in zip(*([number for part in m.numbers for number in part] for m in members), strict=True):
+    owning: list[set[int]] = [set() for _ in members]
+    for place, column in enumerate(zip(*([n for part in m.numbers for n in part] for m in members), strict=True)):
         if len(set(column)) == 1:
             continue
         own = [len(m.ranks) == 1 and value.strip() == str(m.ranks[0]) for m, value in zip(members, column, strict=True)]
@@ -160,8 +163,11 @@ def _merge_own(members: list[_Member]) -> list[_Alike]:
         usual = 2 * sum(own) > ranks and sum(own) > 1
         for at, value in enumerate(column):
             marked[at].append(OWN if usual and own[at] else value)
+            if usual and own[at]:
+                owning[at].add(place)
     found: dict[tuple[str, ...], _Alike] = {}
-    for member, mark in zip(members, marked, strict=True):
+    for member, mark, own_places in zip(members, marked, owning, strict=True):
+        member.own = frozenset(own_places)
         found.setdefault(tuple(mark), []).append(member)
     return list(found.values())
 
@@ -191,7 +197,10 @@ def _block(members: _Alike) -> Folded:
 def _part(members: _Alike, at: int) -> _Part:
     channel, skeleton = members[0].shapes[at]
     if channel != "rich":
-        return Text(channel, make_template([(m.ranks, m.numbers[at]) for m in members], skeleton))
+        first = sum(map(len, members[0].numbers[:at]))
+        own = frozenset.intersection(*(m.own for m in members))
+        here = {place - first for place in own if 0 <= place - first < len(members[0].numbers[at])}
+        return Text(channel, make_template([(m.ranks, m.numbers[at]) for m in members], skeleton, own=here))
     variants: dict[str, tuple[list[int], Output]] = {}
     for member in members:
         output = member.outputs[at]

@@ -138,9 +138,14 @@ def _replaced(here: Sequence[Line], there: Sequence[Line]) -> Iterator[Row]:
 
 
 def _are_alike(spans: Sequence[Span]) -> bool:
-    equal = sum(len(span.here) for span in spans if span.there is None)
-    longer = max(sum(len(s.here) for s in spans), sum(len(s.here if s.there is None else s.there) for s in spans))
-    return equal >= _SIMILAR * longer
+    """Whether enough characters, or enough words, are the same."""
+    for size in (len, lambda text: len(text.split())):
+        equal = sum(size(span.here) for span in spans if span.there is None)
+        here = sum(size(span.here) for span in spans)
+        there = sum(size(span.here if span.there is None else span.there) for span in spans)
+        if equal and equal >= _SIMILAR * max(here, there):
+            return True
+    return False
 
 
 def _added(line: Line) -> Row:

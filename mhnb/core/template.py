@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -130,12 +130,15 @@ class Template:
         return rows
 
 
-def make_template(members: Sequence[tuple[Sequence[int], Sequence[str]]], skeleton: Skeleton) -> Template:
+def make_template(
+    members: Sequence[tuple[Sequence[int], Sequence[str]]], skeleton: Skeleton, *, own: Collection[int] = ()
+) -> Template:
     """Make the template of texts with one skeleton.
 
     Args:
         members: ranks, and the numbers that all of them wrote.
         skeleton: what stands between the numbers.
+        own: places among the numbers that are known to be the rank's own, also where there is one rank only.
 
     >>> make_template([((0,), [" 0", " 4"]), ((1,), [" 1", " 4"])], ("rank", " of", "")).shown()
     'rank ‹rank› of 4'
@@ -143,8 +146,9 @@ def make_template(members: Sequence[tuple[Sequence[int], Sequence[str]]], skelet
     order = sorted((rank, index) for index, (ranks, _) in enumerate(members) for rank in ranks)
     ranks = tuple(rank for rank, _ in order)
     literals, slots, pending = [], [], skeleton[0]
-    for column, following in zip(zip(*(numbers for _, numbers in members), strict=True), skeleton[1:], strict=True):
-        if len(set(column)) == 1:
+    columns = zip(*(numbers for _, numbers in members), strict=True)
+    for place, (column, following) in enumerate(zip(columns, skeleton[1:], strict=True)):
+        if len(set(column)) == 1 and place not in own:
             pending += column[0] + following
             continue
         shared = _shared_blanks(column)

@@ -13,7 +13,7 @@ from mhnb.values import Output
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.digest import heading
 from mhnb.view.mime import PRE_STYLE
-from mhnb.view.style import QUIET, RED, host_color, wrap
+from mhnb.view.style import QUIET, host_color, wrap
 from mhnb.view.where import format_where_html, format_where_text
 from mhnb.view.words import Places, format_rank_label
 
@@ -109,7 +109,7 @@ def _block(ranks: list[int], result: RankResult, places: Places, *, lines: int, 
     text = tail_text(result.outputs, max_lines=lines, max_chars=chars)
     body = f'<pre style="{PRE_STYLE}">{escape(text, quote=False)}</pre>' if text else ""
     if result.error is not None:
-        body += f'<div style="color:{RED}">{escape(result.error.ename)}: {escape(result.error.evalue[:200])}</div>'
+        body += f'<div class="mhnb-bad">{escape(result.error.ename)}: {escape(result.error.evalue[:200])}</div>'
     if not labelled:
         return body
     bar = f"border-left:3px solid {host_color(places, ranks)}"
