@@ -21,11 +21,13 @@ from mhnb.view.words import format_nbytes, format_rank_label
 
 __all__ = [
     "Item",
+    "LINE_NBYTES",
     "OWN_MARK",
     "SLOT_MARK",
     "ShownLine",
     "block_items",
     "clip_items",
+    "clip_told",
     "letter",
     "said_lines",
     "sparkline",
@@ -37,6 +39,7 @@ __all__ = [
 OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
 """Stand in a line's text for a rank's own number and for a slot. Unicode keeps them for use inside a program."""
 _STEPS = "▁▂▃▄▅▆▇█"
+LINE_NBYTES, _SLOT_NBYTES = 13, 90
 _EACH = 16
 """Of more ranks least, middle and greatest are told before the values."""
 
@@ -55,13 +58,10 @@ class ShownLine:
 
     @property
     def nbytes(self) -> int:
-        """About how much it takes to show it."""
-        return (
-            len(self.text)
-            + 1
-            + sum(len(value) + 5 for slot in self.slots for value in slot.values)
-            + sum(map(len, self.each))
-        )
+        """About how much it takes to store it, a line of a notebook's JSON included."""
+        numbers = sum(_SLOT_NBYTES + sum(len(value) + 8 for value in slot.values) for slot in self.slots)
+        marks = self.text.count(OWN_MARK) * 20
+        return len(self.text) + LINE_NBYTES + marks + numbers + sum(len(text) + 8 for text in self.each)
 
 
 Item: TypeAlias = ShownLine | Picture
@@ -119,6 +119,16 @@ def clip_items(items: Sequence[Item], limit_nbytes: int, *, where: str) -> list[
     nbytes = sum(len(line.text) + 1 for line in left_out)
     note = ShownLine("note", f"… {len(left_out)} lines, {format_nbytes(nbytes)}, left out: all of it is in {where} …")
     return [*items[:head], note, *pictures, *items[tail:]]
+
+
+def clip_told(lines: Sequence[str], limit_nbytes: int, *, where: str) -> list[str]:
+    """Keep the beginning and the end of lines that are written already, with the same words between."""
+    sizes = [len(line) + LINE_NBYTES for line in lines]
+    if sum(sizes) <= limit_nbytes:
+        return list(lines)
+    head = _fitting(sizes, limit_nbytes // 2)
+    tail = max(head, len(lines) - _fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2))
+    return [*lines[:head], f"… {tail - head} lines left out: all of it is in {where} …", *lines[tail:]]
 
 
 def _fitting(sizes: Sequence[int], limit_nbytes: int) -> int:
@@ -196,10 +206,11 @@ def _told(slot: Slot, ranks: Sequence[int]) -> Iterator[str]:
     sharing: dict[str, list[int]] = defaultdict(list)
     for at, value in enumerate(slot.values):
         sharing[value].append(at)
+    odd_places = slot.odd
     if 2 * len(sharing) <= len(ranks):
         for value, places in sorted(sharing.items(), key=lambda item: (len(item[1]), item[1])):
-            odd = " ≠" if places[0] in slot.odd else ""
+            odd = " ≠" if places[0] in odd_places else ""
             yield f"{value.strip()}{odd} {format_rank_label([ranks[at] for at in places])}"
     else:
         for at, value in enumerate(slot.values):
-            yield f"{ranks[at]}: {value.strip()}{' ≠' if at in slot.odd else ''}"
+            yield f"{ranks[at]}: {value.strip()}{' ≠' if at in odd_places else ''}"

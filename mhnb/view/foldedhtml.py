@@ -20,6 +20,7 @@ from mhnb.view.folded import (
     ShownLine,
     block_items,
     clip_items,
+    clip_told,
     letter,
     said_lines,
     sparkline,
@@ -70,7 +71,7 @@ def block_to_html(block: Block, pictures: Pictures, *, limit_nbytes: int, where:
         where: the log file's path, or a word for it.
     """
     if block.rows:
-        return _pre_lines("stdout", list(_row_lines(block)))
+        return _pre_lines("stdout", clip_told(list(_row_lines(block)), limit_nbytes, where=escape(where)))
     items = clip_items(block_items(block.folded), limit_nbytes, where=where)
     slots = [slot for item in items if isinstance(item, ShownLine) for slot in item.slots]
     table = 0 < len(slots) <= _TABLE_SLOTS

@@ -21,7 +21,7 @@ __all__ = ["MAX_CELL_NBYTES", "MAX_EACH_NBYTES", "View", "format_cell_html", "ra
 
 View: TypeAlias = Literal["fold", "tabs", "grid"]
 
-MAX_CELL_NBYTES = 160 * 1024
+MAX_CELL_NBYTES = 128 * 1024
 """Text that a cell stores as HTML, beside its figures; each block gets an equal part, and at least 1 KiB. The log files have all."""
 MAX_EACH_NBYTES = 24 * 1024
 """Where blocks are folded, what each rank said word for word is stored too, up to so much text."""
@@ -34,14 +34,21 @@ _SCROLL = "max-height:36em;overflow:auto"
 
 
 def format_cell_html(
-    result: CellResult, *, view: View = "fold", uid: str = "mhnb-0", places: Places | None = None, badge: bool = False
+    result: CellResult,
+    *,
+    view: View = "fold",
+    uid: str = "mhnb-0",
+    places: Places | None = None,
+    badge: bool = False,
+    seen: Digest | None = None,
 ) -> str:
     """Write what every rank said as HTML. Empty when there is nothing to say.
 
     `badge` says that the ranks ran it, also when they said nothing.
     `uid` is unique in the notebook: it names the group of tabs.
+    `seen` is the result's digest, where the caller has it.
     """
-    seen = digest(result)
+    seen = seen or digest(result)
     if badge:
         seen = replace(seen, heading=f"mhjax · {seen.heading}")
     if seen.empty:

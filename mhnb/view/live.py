@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mhnb.core.results import CellResult
+from mhnb.view.digest import digest
 from mhnb.view.html import View, format_cell_html
 from mhnb.view.livehtml import format_live_html, format_live_text
 from mhnb.view.screen import LiveBox, Screen, detect_screen
@@ -145,8 +146,9 @@ class CellView:
     def _bundle_if_any(self, result: CellResult) -> dict[str, str] | None:
         if self._quiet and result.ok:
             return None
-        html = format_cell_html(result, view=self._view, uid=self._uid, places=self._places, badge=self._badge)
-        text = format_cell_text(result, places=self._places, badge=self._badge)
+        seen, places = digest(result), self._places
+        html = format_cell_html(result, view=self._view, uid=self._uid, places=places, badge=self._badge, seen=seen)
+        text = format_cell_text(result, places=places, badge=self._badge, seen=seen)
         return {"text/html": html, "text/plain": text} if html else None
 
     def _write_new(self, result: CellResult) -> None:

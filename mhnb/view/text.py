@@ -17,6 +17,7 @@ from mhnb.view.folded import (
     Item,
     block_items,
     clip_items,
+    clip_told,
     letter,
     said_lines,
     sparkline,
@@ -30,7 +31,7 @@ from mhnb.view.words import Places, format_rank_label
 
 __all__ = ["MAX_TEXT_NBYTES", "failure_lines", "format_cell_text", "waited_words"]
 
-MAX_TEXT_NBYTES = 48 * 1024
+MAX_TEXT_NBYTES = 32 * 1024
 """Text of all blocks together; each gets an equal part, and at least 1 KiB."""
 _CONTEXT = 3
 """So many lines that are as everywhere are repeated between differences; more are counted."""
@@ -40,10 +41,18 @@ _BOLD, _RED, _QUIET, _RESET = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
 def format_cell_text(
-    result: CellResult, *, color: bool = False, places: Places | None = None, badge: bool = False
+    result: CellResult,
+    *,
+    color: bool = False,
+    places: Places | None = None,
+    badge: bool = False,
+    seen: Digest | None = None,
 ) -> str:
-    """Write what every rank said. Empty when there is nothing to say, unless a `badge` says that the ranks ran it."""
-    seen = digest(result)
+    """Write what every rank said. Empty when there is nothing to say, unless a `badge` says that the ranks ran it.
+
+    `seen` is the result's digest, where the caller has it.
+    """
+    seen = seen or digest(result)
     if seen.empty:
         return f"mhjax · {seen.heading}" if badge else ""
     painter = _Painter(color)
@@ -130,10 +139,10 @@ def _block_part(seen: Digest, painter: _Painter, places: Places) -> Iterator[str
 
 def _block_lines(block: Block, blocks: int, painter: _Painter, places: Places) -> list[str]:
     log = places.logs.get(block.ranks[0])
+    limit = max(1024, MAX_TEXT_NBYTES // blocks)
     if block.rows:
-        lines = list(_row_lines(block, painter))
+        lines = clip_told(list(_row_lines(block, painter)), limit, where=log or "the log file")
     else:
-        limit = max(1024, MAX_TEXT_NBYTES // blocks)
         items = clip_items(block_items(block.folded), limit, where=log or "the log file")
         lines = [line for item in items for line in _item_lines(item, block.ranks, painter)]
     missing = missing_note(block, log)

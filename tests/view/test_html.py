@@ -98,7 +98,7 @@ def test_own_numbers_fold_and_stay_readable_word_for_word() -> None:
 def test_numbers_are_a_table() -> None:
     """A column each rank, a row each number, and a line of steps."""
     page = StrictPage(format_cell_html(RESULTS["numbers"], places=PLACES))
-    assert "said ‹rank› loss ‹a›rank01234a▁▄█▃▆0.252.254.251.253.25" in page.visible
+    assert "said ‹rank› loss ‹a›rank01234a▁▅█▃▇0.252.254.251.253.25" in page.visible
 
 
 def test_many_ranks_numbers_are_summarised_and_all_there() -> None:
