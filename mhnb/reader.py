@@ -219,7 +219,7 @@ class Reader:
 
     def _turn(self) -> None:
         busy = self._machine.current is not None or self._machine.state == "starting"
-        messages = self._link.poll(_TICK_S if busy else _IDLE_S)
+        messages = self._link.poll(self._until_show() if busy else _IDLE_S)
         with self._lock:
             if self._defect is not None:
                 raise self._defect
@@ -232,7 +232,14 @@ class Reader:
                 self._look_at_hosts()
                 self._handle(Ticked())
                 self._tell_where(now)
-                self._show(now)
+            self._show(now)
+
+    def _until_show(self) -> float:
+        """How long to wait for messages at most: what is new is shown at once, unless something was shown a moment ago."""
+        if not self._dirty or self._machine.current is None:
+            return _TICK_S
+        due = max(self._next_show, self._machine.current.started_at + LIVE_AFTER_S)
+        return min(_TICK_S, max(0.0, due - self._clock()))
 
     def _drain_inbox(self) -> None:
         while True:
@@ -304,8 +311,9 @@ class Reader:
 
     def _show(self, now: float) -> None:
         cell = self._machine.current
-        if cell is None or not self._dirty or now - cell.started_at < LIVE_AFTER_S:
+        if cell is None or not self._dirty or now < max(self._next_show, cell.started_at + LIVE_AFTER_S):
             return
+        self._next_show = now + _TICK_S
         submission = self._submissions.get(cell.ticket)
         if submission is not None and submission.live:
             self._dirty = False

@@ -28,6 +28,7 @@ __all__ = [
     "digest",
     "heading",
     "missing_note",
+    "noise_label",
     "without_errors",
 ]
 
@@ -92,11 +93,18 @@ class Digest:
     failure_heading: str
     """As `ValueError on rank 2 · ranks 0-1,3 finished`; empty when nothing failed."""
     notes: tuple[str, ...]
+    noise: tuple[tuple[tuple[int, ...], str], ...] = ()
+    """Ranks, and what C++ libraries said on them."""
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to show."""
         return not (self.blocks or self.failures or self.notes)
+
+    @property
+    def alarming(self) -> frozenset[int]:
+        """The odd ranks, unless the others were silent: that only some ranks speak is common."""
+        return self.odd if self.blocks and not self.blocks[-1].is_silent else frozenset()
 
     @property
     def is_literal(self) -> bool:
@@ -119,7 +127,25 @@ def digest(result: CellResult) -> Digest:
         failures=failures,
         failure_heading=_failure_heading(result, failures),
         notes=result.notes,
+        noise=_noise(result),
     )
+
+
+def _noise(result: CellResult) -> tuple[tuple[tuple[int, ...], str], ...]:
+    said = [
+        ((r.rank,), [{"output_type": "stream", "name": "stdout", "text": r.noise}]) for r in result.ranks if r.noise
+    ]
+    return tuple((b.ranks, b.outputs_of(b.ranks[0])[0]["text"]) for b in fold_outputs(said)) if said else ()
+
+
+def noise_label(result: CellResult) -> str:
+    """Count the lines of noise by who wrote them, as `6 lines of C++ libraries (Gloo 4, absl 2)`; empty for none."""
+    lines = [line for r in result.ranks for line in r.noise.splitlines()]
+    if not lines:
+        return ""
+    gloo = sum("peer rank" in line or "[Gloo]" in line for line in lines)
+    counts = [f"{name} {count}" for name, count in (("Gloo", gloo), ("absl", len(lines) - gloo)) if count]
+    return f"{len(lines)} {'line' if len(lines) == 1 else 'lines'} of C++ libraries ({', '.join(counts)})"
 
 
 def heading(result: CellResult) -> str:
@@ -204,11 +230,16 @@ def _verdict(blocks: Sequence[Block], odd: Sequence[int]) -> str:
             return f"only {format_rank_label(spoke[0].ranks)} said something{more}"
         if len(blocks) > 1:
             return f"{len(blocks)} different outputs{more}"
-        return f"numbers differ by rank{more}" if blocks and blocks[0].folded.varies else ""
+        return f"{_what_varies(blocks[0].folded)}{more}" if blocks and blocks[0].folded.varies else ""
     label = format_rank_label(odd)
     if blocks[-1].is_silent:
         return f"only {label} said something{more}"
     return (f"{label} differs" if len(odd) == 1 else f"{label} differ") + more
+
+
+def _what_varies(block: Folded) -> str:
+    numbers = any(isinstance(part, Text) and part.template.varying for part in block.parts)
+    return "numbers differ by rank" if numbers else "figures differ by rank"
 
 
 def _lost_numbers(blocks: Sequence[Block]) -> list[int]:

@@ -86,7 +86,7 @@ def _line(channel: str, literals: Sequence[str], slots: Sequence[Slot], ranks: S
     if varying and any("%|" in literal for literal in literals):
         texts = [strip_ansi(_write(literals, [slot.values[at] for slot in slots])) for at in range(len(ranks))]
         if (bar := merge_bars(texts, ranks)) is not None:
-            return ShownLine(channel, bar, each=tuple(text.rpartition("|")[2].strip() for text in texts))
+            return ShownLine("progress", bar, each=tuple(text.rpartition("|")[2].strip() for text in texts))
     return ShownLine(channel, _write(literals, [OWN_MARK if slot.own else SLOT_MARK for slot in slots]), varying)
 
 

@@ -10,12 +10,12 @@ from typing import Literal, TypeAlias
 from mhnb.core.results import CellResult, RankResult, group_by_outputs
 from mhnb.values import Output
 from mhnb.view.card import failure_card, label_html
-from mhnb.view.digest import Block, Digest, clip_outputs, digest, missing_note, without_errors
+from mhnb.view.digest import Block, Digest, clip_outputs, digest, missing_note, noise_label, without_errors
 from mhnb.view.folded import block_items
 from mhnb.view.foldedhtml import Pictures, block_to_html
-from mhnb.view.mime import output_to_html, plain_nbytes
+from mhnb.view.mime import output_to_html, plain_nbytes, pre
 from mhnb.view.style import GRID, GRID_CARD, QUIET, TABS_CSS, host_color, wrap
-from mhnb.view.words import Places, format_rank_label
+from mhnb.view.words import Places, format_hosts_of, format_rank_label
 
 __all__ = ["MAX_CELL_NBYTES", "MAX_EACH_NBYTES", "View", "format_cell_html", "rank_body_html"]
 
@@ -62,6 +62,7 @@ def format_cell_html(
     else:
         parts.append(_heading(seen) + (_tabs if view == "tabs" else _grid)(result, seen, where, uid))
         css = TABS_CSS.format(uid=uid) if view == "tabs" else ""
+    parts += [_noise_part(result, seen)] if seen.noise else []
     parts += [f'<div style="margin-top:4px">{escape(note, quote=False)}</div>' for note in seen.notes]
     return wrap("".join(parts), css=css)
 
@@ -70,7 +71,7 @@ def format_cell_html(
 
 
 def _heading(seen: Digest) -> str:
-    if seen.odd and not seen.blocks[-1].is_silent:  # that only some ranks speak is common and no alarm
+    if seen.alarming:
         return f'<div><span style="{QUIET}">{escape(seen.heading)} ·</span> <b>{escape(seen.verdict)}</b></div>'
     return f'<div style="{QUIET}">{escape(" · ".join(filter(None, (seen.heading, seen.verdict))))}</div>'
 
@@ -81,11 +82,15 @@ def _fold_part(seen: Digest, places: Places) -> str:
     if len(blocks) == 1:
         return _heading(seen) + (_scroll(bodies[0]) if _is_long(blocks[0]) else bodies[0])
     if len(blocks) <= _MAX_ROWS and all(map(_is_short, blocks)):
-        rows = (_row(b, body, places, odd=b.ranks[0] in seen.odd) for b, body in zip(blocks, bodies, strict=True))
+        widest = max(len(format_rank_label(b.ranks) + format_hosts_of(places, b.ranks)) for b in blocks)
+        rows = (
+            _row(b, body, places, odd=b.ranks[0] in seen.alarming, width_em=min(24, 2.5 + 0.55 * widest))
+            for b, body in zip(blocks, bodies, strict=True)
+        )
         return _heading(seen) + "".join(rows)
     opened = _open_indexes(len(blocks))
     return _heading(seen) + "".join(
-        _fold(block, body, places, is_open=index in opened, mark=" ≠" if block.ranks[0] in seen.odd else "")
+        _fold(block, body, places, is_open=index in opened, mark=" ≠" if block.ranks[0] in seen.alarming else "")
         for index, (block, body) in enumerate(zip(blocks, bodies, strict=True))
     )
 
@@ -115,12 +120,12 @@ def _scroll(body: str) -> str:
     return f'<div tabindex="0" style="{_SCROLL}">{body}</div>'
 
 
-def _row(block: Block, body: str, places: Places, *, odd: bool) -> str:
+def _row(block: Block, body: str, places: Places, *, odd: bool, width_em: float) -> str:
     bar = f"border-left:3px {'double' if odd else 'solid'} {host_color(places, block.ranks)}"
     mark = " ≠" if odd else ""
     return (
         f'<div class="mhnb-block{" mhnb-odd" if odd else ""}" style="display:flex;align-items:baseline;{bar};margin:1px 0;'
-        f'padding-left:8px"><div style="min-width:9em;padding-right:1em">{label_html(block.ranks, places)}{mark}</div>'
+        f'padding-left:8px"><div style="flex:0 0 {width_em:.1f}em">{label_html(block.ranks, places)}{mark}</div>'
         f'<div style="flex:1;min-width:0">{body}</div></div>'
     )
 
@@ -146,6 +151,12 @@ def _block_body(block: Block, blocks: int, places: Places, pictures: Pictures) -
     if missing:
         body += f'<div style="{QUIET}">{escape(missing)}</div>'
     return body or f'<span style="{QUIET}">(no output)</span>'
+
+
+def _noise_part(result: CellResult, seen: Digest) -> str:
+    """What C++ libraries say of themselves, counted and closed."""
+    lines = "".join(f"<div>{format_rank_label(ranks)}</div>{pre(text.rstrip())}" for ranks, text in seen.noise)
+    return f'<details><summary style="cursor:pointer;{QUIET}">{noise_label(result)}</summary>{lines}</details>'
 
 
 # -- each rank
@@ -176,7 +187,7 @@ def _tabs(result: CellResult, seen: Digest, places: Places, uid: str) -> str:
 
 
 def _tab(rank: RankResult, body: str, seen: Digest, places: Places, uid: str, *, is_open: bool) -> str:
-    name = "mhnb-block mhnb-odd" if rank.rank in seen.odd else "mhnb-block"
+    name = "mhnb-block mhnb-odd" if rank.rank in seen.alarming else "mhnb-block"
     return (
         f'<details class="{name}" name="{uid}"{" open" if is_open else ""} style="margin:3px 0">'
         f'<summary style="cursor:pointer">{label_html((rank.rank,), places)}{_mark(rank, seen)}</summary>'
@@ -190,7 +201,7 @@ def _grid(result: CellResult, seen: Digest, places: Places, _uid: str) -> str:
 
 
 def _card(rank: RankResult, body: str, seen: Digest, places: Places) -> str:
-    name = "mhnb-block mhnb-odd" if rank.rank in seen.odd else "mhnb-block"
+    name = "mhnb-block mhnb-odd" if rank.rank in seen.alarming else "mhnb-block"
     top = f"border-top:3px solid {host_color(places, (rank.rank,))}"
     head = f"<div>{label_html((rank.rank,), places)}{_mark(rank, seen)}</div>"
     scroll = f'<div tabindex="0" style="max-height:14em;overflow:auto">{_failed(rank, seen)}{body}</div>'
@@ -198,7 +209,7 @@ def _card(rank: RankResult, body: str, seen: Digest, places: Places) -> str:
 
 
 def _mark(rank: RankResult, seen: Digest) -> str:
-    return " ✗" if rank.error else " ≠" if rank.rank in seen.odd else ""
+    return " ✗" if rank.error else " ≠" if rank.rank in seen.alarming else ""
 
 
 def _failed(rank: RankResult, seen: Digest) -> str:

@@ -10,7 +10,7 @@ from mhnb.core.differ import Row
 from mhnb.core.results import CellResult
 from mhnb.core.template import OWN
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.digest import MISMATCH, Block, Digest, Failure, digest, missing_note
+from mhnb.view.digest import MISMATCH, Block, Digest, Failure, digest, missing_note, noise_label
 from mhnb.view.folded import (
     OWN_MARK,
     SLOT_MARK,
@@ -58,7 +58,13 @@ def format_cell_text(
     painter = _Painter(color)
     if badge:
         seen = replace(seen, heading=f"mhjax · {seen.heading}")
-    lines = [*_failure_part(result, seen, painter), *_block_part(seen, painter, places or Places()), *seen.notes]
+    noise = [painter(_QUIET, f"({noise_label(result)} folded away; the log files have them)")] if seen.noise else []
+    lines = [
+        *_failure_part(result, seen, painter),
+        *_block_part(seen, painter, places or Places()),
+        *noise,
+        *seen.notes,
+    ]
     return "\n".join(lines)
 
 

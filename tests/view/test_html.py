@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -221,3 +222,15 @@ def test_a_lost_rank_is_named_without_a_traceback() -> None:
     page = StrictPage(format_cell_html(cell([value("1")], RankResult(1, "died"), notes=("rank 1 was killed.",))))
     assert page.visible.startswith("✗ died on rank 1 · rank 0 finished")
     assert page.visible.endswith("rank 1 was killed.")
+
+
+def test_noise_is_counted_and_can_be_read() -> None:
+    """Closed, folded, and no output of the ranks; alone it is not worth a display."""
+    ranks = [
+        RankResult(rank, "ok", (out("mine\n"),), noise=f"[Gloo] Rank {rank} is connected to 1 peer ranks.\n")
+        for rank in range(2)
+    ]
+    page = StrictPage(format_cell_html(cell(*ranks)))
+    assert page.visible == "ranks 0-1 · 0.21 smine2 lines of C++ libraries (Gloo 2)"
+    assert "[Gloo] Rank 0 is connected" in page.text
+    assert format_cell_html(cell(*[replace(rank, outputs=()) for rank in ranks])) == ""
