@@ -135,7 +135,8 @@ def _noise(result: CellResult) -> tuple[tuple[tuple[int, ...], str], ...]:
     said = [
         ((r.rank,), [{"output_type": "stream", "name": "stdout", "text": r.noise}]) for r in result.ranks if r.noise
     ]
-    return tuple((b.ranks, b.outputs_of(b.ranks[0])[0]["text"]) for b in fold_outputs(said)) if said else ()
+    texts = [(b.ranks, part.template.shown()) for b in fold_outputs(said) for part in b.parts if isinstance(part, Text)]
+    return tuple(texts)
 
 
 def noise_label(result: CellResult) -> str:

@@ -232,5 +232,5 @@ def test_noise_is_counted_and_can_be_read() -> None:
     ]
     page = StrictPage(format_cell_html(cell(*ranks)))
     assert page.visible == "ranks 0-1 · 0.21 smine2 lines of C++ libraries (Gloo 2)"
-    assert "[Gloo] Rank 0 is connected" in page.text
+    assert "[Gloo] Rank ‹rank› is connected" in page.text
     assert format_cell_html(cell(*[replace(rank, outputs=()) for rank in ranks])) == ""
