@@ -22,6 +22,7 @@ from mhnb.view.where import format_where_html
 from mhnb.view.words import Places, format_hosts_of, format_rank_label
 
 __all__ = [
+    "ACTS_AFTER_S",
     "BLOCKS",
     "ByteBudget",
     "CHUNKS",
@@ -35,6 +36,8 @@ __all__ = [
 
 BLOCKS, CHUNKS = 24, 16
 """Parts there are: blocks of output, and chunks of the strip."""
+ACTS_AFTER_S = 1.0
+"""A cell that ends sooner needs no buttons, and is not to flash any."""
 _CHUNK = 4
 _LINES, _VARYING_LINES = 12, 1
 _RANK_CHARS = 2000
@@ -62,6 +65,8 @@ class LiveFrame:
     """Ranks that found no place."""
     card: str = ""
     """Where the ranks hang, as HTML."""
+    acts: bool = False
+    """Whether buttons are offered: the cell lasts."""
 
 
 def make_frame(
@@ -90,6 +95,7 @@ def make_frame(
         tuple(_live_block(block, errors, where, budget, labelled=len(groups) > 1) for block in shown),
         f"… and {format_rank_label(rest)}, shown when the cell ends" if rest else "",
         format_where_html(card, name=where.cluster) if card is not None and (card.stuck or asked) else "",
+        acts=snapshot.wall_s >= ACTS_AFTER_S,
     )
 
 
@@ -171,7 +177,7 @@ def _live_block(
 def frame_parts(frame: LiveFrame) -> dict[str, str]:
     """Name the parts of a frame; each is text, the lists as JSON."""
     strip = [asdict(cell) for cell in frame.strip]
-    parts = {"head": frame.head, "card": frame.card, "more": frame.more}
+    parts = {"head": frame.head, "card": frame.card, "more": frame.more, "acts": "yes" if frame.acts else ""}
     parts |= {f"strip_{at}": "" for at in range(CHUNKS)} | {f"block_{at}": "" for at in range(BLOCKS)}
     for at in range(0, len(strip), _CHUNK):
         chunk = min(at // _CHUNK, CHUNKS - 1)
