@@ -20,6 +20,7 @@ from mhnb.errors import InvalidRequest, MhnbError, NotStarted
 from mhnb.notebook import Notebook
 from mhnb.rank.jaxhooks import backend_is_initialized
 from mhnb.roll import StartReport
+from mhnb.verbs_outputs import panel, panel_flags, panel_start_flags
 from mhnb.view import board
 from mhnb.view.where import format_where_text
 from mhnb.view.words import format_seconds
@@ -39,6 +40,7 @@ def _start(notebook: Notebook, args: argparse.Namespace) -> None:
             "--hosts comes with the ssh profile; this version starts simulated hosts on this machine: %mhjax start -n 4"
         )
     shape = Shape(args.n, args.devices, not args.no_init, initialize)
+    notebook.keep_panels = args.panel == "keep"
     if (running := starting.find_running(args.name, shape)) is not None:
         print(f"mhjax · {shape.describe()} run already ({running.state}); going on")
         return
@@ -99,6 +101,7 @@ def _start_flags(parser: MagicArgumentParser) -> None:
         "--start-timeout", type=float, default=120.0, metavar="SECONDS", help="limit for the whole start (120)"
     )
     parser.add_argument("--hosts", help=argparse.SUPPRESS)
+    panel_start_flags(parser)
     for name in INITIALIZE_ARGUMENTS:
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, f"--{name}", metavar="VALUE", help="an argument of jax.distributed.initialize")
@@ -248,6 +251,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "check": (_check, _check_flags),
     "interrupt": (_interrupt, _no_flags),
     "list": (_list, _no_flags),
+    "panel": (panel, panel_flags),
     "pull": (_pull, _pull_flags),
     "push": (_push, _push_flags),
     "restart": (_restart, _restart_flags),
@@ -263,7 +267,6 @@ _LATER = {
     "doctor": "real hosts",
     "export": "the lessons",
     "layout": "the sharding views",
-    "panel": "the output views",
     "plan": "the sharding views",
     "profile": "real hosts",
 }

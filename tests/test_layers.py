@@ -49,6 +49,7 @@ BESIDE = {
     "submission": "cluster",
     "tab": "magics",
     "verbs": "magics",
+    "verbs_outputs": "magics",
 }
 """Modules that are parts of another one's work, too long for one file."""
 

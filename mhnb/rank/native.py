@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NativeFile", "flush_c_stdout", "part_noise", "line_buffer_c_stdout", "watch_subprocesses"]
+__all__ = ["NativeFile", "flush_c_stdout", "line_buffer_c_stdout", "part_noise", "watch_subprocesses"]
 
 _READ_NBYTES = 1 << 20
 _IOLBF = 1
