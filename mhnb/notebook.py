@@ -56,6 +56,8 @@ class Notebook:
     """Those that were left so, the oldest first."""
     _results: OrderedDict[int, tuple[CellResult, Places]] = field(default_factory=OrderedDict)
     _panel: ResultPanel | None = None
+    _follows: bool = True
+    """Whether the panel shows what runs next."""
     _places: tuple[tuple[str, int], Places] | None = None
 
     def run_cell(self, source: str, flags: CellFlags) -> None:
@@ -98,13 +100,13 @@ class Notebook:
     def open_panel(self, seq: int | None, *, view: View = "fold") -> bool:
         """Open the panel over a cell's result, the last one where `seq` is None; false where there is none.
 
-        It stays live: what runs next is shown in it.
+        Over the last one it stays live: what runs next is shown in it.
         """
         if not self._results or (seq is not None and seq not in self._results):
             return False
         result, places = self._results[next(reversed(self._results)) if seq is None else seq]
         self.close_panel()
-        self._panel = ResultPanel(result, places, view=view)
+        self._panel, self._follows = ResultPanel(result, places, view=view), seq is None
         self._panel.open()
         return True
 
@@ -117,7 +119,7 @@ class Notebook:
 
     def _show_in(self, view: CellView) -> Callable[[CellResult], None]:
         panel = self._panel
-        if panel is None:
+        if panel is None or not self._follows:
             return view.update
 
         def both(snapshot: CellResult) -> None:
@@ -131,7 +133,7 @@ class Notebook:
         self._results[result.seq] = (result, places)
         while len(self._results) > _KEPT_RESULTS:
             self._results.popitem(last=False)
-        if self._panel is not None:
+        if self._panel is not None and self._follows:
             _try(self._panel.finish, result)
         if self.keep_panels and not flags.quiet and any(rank.outputs for rank in result):
             panel = ResultPanel(result, places, view=flags.view)

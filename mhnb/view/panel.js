@@ -233,11 +233,13 @@ class Panel {
 
   drawTabs(ranks) {
     if (!ranks.some((one) => one.rank === this.chosen)) this.chosen = ranks.length ? ranks[0].rank : null;
+    const focused = this.tabs.contains(document.activeElement);
     this.tabs.replaceChildren(...ranks.map((one) => make("button", {
       type: "button", role: "tab", class: one.odd ? "mhnb-tab mhnb-odd" : "mhnb-tab", id: `${this.id}-${one.rank}`, "data-rank": one.rank,
       "aria-selected": String(one.rank === this.chosen), "aria-controls": this.id, tabindex: one.rank === this.chosen ? 0 : -1,
       onclick: () => this.choose(one.rank),
     }, `rank ${one.rank}${one.mark}`)));
+    if (focused) this.tabs.querySelector('[aria-selected="true"]')?.focus();
     this.body.setAttribute("role", "tabpanel");
     this.body.setAttribute("tabindex", "0");
     if (this.chosen === null) return this.show("no rank of that name");

@@ -61,7 +61,8 @@ def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
     cells[SOURCES.index(ERROR)].metadata["tags"] = ["raises-exception"]
     saved = root / "outputs.ipynb"
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), saved)
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), saved)
     with no_leftovers(mhnb_home), open_chromium() as browser, Lab(root) as lab, lab.page(browser) as page:
         page.open(saved.name)
         for index in range(len(SOURCES) - 1):

@@ -47,12 +47,12 @@ class Front:
             if message["msg_type"] in ("comm_open", "comm_msg") and until in str(message["content"]):
                 return sent
 
-    def click(self, comm_id: str) -> None:
-        """Click a button through a subshell of its own, as JupyterLab does."""
+    def click(self, comm_id: str, act: str) -> None:
+        """Click a button of the live widget through a subshell of its own, as JupyterLab does."""
         session, client = self.client.session, self.client
         client.control_channel.send(session.msg("create_subshell_request", {}))
         subshell_id = client.get_control_msg(timeout=30)["content"]["subshell_id"]
-        content = {"comm_id": comm_id, "data": {"method": "custom", "content": {"event": "click"}}}
+        content = {"comm_id": comm_id, "data": {"method": "custom", "content": {"act": act}}}
         message = session.msg("comm_msg", content)
         message["header"]["subshell_id"] = subshell_id
         client.shell_channel.send(message)
@@ -185,17 +185,16 @@ def test_the_hang_card_under_a_cell_that_hangs(front: Front, tmp_path: Path) -> 
 def test_buttons_work_while_the_cell_blocks(front: Front) -> None:
     """A click that comes as JupyterLab sends it, through a subshell, is acted on although the main thread is in the cell."""
     sent = str(front.client.execute("%%mhjax\nimport time\nwhile True: time.sleep(0.01)"))
-    buttons: dict[str, str] = {}
-    while len(buttons) < 2:
+    widget = ""
+    while not widget:
         message = front.client.get_iopub_msg(timeout=60)
         state = message["content"].get("data", {}).get("state", {}) if message["msg_type"] == "comm_open" else {}
-        if state.get("_model_name") == "ButtonModel":
-            buttons[state["description"]] = message["content"]["comm_id"]
-    front.click(buttons["Where"])
+        widget = message["content"]["comm_id"] if state.get("mode") == "live" else ""
+    front.click(widget, "where")
     end = time.monotonic() + 30
     while "line 2:  while True: time.sleep(0.01)" not in str(front.client.get_iopub_msg(timeout=30)["content"]):
         assert time.monotonic() < end, "no card after the click"
-    front.click(buttons["Interrupt"])
+    front.click(widget, "interrupt")
     while (reply := front.client.get_shell_msg(timeout=30))["parent_header"]["msg_id"] != sent:
         pass
     assert reply["content"]["ename"] == "CellInterrupted"
