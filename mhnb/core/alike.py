@@ -17,6 +17,7 @@ from mhnb.values import Output
 __all__ = ["Folded", "Picture", "Text", "find_majority", "fold_outputs", "is_plain"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
+_BARE_RANKS = 8
 _FEW = 3
 """Of so many odd ones each has a block of its own, with what differs; more share one, where only numbers differ."""
 
@@ -92,7 +93,7 @@ def fold_outputs(said: Iterable[tuple[Sequence[int], Sequence[Output]]]) -> tupl
     Args:
         said: ranks with the outputs that all of them have; errors are the caller's to leave out.
 
-    >>> [f.ranks for f in fold_outputs([((r,), [{"output_type": "stream", "name": "stdout", "text": str(r)}]) for r in (0, 1)])]
+    >>> [f.ranks for f in fold_outputs([((r,), [{"output_type": "stream", "name": "stdout", "text": f"a {r}"}]) for r in (0, 1)])]
     [(0, 1)]
     """
     classes: dict[tuple[object, ...], list[_Member]] = {}
@@ -152,6 +153,8 @@ def _merge_own(members: list[_Member]) -> list[_Alike]:
     """Group members of one class that are equal once each rank's own number is put aside."""
     if len(members) == 1:
         return [members]
+    if _are_bare(members):
+        return [[member] for member in members]
     ranks = sum(len(m.ranks) for m in members)
     marked: list[list[str]] = [[] for _ in members]
     owning: list[set[int]] = [set() for _ in members]
@@ -172,6 +175,13 @@ def _merge_own(members: list[_Member]) -> list[_Alike]:
     return list(found.values())
 
 
+def _are_bare(members: Sequence[_Member]) -> bool:
+    """Whether a few ranks gave numbers and nothing else: beside each other those read better than as a template."""
+    texts = [text for channel, skeleton in members[0].shapes if channel != "rich" for text in skeleton]
+    few = sum(len(member.ranks) for member in members) <= _BARE_RANKS
+    return few and bool(texts) and not any(character.isalnum() for text in texts for character in text)
+
+
 def _size(group: _Alike) -> int:
     return sum(len(member.ranks) for member in group)
 
@@ -184,7 +194,7 @@ def _fold_class(groups: Sequence[_Alike], total: int, *, alone: bool) -> list[Fo
     """Make the blocks of one class; `alone` says that some group of some class is the majority."""
     major = [group for group in groups if 2 * _size(group) > total]
     minor = [group for group in groups if 2 * _size(group) <= total]
-    if alone and len(minor) <= _FEW:
+    if (alone and len(minor) <= _FEW) or _are_bare([m for g in groups for m in g]):
         return [_block(group) for group in groups]
     return [_block(group) for group in major] + ([_block([m for g in minor for m in g])] if minor else [])
 

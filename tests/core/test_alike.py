@@ -137,8 +137,8 @@ def test_words_do_not_fold() -> None:
 
 def test_colours_are_no_numbers() -> None:
     """The digits of an escape sequence stay in the text."""
-    (block,) = fold("\x1b[31m1\x1b[0m", "\x1b[31m2\x1b[0m")
-    assert shown(block) == ["\x1b[31m1\x1b[0m"]
+    (block,) = fold("\x1b[31mx 1\x1b[0m", "\x1b[31mx 2\x1b[0m")
+    assert shown(block) == ["\x1b[31mx 1\x1b[0m"]
 
 
 def test_equal_pictures_are_kept_once() -> None:
@@ -156,3 +156,10 @@ def test_different_pictures_of_one_text_stand_in_one_block() -> None:
     assert isinstance(picture, Picture)
     assert [ranks for ranks, _ in picture.variants] == [(0, 2), (1, 3)]
     assert block.varies
+
+
+def test_bare_numbers_of_few_ranks_stand_side_by_side() -> None:
+    """A template without a word in it says less than the numbers; of many ranks it is a table all the same."""
+    assert [shown(block) for block in fold("10", "11", "12")] == [["10"], ["11"], ["12"]]
+    assert [shown(block) for block in fold("0", "1")] == [["0"], ["1"]]
+    assert len(fold(*[str(rank * 2) for rank in range(20)])) == 1
