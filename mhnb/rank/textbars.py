@@ -34,8 +34,8 @@ class _TextBars(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Fill it as tqdm does in a terminal."""
-        from tqdm import std
-
+        # tqdm's own package has loaded it before it asks.
+        std = sys.modules["tqdm.std"]
         vars(module).update(tqdm=std.tqdm, trange=std.trange, __all__=["tqdm", "trange"])
 
 
