@@ -6,6 +6,7 @@ Decides how it appears and that a start leaves one display, its summary. The val
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Sequence
 from html import escape
 from typing import Self
@@ -13,6 +14,7 @@ from typing import Self
 from mhnb.core.check import CheckRow
 from mhnb.view.check import format_check_html, format_check_text
 from mhnb.view.mime import pre
+from mhnb.view.panel import warm_up
 from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.start import (
     StartSnapshot,
@@ -53,6 +55,9 @@ class StartBoard(_OneDisplay):
     _last: StartSnapshot | None = None
 
     def __enter__(self) -> Self:
+        if self._screen.rich:
+            # While the ranks come up there is time.
+            threading.Thread(target=warm_up, name="mhnb-warm-up", daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

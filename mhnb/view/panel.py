@@ -6,13 +6,14 @@ where anywidget is missing the HTML forms are shown instead.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mhnb.view.frame import BLOCKS, CHUNKS
 
-__all__ = ["make_live_widget", "make_panel_widget", "work_while_blocked"]
+__all__ = ["make_live_widget", "make_panel_widget", "warm_up", "work_while_blocked"]
 
 _HERE = Path(__file__).parent
 _CLASSES: dict[str, Any] = {}
@@ -50,6 +51,12 @@ def _widget_class() -> Any:
         }
         _CLASSES["widget"] = type("MhnbPanel", (anywidget.AnyWidget,), {**fixed, **parts})
     return _CLASSES["widget"]
+
+
+def warm_up() -> None:
+    """Load what a widget needs, so that the first cell that lasts need not wait for it; without anywidget there is nothing to load."""
+    with contextlib.suppress(ImportError):
+        _widget_class()
 
 
 def make_live_widget(parts: Mapping[str, str], act: Callable[[str], None]) -> Any:

@@ -24,6 +24,7 @@ import zmq
 from tests.bench.contestants import IPYKERNEL, ROOT, Place
 from tests.bench.frontend import CellBroke, FrontEnd, _is_idle
 from tests.bench.program import Shape
+from tests.parts import chromium
 
 __all__ = ["Counted", "main"]
 
@@ -40,8 +41,8 @@ class Counted:
     """Of every message to the front end."""
     notebook_nbytes: int
     """Of the saved notebook."""
-    text: str
-    """All that was shown as text."""
+    html: str
+    """What was shown as HTML."""
 
 
 class CountingFrontEnd(FrontEnd):
@@ -61,8 +62,8 @@ class CountingFrontEnd(FrontEnd):
             cells=[nbformat.v4.new_code_cell(code, outputs=[_node(o) for o in self.outputs])]
         )
         saved = nbformat.writes(notebook)
-        text = "".join(str(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in self.outputs)
-        return Counted(seconds, self.nbytes, len(saved.encode()), text)
+        html = "".join(str(o.get("data", {}).get("text/html", "")) for o in self.outputs)
+        return Counted(seconds, self.nbytes, len(saved.encode()), html)
 
     def _idle_seen(self, parents: set[str], deadline: float) -> bool:
         session, socket = self.client.session, self.client.iopub_channel.socket
@@ -119,6 +120,22 @@ def recorded(place: Place, player: str, ranks: int, lines: int, *, numbers: bool
     finally:
         front.kill()
     return float(json.loads(report.read_text())["view_s"]), counted
+
+
+def draw_ms(html: str) -> float | None:
+    """How long a browser takes to lay a page out; None where there is no Chromium."""
+    path = chromium()
+    if path is None:
+        return None
+    from playwright.sync_api import sync_playwright
+
+    draw = "h => { const t = performance.now(); document.body.innerHTML = h; document.body.offsetHeight; return performance.now() - t }"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_page()
+        took = [float(page.evaluate(draw, html)) for _ in range(3)]
+        browser.close()
+    return sorted(took)[1]
 
 
 # -- real ranks
@@ -229,6 +246,10 @@ def _all(folder: Path, arguments: argparse.Namespace) -> list[str]:
     print(_row("mhnb, own numbers", own, f"   {view_s:.3f} s of view"))
     numbers_s, numbers = recorded(place("numbers", 64), "play_mhnb", 64, 1000, numbers=True)
     print(_row("mhnb, a loss each", numbers, f"   {numbers_s:.3f} s of view"))
+    drawn_ms = draw_ms(numbers.html)
+    print(
+        "  no Chromium: not drawn" if drawn_ms is None else f"  its page is laid out in {drawn_ms:.0f} ms (target 100)"
+    )
     tab_s, tab = recorded(place("tab", 64), "play_tab", 64, 1000)
     print(_row("Tab of Output widgets", tab, f"   {tab_s:.3f} s of view; nothing of it is in the notebook"))
     print("256 ranks x 200 lines, recorded")
