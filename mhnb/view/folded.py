@@ -83,7 +83,7 @@ def block_items(block: Folded) -> list[Item]:
 
 def _line(channel: str, literals: Sequence[str], slots: Sequence[Slot], ranks: Sequence[int]) -> ShownLine:
     varying = tuple(slot for slot in slots if not slot.own)
-    if slots and any("%|" in literal for literal in literals):
+    if slots and any("%" in literal for literal in literals):
         texts = [strip_ansi(_write(literals, [slot.values[at] for slot in slots])) for at in range(len(ranks))]
         if (bar := merge_bars(texts, ranks)) is not None:
             return ShownLine("progress", bar, each=tuple(text.rpartition("|")[2].strip() for text in texts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from itertools import groupby
 from urllib.parse import quote
@@ -61,7 +62,7 @@ class Pictures:
         return output_to_html(output) if is_plain(output) else self.show(output, whose)
 
 
-def block_to_html(block: Block, pictures: Pictures, *, limit_nbytes: int, where: str) -> str:
+def block_to_html(block: Block, pictures: Pictures, *, limit_nbytes: int, where: str, brief: bool = False) -> str:
     """Write a block.
 
     Args:
@@ -69,6 +70,7 @@ def block_to_html(block: Block, pictures: Pictures, *, limit_nbytes: int, where:
         pictures: those of the page so far.
         limit_nbytes: text it may store; the rest is in the log.
         where: the log file's path, or a word for it.
+        brief: whether of progress bars the one that stands for all is enough, for now.
     """
     if block.rows:
         return _pre_lines("stdout", clip_told(list(_row_lines(block)), limit_nbytes, where=escape(where)))
@@ -82,7 +84,8 @@ def block_to_html(block: Block, pictures: Pictures, *, limit_nbytes: int, where:
             parts.append(_picture(item, pictures))
         lines = [] if is_picture else [item for item in run if isinstance(item, ShownLine)]
         for channel, same in groupby(lines, key=lambda line: line.channel):
-            html, named = _lines(list(same), block.ranks, named, table=table)
+            shown = [replace(line, each=()) for line in same] if brief else list(same)
+            html, named = _lines(shown, block.ranks, named, table=table)
             parts.append(_note(html, where) if channel == "note" else _pre_lines(channel, html))
     return "".join(parts) + (_table(slots, block.ranks) if table else "")
 

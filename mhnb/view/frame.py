@@ -12,6 +12,7 @@ from html import escape
 
 from mhnb.core.alike import Folded, fold_outputs
 from mhnb.core.results import CellResult, RankResult
+from mhnb.core.where import WhereCard
 from mhnb.values import Output
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.digest import Block, heading
@@ -70,7 +71,12 @@ class LiveFrame:
 
 
 def make_frame(
-    snapshot: CellResult, places: Places | None = None, *, asked: bool = False, show_all: bool = False
+    snapshot: CellResult,
+    places: Places | None = None,
+    *,
+    asked: bool = False,
+    show_all: bool = False,
+    talking: bool = False,
 ) -> LiveFrame:
     """Make the picture of a cell as far as it has come.
 
@@ -79,6 +85,7 @@ def make_frame(
         places: where the ranks live.
         asked: whether the user wants to see where the ranks are, also when nothing hangs.
         show_all: whether he wants each rank by itself.
+        talking: whether something was printed of late: then nobody hangs, unless some wait for others.
     """
     where = places or Places()
     groups = _each(snapshot) if show_all else _fold_tails(snapshot.ranks)
@@ -94,9 +101,13 @@ def make_frame(
         make_strip(snapshot),
         tuple(_live_block(block, errors, where, budget, labelled=len(groups) > 1) for block in shown),
         f"… and {format_rank_label(rest)}, shown when the cell ends" if rest else "",
-        format_where_html(card, name=where.cluster) if card is not None and (card.stuck or asked) else "",
+        format_where_html(card, name=where.cluster) if _is_shown(card, asked=asked, talking=talking) and card else "",
         acts=snapshot.wall_s >= ACTS_AFTER_S,
     )
+
+
+def _is_shown(card: WhereCard | None, *, asked: bool, talking: bool) -> bool:
+    return card is not None and (asked or (card.stuck and (bool(card.waiting) or not talking)))
 
 
 def _each(snapshot: CellResult) -> list[Folded]:
@@ -156,7 +167,7 @@ def _live_block(
     block: Folded, errors: Mapping[int, RankResult], places: Places, budget: int, *, labelled: bool
 ) -> LiveBlock:
     while True:
-        html = block_to_html(Block(block), Pictures(), limit_nbytes=budget, where="the log file")
+        html = block_to_html(Block(block), Pictures(), limit_nbytes=budget, where="the log file", brief=True)
         if len(html) <= 2 * budget + 600 or budget < 50:
             break
         budget //= 2

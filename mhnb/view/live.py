@@ -22,6 +22,8 @@ from mhnb.view.words import Places
 
 __all__ = ["CellView", "LIVE_AFTER_S"]
 
+QUIET_AFTER_S = 3.0
+"""A cell that has printed nothing for so long may hang, if its ranks do not move either."""
 LIVE_AFTER_S = 0.15
 """A cell that ends sooner shows only its static form."""
 
@@ -58,6 +60,8 @@ class CellView:
         self.interrupt: Callable[[], None] | None = None
         """Interrupts the cell; called by a button, from another thread."""
         self._asked_where = self._show_all = False
+        self._said: object = None
+        self._said_at_s = 0.0
         self._latest: CellResult | None = None
         self._shown = False
         self._finished = False
@@ -101,7 +105,11 @@ class CellView:
             self._shown = self._live is not None
 
     def _frame(self, snapshot: CellResult) -> LiveFrame:
-        return make_frame(snapshot, self._places, asked=self._asked_where, show_all=self._show_all)
+        talking = snapshot.wall_s - self._said_at_s < QUIET_AFTER_S
+        frame = make_frame(snapshot, self._places, asked=self._asked_where, show_all=self._show_all, talking=talking)
+        if frame.blocks != self._said:
+            self._said, self._said_at_s = frame.blocks, snapshot.wall_s
+        return frame
 
     def act(self, name: str) -> None:
         """Do what a button says: interrupt, where, all or fold; called from another thread while the cell blocks."""

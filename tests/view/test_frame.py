@@ -84,3 +84,27 @@ def test_the_budget_allows_a_burst_and_then_a_rate() -> None:
     assert spent is not None
     assert spent.spend(200, 1.5) is None
     assert spent.spend(200, 2.5) is not None
+
+
+def test_bars_at_different_places_are_one_bar() -> None:
+    """The drawn part differs too."""
+    lines = [
+        "train:  80%|████████  | 80/100 [00:04<00:01, 19.89it/s]",
+        "train:  68%|██████▊   | 68/100 [00:04<00:01, 16.61it/s]",
+    ]
+    (block,) = make_frame(cell(*[[out(line, "stderr")] for line in lines], done=False)).blocks
+    assert "train: 68-80 %" in block.html
+    assert "19.89" not in block.html
+
+
+def test_a_cell_that_prints_does_not_hang() -> None:
+    """Ranks that are at the same line in each look are told of only when they fall silent, or wait for others."""
+    sleeping = WhereCard(
+        1, (), (), launch=None, lines={0: 2}, age_s=4.0, progress=False, known=True, stuck=True,
+        places=(Place((0,), "blocked", "sleep"),),
+    )  # fmt: skip
+    running = replace(cell([out("step 1\n")], done=False, wall_s=4.0), where=sleeping)
+    assert make_frame(running, talking=True).card == ""
+    assert "no progress" in make_frame(running, talking=False).card
+    waiting = replace(running, where=replace(sleeping, waiting=(0,)))
+    assert make_frame(waiting, talking=True).card != ""
