@@ -83,9 +83,9 @@ def block_to_html(block: Block, pictures: Pictures, *, limit_nbytes: int, where:
             assert isinstance(item, Picture)
             parts.append(_picture(item, pictures))
         lines = [] if is_picture else [item for item in run if isinstance(item, ShownLine)]
+        lines = [replace(line, each=()) for line in lines] if brief else lines
         for channel, same in groupby(lines, key=lambda line: line.channel):
-            shown = [replace(line, each=()) for line in same] if brief else list(same)
-            html, named = _lines(shown, block.ranks, named, table=table)
+            html, named = _lines(list(same), block.ranks, named, table=table)
             parts.append(_note(html, where) if channel == "note" else _pre_lines(channel, html))
     return "".join(parts) + (_table(slots, block.ranks) if table else "")
 
