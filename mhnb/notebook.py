@@ -137,7 +137,7 @@ class Notebook:
             _try(self._panel.finish, result)
         if self.keep_panels and not flags.quiet and any(rank.outputs for rank in result):
             panel = ResultPanel(result, places, view=flags.view)
-            if _try(panel.open):
+            if panel.is_rich and _try(panel.open):
                 self.panels.append(panel)
             while len(self.panels) > _KEPT_PANELS:
                 _try(self.panels.popleft().close)

@@ -236,9 +236,10 @@ class Reader:
 
     def _until_show(self) -> float:
         """How long to wait for messages at most: what is new is shown at once, unless something was shown a moment ago."""
-        if not self._dirty or self._machine.current is None:
+        cell = self._machine.current
+        if not self._dirty or cell is None:
             return _TICK_S
-        due = max(self._next_show, self._machine.current.started_at + LIVE_AFTER_S)
+        due = max(self._next_show, cell.started_at + LIVE_AFTER_S)
         return min(_TICK_S, max(0.0, due - self._clock()))
 
     def _drain_inbox(self) -> None:

@@ -126,9 +126,18 @@ def digest(result: CellResult) -> Digest:
         odd=frozenset(odd),
         failures=failures,
         failure_heading=_failure_heading(result, failures),
-        notes=result.notes,
+        notes=(*result.notes, *_compared_note(result, blocks)),
         noise=_noise(result),
     )
+
+
+def _compared_note(result: CellResult, blocks: Sequence[Block]) -> tuple[str, ...]:
+    """Say so where ranks share a block and only the ends of what they said were compared."""
+    shared = {rank for block in blocks if len(block.ranks) > 1 for rank in block.ranks}
+    long = [r for r in result.ranks if r.rank in shared and sum(len(_text_of(o)) for o in r.outputs) > MAX_READ_NBYTES]
+    if not long or len(group_by_outputs(without_errors(r) for r in long)) == 1:
+        return ()
+    return ("Of this much text only the beginning and the end were compared between ranks; the log files have all.",)
 
 
 def _noise(result: CellResult) -> tuple[tuple[tuple[int, ...], str], ...]:

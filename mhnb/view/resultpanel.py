@@ -37,6 +37,11 @@ class ResultPanel:
         self._budget = ByteBudget()
         self._widget: Any = None
 
+    @property
+    def is_rich(self) -> bool:
+        """Whether there is a front end that shows more than text."""
+        return self._screen.rich
+
     def open(self) -> None:
         """Show it in the current cell."""
         if not self._screen.rich:

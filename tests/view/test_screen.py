@@ -64,7 +64,7 @@ def test_without_anywidget_html_takes_its_place(monkeypatch: pytest.MonkeyPatch)
     view = CellView(screen=NotebookScreen(shell))
     view.update(cell([out("a\n")], done=False, wall_s=1.0))
     view.update(cell([out("b\n")], done=False, wall_s=2.0))
-    assert [list(data)[0] for data in shell.published] == ["application/vnd.jupyter.widget-view+json"]
+    assert [next(iter(data)) for data in shell.published] == ["application/vnd.jupyter.widget-view+json"]
     view.finish(cell([out("b\n")]))
     ResultPanel(cell([out("c\n")]), Places(), screen=NotebookScreen(shell)).open()
     assert set(shell.published[-1]) == {"text/html", "text/plain"}
