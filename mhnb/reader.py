@@ -36,6 +36,7 @@ from mhnb.core.events import (
 )
 from mhnb.core.journal import CellRecord
 from mhnb.core.machine import Machine
+from mhnb.core.pace import Pace
 from mhnb.core.protocol import Answer, Ask, HostUp, InterruptCell, Message, RankExited, RankReady, SignalRank, StopHost
 from mhnb.core.results import CellResult
 from mhnb.core.where import WhereCard
@@ -115,7 +116,8 @@ class Reader:
         self._submissions: dict[int, Submission] = {}
         self._asks: dict[int, tuple[int, Future[Answer]]] = {}
         self._last_ask = self._last_ticket = 0
-        self._next_tick = self._next_show = 0.0
+        self._next_tick = 0.0
+        self._pace = Pace()
         self._next_where: float | None = None
         """When to tell again where the ranks are; None while nothing is told."""
         self._dirty = self._stopping = self._closed = False
@@ -239,8 +241,8 @@ class Reader:
         cell = self._machine.current
         if not self._dirty or cell is None:
             return _TICK_S
-        due = max(self._next_show, cell.started_at + LIVE_AFTER_S)
-        return min(_TICK_S, max(0.0, due - self._clock()))
+        now = self._clock()
+        return min(_TICK_S, max(self._pace.wait_s(now), cell.started_at + LIVE_AFTER_S - now, 0.0))
 
     def _drain_inbox(self) -> None:
         while True:
@@ -312,9 +314,9 @@ class Reader:
 
     def _show(self, now: float) -> None:
         cell = self._machine.current
-        if cell is None or not self._dirty or now < max(self._next_show, cell.started_at + LIVE_AFTER_S):
+        if cell is None or not self._dirty or now < cell.started_at + LIVE_AFTER_S or self._pace.wait_s(now) > 0:
             return
-        self._next_show = now + _TICK_S
+        self._pace.take(now)
         submission = self._submissions.get(cell.ticket)
         if submission is not None and submission.live:
             self._dirty = False

@@ -81,7 +81,7 @@ def test_a_panel_follows_and_leaves_no_widget() -> None:
     shell = Shell()
     screen = NotebookScreen(shell)
     replaced: list[dict[str, str]] = []
-    screen.replace_late = lambda data, _display_id: replaced.append(dict(data))  # type: ignore[method-assign]
+    screen.replace_late = lambda data, _display_id: replaced.append(dict(data))  # type: ignore[assignment,method-assign]
     opened = ResultPanel(cell([out("first\n")], [out("other\n")]), Places({0: "host0"}), screen=screen)
     opened.open()
     widget = opened._widget
