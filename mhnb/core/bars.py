@@ -6,7 +6,6 @@ Reads the lines that tqdm draws, and those of bars that write the same: a percen
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,5 +53,5 @@ def merge_bars(lines: Sequence[str], ranks: Sequence[int]) -> str | None:
         f"{word} {bars[at].count or f'{percents[at]} %'} (rank {ranks[at]})"
         for word, at in (("min", low), ("max", high))
     ]
-    middle = f"median {statistics.median_low(percents)} %"
+    middle = f"median {sorted(percents)[(len(percents) - 1) // 2]} %"
     return f"{bars[low].name} {range_} % |{drawn}| {ends[0]} · {middle} · {ends[1]}".lstrip()

@@ -6,7 +6,6 @@ Decides how numbers are told (each rank's, or by value), how a long block is sho
 from __future__ import annotations
 
 import math
-import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -183,7 +182,7 @@ def summarise_slot(slot: Slot, ranks: Sequence[int]) -> str:
     if len(ranks) <= _EACH or not numbers:
         return ""
     (_, low), (_, high) = min(numbers, key=lambda one: one[0]), max(numbers, key=lambda one: one[0])
-    middle = statistics.median_low(numbers)[1]
+    middle = sorted(numbers)[(len(numbers) - 1) // 2][1]
     values = [value.strip() for value in slot.values]
     return f"min {values[low]} (rank {ranks[low]}) · median {values[middle]} · max {values[high]} (rank {ranks[high]})"
 

@@ -249,3 +249,40 @@ def test_a_replay_shows_one_line_that_moves(own_front: Front) -> None:
     assert len({m["content"]["transient"]["display_id"] for m in line}) == 1
     assert [_text(m) for m in line[:2]] == ["mhjax · replaying cell 1 of 2", "mhjax · replaying cell 2 of 2"]
     assert _text(line[2]).startswith("mhjax · replayed cells 1-2 · ")
+
+
+def test_a_kept_panel_stands_beside_what_is_stored(front: Front) -> None:
+    """`--panel keep` leaves a widget in a display of its own, and the stored form in another; without it there is none."""
+    front.run("%mhjax start -n 2 --devices 2 --panel keep")
+    kept, _ = _displays(front, "%%mhjax\nprint('kept')")
+    assert kept == [{"text/html", "text/plain"}, {_WIDGET, "text/plain"}]
+    front.run("%mhjax start -n 2 --devices 2")
+    assert _displays(front, "%%mhjax\nprint('not kept')")[0] == [{"text/html", "text/plain"}]
+
+
+def test_a_panel_answers_what_is_asked_of_it(front: Front) -> None:
+    """The browser asks for a rank's outputs when somebody looks at it, and gets them as HTML."""
+    front.run("%%mhjax\nprint('said by', 'ab'[jax.process_index()] if 'jax' in globals() else 'nobody')")
+    shown, opened = _displays(front, "%mhjax panel")
+    assert shown == [{_WIDGET, "text/plain"}]
+    (comm_id,) = [m["content"]["comm_id"] for m in opened if m["content"]["data"]["state"].get("mode") == "panel"]
+    front.client.shell_channel.send(
+        front.client.session.msg(
+            "comm_msg", {"comm_id": comm_id, "data": {"method": "custom", "content": {"ask": [1]}}}
+        )
+    )
+    while "bodies" not in str((message := front.client.get_iopub_msg(timeout=60))["content"]):
+        pass
+    assert "said by" in message["content"]["data"]["content"]["bodies"]["1"]
+    front.run("%mhjax panel off")
+
+
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def _displays(front: Front, code: str) -> tuple[list[set[str]], list[Any]]:
+    """What each display of a cell holds, and the comms that it opened."""
+    messages: list[Any] = []
+    front.client.execute_interactive(code, timeout=60, output_hook=messages.append)
+    displays = [set(m["content"]["data"]) for m in messages if m["msg_type"] == "display_data"]
+    return displays, [m for m in messages if m["msg_type"] == "comm_open"]
