@@ -187,7 +187,9 @@ def _blocks(result: CellResult) -> tuple[Block, ...]:
 
 
 def _block(folded: Folded, majority: Folded | None, usual: list[tuple[str, str]], omitted_nbytes: int) -> Block:
-    if majority is None or folded is majority or folded.varies or not folded.parts or not usual:
+    # A figure is shown, not told; and of a template there is no one text to compare.
+    is_told = all(isinstance(part, Text) for part in folded.parts) and not folded.varies
+    if majority is None or folded is majority or not is_told or not folded.parts or not usual:
         return Block(folded, omitted_nbytes=omitted_nbytes)
     lines = said_lines(folded)
     rows = compare_lines(lines, usual)

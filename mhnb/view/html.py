@@ -56,11 +56,13 @@ def format_cell_html(
     where = places or Places()
     parts = [failure_card(result, seen, where)] if seen.failures else []
     if view == "fold":
-        each = _each_part(result, seen, where, uid)
-        parts += [_fold_part(seen, where) + each] if seen.blocks else []
+        pictures = Pictures()
+        folded = _fold_part(seen, where, pictures) if seen.blocks else ""
+        each = _each_part(result, seen, where, uid, pictures) if seen.blocks else ""
+        parts.append(folded + each)
         css = TABS_CSS.format(uid=uid) if each else ""
     else:
-        parts.append(_heading(seen) + (_tabs if view == "tabs" else _grid)(result, seen, where, uid))
+        parts.append(_heading(seen) + (_tabs if view == "tabs" else _grid)(result, seen, where, uid, Pictures()))
         css = TABS_CSS.format(uid=uid) if view == "tabs" else ""
     parts += [_noise_part(result, seen)] if seen.noise else []
     parts += [f'<div style="margin-top:4px">{escape(note, quote=False)}</div>' for note in seen.notes]
@@ -76,8 +78,8 @@ def _heading(seen: Digest) -> str:
     return f'<div style="{QUIET}">{escape(" · ".join(filter(None, (seen.heading, seen.verdict))))}</div>'
 
 
-def _fold_part(seen: Digest, places: Places) -> str:
-    blocks, pictures = seen.blocks, Pictures()
+def _fold_part(seen: Digest, places: Places, pictures: Pictures) -> str:
+    blocks = seen.blocks
     bodies = [_block_body(block, len(blocks), places, pictures) for block in blocks]
     if len(blocks) == 1:
         return _heading(seen) + (_scroll(bodies[0]) if _is_long(blocks[0]) else bodies[0])
@@ -162,14 +164,14 @@ def _noise_part(result: CellResult, seen: Digest) -> str:
 # -- each rank
 
 
-def _each_part(result: CellResult, seen: Digest, places: Places, uid: str) -> str:
+def _each_part(result: CellResult, seen: Digest, places: Places, uid: str, pictures: Pictures) -> str:
     """What each rank said word for word, closed, where the blocks tell it otherwise."""
     if seen.is_literal:
         return ""
     if sum(plain_nbytes(r.outputs) for r in result.ranks) > MAX_EACH_NBYTES:
         return f'<div style="{QUIET}">word for word: each rank\'s log file{_log_dir(places, result)}</div>'
     summary = f'<summary style="cursor:pointer;{QUIET}">each rank word for word</summary>'
-    return f'<details style="margin-top:3px">{summary}{_tabs(result, seen, places, uid)}</details>'
+    return f'<details style="margin-top:3px">{summary}{_tabs(result, seen, places, uid, pictures)}</details>'
 
 
 def _log_dir(places: Places, result: CellResult) -> str:
@@ -177,8 +179,8 @@ def _log_dir(places: Places, result: CellResult) -> str:
     return f", as {escape(log)}" if log else ""
 
 
-def _tabs(result: CellResult, seen: Digest, places: Places, uid: str) -> str:
-    bodies = _rank_bodies(result, places)
+def _tabs(result: CellResult, seen: Digest, places: Places, uid: str, pictures: Pictures) -> str:
+    bodies = _rank_bodies(result, places, pictures)
     tabs = [
         _tab(r, body, seen, places, uid, is_open=at == 0)
         for at, (r, body) in enumerate(zip(result, bodies, strict=True))
@@ -195,8 +197,10 @@ def _tab(rank: RankResult, body: str, seen: Digest, places: Places, uid: str, *,
     )
 
 
-def _grid(result: CellResult, seen: Digest, places: Places, _uid: str) -> str:
-    cards = [_card(r, body, seen, places) for r, body in zip(result, _rank_bodies(result, places), strict=True)]
+def _grid(result: CellResult, seen: Digest, places: Places, _uid: str, pictures: Pictures) -> str:
+    cards = [
+        _card(r, body, seen, places) for r, body in zip(result, _rank_bodies(result, places, pictures), strict=True)
+    ]
     return f'<div style="{GRID}">{"".join(cards)}</div>'
 
 
@@ -221,9 +225,9 @@ def _failed(rank: RankResult, seen: Digest) -> str:
     return f'<div class="mhnb-bad">{escape(word, quote=False)}</div>'
 
 
-def _rank_bodies(result: CellResult, places: Places) -> list[str]:
+def _rank_bodies(result: CellResult, places: Places, pictures: Pictures) -> list[str]:
     """Write each rank's outputs; where all are too much, equal ones once."""
-    ranks, pictures = [without_errors(r) for r in result.ranks], Pictures()
+    ranks = [without_errors(r) for r in result.ranks]
     limit = max(1024, MAX_CELL_NBYTES // len(ranks))
     first = {r.rank: r.rank for r in ranks}
     if sum(plain_nbytes(r.outputs) for r in ranks) > MAX_CELL_NBYTES:

@@ -177,10 +177,11 @@ def _item_lines(item: Item, ranks: Sequence[int], painter: _Painter) -> Iterator
 def _row_lines(block: Block, painter: _Painter) -> Iterator[str]:
     """Write an outlier against the majority: `loss 0.731 ← 0.312 elsewhere`."""
     marked = any(row.kind in ("added", "missing") for row in block.rows)
+    lines, at = said_lines(block.folded), 0
     for row in block.rows:
         if row.kind == "same":
             if row.count <= _CONTEXT:
-                yield from (f"{'  ' if marked else ''}{line}" for line in _same_lines(block, row))
+                yield from (f"{'  ' if marked else ''}{text}" for _, text in lines[at : at + row.count])
             else:
                 yield painter(_QUIET, f"… {row.count} lines as on {format_rank_label(block.usual)} …")
         elif row.kind == "added":
@@ -189,16 +190,7 @@ def _row_lines(block: Block, painter: _Painter) -> Iterator[str]:
             yield painter(_QUIET, f"- {row.there}   ← elsewhere")
         else:
             yield from _changed_lines(row, painter, "  " if marked else "")
-
-
-def _same_lines(block: Block, row: Row) -> list[str]:
-    """Equal lines have the same text here."""
-    at = 0
-    for other in block.rows:
-        if other is row:
-            break
-        at += 0 if other.kind == "missing" else other.count
-    return [text for _, text in said_lines(block.folded)[at : at + row.count]]
+        at += 0 if row.kind == "missing" else row.count
 
 
 def _changed_lines(row: Row, painter: _Painter, indent: str) -> Iterator[str]:

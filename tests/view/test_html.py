@@ -234,3 +234,12 @@ def test_noise_is_counted_and_can_be_read() -> None:
     assert page.visible == "ranks 0-1 · 0.21 smine2 lines of C++ libraries (Gloo 2)"
     assert "[Gloo] Rank ‹rank› is connected" in page.text
     assert format_cell_html(cell(*[replace(rank, outputs=()) for rank in ranks])) == ""
+
+
+def test_an_odd_figure_is_seen() -> None:
+    """Beside words that are nearly the majority's; and none is stored twice, word for word included."""
+    said = [[out(f"loss {int(rank == 2)}.5\n"), shown(image__png="AB"[rank == 2] * 5000)] for rank in range(4)]
+    html = format_cell_html(cell(*said))
+    folded = html.partition("each rank word for word")[0]
+    assert folded.count("A" * 5000) == html.count("A" * 5000) == 1
+    assert folded.count("B" * 5000) == html.count("B" * 5000) == 1
