@@ -85,6 +85,18 @@ def test_texts_that_differ_in_numbers_never_lose_one(losses: list[float], named:
     assert [block.outputs_of(r)[0]["text"] for r in range(len(losses)) for block in blocks if r in block.ranks] == texts
 
 
+NUMBERS = st.sampled_from(["0", "1", "2", "7", " 7", "  12", "-3", " -3", "0.25", "1e-05", "nan", "|██ |", "|█  |"])
+
+
+@given(st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=2, max_size=12))
+def test_one_skeleton_with_any_numbers_loses_nothing(numbers: list[list[str]]) -> None:
+    """Padding, signs, bars and all: each rank's text comes back as it was, whoever shares a block with whom."""
+    texts = [f"a:{first} b{second}%{third}\nend" for first, second, third in numbers]
+    blocks = fold(*texts)
+    back = {rank: block.outputs_of(rank)[0]["text"] for block in blocks for rank in block.ranks}
+    assert [back[rank] for rank in range(len(texts))] == texts
+
+
 def test_a_ranks_own_number_folds() -> None:
     """One block, literal text around it."""
     (block,) = fold(*[f"process {rank} of 4: local devices {rank}:0 {rank}:1\n" for rank in range(4)])
