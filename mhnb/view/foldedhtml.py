@@ -87,7 +87,7 @@ def block_to_html(block: Block, pictures: Pictures, *, limit_nbytes: int, where:
         for channel, same in groupby(lines, key=lambda line: line.channel):
             html, named = _lines(list(same), block.ranks, named, table=table)
             parts.append(_note(html, where) if channel == "note" else _pre_lines(channel, html))
-    return "".join(parts) + (_table(slots, block.ranks) if table else "")
+    return "".join(parts) + (_table(slots, block.ranks) if table else _every_value(slots, block.ranks))
 
 
 def _pre_lines(channel: str, lines: Sequence[str]) -> str:
@@ -101,29 +101,41 @@ def _note(lines: Sequence[str], where: str) -> str:
 
 
 def _lines(lines: Sequence[ShownLine], ranks: Sequence[int], named: int, *, table: bool) -> tuple[list[str], int]:
-    """Write lines; with a table below them slots have names that go on from line to line."""
+    """Write lines, and below each its numbers where no table has them. The names of slots go on from line to line."""
     # Together, since a colour may go on at the next line's beginning.
     plain = ansi_to_html("\n".join(line.text for line in lines)).split("\n")
     written: list[str] = []
     for line, html in zip(lines, plain, strict=True):
-        shown, first = html.replace(OWN_MARK, f"<i>{OWN}</i>"), named if table else 0
-        for at in range(len(line.slots)):
-            shown = shown.replace(SLOT_MARK, f"<b>‹{letter(first + at)}›</b>", 1)
+        shown = html.replace(OWN_MARK, f"<i>{OWN}</i>")
+        names = [letter(named + at) for at in range(len(line.slots))]
+        named += len(names)
+        for name in names:
+            shown = shown.replace(SLOT_MARK, f"<b>‹{name}›</b>", 1)
         written.append(shown)
-        if table:
-            named += len(line.slots)
-        else:
-            written += [
-                f"  <b>{letter(at)}</b> {_told(slot, ranks)}" for at, slot in enumerate(line.slots) if not slot.is_bar
-            ]
+        if not table:
+            told = zip(names, line.slots, strict=True)
+            written += [f"  <b>{name}</b> {_told(slot, ranks)}" for name, slot in told if not slot.is_bar]
         if line.each:
             written.append(f'<span style="{QUIET}">  each {escape(tell_each(line, ranks), quote=False)}</span>')
     return written, named
 
 
 def _told(slot: Slot, ranks: Sequence[int]) -> str:
-    told = "  ".join(filter(None, (sparkline(slot), summarise_slot(slot, ranks), tell_values(slot, ranks))))
+    told = f"{sparkline(slot)}  {summarise_slot(slot, ranks) or tell_values(slot, ranks)}"
     return f'<span style="{QUIET}">{escape(told, quote=False)}</span>'
+
+
+def _every_value(slots: Sequence[Slot], ranks: Sequence[int]) -> str:
+    """Every value of slots that were only summarised above; closed, since they are many."""
+    rows = [
+        f"<b>{letter(at)}</b> {escape(tell_values(slot, ranks), quote=False)}"
+        for at, slot in enumerate(slots)
+        if not slot.is_bar and summarise_slot(slot, ranks)
+    ]
+    if not rows:
+        return ""
+    summary = f'<summary style="cursor:pointer;{QUIET}">every value of every rank</summary>'
+    return f"<details>{summary}{_pre_lines('stdout', rows)}</details>"
 
 
 def _picture(picture: Picture, pictures: Pictures) -> str:

@@ -243,3 +243,12 @@ def test_an_odd_figure_is_seen() -> None:
     folded = html.partition("each rank word for word")[0]
     assert folded.count("A" * 5000) == html.count("A" * 5000) == 1
     assert folded.count("B" * 5000) == html.count("B" * 5000) == 1
+
+
+def test_many_lines_of_many_ranks_are_summarised_line_by_line() -> None:
+    """Steps, least, middle and greatest below each line; every value is there behind a click."""
+    said = [[out("".join(f"step {n}: {rank + n}.5\n" for n in range(20)))] for rank in range(30)]
+    page = StrictPage(format_cell_html(cell(*said)))
+    assert "min 3.5 (rank 0) · median 17.5 · max 32.5 (rank 29)" in page.visible
+    assert "12: 15.5" not in page.visible
+    assert "12: 15.5" in page.text
