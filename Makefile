@@ -70,6 +70,7 @@ bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distrib
 	$(RUN) tests.bench
 	$(RUN) tests.bench.guard
 	$(RUN) tests.bench.life
+	$(RUN) tests.bench.outputs
 
 # The peers lie beside the environment, never in it.
 $(PEERS): tests/bench/requirements.txt
