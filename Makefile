@@ -72,6 +72,7 @@ bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distrib
 	$(RUN) tests.bench.life
 	$(RUN) tests.bench.collectives
 	$(RUN) tests.bench.sharding
+	$(RUN) tests.bench.outputs
 
 # The peers lie beside the environment, never in it.
 $(PEERS): tests/bench/requirements.txt

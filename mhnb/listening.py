@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from mhnb.core.machine import Machine
 from mhnb.core.results import CellResult
@@ -21,9 +21,28 @@ from mhnb.roll import StartReport
 from mhnb.rundir import write_where
 from mhnb.view.where import format_where_text
 
-__all__ = ["ClusterListener"]
+__all__ = ["ClusterListener", "Listener"]
 
 _Shown = TypeVar("_Shown")
+
+
+class Listener(Protocol):
+    """Who hears of what no submitter waits for. Called in the reader thread."""
+
+    def on_progress(self, machine: Machine, now: float) -> None:
+        """A rank came further while starting, or all are ready."""
+
+    def on_failure(self, error: MhnbError) -> None:
+        """The start failed."""
+
+    def on_late(self, result: CellResult) -> None:
+        """Output came for a cell that had ended."""
+
+    def on_notice(self, text: str) -> None:
+        """The user must know."""
+
+    def on_where(self, card: WhereCard | None) -> None:
+        """Where the ranks are in a cell that lasts; None once it has ended."""
 
 
 class ClusterListener:

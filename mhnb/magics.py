@@ -68,6 +68,7 @@ verbs:
   %mhjax start --spare                             and as many in reserve, for a restart in a moment
   %mhjax status                                    the ranks, their processes and the cluster's state
   %mhjax vars                                      what the ranks hold
+  %mhjax panel [SEQ|off] [--view tabs]             the last result in a widget: tabs, grid, filter, search, differences
   %mhjax pull NAME... [--ranks SPEC] [--each]      bring values here
   %mhjax push NAME... [--ranks SPEC]               bind values of this notebook on every rank
   %mhjax layout EXPRESSION [--to SPEC]             who holds what: an array, a pytree, a mesh of the ranks

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import OrderedDict
-from collections.abc import Mapping
+import traceback
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from mhnb.values import RankError
 from mhnb.verbs_collectives import show_launched
 from mhnb.view.html import View
 from mhnb.view.live import CellView
+from mhnb.view.resultpanel import ResultPanel
 from mhnb.view.words import Places
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["CellFlags", "Notebook", "add_push_hint"]
 
 _KEPT_VIEWS = 64
+_KEPT_RESULTS, _KEPT_PANELS = 16, 32
 _UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 
 
@@ -49,6 +52,14 @@ class Notebook:
     shell: Any
     auto: bool = False
     views: OrderedDict[tuple[str, int, int], CellView] = field(default_factory=OrderedDict)
+    keep_panels: bool = False
+    """Whether each cell leaves a panel in place beside what is stored."""
+    panels: deque[ResultPanel] = field(default_factory=deque)
+    """Those that were left so, the oldest first."""
+    _results: OrderedDict[int, tuple[CellResult, Places]] = field(default_factory=OrderedDict)
+    _panel: ResultPanel | None = None
+    _follows: bool = True
+    """Whether the panel shows what runs next."""
     _places: tuple[tuple[str, int], Places] | None = None
 
     def run_cell(self, source: str, flags: CellFlags) -> None:
@@ -62,7 +73,7 @@ class Notebook:
         self._listen(cluster)
         view = CellView(view=flags.view, quiet=flags.quiet, places=self._places_of(cluster), badge=flags.auto)
         view.interrupt = cluster.interrupt
-        show = None if flags.quiet else view.update
+        show = None if flags.quiet else self._show_in(view)
         result = self._explain(
             cluster.run(source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=show)
         )
@@ -72,6 +83,7 @@ class Notebook:
         self._keep(cluster, result, view)
         if flags.collectives:
             show_launched(cluster, result)
+        self._show_in_panels(result, self._places_of(cluster), flags)
         result.check()
 
     def _explain(self, result: CellResult) -> CellResult:
@@ -81,6 +93,58 @@ class Notebook:
             rank if rank.error is None else replace(rank, error=add_push_hint(rank.error, known)) for rank in result
         )
         return result if hinted == result.ranks else replace(result, ranks=hinted)
+
+    # -- panels
+
+    @property
+    def kept(self) -> int:
+        """How many results a panel can be opened over."""
+        return _KEPT_RESULTS
+
+    def open_panel(self, seq: int | None, *, view: View = "fold") -> bool:
+        """Open the panel over a cell's result, the last one where `seq` is None; false where there is none.
+
+        Over the last one it stays live: what runs next is shown in it.
+        """
+        if not self._results or (seq is not None and seq not in self._results):
+            return False
+        result, places = self._results[next(reversed(self._results)) if seq is None else seq]
+        self.close_panel()
+        self._panel, self._follows = ResultPanel(result, places, view=view), seq is None
+        self._panel.open()
+        return True
+
+    def close_panel(self) -> bool:
+        """Put the stored form in the panel's place; false where none is open."""
+        panel, self._panel = self._panel, None
+        if panel is not None:
+            panel.close()
+        return panel is not None
+
+    def _show_in(self, view: CellView) -> Callable[[CellResult], None]:
+        panel = self._panel
+        if panel is None or not self._follows:
+            return view.update
+
+        def both(snapshot: CellResult) -> None:
+            view.update(snapshot)
+            _try(panel.update, snapshot)
+
+        return both
+
+    def _show_in_panels(self, result: CellResult, places: Places, flags: CellFlags) -> None:
+        self._results.pop(result.seq, None)
+        self._results[result.seq] = (result, places)
+        while len(self._results) > _KEPT_RESULTS:
+            self._results.popitem(last=False)
+        if self._panel is not None and self._follows:
+            _try(self._panel.finish, result)
+        if self.keep_panels and not flags.quiet and any(rank.outputs for rank in result):
+            panel = ResultPanel(result, places, view=flags.view)
+            if panel.is_rich and _try(panel.open):
+                self.panels.append(panel)
+            while len(self.panels) > _KEPT_PANELS:
+                _try(self.panels.popleft().close)
 
     def _keep(self, cluster: Cluster, result: CellResult, view: CellView) -> None:
         self.views[cluster.name, cluster.generation, result.seq] = view
@@ -100,6 +164,16 @@ class Notebook:
 
         cluster.on_late(late)
         cluster.on_notice(tell)
+
+
+def _try(show: Callable[..., None], *arguments: Any) -> bool:
+    """Call a view that is no part of the cell; one that fails says so."""
+    try:
+        show(*arguments)
+    except Exception:  # noqa: BLE001  # a view never fails the cell
+        traceback.print_exc()
+        return False
+    return True
 
 
 def add_push_hint(error: RankError, known: Mapping[str, Any]) -> RankError:

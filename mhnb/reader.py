@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
 
 from mhnb.core.events import (
     AskInterrupt,
@@ -39,6 +38,7 @@ from mhnb.core.events import (
 )
 from mhnb.core.journal import CellRecord
 from mhnb.core.machine import Machine
+from mhnb.core.pace import Pace
 from mhnb.core.protocol import (
     Answer,
     Ask,
@@ -52,14 +52,14 @@ from mhnb.core.protocol import (
     SignalRank,
     StopHost,
 )
-from mhnb.core.results import CellResult
 from mhnb.core.where import WhereCard
-from mhnb.errors import MhnbError, NotStarted, RanksLost
+from mhnb.errors import NotStarted, RanksLost
 from mhnb.link.base import Link, rank_peer
+from mhnb.listening import Listener
 from mhnb.submission import Submission, Update
 from mhnb.watching import HostWatch
 
-__all__ = ["Listener", "Reader"]
+__all__ = ["Reader"]
 
 _TICK_S = 0.1
 _IDLE_S = 0.25
@@ -67,25 +67,6 @@ LIVE_AFTER_S = 0.15
 """A cell that lasts longer is shown while it runs."""
 _WHERE_AFTER_S, _WHERE_EVERY_S = 2.0, 1.0
 """Of a cell that lasts longer it is told where the ranks are, and how often."""
-
-
-class Listener(Protocol):
-    """Who hears of what no submitter waits for. Called in the reader thread."""
-
-    def on_progress(self, machine: Machine, now: float) -> None:
-        """A rank came further while starting, or all are ready."""
-
-    def on_failure(self, error: MhnbError) -> None:
-        """The start failed."""
-
-    def on_late(self, result: CellResult) -> None:
-        """Output came for a cell that had ended."""
-
-    def on_notice(self, text: str) -> None:
-        """The user must know."""
-
-    def on_where(self, card: WhereCard | None) -> None:
-        """Where the ranks are in a cell that lasts; None once it has ended."""
 
 
 class Reader:
@@ -116,7 +97,8 @@ class Reader:
         self._submissions: dict[int, Submission] = {}
         self._asks: dict[int, tuple[int, Future[Answer]]] = {}
         self._last_ask = self._last_ticket = 0
-        self._next_tick = self._next_show = 0.0
+        self._next_tick = 0.0
+        self._pace = Pace()
         self._next_where: float | None = None
         """When to tell again where the ranks are; None while nothing is told."""
         self._dirty = self._stopping = self._closed = False
@@ -227,7 +209,7 @@ class Reader:
 
     def _turn(self) -> None:
         busy = self._machine.current is not None or self._machine.state == "starting"
-        messages = self._link.poll(_TICK_S if busy else _IDLE_S)
+        messages = self._link.poll(self._until_show() if busy else _IDLE_S)
         with self._lock:
             if self._defect is not None:
                 raise self._defect
@@ -240,7 +222,15 @@ class Reader:
                 self._look_at_hosts(now)
                 self._handle(Ticked())
                 self._tell_where(now)
-                self._show(now)
+            self._show(now)
+
+    def _until_show(self) -> float:
+        """How long to wait for messages at most: what is new is shown at once, unless something was shown a moment ago."""
+        cell = self._machine.current
+        if not self._dirty or cell is None:
+            return _TICK_S
+        now = self._clock()
+        return min(_TICK_S, max(self._pace.wait_s(now), cell.started_at + LIVE_AFTER_S - now, 0.0))
 
     def _drain_inbox(self) -> None:
         while True:
@@ -313,8 +303,9 @@ class Reader:
 
     def _show(self, now: float) -> None:
         cell = self._machine.current
-        if cell is None or not self._dirty or now - cell.started_at < LIVE_AFTER_S:
+        if cell is None or not self._dirty or now < cell.started_at + LIVE_AFTER_S or self._pace.wait_s(now) > 0:
             return
+        self._pace.take(now)
         submission = self._submissions.get(cell.ticket)
         if submission is not None and submission.live:
             self._dirty = False

@@ -31,10 +31,17 @@ class Submission:
             MhnbError: the cell was refused.
         """
         while True:
-            update = self.updates.get()
+            update = self._latest()
             if isinstance(update, MhnbError):
                 raise update
             if update.done:
                 return update
             if on_snapshot is not None:
                 on_snapshot(update)
+
+    def _latest(self) -> Update:
+        """Wait for an update; of several that wait only the last is of use, however slow the view is."""
+        update = self.updates.get()
+        while not self.updates.empty():
+            update = self.updates.get()
+        return update

@@ -20,6 +20,7 @@ from mhnb.errors import InvalidRequest, MhnbError, NotStarted, ShardingError
 from mhnb.notebook import Notebook
 from mhnb.rank.jaxseams import backend_is_initialized
 from mhnb.rundir import describe_others
+from mhnb.verbs_outputs import panel, panel_flags
 from mhnb.verbs_start import add_start_flags, shown, start_verb
 from mhnb.view import board
 from mhnb.view.where import format_where_text
@@ -201,6 +202,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "interrupt": (_interrupt, _no_flags),
     **verbs_layout.VERBS,
     "list": (_list, _no_flags),
+    "panel": (panel, panel_flags),
     "pull": (_pull, _pull_flags),
     "push": (_push, _push_flags),
     "restart": (_restart, _restart_flags),
@@ -212,7 +214,6 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
 }
 _LATER = {
     "export": "the lessons",
-    "panel": "the output views",
 }
 
 

@@ -38,7 +38,7 @@ from mhnb.view.mime import pre
 from mhnb.view.plan import format_plan_html, format_plan_text
 from mhnb.view.reshard import format_reshard_html, format_reshard_text
 from mhnb.view.screen import Screen, detect_screen
-from mhnb.view.style import RED, wrap
+from mhnb.view.style import wrap
 from mhnb.view.words import Places
 
 __all__ = ["Drawing", "EXPRESSION_VERBS", "VERBS", "draw_wish", "show_views", "source_in"]
@@ -104,7 +104,7 @@ def show_views(
         heading = f"the ranks differ about {name}: {odd} against {say_ranks(views[0].ranks)}"
     parts = [_forms(name, view, places, several=len(views) > 1) for view in views]
     text = "\n\n".join(([heading] if heading else []) + [text for _, text in parts])
-    alarm = wrap(f'<div style="color:{RED}"><b>{escape(heading)}</b></div>') if heading else ""
+    alarm = wrap(f'<div class="mhnb-bad"><b>{escape(heading)}</b></div>') if heading else ""
     _show(alarm + "".join(html for html, _ in parts), text, screen)
 
 

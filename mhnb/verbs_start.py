@@ -7,12 +7,15 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from IPython.core.magic_arguments import MagicArgumentParser
+
 from mhnb import starting
 from mhnb.asking import take_shape
 from mhnb.boards import gather_snapshot, gather_summary
 from mhnb.core.shape import INITIALIZE_ARGUMENTS
 from mhnb.place_flags import add_place_flags, place_options
 from mhnb.roll import StartReport
+from mhnb.verbs_outputs import panel_start_flags
 from mhnb.view import board
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["add_start_flags", "shown", "start_verb"]
 
 
-def add_start_flags(parser: argparse.ArgumentParser) -> None:
+def add_start_flags(parser: MagicArgumentParser) -> None:
     """Add the flags of `%mhjax start`."""
     add_place_flags(parser)
     parser.add_argument("--name", default="default", help="the cluster's name")
@@ -40,13 +43,15 @@ def add_start_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start-timeout", type=float, default=120.0, metavar="SECONDS", help="limit for the whole start (120)"
     )
+    panel_start_flags(parser)
     for name in INITIALIZE_ARGUMENTS:
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, f"--{name}", metavar="VALUE", help="an argument of jax.distributed.initialize")
 
 
-def start_verb(notebook: Notebook, args: argparse.Namespace) -> None:  # noqa: ARG001  # every verb has the same signature
+def start_verb(notebook: Notebook, args: argparse.Namespace) -> None:
     """Start a cluster, or go on with the one that runs."""
+    notebook.keep_panels = args.panel == "keep"
     initialize = {name: _literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None}
     options = place_options(args) | {"init": not args.no_init, "initialize": initialize}
     shape = take_shape(

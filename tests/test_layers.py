@@ -68,6 +68,7 @@ BESIDE = {
     "verbs_collectives": "magics",
     "verbs_doctor": "magics",
     "verbs_layout": "magics",
+    "verbs_outputs": "magics",
     "verbs_start": "magics",
     "watching": "cluster",
 }

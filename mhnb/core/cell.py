@@ -138,6 +138,7 @@ class Cell:
                 error=p.error,
                 wall_s=p.wall_s,
                 omitted_nbytes=p.folder.omitted_nbytes,
+                noise=p.folder.noise,
             )
             for rank, p in self.parts.items()
         )

@@ -24,6 +24,8 @@ _CHUNK = 32 * 1024
 """A stream is cut into chunks of about this many characters, so that the middle can be dropped."""
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
+_WHY_TEXT = "a widget made on a rank lives there, out of the browser's reach: this is its text form"
+
 ForeignUpdate: TypeAlias = tuple[str, dict[str, Any], dict[str, Any]]
 """An update of a display that this cell did not make: display id, data, metadata."""
 
@@ -74,6 +76,8 @@ class OutputFolder:
         self._foreign: dict[str, ForeignUpdate] = {}
         self.omitted_nbytes = 0
         """Bytes of output that were left out, on the rank or here."""
+        self.noise = ""
+        """What C++ libraries said of themselves; no output of the user's."""
 
     def add(self, events: Iterable[OutputEvent]) -> None:
         """Take in events, in the order the rank said them."""
@@ -85,6 +89,8 @@ class OutputFolder:
                 self._add_update(*event[1:])
             elif kind == "clear":
                 self._clear(wait=event[1])
+            elif kind == "noise":
+                self.noise += event[1]
             elif kind == "omitted":
                 self._add_gap(event[1], event[2])
             else:
@@ -92,17 +98,17 @@ class OutputFolder:
 
     def outputs(self) -> tuple[Output, ...]:
         """Return the outputs so far as nbformat 4 stores them."""
-        outputs: list[Output] = []
+        said: list[_Said] = []
         items = [*self._head, *self._tail, *([self._current] if self._current else [])]
         for item in items:
             if isinstance(item, _Bundle):
-                outputs.append(item.output)
+                said.append(item.output)
             elif isinstance(item, _Stream):
-                _say(outputs, item.name, item.text.read())
+                _say(said, item.name, item.text.read())
             else:
                 for name, nbytes in item.nbytes.items():
-                    _say(outputs, *_mark_gap(name, nbytes))
-        return tuple(outputs)
+                    _say(said, *_mark_gap(name, nbytes))
+        return tuple(_write(one) for one in said)
 
     def update_display(self, display_id: str, data: dict[str, Any], metadata: dict[str, Any]) -> bool:
         """Replace the displays of that id; false if this cell has none."""
@@ -214,13 +220,23 @@ def fold_events(events: Iterable[OutputEvent], *, execution_count: int | None = 
     return folder.outputs()
 
 
-def _say(outputs: list[Output], name: str, text: str) -> None:
+_Said: TypeAlias = Output | tuple[str, list[str]]
+"""An output, or the pieces of a stream: joined once, since a snapshot is taken ten times a second."""
+
+
+def _say(said: list[_Said], name: str, text: str) -> None:
     if not text:
         return
-    if outputs and outputs[-1]["output_type"] == "stream" and outputs[-1]["name"] == name:
-        outputs[-1] = {**outputs[-1], "text": outputs[-1]["text"] + text}
+    if said and isinstance(said[-1], tuple) and said[-1][0] == name:
+        said[-1][1].append(text)
     else:
-        outputs.append({"output_type": "stream", "name": name, "text": text})
+        said.append((name, [text]))
+
+
+def _write(said: _Said) -> Output:
+    if isinstance(said, tuple):
+        return {"output_type": "stream", "name": said[0], "text": "".join(said[1])}
+    return said
 
 
 def _mark_gap(name: str, nbytes: int) -> tuple[str, str]:
@@ -242,5 +258,6 @@ def _clean(data: dict[str, Any]) -> dict[str, Any]:
     """Leave out the widget's view: its model lives on the rank, and a front end would look for it in vain."""
     if _WIDGET_VIEW not in data:
         return data
+    text = data.get("text/plain", "a widget")
     rest = {mime: value for mime, value in data.items() if mime != _WIDGET_VIEW}
-    return rest or {"text/plain": "a widget, which lives on the rank and cannot be shown here"}
+    return {**rest, "text/plain": f"{text if isinstance(text, str) else ''.join(text)}\n({_WHY_TEXT})"}

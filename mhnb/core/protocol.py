@@ -58,6 +58,7 @@ OutputEvent: TypeAlias = list[Any]
     ["error", ename, evalue, traceback_lines, line, code, at_s, site]
                                                          site: the fields of `ErrorSite`, or nothing
     ["omitted", stream_name, nbytes]                     text left out here; the log file has it
+    ["noise", text]                                      lines of C++ libraries about themselves (Gloo, absl)
 """
 
 LaunchRow: TypeAlias = list[Any]
@@ -226,6 +227,8 @@ class RankStatus:
     """Of the launch in flight; None when there is none."""
     number: int | None = None
     """Which one of its participants' launches the one in flight is, from 1."""
+    memory_nbytes: int = 0
+    """What the process holds in memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ class RankResult:
     wall_s: float = 0.0
     omitted_nbytes: int = 0
     """Bytes of text that only the log file has."""
+    noise: str = ""
+    """Lines of C++ libraries about themselves, such as Gloo's greeting; in none of the streams."""
 
     @property
     def stdout(self) -> str:

@@ -113,6 +113,8 @@ class WhereCard:
     """Whether the card should be shown unasked: some ranks wait, or none moves."""
     places: tuple[Place, ...] = field(default=())
     """All ranks, equal places merged, by first rank."""
+    memory_nbytes: Mapping[int, int] = field(default_factory=dict)
+    """What each process held in memory when it was looked at."""
 
 
 def make_card(seq: int, source: str, seen: Sequence[RankSeen], *, age_s: float) -> WhereCard:
@@ -148,6 +150,7 @@ def make_card(seq: int, source: str, seen: Sequence[RankSeen], *, age_s: float) 
         stuck=known and (bool(waiting) or not moved),
         # IPython counts lines from the first that is not empty.
         places=_merge(seen, source.lstrip("\n").splitlines(), age_s),
+        memory_nbytes={one.rank: one.latest.memory_nbytes for one in seen if one.latest is not None},
     )
 
 

@@ -20,8 +20,8 @@ from mhnb.rank.forks import weakly
 from mhnb.rank.native import (
     NativeFile,
     flush_c_stdout,
-    leave_out_noise,
     line_buffer_c_stdout,
+    part_noise,
     watch_subprocesses,
 )
 from mhnb.rank.origin import CELL_SEQ, current_seq, mark_threads
@@ -32,6 +32,8 @@ __all__ = ["Capture"]
 _LATE_LIMIT = 64 * 1024
 """Characters of head, and of tail, that output after a cell's end may have between two looks."""
 _UNFINISHED_LIMIT = 256
+_NOISE_LIMIT = 16 * 1024
+"""Characters of noise that a cell passes on."""
 
 
 class Capture:
@@ -45,7 +47,7 @@ class Capture:
         # Reentrant: a signal handler or a finaliser may print while its own thread prints.
         self._lock = threading.RLock()
         self._seq = self._last = 0
-        self._cell = EventBuffer()
+        self._cell, self._noise_room = EventBuffer(), _NOISE_LIMIT
         self._late: dict[int, EventBuffer] = {}
         self._log = _Log(log_path)
         self._native = (("stdout", NativeFile(native_paths[0])), ("stderr", NativeFile(native_paths[1])))
@@ -112,7 +114,7 @@ class Capture:
             self._collect_native()
             CELL_SEQ.set(seq)
             self._seq = self._last = seq
-            self._cell = EventBuffer()
+            self._cell, self._noise_room = EventBuffer(), _NOISE_LIMIT
 
     def take(self) -> list[OutputEvent]:
         """Hand out the running cell's events since the last call."""
@@ -175,8 +177,17 @@ class Capture:
             if text := file.read_new():
                 # Under a name of its own, so that it does not land inside an unfinished line of Python's.
                 self._log.write(f"native {name}", text.encode())
-                if (shown := leave_out_noise(text)) and (buffer := self._buffer(0)) is not None:
-                    buffer.add_text(name, shown)
+                if (buffer := self._buffer(0)) is not None:
+                    shown, noise = part_noise(text)
+                    if shown:
+                        buffer.add_text(name, shown)
+                    self._add_noise(buffer, noise)
+
+    def _add_noise(self, buffer: EventBuffer, noise: str) -> None:
+        # More of it helps nobody, and the log has all.
+        if kept := noise[: self._noise_room]:
+            self._noise_room -= len(kept)
+            buffer.add(["noise", kept])
 
     def _expect_subprocess(self) -> None:
         """From here to the cell's end look at the files before each printed line, so that the order is kept."""

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import psutil
+
 from mhnb.core.protocol import RankStatus
 from mhnb.core.stacks import Flight, Frame, Sight, cell_line, judge_sight
 
@@ -118,6 +120,7 @@ class Looker:
             counts=[[list(participants), count] for participants, count in counts.items()],
             participants=list(flight.participants) if flight else None,
             number=flight.number if flight else None,
+            memory_nbytes=psutil.Process().memory_info().rss,
         )
 
     def _describe(self, frame: FrameType, cell_file: str) -> Frame:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["NativeFile", "flush_c_stdout", "leave_out_noise", "line_buffer_c_stdout", "watch_subprocesses"]
+__all__ = ["NativeFile", "flush_c_stdout", "line_buffer_c_stdout", "part_noise", "watch_subprocesses"]
 
 _READ_NBYTES = 1 << 20
 _IOLBF = 1
@@ -24,6 +24,13 @@ _PIECES = r"(?:\[Gloo\] Rank | is connected to | peer ranks\. |Expected number o
 _TELLING = r"(?=.*(?:\[Gloo\] Rank|is connected to|peer ranks))"
 # Each device has a thread that prints this line in six pieces: now and then they come interleaved.
 _GLOO = re.compile(rf"^{_WHOLE}(?:\n|\Z)|^{_TELLING}{_PIECES}(?:\n|\Z)(?:^\d*\n)*", re.MULTILINE)
+
+_ABSL = re.compile(
+    r"^(?:[IW]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w./-]+\.(?:cc|cpp|h):\d+\] .*"
+    r"|WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR)(?:\n|\Z)",
+    re.MULTILINE,
+)
+"""I and W are information and warning. E and F stay with the user: they tell of what went wrong."""
 
 
 class NativeFile:
@@ -51,15 +58,22 @@ class NativeFile:
         os.close(self._fd)
 
 
-def leave_out_noise(text: str) -> str:
-    r"""Take out the line that Gloo prints for each new set of devices: it differs on every rank and says nothing of the program.
+def part_noise(text: str) -> tuple[str, str]:
+    r"""Part what C code printed into what is the user's to see, and what libraries say of themselves.
 
-    The log has it. Anything else that C code prints is the user's to see.
+    Noise is the line that Gloo prints for each new set of devices, and absl's messages below an error.
 
-    >>> leave_out_noise("[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\nhere\n")
+    >>> part_noise("[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\nhere\n")[0]
     'here\n'
     """
-    return _GLOO.sub("", text)
+    noise: list[str] = []
+
+    def take(found: re.Match[str]) -> str:
+        noise.append(found[0])
+        return ""
+
+    shown = _ABSL.sub(take, _GLOO.sub(take, text))
+    return shown, "".join(noise)
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from mhnb.rank.cells import CellCompiler, RunningCell, cell_file, find_place, fi
 from mhnb.rank.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
 from mhnb.rank.history import RankHistory
 from mhnb.rank.keyboard import refuse_keyboard
+from mhnb.rank.textbars import draw_text_bars
 
 __all__ = ["PreparedCell", "RankShell"]
 
@@ -99,6 +100,7 @@ class RankShell(ZMQInteractiveShell):
         assert isinstance(self.displayhook, RankDisplayHook)
         self.capture = self.display_pub.capture = self.displayhook.capture = capture
         self.clock = clock
+        draw_text_bars()
         refuse_keyboard(self)
         # For good, not anew for each cell: nobody but cells has this process.
         self.builtin_trap.__enter__()

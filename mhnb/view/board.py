@@ -6,6 +6,7 @@ Decides how it appears and that a start leaves one display, its summary. The val
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Sequence
 from html import escape
 from typing import Self
@@ -16,6 +17,7 @@ from mhnb.sharding.report import Report
 from mhnb.view.check import format_check_html, format_check_text
 from mhnb.view.collectives import format_collectives_html, format_collectives_text
 from mhnb.view.mime import pre
+from mhnb.view.panel import warm_up
 from mhnb.view.preflight import format_preflight_html, format_preflight_text
 from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.start import (
@@ -57,6 +59,9 @@ class StartBoard(_OneDisplay):
     _last: StartSnapshot | None = None
 
     def __enter__(self) -> Self:
+        if self._screen.rich:
+            # While the ranks come up there is time.
+            threading.Thread(target=warm_up, name="mhnb-warm-up", daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

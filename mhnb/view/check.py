@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mhnb.core.check import CheckRow
 from mhnb.view.mime import pre
-from mhnb.view.style import RED, wrap
+from mhnb.view.style import wrap
 
 __all__ = ["format_check_html", "format_check_text"]
 
@@ -28,5 +28,5 @@ def format_check_text(rows: Sequence[CheckRow]) -> str:
 def format_check_html(rows: Sequence[CheckRow]) -> str:
     """Write the rows as HTML."""
     bad = sum(not row.same for row in rows)
-    heading = f'<div style="color:{RED}"><b>{bad} of {len(rows)} differ</b></div>' if bad else ""
+    heading = f'<div class="mhnb-bad"><b>{bad} of {len(rows)} differ</b></div>' if bad else ""
     return wrap(f"{heading}{pre(format_check_text(rows))}")

@@ -1,37 +1,67 @@
 """What a cell's result says, put in the order in which a person should read it.
 
-Decides who is the odd one out, which failure comes first and which ranks share a block;
+Decides who is the odd one out, which failure comes first, who was left waiting and which ranks share a block;
 HTML and text both draw from it.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from mhnb.core.alike import Folded, Text, find_majority, fold_outputs, is_plain
+from mhnb.core.differ import Row, compare_lines
 from mhnb.core.results import CellResult, RankResult, group_by_outputs
 from mhnb.values import Output, RankError
 from mhnb.view.ansi import strip_ansi
+from mhnb.view.folded import said_lines
 from mhnb.view.words import format_nbytes, format_rank_label, format_seconds
 
-__all__ = ["Block", "Digest", "Failure", "clip_outputs", "digest", "heading", "missing_note", "without_errors"]
+__all__ = [
+    "Block",
+    "Digest",
+    "Failure",
+    "MAX_READ_NBYTES",
+    "clip_outputs",
+    "digest",
+    "heading",
+    "missing_note",
+    "noise_label",
+    "without_errors",
+]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 
-
 MISMATCH = "OrderMismatch"
 """The guard's error: its text is a report of several lines, the first of which says what became of the cluster."""
+MAX_READ_NBYTES = 192 * 1024
+"""Text of one rank that is folded: its beginning and its end. More is never shown, and would cost time."""
+_MUCH_ALIKE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Ranks that said the same."""
+    """Ranks that said the same, but for numbers that the block tells."""
 
-    ranks: tuple[int, ...]
-    outputs: tuple[Output, ...]
+    folded: Folded
+    rows: tuple[Row, ...] = ()
+    """How it differs from the majority; empty for the majority itself, and where the two have little in common."""
+    usual: tuple[int, ...] = ()
+    """The majority's ranks, where `rows` are told."""
     omitted_nbytes: int = 0
     """Bytes that the notebook never got; only the log file has them."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Whose it is."""
+        return self.folded.ranks
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its ranks said nothing."""
+        return not self.folded.parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +72,8 @@ class Failure:
     word: str
     """The exception's name, or the outcome where there is none: died, killed, interrupted, refused."""
     error: RankError | None = None
+    waited: bool = False
+    """Whether they only waited for ranks that had failed before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +89,36 @@ class Digest:
     odd: frozenset[int]
     """Ranks outside the majority; empty where there is none."""
     failures: tuple[Failure, ...]
-    """The first to fail on top."""
+    """The first to fail on top, those who waited for it last."""
     failure_heading: str
     """As `ValueError on rank 2 · ranks 0-1,3 finished`; empty when nothing failed."""
     notes: tuple[str, ...]
+    noise: tuple[tuple[tuple[int, ...], str], ...] = ()
+    """Ranks, and what C++ libraries said on them."""
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to show."""
         return not (self.blocks or self.failures or self.notes)
 
+    @property
+    def alarming(self) -> frozenset[int]:
+        """The odd ranks, unless the others were silent: that only some ranks speak is common."""
+        return self.odd if self.blocks and not self.blocks[-1].is_silent else frozenset()
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether the blocks show each rank's text as it was said."""
+        return all(block.folded.is_literal and not block.rows for block in self.blocks)
+
 
 def digest(result: CellResult) -> Digest:
     """Put a result in reading order."""
     failures = _failures(result)
     blocks = _blocks(result)
-    spoke = any(block.outputs or block.omitted_nbytes for block in blocks)
-    odd = {rank for block in blocks[:-1] for rank in block.ranks} if _has_majority(blocks) else set()
+    spoke = any(not block.is_silent or block.omitted_nbytes for block in blocks)
+    majority = find_majority([block.folded for block in blocks])
+    odd = {rank for block in blocks if block.folded is not majority for rank in block.ranks} if majority else set()
     return Digest(
         heading=heading(result),
         verdict=_verdict(blocks, sorted(odd)) if spoke else "",
@@ -81,8 +126,36 @@ def digest(result: CellResult) -> Digest:
         odd=frozenset(odd),
         failures=failures,
         failure_heading=_failure_heading(result, failures),
-        notes=result.notes,
+        notes=(*result.notes, *_compared_note(result, blocks)),
+        noise=_noise(result),
     )
+
+
+def _compared_note(result: CellResult, blocks: Sequence[Block]) -> tuple[str, ...]:
+    """Say so where ranks share a block and only the ends of what they said were compared."""
+    shared = {rank for block in blocks if len(block.ranks) > 1 for rank in block.ranks}
+    long = [r for r in result.ranks if r.rank in shared and sum(len(_text_of(o)) for o in r.outputs) > MAX_READ_NBYTES]
+    if not long or len(group_by_outputs(without_errors(r) for r in long)) == 1:
+        return ()
+    return ("Of this much text only the beginning and the end were compared between ranks; the log files have all.",)
+
+
+def _noise(result: CellResult) -> tuple[tuple[tuple[int, ...], str], ...]:
+    said = [
+        ((r.rank,), [{"output_type": "stream", "name": "stdout", "text": r.noise}]) for r in result.ranks if r.noise
+    ]
+    texts = [(b.ranks, part.template.shown()) for b in fold_outputs(said) for part in b.parts if isinstance(part, Text)]
+    return tuple(texts)
+
+
+def noise_label(result: CellResult) -> str:
+    """Count the lines of noise by who wrote them, as `6 lines of C++ libraries (Gloo 4, absl 2)`; empty for none."""
+    lines = [line for r in result.ranks for line in r.noise.splitlines()]
+    if not lines:
+        return ""
+    gloo = sum("peer rank" in line or "[Gloo]" in line for line in lines)
+    counts = [f"{name} {count}" for name, count in (("Gloo", gloo), ("absl", len(lines) - gloo)) if count]
+    return f"{len(lines)} {'line' if len(lines) == 1 else 'lines'} of C++ libraries ({', '.join(counts)})"
 
 
 def heading(result: CellResult) -> str:
@@ -97,15 +170,60 @@ def heading(result: CellResult) -> str:
     return f"{label} · running {format_seconds(result.wall_s)}{who}"
 
 
+# -- blocks
+
+
 def _blocks(result: CellResult) -> tuple[Block, ...]:
     if not any(r.outputs or r.omitted_nbytes for r in result.ranks):
         return ()  # most cells say nothing, and are to cost nothing
     groups = group_by_outputs(without_errors(r) for r in result.ranks)
+    outputs = _shorten([g.outputs for g in groups])
     omitted = {r.rank: r.omitted_nbytes for r in result.ranks}
-    blocks = tuple(Block(g.ranks, g.outputs, omitted[g.ranks[0]]) for g in groups)
-    if _has_majority(blocks):
-        return tuple(sorted(blocks, key=lambda b: (len(b.ranks), b.ranks[0])))
-    return tuple(sorted(blocks, key=lambda b: b.ranks[0]))
+    folded = fold_outputs((g.ranks, shown) for g, shown in zip(groups, outputs, strict=True))
+    majority = find_majority(folded)
+    usual = said_lines(majority) if majority is not None and majority.parts else []
+    blocks = [_block(f, majority, usual, max(omitted[rank] for rank in f.ranks)) for f in folded]
+    return tuple(sorted(blocks, key=lambda b: (b.folded is majority, len(b.ranks) if majority else 0, b.ranks[0])))
+
+
+def _block(folded: Folded, majority: Folded | None, usual: list[tuple[str, str]], omitted_nbytes: int) -> Block:
+    # A figure is shown, not told; and of a template there is no one text to compare.
+    is_told = all(isinstance(part, Text) for part in folded.parts) and not folded.varies
+    if majority is None or folded is majority or not is_told or not folded.parts or not usual:
+        return Block(folded, omitted_nbytes=omitted_nbytes)
+    lines = said_lines(folded)
+    rows = compare_lines(lines, usual)
+    alike = sum(row.count for row in rows if row.kind in ("same", "changed"))
+    if alike < _MUCH_ALIKE * len(lines):
+        return Block(folded, omitted_nbytes=omitted_nbytes)
+    return Block(folded, rows, majority.ranks, omitted_nbytes)
+
+
+def _shorten(groups: Sequence[Sequence[Output]]) -> list[Sequence[Output]]:
+    """Take the same lines from the beginning and the end of each, so that ranks that say alike still do."""
+    size = max((sum(len(_text_of(o)) for o in outputs) for outputs in groups), default=0)
+    if size <= MAX_READ_NBYTES:
+        return list(groups)
+    lines = max(sum(_text_of(o).count("\n") + 1 for o in outputs) for outputs in groups)
+    keep = max(1, int(lines * MAX_READ_NBYTES / size / 2))
+    return [
+        clip_outputs(_clip_lines(outputs, keep), MAX_READ_NBYTES, where="the log file") if outputs else outputs
+        for outputs in groups
+    ]
+
+
+def _clip_lines(outputs: Sequence[Output], keep: int) -> list[Output]:
+    """Keep `keep` lines of each end."""
+    clipped = []
+    for output in outputs:
+        lines = _text_of(output).split("\n")
+        left_out = len(lines) - 2 * keep
+        if left_out <= 0:
+            clipped.append(output)
+            continue
+        note = f"… {left_out} lines left out: all of it is in the log file …"
+        clipped.append(_with_text(output, "\n".join([*lines[:keep], note, *lines[-keep:]])))
+    return clipped
 
 
 def without_errors(result: RankResult) -> RankResult:
@@ -115,28 +233,60 @@ def without_errors(result: RankResult) -> RankResult:
     return replace(result, outputs=tuple(o for o in result.outputs if o["output_type"] != "error"))
 
 
-def _has_majority(blocks: Sequence[Block]) -> bool:
-    sizes = [len(block.ranks) for block in blocks]
-    return len(blocks) > 1 and 2 * max(sizes) > sum(sizes)
-
-
 def _verdict(blocks: Sequence[Block], odd: Sequence[int]) -> str:
+    lost = _lost_numbers(blocks)
+    more = f" · not a finite number on {format_rank_label(lost)}" if lost else ""
     if not odd:
-        spoke = [block for block in blocks if block.outputs]
+        spoke = [block for block in blocks if not block.is_silent]
         if len(blocks) == 2 and len(spoke) == 1:
-            return f"only {format_rank_label(spoke[0].ranks)} said something"
-        return f"{len(blocks)} different outputs" if len(blocks) > 1 else ""
+            return f"only {format_rank_label(spoke[0].ranks)} said something{more}"
+        if len(blocks) > 1:
+            return f"{len(blocks)} different outputs{more}"
+        return f"{_what_varies(blocks[0].folded)}{more}" if blocks and blocks[0].folded.varies else ""
     label = format_rank_label(odd)
-    if not blocks[-1].outputs:
-        return f"only {label} said something"
-    return f"{label} differs" if len(odd) == 1 else f"{label} differ"
+    if blocks[-1].is_silent:
+        return f"only {label} said something{more}"
+    return (f"{label} differs" if len(odd) == 1 else f"{label} differ") + more
+
+
+def _what_varies(block: Folded) -> str:
+    numbers = any(isinstance(part, Text) and part.template.varying for part in block.parts)
+    return "numbers differ by rank" if numbers else "figures differ by rank"
+
+
+def _lost_numbers(blocks: Sequence[Block]) -> list[int]:
+    """Ranks that have a nan or inf where others have a number."""
+    lost: set[int] = set()
+    for block in blocks:
+        for part in block.folded.parts:
+            for slot in part.template.varying if isinstance(part, Text) else ():
+                bad = {
+                    rank
+                    for rank, n in zip(block.ranks, slot.numbers, strict=True)
+                    if n is not None and not math.isfinite(n)
+                }
+                lost |= bad if len(bad) < len(block.ranks) else set()
+    return sorted(lost)
+
+
+# -- failures
 
 
 def _failures(result: CellResult) -> tuple[Failure, ...]:
     alike: dict[tuple[object, ...], list[RankResult]] = {}
     for failed in result.failed:
         alike.setdefault(_failure_key(failed), []).append(failed)
-    return tuple(Failure(tuple(sorted(r.rank for r in same)), _word(same[0]), same[0].error) for same in alike.values())
+    words = {_word(failed) for failed in result.failed}
+    failures = [
+        Failure(
+            tuple(sorted(r.rank for r in same)),
+            _word(same[0]),
+            same[0].error,
+            waited=_word(same[0]) == MISMATCH and words != {MISMATCH},
+        )
+        for same in alike.values()
+    ]
+    return tuple(sorted(failures, key=lambda failure: failure.waited))
 
 
 def _word(failed: RankResult) -> str:
@@ -154,18 +304,25 @@ def _failure_key(failed: RankResult) -> tuple[object, ...]:
 def _failure_heading(result: CellResult, failures: Sequence[Failure]) -> str:
     by_word: dict[str, list[int]] = {}
     for failure in failures:
-        by_word.setdefault(failure.word, []).extend(failure.ranks)
+        if not failure.waited:
+            by_word.setdefault(failure.word, []).extend(failure.ranks)
     if not by_word:
         return ""
     told = {failure.error.evalue.splitlines()[0] for failure in failures if failure.error and failure.error.evalue}
     if set(by_word) == {MISMATCH} and len(told) == 1:
         return f"{MISMATCH} · {told.pop()}"
     parts = [f"{word} on {format_rank_label(ranks)}" for word, ranks in by_word.items()]
+    waited = [rank for failure in failures if failure.waited for rank in failure.ranks]
+    if waited:
+        parts.append(f"{format_rank_label(waited)} {'was' if len(waited) == 1 else 'were'} left waiting")
     for outcome, verb in (("ok", "finished"), ("running", "still running")):
         ranks = [r.rank for r in result.ranks if r.outcome == outcome]
         if ranks:
             parts.append(f"{format_rank_label(ranks)} {verb}")
     return " · ".join(parts)
+
+
+# -- too much text
 
 
 def clip_outputs(outputs: Sequence[Output], limit_nbytes: int, *, where: str) -> tuple[Output, ...]:
@@ -193,7 +350,9 @@ def clip_outputs(outputs: Sequence[Output], limit_nbytes: int, *, where: str) ->
 
 
 def _text_of(output: Output) -> str:
-    text = output["text"] if output["output_type"] == "stream" else output.get("data", {}).get("text/plain", "")
+    if not is_plain(output):
+        return ""
+    text = output["text"] if output["output_type"] == "stream" else output["data"]["text/plain"]
     return text if isinstance(text, str) else "".join(text)
 
 

@@ -6,7 +6,7 @@ from html import escape
 
 from mhnb.sharding.tree import LayoutRow, LayoutTree
 from mhnb.sharding.words import format_kind, format_nbytes
-from mhnb.view.style import QUIET, RED, wrap
+from mhnb.view.style import QUIET, wrap
 from mhnb.view.tables import format_table_text
 
 __all__ = ["format_tree_html", "format_tree_text"]
@@ -85,7 +85,7 @@ def _head(word: str) -> str:
 
 def _row(row: LayoutRow, tree: LayoutTree) -> str:
     odd = row.path in tree.fallen_back
-    style = f' style="color:{RED};font-weight:bold"' if odd else ""
+    style = ' class="mhnb-bad" style="font-weight:bold"' if odd else ""
     cells = "".join(
         f'<td style="text-align:{"left" if value is None else "right"};padding:1px 10px 1px 0"'
         f"{_raw(value)}>{escape(cell, quote=False)}</td>"

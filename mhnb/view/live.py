@@ -12,14 +12,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mhnb.core.results import CellResult
+from mhnb.view.digest import digest
+from mhnb.view.frame import LiveFrame, make_frame
 from mhnb.view.html import View, format_cell_html
-from mhnb.view.livehtml import format_live_html, format_live_text
+from mhnb.view.livehtml import format_live_text
 from mhnb.view.screen import LiveBox, Screen, detect_screen
 from mhnb.view.text import format_cell_text
 from mhnb.view.words import Places
 
 __all__ = ["CellView", "LIVE_AFTER_S"]
 
+QUIET_AFTER_S = 3.0
+"""A cell that has printed nothing for so long may hang, if its ranks do not move either."""
 LIVE_AFTER_S = 0.15
 """A cell that ends sooner shows only its static form."""
 
@@ -53,10 +57,11 @@ class CellView:
         self._uid = uid or f"mhnb-{secrets.token_hex(6)}"
         self._lock = threading.RLock()  # late output comes from another thread
         self._live: LiveBox | None = None
-        self._live_html = ""
         self.interrupt: Callable[[], None] | None = None
-        """Interrupts the cell; called by a button, from another thread. None for no button."""
-        self._offered = self._asked_where = False
+        """Interrupts the cell; called by a button, from another thread."""
+        self._asked_where = self._show_all = False
+        self._said: object = None
+        self._said_at_s = 0.0
         self._latest: CellResult | None = None
         self._shown = False
         self._finished = False
@@ -92,33 +97,34 @@ class CellView:
     def _update(self, snapshot: CellResult) -> None:
         if not self._screen.rich or self._quiet or self._broken:
             return
-        if self._live is None and not self._shown and self._is_worth_opening(snapshot):
-            self._live_html = format_live_html(snapshot, places=self._places)
-            self._live = self._screen.open_live(self._live_html, format_live_text(snapshot), self._uid)
+        self._latest = snapshot
+        if self._live is not None:
+            self._live.show(self._frame(snapshot), snapshot.wall_s)
+        elif not self._shown and self._is_worth_opening(snapshot):
+            self._live = self._screen.open_live(self._frame(snapshot), format_live_text(snapshot), self._uid, self.act)
             self._shown = self._live is not None
-        elif self._live is not None:
-            self._latest = snapshot
-            self._set_live(format_live_html(snapshot, places=self._places, asked=self._asked_where))
-            if snapshot.where is not None and not self._offered:
-                self._offered = True
-                self._live.offer(
-                    {"Where": self._show_where} | ({"Interrupt": self.interrupt} if self.interrupt else {})
-                )
 
-    def _show_where(self) -> None:
-        """Show the card from now on, also of a cell that moves; called by a button, from another thread."""
+    def _frame(self, snapshot: CellResult) -> LiveFrame:
+        talking = snapshot.wall_s - self._said_at_s < QUIET_AFTER_S
+        frame = make_frame(snapshot, self._places, asked=self._asked_where, show_all=self._show_all, talking=talking)
+        if frame.blocks != self._said:
+            self._said, self._said_at_s = frame.blocks, snapshot.wall_s
+        return frame
+
+    def act(self, name: str) -> None:
+        """Do what a button says: interrupt, where, all or fold; called from another thread while the cell blocks."""
+        if name == "interrupt":
+            if self.interrupt is not None:
+                self.interrupt()
+            return
         with self._lock:
-            self._asked_where = True
+            self._asked_where ^= name == "where"
+            self._show_all = name == "all" or (self._show_all and name != "fold")
             if self._latest is not None and not self._finished:
                 self._guarded(self._update, self._latest)
 
     def _is_worth_opening(self, snapshot: CellResult) -> bool:
         return snapshot.wall_s >= LIVE_AFTER_S or self._view != "fold"
-
-    def _set_live(self, html: str) -> None:
-        if self._live is not None and html != self._live_html:
-            self._live_html = html
-            self._live.set_html(html)
 
     def _finish(self, result: CellResult) -> None:
         if not self._screen.rich:
@@ -145,8 +151,9 @@ class CellView:
     def _bundle_if_any(self, result: CellResult) -> dict[str, str] | None:
         if self._quiet and result.ok:
             return None
-        html = format_cell_html(result, view=self._view, uid=self._uid, places=self._places, badge=self._badge)
-        text = format_cell_text(result, places=self._places, badge=self._badge)
+        seen, places = digest(result), self._places
+        html = format_cell_html(result, view=self._view, uid=self._uid, places=places, badge=self._badge, seen=seen)
+        text = format_cell_text(result, places=places, badge=self._badge, seen=seen)
         return {"text/html": html, "text/plain": text} if html else None
 
     def _write_new(self, result: CellResult) -> None:

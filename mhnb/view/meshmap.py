@@ -9,7 +9,7 @@ from mhnb.sharding.mesh import AxisReach, MeshShape, axis_reach, format_axes, wa
 from mhnb.values import DeviceRef
 from mhnb.view.mime import pre
 from mhnb.view.panes import place_hosts
-from mhnb.view.style import QUIET, RED, host_color, wrap
+from mhnb.view.style import QUIET, host_color, wrap
 from mhnb.view.words import Places
 
 __all__ = ["format_mesh_html", "format_mesh_text"]
@@ -87,7 +87,7 @@ def format_mesh_html(mesh: MeshShape, *, name: str = "", places: Places | None =
     rows = _rows(mesh)
     body = "".join(_row(label, devices, where) for label, devices in rows[:_ROWS])
     more = f"<div>… {len(rows) - _ROWS} more lines</div>" if len(rows) > _ROWS else ""
-    warned = "".join(f'<div style="color:{RED}">{escape(text)}</div>' for text in warn_chatty(reach))
+    warned = "".join(f'<div class="mhnb-bad">{escape(text)}</div>' for text in warn_chatty(reach))
     text = pre(format_mesh_text(mesh, name=name, places=places))
     return wrap(
         f"<div><b>{escape(_title(mesh, where.hosts, name))}</b></div>"

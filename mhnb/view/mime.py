@@ -7,7 +7,7 @@ A widget's view is never kept: outside its kernel it is an error message.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from html import escape
 from typing import Any
 
@@ -15,13 +15,22 @@ from mhnb.values import Output
 from mhnb.view.ansi import ansi_to_html, strip_ansi
 from mhnb.view.words import format_nbytes
 
-__all__ = ["MAX_RICH_NBYTES", "output_to_html", "output_to_text", "pre"]
+__all__ = [
+    "MAX_RICH_NBYTES",
+    "PRE_STYLE",
+    "STDERR_STYLE",
+    "output_to_html",
+    "output_to_text",
+    "plain_nbytes",
+    "pre",
+    "pre_html",
+]
 
 MAX_RICH_NBYTES = 8 * 2**20
 """A figure or HTML larger than this is stored as its text, with a note."""
 
 PRE_STYLE = "font-family:monospace;margin:0;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
-_STDERR_STYLE = "background-color:rgba(230,90,80,0.14);padding:1px 4px"
+STDERR_STYLE = "background-color:rgba(230,90,80,0.14);padding:1px 4px"
 
 
 def output_to_html(output: Output) -> str:
@@ -32,7 +41,7 @@ def output_to_html(output: Output) -> str:
     """
     kind = output["output_type"]
     if kind == "stream":
-        style = _STDERR_STYLE if output["name"] == "stderr" else ""
+        style = STDERR_STYLE if output["name"] == "stderr" else ""
         return pre(_joined(output["text"]).removesuffix("\n"), style=style)
     if kind == "error":
         return pre("\n".join(output["traceback"]))
@@ -66,9 +75,20 @@ def output_to_text(output: Output, *, color: bool = False) -> str:
 
 def pre(text: str, *, style: str = "") -> str:
     """Write preformatted text: a monospace font of its own, since nbconvert's page sets none."""
-    block = f'<pre style="{PRE_STYLE}{";" + style if style else ""}">{ansi_to_html(text)}</pre>'
+    return pre_html(ansi_to_html(text), style=style)
+
+
+def pre_html(html: str, *, style: str = "") -> str:
+    """The same, for what is HTML already."""
+    block = f'<pre style="{PRE_STYLE}{";" + style if style else ""}">{html}</pre>'
     # JupyterLab and nbconvert paint the ansi classes inside this class only, in the theme's own colours
     return f'<div class="jp-RenderedText" style="padding:0">{block}</div>'
+
+
+def plain_nbytes(outputs: Iterable[Output]) -> int:
+    """About how much text outputs hold, beside figures and the like."""
+    streams = sum(len(_joined(o["text"])) for o in outputs if o["output_type"] == "stream")
+    return streams + sum(len(_joined(o.get("data", {}).get("text/plain", ""))) for o in outputs)
 
 
 def _plain(data: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from mhnb.view.collectives import format_collectives_html, format_collectives_te
 from mhnb.view.draw import format_layout_text
 from mhnb.view.drawhtml import format_layout_html
 from mhnb.view.layouttable import format_tree_html, format_tree_text
-from mhnb.view.style import QUIET, RED, wrap
+from mhnb.view.style import QUIET, wrap
 
 __all__ = ["format_plan_html", "format_plan_text"]
 
@@ -69,10 +69,10 @@ def format_plan_html(plan: Plan, report: Report | None = None, *, problem: str =
     if report is not None:
         parts.append(format_collectives_html([report]))
     if problem:
-        parts.append(f'<div style="color:{RED}">{escape(problem)}</div>')
+        parts.append(f'<div class="mhnb-bad">{escape(problem)}</div>')
     return wrap("".join(parts))
 
 
 def _refusal_html(name: str, refusal: Refusal) -> str:
     says = f'<div style="{QUIET}">JAX: … {escape(refusal.jax_says)}</div>' if refusal.jax_says else ""
-    return f'<div style="margin:3px 0;color:{RED}">✗ <b>{escape(name)}</b>: {escape(refusal.reason)}{says}</div>'
+    return f'<div class="mhnb-bad" style="margin:3px 0">✗ <b>{escape(name)}</b>: {escape(refusal.reason)}{says}</div>'

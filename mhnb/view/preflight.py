@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from mhnb.core.preflight_report import Cell, Finding, PreflightReport
-from mhnb.view.style import QUIET, RED, wrap
+from mhnb.view.style import QUIET, wrap
 from mhnb.view.tables import format_table_html, format_table_text
 
 __all__ = ["format_preflight_html", "format_preflight_text"]
@@ -32,7 +32,7 @@ def format_preflight_text(report: PreflightReport) -> str:
 
 def format_preflight_html(report: PreflightReport) -> str:
     """Write the report as HTML."""
-    color = "" if report.ok else f' style="color:{RED}"'
+    color = "" if report.ok else ' class="mhnb-bad"'
     table = format_table_html(*_table(report))
     return wrap(f"<div{color}><b>{escape(_heading(report))}</b></div>{table}{''.join(map(_finding, report.findings))}")
 

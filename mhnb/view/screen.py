@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, TypeAlias
+
+from mhnb.view.frame import ByteBudget, LiveFrame, changed_parts, frame_parts
+from mhnb.view.livehtml import frame_to_html
+from mhnb.view.panel import make_live_widget, work_while_blocked
 
 __all__ = ["LiveBox", "NotebookScreen", "Screen", "TextScreen", "detect_screen"]
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
+Act: TypeAlias = Callable[[str], None]
+"""Does what a button says: interrupt, where, all, fold."""
+
 
 class LiveBox(Protocol):
-    """A widget that shows HTML while a cell runs."""
+    """A widget that shows a running cell."""
 
-    def set_html(self, html: str) -> None:
-        """Show other HTML."""
-
-    def offer(self, actions: Mapping[str, Callable[[], None]]) -> None:
-        """Show a row of buttons that work while the cell blocks; each action runs in a thread of its own."""
+    def show(self, frame: LiveFrame, now_s: float) -> None:
+        """Show another frame; it may be left out where too much was sent of late, since another one follows."""
 
     def close(self) -> None:
         """Take the widget out of the front end and the kernel."""
@@ -47,8 +51,11 @@ class Screen(Protocol):
     def replace_late(self, data: Mapping[str, str], display_id: str) -> None:
         """Replace a display, from any thread."""
 
-    def open_live(self, html: str, text: str, display_id: str) -> LiveBox | None:
-        """Make a display with a widget in it; None where widgets are missing."""
+    def open_live(self, frame: LiveFrame, text: str, display_id: str, act: Act) -> LiveBox | None:
+        """Make a display with a widget in it; None where widgets are missing.
+
+        `act` is called with interrupt, where, all or fold when a button is pressed, in a thread of its own, also while the cell blocks.
+        """
 
     def write(self, text: str) -> None:
         """Print text."""
@@ -85,7 +92,7 @@ class TextScreen(_Streams):
 
     replace = show_late = replace_late = show
 
-    def open_live(self, html: str, text: str, display_id: str) -> LiveBox | None:  # noqa: ARG002
+    def open_live(self, frame: LiveFrame, text: str, display_id: str, act: Act) -> LiveBox | None:  # noqa: ARG002
         """Give none: a terminal has no widgets."""
         return None
 
@@ -123,53 +130,86 @@ class NotebookScreen(_Streams):
         content = {"data": dict(data), "metadata": {}, "transient": {"display_id": display_id}}
         kernel.session.send(kernel.iopub_socket, kind, content, parent=parent, ident=b"display_data")
 
-    def open_live(self, html: str, text: str, display_id: str) -> LiveBox | None:
+    def open_live(self, frame: LiveFrame, text: str, display_id: str, act: Act) -> LiveBox | None:
         """Make a display with a widget in it."""
-        try:
-            import ipywidgets  # type: ignore[import-untyped]  # it has no types
-        except ImportError:
-            return None
-        box = _HtmlWidget(ipywidgets, html)
-        self.show({_WIDGET_VIEW: box.view, "text/plain": text}, display_id)
-        return box
+        for kind in (_PartsBox, _HtmlBox):
+            try:
+                box: _PartsBox | _HtmlBox = kind(frame, act)
+            except ImportError:
+                continue
+            self.show({_WIDGET_VIEW: box.view, "text/plain": text}, display_id)
+            return box
+        return None
 
 
-class _HtmlWidget:
+class _PartsBox:
+    """A widget of our own, which is sent what has changed."""
+
+    def __init__(self, frame: LiveFrame, act: Act) -> None:
+        self._parts = frame_parts(frame)
+        self._budget = ByteBudget()
+        self._widget = make_live_widget(self._parts, act)
+        self.view = self._widget._repr_mimebundle_()[0][_WIDGET_VIEW]
+
+    def show(self, frame: LiveFrame, now_s: float) -> None:
+        """Send the parts that changed, in one message."""
+        changed = changed_parts(self._parts, frame_parts(frame))
+        left = self._budget.spend(sum(len(text.encode("utf-8", "replace")) for text in changed.values()), now_s)
+        if not changed or left is None:
+            return
+        self._budget, self._parts = left, {**self._parts, **changed}
+        with self._widget.hold_sync():
+            for name, text in changed.items():
+                setattr(self._widget, name, text)
+
+    def close(self) -> None:
+        """Close the widget and its layout, which has a comm of its own."""
+        _close(self._widget)
+
+
+class _HtmlBox:
     """An ipywidgets HTML widget in a box, below it a row of buttons once they are offered."""
 
-    def __init__(self, ipywidgets: Any, html: str) -> None:
-        self._ipywidgets = ipywidgets
-        self._html = ipywidgets.HTML(html)
+    def __init__(self, frame: LiveFrame, act: Act) -> None:
+        import ipywidgets  # type: ignore[import-untyped]  # it has no types
+
+        self._ipywidgets, self._act = ipywidgets, act
+        self._html = ipywidgets.HTML(frame_to_html(frame))
         self._box = ipywidgets.VBox([self._html])
         self._widgets = [self._box, self._html]
+        self._offered = False
         self.view = self._box._repr_mimebundle_()[_WIDGET_VIEW]
 
-    def set_html(self, html: str) -> None:
+    def show(self, frame: LiveFrame, now_s: float) -> None:  # noqa: ARG002
         """Show other HTML."""
-        self._html.value = html
+        self._html.value = frame_to_html(frame)
+        if frame.acts and not self._offered:
+            self._offered = True
+            buttons = [self._button(name, act) for name, act in _BUTTONS.items()]
+            row = self._ipywidgets.HBox(buttons)
+            self._widgets += [*buttons, row]
+            self._box.children = (self._html, row)
 
-    def offer(self, actions: Mapping[str, Callable[[], None]]) -> None:
-        """Show a row of buttons below."""
-        buttons = [self._button(name, act) for name, act in actions.items()]
-        row = self._ipywidgets.HBox(buttons)
-        self._widgets += [*buttons, row]
-        self._box.children = (self._html, row)
-
-    def _button(self, name: str, act: Callable[[], None]) -> Any:
+    def _button(self, name: str, act: str) -> Any:
         button = self._ipywidgets.Button(description=name)
-        button.on_click(lambda _: act())
-        # since ipykernel 7.4: a click is handled where the widget was made, which is the thread that the cell blocks.
-        # So it stays in the subshell that it comes through.
-        if hasattr(button.comm, "_reply_subshell_for"):
-            button.comm._reply_subshell_for = lambda _data, default: default  # noqa: SLF001 - it has no public name
+        button.on_click(lambda _: self._act(act))
+        work_while_blocked(button)
         return button
 
     def close(self) -> None:
-        """Close the widgets and their layouts and styles, each of which has a comm of its own."""
+        """Close the widgets."""
         for widget in self._widgets:
-            for part in (widget, widget.layout, getattr(widget, "style", None)):
-                if part is not None:
-                    part.close()
+            _close(widget)
+
+
+_BUTTONS = {"Interrupt": "interrupt", "Where": "where", "Show all": "all"}
+
+
+def _close(widget: Any) -> None:
+    """Close a widget and its layout and style, each of which has a comm of its own."""
+    for part in (widget, getattr(widget, "layout", None), getattr(widget, "style", None)):
+        if part is not None:
+            part.close()
 
 
 def detect_screen() -> Screen:

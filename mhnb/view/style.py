@@ -12,17 +12,27 @@ from collections.abc import Sequence
 
 from mhnb.view.words import Places
 
-__all__ = ["ANSI_CSS", "QUIET", "RED", "TABS_CSS", "host_color", "wrap"]
+__all__ = ["ANSI_CSS", "BAD", "CHANGED", "GRID", "GRID_CARD", "QUIET", "TABS_CSS", "host_color", "wrap"]
 
 QUIET = "opacity:.65"
-RED = "#e0504a"
-"""Reads on white and on black."""
+BAD = "#d55e00"
+"""A stroke beside what failed; never text, which would not read on both white and black."""
+CHANGED = "background-color:rgba(230,159,0,.25);text-decoration:underline;text-underline-offset:2px"
+"""A word that differs: underlined too, for who does not see the colour."""
+GRID = "display:grid;grid-template-columns:repeat(auto-fill,minmax(17em,1fr));gap:6px;margin-top:3px"
+GRID_CARD = "border:1px solid rgba(128,128,128,.45);padding:3px 6px;min-width:0"
 
-_HOST_COLORS = ("#3f7fd0", "#d9822b", "#2f9e7a", "#c45fa4", "#8f6fd1", "#a3913b", "#3aa3c2", "#b3664a")
+_HOST_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800", "#7f7fd5")
+"""Okabe and Ito's, which colour-blind people tell apart; the host's name stands beside them."""
 _SEVERAL = "#8c8c8c"
 _DIGITS = re.compile(r"(\d+)$")
 
-_CSS = ".mhnb pre{font-family:var(--jp-code-font-family,monospace)!important}.mhnb summary::marker{color:#8c8c8c}"
+_CSS = (
+    ".mhnb pre{font-family:var(--jp-code-font-family,monospace)!important}.mhnb summary::marker{color:#8c8c8c}"
+    ".mhnb .mhnb-bad{color:var(--jp-error-color1,#c62828)}"
+    ".mhnb summary:focus-visible,.mhnb [tabindex]:focus-visible,.mhnb button:focus-visible"
+    "{outline:2px solid var(--jp-brand-color1,#0072b2)!important;outline-offset:1px}"
+)
 ANSI_CSS = "".join(
     f".mhnb .ansi-{name}-fg{{color:{value}}}.mhnb .ansi-{name}-intense-fg{{color:{value};font-weight:bold}}"
     for name, value in (
@@ -37,9 +47,9 @@ TABS_CSS = (
     ".{uid}{{display:flex;flex-wrap:wrap;gap:0 2px}}"
     ".{uid}>details{{display:contents}}"
     ".{uid}>details::details-content{{order:1;width:100%}}"
-    ".{uid}>details>summary{{list-style:none;padding:2px 10px;border-bottom:2px solid transparent;opacity:.7}}"
+    ".{uid}>details>summary{{list-style:none;padding:2px 10px;border-bottom:2px solid transparent}}"
     ".{uid}>details>summary::-webkit-details-marker{{display:none}}"
-    ".{uid}>details[open]>summary{{border-bottom-color:var(--jp-brand-color1,#3f7fd0);opacity:1;pointer-events:none}}"
+    ".{uid}>details[open]>summary{{border-bottom-color:var(--jp-brand-color1,#0072b2);font-weight:bold;pointer-events:none}}"
     ".{uid}>details>div{{border:0!important;padding-left:0!important;margin-left:0!important}}"
     "}}"
 )

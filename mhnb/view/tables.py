@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from mhnb.values import ClusterState
-from mhnb.view.style import QUIET, RED, wrap
+from mhnb.view.style import QUIET, wrap
 from mhnb.view.words import format_nbytes
 
 __all__ = [
@@ -124,7 +124,7 @@ def format_status_text(status: Status) -> str:
 
 def format_status_html(status: Status) -> str:
     """Write the status as HTML."""
-    color = f' style="color:{RED}"' if status.state in ("dead", "tainted", "split") else ""
+    color = ' class="mhnb-bad"' if status.state in ("dead", "tainted", "split") else ""
     notes = "".join(f"<div>{escape(note, quote=False)}</div>" for note in status.notes)
     table = format_table_html(_STATUS_HEADER, _status_rows(status))
     return wrap(f"<div{color}><b>{escape(status.heading, quote=False)}</b></div>{table}{notes}")

@@ -2,35 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from mhnb.core.alike import Picture
+from mhnb.core.differ import Row
 from mhnb.core.results import CellResult
+from mhnb.core.template import OWN
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.digest import MISMATCH, Block, Digest, Failure, clip_outputs, digest, missing_note
+from mhnb.view.digest import MISMATCH, Block, Digest, Failure, digest, missing_note, noise_label
+from mhnb.view.folded import (
+    OWN_MARK,
+    SLOT_MARK,
+    Item,
+    block_items,
+    clip_items,
+    clip_told,
+    letter,
+    said_lines,
+    sparkline,
+    summarise_slot,
+    tell_each,
+    tell_values,
+)
 from mhnb.view.mime import output_to_text
 from mhnb.view.trace import count_user_frames, format_trace_text, trim_traceback
 from mhnb.view.words import Places, format_rank_label
 
-__all__ = ["MAX_TEXT_NBYTES", "failure_lines", "format_cell_text"]
+__all__ = ["MAX_TEXT_NBYTES", "failure_lines", "format_cell_text", "waited_words"]
 
-MAX_TEXT_NBYTES = 256 * 1024
-"""Text of all blocks together; each gets an equal part, and at least 2 KiB."""
+MAX_TEXT_NBYTES = 32 * 1024
+"""Text of all blocks together; each gets an equal part, and at least 1 KiB."""
+_CONTEXT = 3
+"""So many lines that are as everywhere are repeated between differences; more are counted."""
+_DRAWN = 16
 
 _BOLD, _RED, _QUIET, _RESET = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
 
 
 def format_cell_text(
-    result: CellResult, *, color: bool = False, places: Places | None = None, badge: bool = False
+    result: CellResult,
+    *,
+    color: bool = False,
+    places: Places | None = None,
+    badge: bool = False,
+    seen: Digest | None = None,
 ) -> str:
-    """Write what every rank said. Empty when there is nothing to say, unless a `badge` says that the ranks ran it."""
-    seen = digest(result)
+    """Write what every rank said. Empty when there is nothing to say, unless a `badge` says that the ranks ran it.
+
+    `seen` is the result's digest, where the caller has it.
+    """
+    seen = seen or digest(result)
     if seen.empty:
         return f"mhjax · {seen.heading}" if badge else ""
     painter = _Painter(color)
     if badge:
         seen = replace(seen, heading=f"mhjax · {seen.heading}")
-    lines = [*_failure_part(result, seen, painter), *_block_part(seen, painter, places or Places()), *seen.notes]
+    noise = [painter(_QUIET, f"({noise_label(result)} folded away; the log files have them)")] if seen.noise else []
+    lines = [
+        *_failure_part(result, seen, painter),
+        *_block_part(seen, painter, places or Places()),
+        *noise,
+        *seen.notes,
+    ]
     return "\n".join(lines)
 
 
@@ -50,10 +84,22 @@ def _failure_part(result: CellResult, seen: Digest, painter: _Painter) -> Iterat
     yield painter(_RED, seen.failure_heading)
     several = len(seen.failures) > 1
     for failure in seen.failures:
+        if failure.waited:
+            yield f"  {painter(_BOLD, format_rank_label(failure.ranks))} {waited_words(failure)}"
+            continue
         if several:
             yield f"  {painter(_BOLD, format_rank_label(failure.ranks))}: {failure.word}"
         yield from (f"  {line}" for line in failure_lines(failure, result.seq))
         yield from _trace_lines(failure, color=painter.color)
+
+
+def waited_words(failure: Failure) -> str:
+    """Say where ranks stood that only waited for one that had failed."""
+    error = failure.error
+    line = (
+        f" at line {error.line}:  {(error.code or '').strip()}" if error is not None and error.line is not None else ""
+    )
+    return f"waited{line}"
 
 
 def failure_lines(failure: Failure, seq: int) -> Iterator[str]:
@@ -86,7 +132,7 @@ def _block_part(seen: Digest, painter: _Painter, places: Places) -> Iterator[str
     verdict = f" · {painter(_BOLD, seen.verdict)}" if seen.verdict else ""
     yield painter(_QUIET, seen.heading) + verdict
     if len(seen.blocks) == 1:
-        yield from (f"  {line}" for line in _block_lines(seen.blocks[0], 1, painter, places))
+        yield from (f"  {line}".rstrip() for line in _block_lines(seen.blocks[0], 1, painter, places))
         return
     labels = [format_rank_label(block.ranks) for block in seen.blocks]
     width = max(map(len, labels))
@@ -99,12 +145,59 @@ def _block_part(seen: Digest, painter: _Painter, places: Places) -> Iterator[str
 
 def _block_lines(block: Block, blocks: int, painter: _Painter, places: Places) -> list[str]:
     log = places.logs.get(block.ranks[0])
-    outputs = clip_outputs(block.outputs, max(2048, MAX_TEXT_NBYTES // blocks), where=log or "the log file")
-    text = "".join(
-        piece if output["output_type"] == "stream" or piece.endswith("\n") else piece + "\n"
-        for output in outputs
-        for piece in [output_to_text(output, color=painter.color)]
-    )
-    lines = text.removesuffix("\n").split("\n") if text else []
+    limit = max(1024, MAX_TEXT_NBYTES // blocks)
+    if block.rows:
+        lines = clip_told(list(_row_lines(block, painter)), limit, where=log or "the log file")
+    else:
+        items = clip_items(block_items(block.folded), limit, where=log or "the log file")
+        lines = [line for item in items for line in _item_lines(item, block.ranks, painter)]
     missing = missing_note(block, log)
     return [*lines, *([missing] if missing else [])] or [painter(_QUIET, "(no output)")]
+
+
+def _item_lines(item: Item, ranks: Sequence[int], painter: _Painter) -> Iterator[str]:
+    if isinstance(item, Picture):
+        for whose, output in item.variants:
+            label = f"{format_rank_label(whose)}: " if len(item.variants) > 1 else ""
+            yield from (label + output_to_text(output, color=painter.color)).splitlines()
+        return
+    text = item.text.replace(OWN_MARK, painter(_QUIET, OWN))
+    names = [letter(at) for at in range(len(item.slots))]
+    for name in names:
+        text = text.replace(SLOT_MARK, f"‹{name}›", 1)
+    yield text if painter.color else strip_ansi(text)
+    if item.each:
+        yield f"  {painter(_BOLD, 'each')} {tell_each(item, ranks)}"
+    for name, slot in zip(names, item.slots, strict=True):
+        if not slot.is_bar:
+            told = filter(None, (sparkline(slot), summarise_slot(slot, ranks), tell_values(slot, ranks)))
+            yield f"  {painter(_BOLD, name)} {' · '.join(told) if len(ranks) > _DRAWN else '  '.join(told)}"
+
+
+def _row_lines(block: Block, painter: _Painter) -> Iterator[str]:
+    """Write an outlier against the majority: `loss 0.731 ← 0.312 elsewhere`."""
+    marked = any(row.kind in ("added", "missing") for row in block.rows)
+    lines, at = said_lines(block.folded), 0
+    for row in block.rows:
+        if row.kind == "same":
+            if row.count <= _CONTEXT:
+                yield from (f"{'  ' if marked else ''}{text}" for _, text in lines[at : at + row.count])
+            else:
+                yield painter(_QUIET, f"… {row.count} lines as on {format_rank_label(block.usual)} …")
+        elif row.kind == "added":
+            yield f"+ {row.here}"
+        elif row.kind == "missing":
+            yield painter(_QUIET, f"- {row.there}   ← elsewhere")
+        else:
+            yield from _changed_lines(row, painter, "  " if marked else "")
+        at += 0 if row.kind == "missing" else row.count
+
+
+def _changed_lines(row: Row, painter: _Painter, indent: str) -> Iterator[str]:
+    changed = [span for span in row.spans if span.there is not None]
+    here = "".join(span.here if span.there is None else painter(_BOLD, span.here) for span in row.spans)
+    if len(changed) == 1 and changed[0].here and changed[0].there:
+        yield f"{indent}{here} {painter(_QUIET, f'← {changed[0].there} elsewhere')}"
+    else:
+        yield indent + here
+        yield painter(_QUIET, f"{indent}← {row.there} elsewhere")

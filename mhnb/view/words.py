@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mhnb.core.hostnames import format_hosts
 from mhnb.core.ranks import format_ranks
 from mhnb.sharding.words import format_nbytes
 
-__all__ = ["Places", "format_nbytes", "format_rank_label", "format_seconds", "join_words"]
+__all__ = ["Places", "format_hosts_of", "format_nbytes", "format_rank_label", "format_seconds", "join_words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,19 @@ class Places:
         """The one host that holds all of `ranks`; None when there are several or it is unknown."""
         hosts = {self.hosts.get(rank) for rank in ranks}
         return hosts.pop() if len(hosts) == 1 else None
+
+
+def format_hosts_of(places: Places, ranks: Iterable[int]) -> str:
+    """Name the hosts that ranks are on; empty where they are unknown, or all there are.
+
+    >>> format_hosts_of(Places(hosts={0: "host0", 1: "host1", 2: "host2"}), (1, 2))
+    'host[1-2]'
+    """
+    hosts = [places.hosts.get(rank) for rank in ranks]
+    known = [host for host in hosts if host is not None]
+    if len(known) < len(hosts) or (len(known) > 1 and set(known) == set(places.hosts.values())):
+        return ""
+    return format_hosts(known)
 
 
 def format_seconds(seconds: float) -> str:

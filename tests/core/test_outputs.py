@@ -106,11 +106,14 @@ def test_foreign_updates_are_handed_over_once() -> None:
 
 
 def test_widget_views_are_left_out() -> None:
-    """A widget's model lives on the rank, so its view is dropped and its text stays."""
+    """A widget's model lives on the rank, so its view is dropped; its text stays, with one line that says why."""
     view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
     both: dict[str, Any] = {**view, "text/plain": "IntSlider(value=0)"}
     outputs = fold_events([["display", both, {}, None], ["display", view, {}, None]])
-    assert outputs[0]["data"] == {"text/plain": "IntSlider(value=0)"}
+    assert set(outputs[0]["data"]) == {"text/plain"}
+    first, why = outputs[0]["data"]["text/plain"].split("\n")
+    assert first == "IntSlider(value=0)"
+    assert "lives there" in why
     assert list(outputs[1]["data"]) == ["text/plain"]
 
 
@@ -156,3 +159,11 @@ def test_progress_bar_costs_nothing() -> None:
         folder.add([["stderr", f"\rstep {step:6} of 200000"]])
     assert texts(folder) == ["step 199999 of 200000"]
     assert folder.omitted_nbytes == 0
+
+
+def test_noise_is_kept_apart() -> None:
+    """What C++ libraries say of themselves is in no output, and not lost."""
+    folder = OutputFolder()
+    folder.add([["noise", "[Gloo] a\n"], ["stdout", "mine\n"], ["noise", "[Gloo] b\n"]])
+    assert [output["text"] for output in folder.outputs()] == ["mine\n"]
+    assert folder.noise == "[Gloo] a\n[Gloo] b\n"

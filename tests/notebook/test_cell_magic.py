@@ -70,10 +70,9 @@ def test_out_is_not_bound_when_nothing_ran(nb: Session) -> None:
 
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 def test_view_takes_its_choices(nb: Session, view: str) -> None:
-    """Every layout shows every rank's text."""
+    """Every layout is taken; a terminal has one."""
     said = nb.run(f"%%mhjax --view {view}\nf'value {{me}}'")
-    assert "value 0" in said.out
-    assert "value 1" in said.out
+    assert "value ‹rank›" in said.out
 
 
 def test_quiet_shows_nothing(nb: Session) -> None:

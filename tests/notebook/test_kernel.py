@@ -47,12 +47,12 @@ class Front:
             if message["msg_type"] in ("comm_open", "comm_msg") and until in str(message["content"]):
                 return sent
 
-    def click(self, comm_id: str) -> None:
-        """Click a button through a subshell of its own, as JupyterLab does."""
+    def click(self, comm_id: str, act: str) -> None:
+        """Click a button of the live widget through a subshell of its own, as JupyterLab does."""
         session, client = self.client.session, self.client
         client.control_channel.send(session.msg("create_subshell_request", {}))
         subshell_id = client.get_control_msg(timeout=30)["content"]["subshell_id"]
-        content = {"comm_id": comm_id, "data": {"method": "custom", "content": {"event": "click"}}}
+        content = {"comm_id": comm_id, "data": {"method": "custom", "content": {"act": act}}}
         message = session.msg("comm_msg", content)
         message["header"]["subshell_id"] = subshell_id
         client.shell_channel.send(message)
@@ -185,17 +185,16 @@ def test_the_hang_card_under_a_cell_that_hangs(front: Front, tmp_path: Path) -> 
 def test_buttons_work_while_the_cell_blocks(front: Front) -> None:
     """A click that comes as JupyterLab sends it, through a subshell, is acted on although the main thread is in the cell."""
     sent = str(front.client.execute("%%mhjax\nimport time\nwhile True: time.sleep(0.01)"))
-    buttons: dict[str, str] = {}
-    while len(buttons) < 2:
+    widget = ""
+    while not widget:
         message = front.client.get_iopub_msg(timeout=60)
         state = message["content"].get("data", {}).get("state", {}) if message["msg_type"] == "comm_open" else {}
-        if state.get("_model_name") == "ButtonModel":
-            buttons[state["description"]] = message["content"]["comm_id"]
-    front.click(buttons["Where"])
+        widget = message["content"]["comm_id"] if state.get("mode") == "live" else ""
+    front.click(widget, "where")
     end = time.monotonic() + 30
     while "line 2:  while True: time.sleep(0.01)" not in str(front.client.get_iopub_msg(timeout=30)["content"]):
         assert time.monotonic() < end, "no card after the click"
-    front.click(buttons["Interrupt"])
+    front.click(widget, "interrupt")
     while (reply := front.client.get_shell_msg(timeout=30))["parent_header"]["msg_id"] != sent:
         pass
     assert reply["content"]["ename"] == "CellInterrupted"
@@ -250,3 +249,40 @@ def test_a_replay_shows_one_line_that_moves(own_front: Front) -> None:
     assert len({m["content"]["transient"]["display_id"] for m in line}) == 1
     assert [_text(m) for m in line[:2]] == ["mhjax · replaying cell 1 of 2", "mhjax · replaying cell 2 of 2"]
     assert _text(line[2]).startswith("mhjax · replayed cells 1-2 · ")
+
+
+def test_a_kept_panel_stands_beside_what_is_stored(front: Front) -> None:
+    """`--panel keep` leaves a widget in a display of its own, and the stored form in another; without it there is none."""
+    front.run("%mhjax start -n 2 --devices 2 --panel keep")
+    kept, _ = _displays(front, "%%mhjax\nprint('kept')")
+    assert kept == [{"text/html", "text/plain"}, {_WIDGET, "text/plain"}]
+    front.run("%mhjax start -n 2 --devices 2")
+    assert _displays(front, "%%mhjax\nprint('not kept')")[0] == [{"text/html", "text/plain"}]
+
+
+def test_a_panel_answers_what_is_asked_of_it(front: Front) -> None:
+    """The browser asks for a rank's outputs when somebody looks at it, and gets them as HTML."""
+    front.run("%%mhjax\nprint('said by', 'ab'[jax.process_index()] if 'jax' in globals() else 'nobody')")
+    shown, opened = _displays(front, "%mhjax panel")
+    assert shown == [{_WIDGET, "text/plain"}]
+    (comm_id,) = [m["content"]["comm_id"] for m in opened if m["content"]["data"]["state"].get("mode") == "panel"]
+    front.client.shell_channel.send(
+        front.client.session.msg(
+            "comm_msg", {"comm_id": comm_id, "data": {"method": "custom", "content": {"ask": [1]}}}
+        )
+    )
+    while "bodies" not in str((message := front.client.get_iopub_msg(timeout=60))["content"]):
+        pass
+    assert "said by" in message["content"]["data"]["content"]["bodies"]["1"]
+    front.run("%mhjax panel off")
+
+
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def _displays(front: Front, code: str) -> tuple[list[set[str]], list[Any]]:
+    """What each display of a cell holds, and the comms that it opened."""
+    messages: list[Any] = []
+    front.client.execute_interactive(code, timeout=60, output_hook=messages.append)
+    displays = [set(m["content"]["data"]) for m in messages if m["msg_type"] == "display_data"]
+    return displays, [m for m in messages if m["msg_type"] == "comm_open"]

@@ -26,7 +26,7 @@ print("went on")
 
 
 def test_a_terminal_gets_text(leftovers: None, mhnb_home: str) -> None:
-    """Every rank's lines once, errors short, no widget and no HTML; and nothing is left when the session ends."""
+    """Lines that differ in the rank's number once, errors short, no widget and no HTML; and nothing is left when the session ends."""
     command = [
         sys.executable,
         "-m",
@@ -39,9 +39,8 @@ def test_a_terminal_gets_text(leftovers: None, mhnb_home: str) -> None:
     before = {process.pid for process in processes_of(mhnb_home)}
     done = subprocess.run(command, input=TYPED, capture_output=True, text=True, check=True, timeout=100)
     assert "mhjax · 2 ranks × 1 CPU device on this machine" in done.stdout
-    for rank in range(2):
-        for step in range(4):
-            assert done.stdout.count(f"rank {rank} step {step}") == 1
+    for step in range(4):
+        assert done.stdout.count(f"rank ‹rank› step {step}") == 1
     assert "ZeroDivisionError on ranks 0-1" in done.stdout
     assert "CellFailed: ZeroDivisionError on ranks 0-1" in done.stdout
     assert "step" in done.stdout.rpartition("CellFailed")[2]

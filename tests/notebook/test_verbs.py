@@ -238,3 +238,30 @@ def test_doctor_needs_no_cluster(idle: Session) -> None:
     assert said.out.startswith("preflight · 1 host · ")
     assert "this machine" in said.out
     assert "'a+b' is not a machine's name" in idle.refuse("%mhjax doctor --hosts a+b")
+
+
+def test_panel_shows_a_result_again(nb: Session) -> None:
+    """The last one, or one by its number; a terminal gets text."""
+    nb.run("%%mhjax\nprint('first', 'ab'[me])")
+    nb.run("%%mhjax --out second\nprint('second')")
+    assert "second" in nb.run("%mhjax panel").out
+    seq = nb.shell.user_ns["second"].seq - 1
+    assert "first a" in nb.run(f"%mhjax panel {seq} --view tabs").out
+    nb.run("%mhjax panel off")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("off", "no panel is open"),
+        ("first", "the number of a cell"),
+        ("99999", "not among the last"),
+        ("--view x", "choose"),
+    ],
+)
+def test_panel_refuses_what_is_not_there(nb: Session, line: str, says: str) -> None:
+    """With the way out."""
+    nb.run("%%mhjax\nprint('said')")
+    said = nb.try_(f"%mhjax panel {line}")
+    assert type(said.error).__name__ == "UsageError"
+    assert says in str(said.error)

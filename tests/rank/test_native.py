@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.rank.native import leave_out_noise
+from mhnb.rank.native import part_noise
 
 TAIL = "peer ranks. Expected number of connected peer ranks is :"
 NOISE = {
@@ -21,8 +21,8 @@ NOISE = {
 @pytest.mark.parametrize("name", NOISE)
 def test_noise_is_left_out(name: str) -> None:
     """The line of each device, also where two threads write theirs at once, as recorded from real ranks."""
-    assert leave_out_noise(NOISE[name]) == ""
-    assert leave_out_noise("before\n" + NOISE[name]) == "before\n"
+    assert part_noise(NOISE[name]) == ("", NOISE[name])
+    assert part_noise("before\n" + NOISE[name]) == ("before\n", NOISE[name])
 
 
 @pytest.mark.parametrize(
@@ -39,5 +39,14 @@ def test_noise_is_left_out(name: str) -> None:
 )
 def test_anything_else_is_kept(text: str) -> None:
     """Whatever else C code prints is the user's to see, a number after an undisturbed line of Gloo's too."""
-    assert leave_out_noise(text) == text
-    assert leave_out_noise(NOISE["whole"] + text) == text
+    assert part_noise(text) == (text, "")
+    assert part_noise(NOISE["whole"] + text) == (text, NOISE["whole"])
+
+
+ABSL = "W1121 16:46:39.123456    4711 cpu_executable.cc:33] a slow thing\n"
+
+
+def test_absl_below_an_error_is_noise() -> None:
+    """Information and warnings of C++ code; an error of it is the user's to see."""
+    assert part_noise(ABSL + "mine\n") == ("mine\n", ABSL)
+    assert part_noise(ABSL.replace("W", "E", 1)) == (ABSL.replace("W", "E", 1), "")

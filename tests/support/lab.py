@@ -271,8 +271,13 @@ class LabPage:
         for fold in folds:
             self._set_open(fold, wanted=True)
             seen.append(area.inner_text())
+        # Those that were open first: of tabs that closes the other ones. Then from the inside, since what is hidden takes no click.
         for fold, wanted in zip(folds, was_open, strict=True):
-            self._set_open(fold, wanted=wanted)
+            if wanted:
+                self._set_open(fold, wanted=True)
+        for fold, wanted in reversed(list(zip(folds, was_open, strict=True))):
+            if not wanted:
+                self._set_open(fold, wanted=False)
         return "\n".join(seen)
 
     def _set_open(self, fold: Locator, *, wanted: bool) -> None:

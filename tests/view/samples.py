@@ -7,6 +7,8 @@ from html.parser import HTMLParser
 
 from mhnb.core.results import CellResult, RankResult
 from mhnb.values import Outcome, Output, RankError
+from mhnb.view.frame import LiveFrame
+from mhnb.view.livehtml import frame_to_html
 from mhnb.view.screen import LiveBox
 
 FRAME = "\x1b[36mCell\x1b[39m \x1b[32mIn[1], line 3\x1b[39m\n----> 3 x = x.reshape(7, -1)\n"
@@ -111,21 +113,21 @@ class StrictPage(HTMLParser):
 class RecordingBox:
     """A live widget that remembers what it showed."""
 
-    def __init__(self, html: str) -> None:
-        self.values = [html]
+    def __init__(self, frame: LiveFrame, act: Callable[[str], None]) -> None:
+        self.frames = [frame]
         self.closed = False
-        self.buttons: dict[str, Callable[[], None]] = {}
+        self.act = act
 
-    def set_html(self, html: str) -> None:
-        """Show other HTML."""
-        assert not self.closed
-        self.values.append(html)
+    @property
+    def values(self) -> list[str]:
+        """What it showed, as HTML."""
+        return [frame_to_html(frame) for frame in self.frames]
 
-    def offer(self, actions: Mapping[str, Callable[[], None]]) -> None:
-        """Show buttons."""
+    def show(self, frame: LiveFrame, now_s: float) -> None:  # noqa: ARG002 - it has no budget
+        """Show another frame."""
         assert not self.closed
-        assert not self.buttons
-        self.buttons = dict(actions)
+        if frame != self.frames[-1]:
+            self.frames.append(frame)
 
     def close(self) -> None:
         """Close it."""
@@ -165,12 +167,12 @@ class RecordingScreen:
         """Replace a display of an ended cell."""
         self._act("replace_late", data, display_id)
 
-    def open_live(self, html: str, text: str, display_id: str) -> LiveBox | None:
+    def open_live(self, frame: LiveFrame, text: str, display_id: str, act: Callable[[str], None]) -> LiveBox | None:
         """Open a widget."""
         if not self.widgets:
             return None
         self._act("open", {"text/plain": text}, display_id)
-        self.boxes.append(RecordingBox(html))
+        self.boxes.append(RecordingBox(frame, act))
         return self.boxes[-1]
 
     def write(self, text: str) -> None:

@@ -83,3 +83,12 @@ def test_clipping_leaves_what_fits() -> None:
     """Nothing changes below the limit."""
     outputs = (out("a"), value("b"))
     assert clip_outputs(outputs, 2, where="x") == outputs
+
+
+def test_what_was_not_compared_is_said() -> None:
+    """Two ranks that differ in the middle of very long text look alike: the notes say how far they were compared."""
+    lines = [f"line {n} of much text\n" for n in range(20_000)]
+    other = [*lines[:10_000], "odd\n", *lines[10_001:]]
+    told = digest(cell([out("".join(lines))], [out("".join(other))])).notes
+    assert any("only the beginning and the end were compared" in note for note in told)
+    assert digest(cell(*[[out("".join(lines))]] * 2)).notes == ()

@@ -163,7 +163,7 @@ def test_a_tree_marks_what_fell_back() -> None:
     page = StrictPage(format_tree_html(tree, name="params"))
     assert page.unclosed == []
     assert "replicated: was it meant to be?" in page.visible
-    assert [attrs.get("style") for tag, attrs in page.tags if tag == "tr"].count("color:#e0504a;font-weight:bold") == 1
+    assert [attrs.get("class") for tag, attrs in page.tags if tag == "tr"].count("mhnb-bad") == 1
 
 
 def test_a_mesh_shows_hosts_and_directions() -> None:

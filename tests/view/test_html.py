@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from mhnb.core.results import CellResult, RankResult
-from mhnb.view.html import MAX_BLOCK_NBYTES, MAX_CELL_NBYTES, View, format_cell_html
+from mhnb.view.html import MAX_CELL_NBYTES, MAX_EACH_NBYTES, View, format_cell_html
 from mhnb.view.words import Places
 from tests.view.samples import StrictPage, cell, failed, out, shown, value
 
@@ -22,7 +23,10 @@ RESULTS = {
     "two errors": cell(failed(0, "KeyError", said=[out("said 0")]), failed(1, said=[out("said 1")]), [out("said 2")]),
     "rich": cell(*[[shown(text__html=f"<p>said {rank}</p>", text__plain="no")] for rank in range(3)]),
     "many": cell(*[[out(f"{LINES}said {rank}\n")] for rank in range(40)]),
+    "numbers": cell(*[[out(f"said {rank} loss {rank * 7 % 5}.25\n")] for rank in range(5)]),
+    "outlier": cell(*[[out(f"said {rank} loss {int(rank == 3)}.25\n")] for rank in range(5)]),
 }
+WORDS = cell(*[[out(f"said {word}\n")] for word in "abc"])
 
 
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
@@ -55,32 +59,101 @@ def test_agreement_is_one_block_without_a_fold() -> None:
 
 def test_the_odd_one_out_is_seen_without_a_click() -> None:
     """Among many blocks the odd ones and the majority are open; the rest is closed, not gone."""
-    odd = [[out(f"{LINES}odd {rank}\n")] for rank in range(12)]
-    page = StrictPage(format_cell_html(cell(*odd, *[[out(f"{LINES}same\n")]] * 20)))
-    assert "odd 0" in page.visible
+    odd = [[out(f"{LINES}odd {chr(97 + rank)}\n" * 9)] for rank in range(12)]
+    page = StrictPage(format_cell_html(cell(*odd, *[[out("same\n")]] * 20)))
+    assert "odd a" in page.visible
     assert "same" in page.visible
-    assert "odd 11" not in page.visible
-    assert "odd 11" in page.text
+    assert "odd l" not in page.visible
+    assert "odd l" in page.text
 
 
 def test_a_line_each_stands_beside_its_rank() -> None:
     """One line a rank needs no fold."""
-    page = StrictPage(format_cell_html(RESULTS["rows"], places=PLACES))
+    page = StrictPage(format_cell_html(WORDS, places=PLACES))
     assert "details" not in [tag for tag, _ in page.tags]
-    assert "rank 1 host1said 1" in page.visible
+    assert "rank 1 host1said b" in page.visible
 
 
 def test_a_host_has_a_colour_and_a_name() -> None:
     """The colour is never the only cue."""
-    html = format_cell_html(RESULTS["rows"], places=PLACES)
+    html = format_cell_html(WORDS, places=PLACES)
     assert len(set(re.findall(r"border-left:3px solid (#\w+)", html))) == 3
     assert all(f"host{rank}" in html for rank in range(3))
+
+
+def test_hosts_of_several_ranks_are_named_together() -> None:
+    """As a scheduler writes them; all there are need no name."""
+    page = StrictPage(
+        format_cell_html(cell(*[[out("b" if rank in (1, 2) else "a")] for rank in range(5)]), places=PLACES)
+    )
+    assert "ranks 1-2 host[1-2] ≠" in page.visible
+
+
+def test_own_numbers_fold_and_stay_readable_word_for_word() -> None:
+    """One line for all; each rank's own words wait for a click."""
+    page = StrictPage(format_cell_html(RESULTS["rows"], places=PLACES))
+    assert page.visible == "ranks 0-2 · 0.21 ssaid ‹rank›each rank word for word"
+    assert all(f"said {rank}" in page.text for rank in range(3))
+
+
+def test_numbers_are_a_table() -> None:
+    """A column each rank, a row each number, and a line of steps."""
+    page = StrictPage(format_cell_html(RESULTS["numbers"], places=PLACES))
+    assert "said ‹rank› loss ‹a›rank01234a▁▅█▃▇0.252.254.251.253.25" in page.visible
+
+
+def test_many_ranks_numbers_are_summarised_and_all_there() -> None:
+    """Least, middle and greatest are seen, the values wait for a click."""
+    page = StrictPage(format_cell_html(cell(*[[out(f"loss {rank}.5")] for rank in range(64)])))
+    assert "min 0.5 (rank 0) · median 31.5 · max 63.5 (rank 63)" in page.visible
+    assert "40: 40.5" not in page.visible
+    assert all(f"{rank}: {rank}.5" in page.text for rank in range(64))
+
+
+def test_the_odd_one_tells_what_others_have() -> None:
+    """The word that differs is marked, and the majority's stands beside it."""
+    html = format_cell_html(RESULTS["outlier"], places=PLACES)
+    assert "said ‹rank› loss 1.25 ← 0.25 elsewhere" in StrictPage(html).visible
+    assert re.search(r'<b style="[^"]*underline[^"]*">1\.25</b>', html)
+
+
+def test_a_figure_that_ranks_share_is_stored_once() -> None:
+    """Also where their words differ."""
+    figure = shown(image__png="A" * 5000)
+    html = format_cell_html(cell([out("a"), figure], [out("b"), figure], [out("c"), shown(image__png="B" * 5000)]))
+    assert html.count("A" * 5000) == 1
+    assert html.count("B" * 5000) == 1
+    assert "the same as on rank 0" in StrictPage(html).text
+
+
+def test_a_grid_is_a_card_for_each_rank() -> None:
+    """Side by side where there is room."""
+    html = format_cell_html(RESULTS["lines"], view="grid", places=PLACES)
+    assert html.count("border-top:3px solid") == 3
+    assert "display:grid" in html
+
+
+def test_who_was_left_waiting_is_no_failure_of_its_own() -> None:
+    """A guard's mismatch after another rank's error follows from it."""
+    page = StrictPage(
+        format_cell_html(cell(failed(0, "OrderMismatch"), failed(1, at_s=0.2), failed(2, "OrderMismatch")))
+    )
+    assert page.visible.startswith("✗ ValueError on rank 1 · ranks 0,2 were left waitingcell 12, line 3")
+    assert "ranks 0,2 waited at line 3:  x = x.reshape(7, -1)" in page.visible
+
+
+def test_the_cells_line_is_a_way_to_it() -> None:
+    """A button without a script of its own; its text stays where scripts are not allowed."""
+    html = format_cell_html(cell(failed(0)))
+    assert re.search(
+        r'<button [^>]*onclick="[^"]*\(this,3,&quot;x = x.reshape\(7, -1\)&quot;\)"[^>]*>cell 12, line 3</button>', html
+    )
 
 
 def test_the_failure_is_on_top_and_its_traceback_folds() -> None:
     """Heading, line and message are seen; frames of JAX wait for a click, and none is lost."""
     page = StrictPage(format_cell_html(RESULTS["error"], places=PLACES))
-    assert page.visible.startswith("ValueError on rank 1 · ranks 0,2 finishedcell 12, line 3:   x = x.reshape(7, -1)")
+    assert page.visible.startswith("✗ ValueError on rank 1 · ranks 0,2 finishedcell 12, line 3:   x = x.reshape(7, -1)")
     assert "core.py" not in page.visible
     assert "core.py:7" in page.text
 
@@ -104,14 +177,30 @@ def test_a_tab_that_differs_is_marked() -> None:
     assert re.findall(r"<b>(rank \d)</b>( ≠)?", html) == [("rank 0", ""), ("rank 1", " ≠"), ("rank 2", "")]
 
 
-def test_what_is_stored_is_bounded() -> None:
-    """A block, and all blocks together, stay below their limits; the log file is named."""
+@pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
+@pytest.mark.parametrize("ranks", [1, 64])
+def test_what_is_stored_is_bounded(ranks: int, view: View) -> None:
+    """All blocks together stay below the limit whatever was printed, and the log file is named, with its path."""
     page = "x" * 79 + "\n"
-    one = format_cell_html(cell([out(page * 10000)]), places=PLACES)
-    assert len(one) < 1.1 * MAX_BLOCK_NBYTES
-    assert "all of it is in rank0.log" in one
-    many = format_cell_html(cell(*[[out(f"{rank}\n{page * 10000}")] for rank in range(64)]))
-    assert len(many) < 1.1 * MAX_CELL_NBYTES
+    html = format_cell_html(
+        cell(*[[out(f"{chr(97 + rank)}\n{page * 10000}")] for rank in range(ranks)]), view=view, places=PLACES
+    )
+    assert len(html) < 1.5 * MAX_CELL_NBYTES
+    assert "log" in StrictPage(html).text
+
+
+def test_numbers_of_many_lines_are_bounded_too() -> None:
+    """64 ranks, 1,000 lines, a number of its own in each."""
+    said = [[out("".join(f"step {n} loss {(n * rank) % 97}.5\n" for n in range(1000)))] for rank in range(64)]
+    assert len(format_cell_html(cell(*said), places=PLACES)) < 1.2 * MAX_CELL_NBYTES
+
+
+def test_much_text_is_not_stored_twice() -> None:
+    """Word for word only where it is little; else the log files are named."""
+    html = format_cell_html(
+        cell(*[[out(f"rank {rank}\n" + "word\n" * MAX_EACH_NBYTES)] for rank in range(2)]), places=PLACES
+    )
+    assert "word for word: each rank's log file, as rank0.log" in StrictPage(html).visible
 
 
 def test_text_cannot_become_markup() -> None:
@@ -131,5 +220,35 @@ def test_silence_is_empty_but_for_a_badge() -> None:
 def test_a_lost_rank_is_named_without_a_traceback() -> None:
     """The notes have the story."""
     page = StrictPage(format_cell_html(cell([value("1")], RankResult(1, "died"), notes=("rank 1 was killed.",))))
-    assert page.visible.startswith("died on rank 1 · rank 0 finished")
+    assert page.visible.startswith("✗ died on rank 1 · rank 0 finished")
     assert page.visible.endswith("rank 1 was killed.")
+
+
+def test_noise_is_counted_and_can_be_read() -> None:
+    """Closed, folded, and no output of the ranks; alone it is not worth a display."""
+    ranks = [
+        RankResult(rank, "ok", (out("mine\n"),), noise=f"[Gloo] Rank {rank} is connected to 1 peer ranks.\n")
+        for rank in range(2)
+    ]
+    page = StrictPage(format_cell_html(cell(*ranks)))
+    assert page.visible == "ranks 0-1 · 0.21 smine2 lines of C++ libraries (Gloo 2)"
+    assert "[Gloo] Rank ‹rank› is connected" in page.text
+    assert format_cell_html(cell(*[replace(rank, outputs=()) for rank in ranks])) == ""
+
+
+def test_an_odd_figure_is_seen() -> None:
+    """Beside words that are nearly the majority's; and none is stored twice, word for word included."""
+    said = [[out(f"loss {int(rank == 2)}.5\n"), shown(image__png="AB"[rank == 2] * 5000)] for rank in range(4)]
+    html = format_cell_html(cell(*said))
+    folded = html.partition("each rank word for word")[0]
+    assert folded.count("A" * 5000) == html.count("A" * 5000) == 1
+    assert folded.count("B" * 5000) == html.count("B" * 5000) == 1
+
+
+def test_many_lines_of_many_ranks_are_summarised_line_by_line() -> None:
+    """Steps, least, middle and greatest below each line; every value is there behind a click."""
+    said = [[out("".join(f"step {n}: {rank + n}.5\n" for n in range(20)))] for rank in range(30)]
+    page = StrictPage(format_cell_html(cell(*said)))
+    assert "min 3.5 (rank 0) · median 17.5 · max 32.5 (rank 29)" in page.visible
+    assert "12: 15.5" not in page.visible
+    assert "12: 15.5" in page.text

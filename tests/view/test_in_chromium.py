@@ -12,25 +12,43 @@ from mhnb.sharding.layout import Layout
 from mhnb.view.drawhtml import format_layout_html
 from mhnb.view.html import format_cell_html
 from tests.parts import chromium
-from tests.view.samples import cell, out
+from tests.support.axe import violations
+from tests.view.samples import cell, failed, out, shown
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser")]
 
 TWO = cell(*[[out(f"said by rank {rank}\n")] for rank in range(3)])
 
 
+OUTPUTS = {
+    "numbers": format_cell_html(cell(*[[out(f"loss {rank}.5 at {rank % 2}\n")] for rank in range(4)]), uid="mhnb-n"),
+    "many": format_cell_html(cell(*[[out(f"rank {rank} loss {rank % 7}.5\n")] for rank in range(64)]), uid="mhnb-m"),
+    "odd": format_cell_html(cell(*[[out(f"a\nloss {int(rank == 2)}.5\n")] for rank in range(4)]), uid="mhnb-o"),
+    "error": format_cell_html(cell(failed(0), [out("x\n", "stderr")], failed(2, "OrderMismatch"))),
+    "figures": format_cell_html(cell(*[[shown(image__png="A" * 900 + str(rank % 2) * 4)] for rank in range(4)])),
+    "tabs": format_cell_html(TWO, view="tabs", uid="mhnb-t"),
+    "grid": format_cell_html(TWO, view="grid"),
+}
+
+
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    """An empty page without scripts, as strict as a viewer of notebooks can be."""
+def browser() -> Iterator[Browser]:
+    """The system's Chromium."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield browser.new_page(java_script_enabled=False)
+        yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Page:
+    """An empty page without scripts, as strict as a viewer of notebooks can be."""
+    return browser.new_page(java_script_enabled=False)
 
 
 def test_a_click_changes_the_tab(page: Page) -> None:
@@ -101,3 +119,22 @@ def _contrast(one: list[float], other: list[float]) -> float:
 
     dark, light = sorted((luminance(one), luminance(other)))
     return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_exported_page_is_accessible(browser: Browser, name: str, theme: str) -> None:
+    """axe finds no fault in any output of a page that nbconvert wrote, in either theme."""
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    output = nbformat.v4.new_output("display_data", {"text/html": OUTPUTS[name], "text/plain": "x"})
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=[output])])
+    html, _ = HTMLExporter(template_name="lab", theme=theme).from_notebook_node(notebook)
+    page = browser.new_page()
+    # The page would load its mathematics from the network.
+    page.route("**/*", lambda route: route.abort())
+    page.set_content(html, wait_until="commit")
+    page.wait_for_selector(".mhnb", state="attached")
+    assert violations(page, ".mhnb") == []
+    page.close()

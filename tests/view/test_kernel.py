@@ -61,14 +61,14 @@ def test_a_widget_opens_and_closes_while_the_cell_runs(ran: Listener) -> None:
     """Every comm that was opened is closed again, and the widget was sent its updates."""
     opened = {content["comm_id"] for kind, content in ran.heard if kind == "comm_open"}
     closed = {content["comm_id"] for kind, content in ran.heard if kind == "comm_close"}
-    sent = [content["data"]["state"]["value"] for kind, content in ran.heard if _is_update(kind, content)]
+    sent = [content["data"]["state"]["block_0"] for kind, content in ran.heard if _is_update(kind, content)]
     assert opened
     assert opened == closed
     assert ["step 2" in sent[0], "step 3" in sent[1]] == [True, True]
 
 
 def _is_update(kind: str, content: dict[str, Any]) -> bool:
-    return kind == "comm_msg" and "value" in content["data"].get("state", {})
+    return kind == "comm_msg" and "block_0" in content["data"].get("state", {})
 
 
 def test_no_widget_is_left_in_the_file(ran: Listener) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.results import CellResult
-from mhnb.view.livehtml import MAX_LIVE_NBYTES, format_live_html, tail_text
+from mhnb.view.frame import tail_text
+from mhnb.view.livehtml import MAX_LIVE_NBYTES, format_live_html
 from tests.view.samples import StrictPage, cell, failed, out, shown
 
 
@@ -15,9 +16,10 @@ from tests.view.samples import StrictPage, cell, failed, out, shown
         cell(*[[out(f"rank {rank} said <&>\n" * 25000)] for rank in range(4)], done=False),
         cell(*[[out("<&>" * 300000)] for _ in range(4)], done=False),
         cell(*[[out(f"é{rank}\n" * 3000)] for rank in range(512)], done=False),
+        cell(*[[out(f"{chr(0x100 + rank)} <&>\n" * 3000)] for rank in range(512)], done=False),
         cell(*[[shown(image__png="A" * 10**6, text__plain=f"fig {rank}")] for rank in range(64)], done=False),
     ],
-    ids=["100,000 lines", "one line", "512 ranks", "figures"],
+    ids=["100,000 lines", "one line", "512 ranks", "512 words", "figures"],
 )
 def test_an_update_is_small_whatever_was_printed(result: CellResult) -> None:
     """Each update is sent whole, so its size has a limit."""
@@ -33,8 +35,8 @@ def test_the_last_lines_are_shown() -> None:
 
 def test_ranks_with_the_same_last_lines_share_a_block() -> None:
     """The one that is behind stands on top."""
-    page = StrictPage(format_live_html(cell([out("2\n")], [out("1\n")], [out("2\n")], done=False, wall_s=2.0)))
-    assert page.visible == "ranks 0-2 · running 2.0 srank 11ranks 0,22"
+    page = StrictPage(format_live_html(cell([out("b\n")], [out("a\n")], [out("b\n")], done=False, wall_s=2.0)))
+    assert page.visible == "ranks 0-2 · running 2.0 srank 1aranks 0,2b"
 
 
 def test_a_rank_that_raised_is_told_at_once() -> None:
@@ -44,7 +46,7 @@ def test_a_rank_that_raised_is_told_at_once() -> None:
 
 def test_too_many_groups_are_counted() -> None:
     """Ranks that find no place are named."""
-    html = format_live_html(cell(*[[out(f"{rank}\n")] for rank in range(30)], done=False))
+    html = format_live_html(cell(*[[out(f"{chr(97 + rank)}\n")] for rank in range(30)], done=False))
     assert "… and ranks 24-29, shown when the cell ends" in html
 
 

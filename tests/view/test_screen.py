@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from mhnb.view import panel
 from mhnb.view.live import CellView
+from mhnb.view.resultpanel import ResultPanel
 from mhnb.view.screen import NotebookScreen, TextScreen, detect_screen
+from mhnb.view.words import Places
 from tests.view.samples import cell, out
 
 
@@ -43,9 +46,52 @@ def test_a_terminal_prints_the_text_form(capsys: pytest.CaptureFixture[str]) -> 
 def test_without_ipywidgets_nothing_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing package is no error: the static form comes at the end."""
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.setattr(panel, "_CLASSES", {})
     shell = Shell()
     view = CellView(screen=NotebookScreen(shell))
     view.update(cell([out("a\n")], done=False, wall_s=1.0))
     assert shell.published == []
     view.finish(cell([out("a\n")]))
     assert [set(data) for data in shell.published] == [{"text/html", "text/plain"}]
+
+
+def test_without_anywidget_html_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The live view degrades to ipywidgets' HTML, the panel to what is stored."""
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.setattr(panel, "_CLASSES", {})
+    shell = Shell()
+    view = CellView(screen=NotebookScreen(shell))
+    view.update(cell([out("a\n")], done=False, wall_s=1.0))
+    view.update(cell([out("b\n")], done=False, wall_s=2.0))
+    assert [next(iter(data)) for data in shell.published] == ["application/vnd.jupyter.widget-view+json"]
+    view.finish(cell([out("b\n")]))
+    ResultPanel(cell([out("c\n")]), Places(), screen=NotebookScreen(shell)).open()
+    assert set(shell.published[-1]) == {"text/html", "text/plain"}
+
+
+def test_a_panel_in_a_terminal_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """There is nothing to click."""
+    ResultPanel(cell([out("c\n")]), Places(), screen=TextScreen(io.StringIO())).open()
+    assert capsys.readouterr().out == "ranks 0 · 0.21 s\n  c\n".replace("ranks", "rank")
+
+
+def test_a_panel_follows_and_leaves_no_widget() -> None:
+    """What runs next is in it; closed, it is the stored form."""
+    shell = Shell()
+    screen = NotebookScreen(shell)
+    replaced: list[dict[str, str]] = []
+    screen.replace_late = lambda data, _display_id: replaced.append(dict(data))  # type: ignore[assignment,method-assign]
+    opened = ResultPanel(cell([out("first\n")], [out("other\n")]), Places({0: "host0"}), screen=screen)
+    opened.open()
+    widget = opened._widget
+    assert [one["rank"] for one in widget.ranks] == [0, 1]
+    assert "first" in opened.body_of(0)
+    opened.update(cell([out("under way\n")], [], done=False, wall_s=1.0))
+    assert "under way" in widget.page
+    opened.finish(cell([out("second\n")], [out("second\n")]))
+    assert "second" in widget.page
+    assert widget.number == 2
+    opened.close()
+    assert set(replaced[-1]) == {"text/html", "text/plain"}
+    assert widget.comm is None

@@ -20,8 +20,8 @@ def test_the_odd_one_out_stands_beside_its_name() -> None:
     """Labels are a column of equal width."""
     assert format_cell_text(cell(*[[out("loss 1\n")], [out("loss 2\nmore\n")], [out("loss 1\n")]])) == (
         "ranks 0-2 · 0.21 s · rank 1 differs\n"
-        "rank 1    │ loss 2\n"
-        "          │ more\n"
+        "rank 1    │   loss 2 ← 1 elsewhere\n"
+        "          │ + more\n"
         "ranks 0,2 │ loss 1"
     )  # fmt: skip
 
@@ -80,3 +80,49 @@ def test_silence_is_empty_but_for_a_badge() -> None:
     """Nothing to say, unless it must be told where the cell ran."""
     assert format_cell_text(cell([], [])) == ""
     assert format_cell_text(cell([], []), badge=True) == "mhjax · ranks 0-1 · 0.21 s"
+
+
+def test_own_numbers_fold() -> None:
+    """As LOOKS has it."""
+    result = cell(*[[out(f"process {rank} of 4: local devices {rank}:0 {rank}:1\n")] for rank in range(4)])
+    assert format_cell_text(result) == "ranks 0-3 · 0.21 s\n  process ‹rank› of 4: local devices ‹rank›:0 ‹rank›:1"
+
+
+def test_numbers_are_a_template_with_every_value() -> None:
+    """By rank; by value where ranks share them."""
+    result = cell(*[[out(f"loss {rank}.5, acc {rank % 2}\n")] for rank in range(4)])
+    assert format_cell_text(result) == (
+        "ranks 0-3 · 0.21 s · numbers differ by rank\n"
+        "  loss ‹a›, acc ‹b›\n"
+        "    a ▁▃▆█  0: 0.5 · 1: 1.5 · 2: 2.5 · 3: 3.5\n"
+        "    b ▁█▁█  0 ranks 0,2 · 1 ranks 1,3"
+    )
+
+
+def test_the_odd_one_is_told_by_what_differs() -> None:
+    """As LOOKS has it."""
+    result = cell(*[[out(f"loss {0.731 if rank == 2 else 0.312}\n")] for rank in range(4)], wall_s=1.4)
+    assert format_cell_text(result) == (
+        "ranks 0-3 · 1.4 s · rank 2 differs\nrank 2      │ loss 0.731 ← 0.312 elsewhere\nranks 0-1,3 │ loss 0.312"
+    )
+
+
+def test_long_equal_parts_of_the_odd_one_are_counted() -> None:
+    """They stand below, with the majority."""
+    said = "".join(f"line {word}\n" for word in "abcdef")
+    text = format_cell_text(cell([out(said)], [out(said)], [out(said + "more\n")]))
+    assert "rank 2    │ … 6 lines as on ranks 0-1 …\n          │ + more" in text
+
+
+def test_bars_of_several_ranks_are_one() -> None:
+    """Least, middle and furthest, then what each says."""
+    bar = "train:  {}%|████▏     | {}/100 [00:04<00:05, 9it/s]"
+    text = format_cell_text(cell(*[[out(bar.format(40 + rank, 40 + rank), "stderr")] for rank in range(3)]))
+    assert "  train: 40-42 % |████████            | min 40/100 (rank 0) · median 41 % · max 42/100 (rank 2)\n" in text
+    assert "    each 0: 40/100 [00:04<00:05, 9it/s] · 1: 41/100" in text
+
+
+def test_a_number_that_is_none_is_in_the_heading() -> None:
+    """Nobody should have to read values for it."""
+    text = format_cell_text(cell([out("loss 1.5")], [out("loss nan")], [out("loss 2.5")]))
+    assert text.splitlines()[0].endswith("numbers differ by rank · not a finite number on rank 1")

@@ -99,24 +99,35 @@ def test_code_is_escaped() -> None:
     assert "a &lt;b&gt; &amp; c" in page
 
 
-def test_buttons_are_offered_to_a_cell_that_lasts() -> None:
-    """Once, when the ranks have told where they are; Where shows the card of a cell that moves, Interrupt interrupts."""
+def test_buttons_act_while_the_cell_lasts() -> None:
+    """They are offered after a second; Where shows the card of a cell that moves, and hides it again; Interrupt interrupts."""
     screen, interrupts = RecordingScreen(), []
     view = CellView(screen=screen)
     view.interrupt = lambda: interrupts.append(True)
     moving = replace(cell([out("a\n")], [], wall_s=2.9, done=False), where=replace(HANG, stuck=False, progress=True))
     view.update(replace(moving, wall_s=0.2, where=None))
     (box,) = screen.boxes
-    view.update(replace(moving, wall_s=0.3, where=None))
-    assert box.buttons == {}
     view.update(moving)
-    view.update(moving)
-    assert list(box.buttons) == ["Where", "Interrupt"]
-    assert "waiting" not in box.values[-1]
-    box.buttons["Where"]()
+    assert [frame.acts for frame in box.frames] == [False, True]
+    assert "waiting 6.2 s" not in box.values[-1]
+    box.act("where")
     assert "waiting 6.2 s" in box.values[-1]
-    box.buttons["Interrupt"]()
+    box.act("where")
+    assert "waiting 6.2 s" not in box.values[-1]
+    box.act("interrupt")
     assert interrupts == [True]
+
+
+def test_show_all_gives_each_rank_a_block() -> None:
+    """Also where all say the same; fold goes back."""
+    screen = RecordingScreen()
+    view = CellView(screen=screen)
+    view.update(cell(*[[out("a\n")]] * 3, wall_s=2.0, done=False))
+    (box,) = screen.boxes
+    box.act("all")
+    assert [block.label for block in box.frames[-1].blocks] == ["rank 0", "rank 1", "rank 2"]
+    box.act("fold")
+    assert len(box.frames[-1].blocks) == 1
 
 
 def test_a_click_after_the_end_changes_nothing() -> None:
@@ -127,5 +138,5 @@ def test_a_click_after_the_end_changes_nothing() -> None:
     view.update(running)
     view.update(running)
     view.finish(cell([out("a\n")], []))
-    screen.boxes[0].buttons["Where"]()
+    screen.boxes[0].act("where")
     assert screen.names == ["open", "replace"]

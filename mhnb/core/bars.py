@@ -1,0 +1,57 @@
+"""Progress bars of several ranks as one bar: the least, the middle and the furthest rank.
+
+Reads the lines that tqdm draws, and those of bars that write the same: a percentage, a bar between upright strokes, a count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Bar", "merge_bars", "read_bar"]
+
+_BAR = re.compile(r"^(?P<name>.*?)\s*(?P<percent>\d{1,3})%\|[ █▏▎▍▌▋▊▉#\d]{3,}\|\s*(?P<count>\S+/\S+)?")
+_CELLS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A progress bar as one rank drew it."""
+
+    name: str
+    percent: int
+    count: str
+    """As `42/100`; empty where none is told."""
+
+
+def read_bar(line: str) -> Bar | None:
+    """Read a line that is a progress bar; None for any other.
+
+    >>> read_bar("train:  42%|████▏     | 42/100 [00:04<00:05]")
+    Bar(name='train:', percent=42, count='42/100')
+    """
+    found = _BAR.match(line)
+    return Bar(found["name"], int(found["percent"]), found["count"] or "") if found else None
+
+
+def merge_bars(lines: Sequence[str], ranks: Sequence[int]) -> str | None:
+    """Draw the bars of ranks as one; None where a line is no bar, or the bars have different names.
+
+    >>> merge_bars(["a:  40%|████      | 4/10", "a:  60%|██████    | 6/10", "a:  50%|█████     | 5/10"], (0, 1, 2))
+    'a: 40-60 % |████████▒▒▒▒        | min 4/10 (rank 0) · median 50 % · max 6/10 (rank 1)'
+    """
+    bars = [bar for bar in map(read_bar, lines) if bar is not None]
+    if not bars or len(bars) < len(lines) or len({bar.name for bar in bars}) > 1:
+        return None
+    percents = [bar.percent for bar in bars]
+    low, high = percents.index(min(percents)), percents.index(max(percents))
+    solid, some = (percents[at] * _CELLS // 100 for at in (low, high))
+    drawn = "█" * solid + "▒" * (some - solid) + " " * (_CELLS - some)
+    range_ = f"{percents[low]}" if low == high else f"{percents[low]}-{percents[high]}"
+    ends = [
+        f"{word} {bars[at].count or f'{percents[at]} %'} (rank {ranks[at]})"
+        for word, at in (("min", low), ("max", high))
+    ]
+    middle = f"median {sorted(percents)[(len(percents) - 1) // 2]} %"
+    return f"{bars[low].name} {range_} % |{drawn}| {ends[0]} · {middle} · {ends[1]}".lstrip()

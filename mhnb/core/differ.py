@@ -1,0 +1,156 @@
+"""How one text differs from another: line by line, and inside a line word by word.
+
+From the rows and the other text the text can be written again; a test holds this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Literal, TypeAlias
+
+__all__ = ["Row", "Span", "apply_rows", "compare_lines", "compare_words"]
+
+_WORD = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\w+|\s+|[^\w\s]")
+_MAX_WORK = 250_000
+"""Lines of one text times lines of the other, after equal ends are cut off: beyond it lines are paired by their place."""
+_MAX_WORDS = 400
+_SIMILAR = 0.4
+
+Line: TypeAlias = tuple[str, str]
+"""Where it was said (stdout, stderr, value, ...) and what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a line: equal where `there` is None, else what the other text has in its place."""
+
+    here: str
+    there: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of a line, or of `count` equal ones."""
+
+    kind: Literal["same", "changed", "added", "missing"]
+    channel: str = ""
+    spans: tuple[Span, ...] = ()
+    """Of a changed, added or missing line."""
+    count: int = 1
+    start: int = 0
+    """Place of the other text's first line in a run of equal ones."""
+
+    @property
+    def here(self) -> str:
+        """The line as it is here."""
+        return "".join(span.here for span in self.spans)
+
+    @property
+    def there(self) -> str:
+        """The line as the other text has it."""
+        return "".join(span.here if span.there is None else span.there for span in self.spans)
+
+
+def compare_lines(here: Sequence[Line], there: Sequence[Line]) -> tuple[Row, ...]:
+    """Say how `here` differs from `there`.
+
+    >>> [row.kind for row in compare_lines([("o", "a"), ("o", "loss 1")], [("o", "a"), ("o", "loss 2")])]
+    ['same', 'changed']
+    """
+    rows: list[Row] = []
+    for kind, h0, h1, t0, t1 in _opcodes(here, there):
+        if kind == "equal":
+            rows.append(Row("same", count=t1 - t0, start=t0))
+        else:
+            rows += _replaced(here[h0:h1], there[t0:t1])
+    return tuple(rows)
+
+
+def apply_rows(rows: Sequence[Row], there: Sequence[Line]) -> list[Line]:
+    """Write the text again that `compare_lines` compared.
+
+    >>> apply_rows(compare_lines([("o", "x 1")], [("o", "x 2")]), [("o", "x 2")])
+    [('o', 'x 1')]
+    """
+    lines: list[Line] = []
+    for row in rows:
+        if row.kind == "same":
+            lines += there[row.start : row.start + row.count]
+        elif row.kind != "missing":
+            lines.append((row.channel, row.here))
+    return lines
+
+
+def compare_words(here: str, there: str) -> tuple[Span, ...]:
+    """Say which words of a line differ.
+
+    >>> compare_words("loss 0.7", "loss 0.3")
+    (Span(here='loss ', there=None), Span(here='0.7', there='0.3'))
+    """
+    ours, theirs = _WORD.findall(here), _WORD.findall(there)
+    if max(len(ours), len(theirs)) > _MAX_WORDS:
+        return (Span(here, there),)
+    spans = []
+    for kind, h0, h1, t0, t1 in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
+        text = "".join(ours[h0:h1])
+        spans.append(Span(text) if kind == "equal" else Span(text, "".join(theirs[t0:t1])))
+    return tuple(spans)
+
+
+_Opcode: TypeAlias = tuple[str, int, int, int, int]
+
+
+def _opcodes(here: Sequence[Line], there: Sequence[Line]) -> Iterator[_Opcode]:
+    """Give difflib's opcodes; ends that are equal are cut off first, since most texts differ in few lines."""
+    shorter = min(len(here), len(there))
+    head = next((i for i in range(shorter) if here[i] != there[i]), shorter)
+    tail = next((i for i in range(shorter - head) if here[-1 - i] != there[-1 - i]), shorter - head)
+    h1, t1 = len(here) - tail, len(there) - tail
+    if head:
+        yield "equal", 0, head, 0, head
+    if (h1 - head) * (t1 - head) > _MAX_WORK or head in (h1, t1):
+        if h1 > head or t1 > head:
+            yield "replace", head, h1, head, t1
+    else:
+        matcher = SequenceMatcher(None, here[head:h1], there[head:t1], autojunk=False)
+        for kind, a0, a1, b0, b1 in matcher.get_opcodes():
+            yield kind, a0 + head, a1 + head, b0 + head, b1 + head
+    if tail:
+        yield "equal", h1, len(here), t1, len(there)
+
+
+def _replaced(here: Sequence[Line], there: Sequence[Line]) -> Iterator[Row]:
+    """Pair lines by their place where they are alike; else one is new and the other missing."""
+    for ours, theirs in zip(here, there, strict=False):
+        spans = compare_words(ours[1], theirs[1])
+        if ours == theirs:
+            yield Row("changed", ours[0], (Span(ours[1]),))
+        elif ours[0] == theirs[0] and _are_alike(spans):
+            yield Row("changed", ours[0], spans)
+        else:
+            yield from (_missing(theirs), _added(ours))
+    both = min(len(here), len(there))
+    yield from map(_added, here[both:])
+    yield from map(_missing, there[both:])
+
+
+def _are_alike(spans: Sequence[Span]) -> bool:
+    """Whether enough characters, or enough words, are the same."""
+    for size in (len, lambda text: len(text.split())):
+        equal = sum(size(span.here) for span in spans if span.there is None)
+        here = sum(size(span.here) for span in spans)
+        there = sum(size(span.here if span.there is None else span.there) for span in spans)
+        if equal and equal >= _SIMILAR * max(here, there):
+            return True
+    return False
+
+
+def _added(line: Line) -> Row:
+    return Row("added", line[0], (Span(line[1]),))
+
+
+def _missing(line: Line) -> Row:
+    return Row("missing", line[0], (Span("", line[1]),))

@@ -1,0 +1,171 @@
+r"""Text of several ranks that differs in numbers only: what they share once, and every rank's own numbers.
+
+Decides what a number is, and which of them is the rank's own. Nothing is lost: each text can be written again from the template.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+__all__ = ["OWN", "Skeleton", "Slot", "Template", "make_template", "read_number", "split_numbers"]
+
+OWN = "‹rank›"
+"""Stands for a rank's own number."""
+
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_FIGURE = r"(?:\d+\.(?=\]|\s+-?\d)|\d+(?:\.\d+)?)(?:[eE][-+]?\d+)?"
+_WORD = r"(?<![A-Za-z0-9_])(?:nan|inf)(?![A-Za-z0-9_])"
+# A column is padded, so blanks belong to its number; a minus does where it is none of a sum, a date or a range.
+_NUMBER = re.compile(rf"((?: +[-+]|(?<![\w.)\]])[-+]| *)(?:{_FIGURE}|{_WORD})|\|[ █▏▎▍▌▋▊▉#\d]{{3,}}\|)")
+
+Skeleton: TypeAlias = tuple[str, ...]
+"""What stands between the numbers."""
+
+
+def split_numbers(text: str) -> tuple[Skeleton, list[str]]:
+    """Part a text into what stands between its numbers, and the numbers, blanks before them included.
+
+    >>> split_numbers("loss 0.25 at 3")
+    (('loss', ' at', ''), [' 0.25', ' 3'])
+    """
+    if "\x1b" not in text:
+        parts = _NUMBER.split(text)
+        return tuple(parts[::2]), parts[1::2]
+    literals, numbers, pending, at = [], [], "", 0
+    for escape in [*_ESCAPES.finditer(text), None]:
+        # The digits of a colour are no numbers.
+        parts = _NUMBER.split(text[at : escape.start() if escape else len(text)])
+        parts[0] = pending + parts[0]
+        literals += parts[0:-1:2]
+        numbers += parts[1::2]
+        pending, at = parts[-1] + (escape[0] if escape else ""), escape.end() if escape else at
+    return (*literals, pending), numbers
+
+
+def read_number(value: str) -> float | None:
+    """Read what `split_numbers` found; None for a progress bar.
+
+    >>> read_number(" -1e-3"), read_number("|███   |")
+    (-0.001, None)
+    """
+    text = value.strip()
+    return None if text.startswith("|") else float(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place at which the ranks' texts differ."""
+
+    values: tuple[str, ...]
+    """As each rank wrote it, in the order of the template's ranks."""
+    own: bool = False
+    """Whether each rank wrote its own number there."""
+
+    @property
+    def numbers(self) -> tuple[float | None, ...]:
+        """The values as numbers; None for those that are none."""
+        return tuple(map(read_number, self.values))
+
+    @property
+    def is_bar(self) -> bool:
+        """Whether it is the drawn part of a progress bar."""
+        return self.values[0].startswith("|")
+
+    @property
+    def odd(self) -> frozenset[int]:
+        """Positions of values that are not finite, or not what more than half of the ranks have; empty where none is usual."""
+        count = Counter(self.values)
+        usual = max(count, key=count.__getitem__)
+        lost = {at for at, number in enumerate(self.numbers) if number is not None and not math.isfinite(number)}
+        if 2 * count[usual] > len(self.values) > 2:
+            lost |= {at for at, value in enumerate(self.values) if value != usual}
+        return frozenset(lost) if len(lost) < len(self.values) else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """One text that stands for those of several ranks."""
+
+    ranks: tuple[int, ...]
+    literals: tuple[str, ...]
+    """What all have: before the first slot, between slots, after the last."""
+    slots: tuple[Slot, ...] = ()
+
+    def text_of(self, rank: int) -> str:
+        """Write a rank's text as it was."""
+        at = self.ranks.index(rank)
+        return self._join([slot.values[at] for slot in self.slots])
+
+    def shown(self) -> str:
+        """Write the text with `‹rank›` for a rank's own number; other slots are the first rank's."""
+        return self._join([OWN if slot.own else slot.values[0] for slot in self.slots])
+
+    @property
+    def varying(self) -> tuple[Slot, ...]:
+        """The slots that are not the rank's own number."""
+        return tuple(slot for slot in self.slots if not slot.own)
+
+    def _join(self, values: Sequence[str]) -> str:
+        parts = [part for pair in zip(self.literals, values, strict=False) for part in pair]
+        return "".join([*parts, self.literals[-1]])
+
+    def lines(self) -> list[tuple[list[str], list[Slot]]]:
+        r"""Part the template into lines, each as its literals and slots; no line holds a line end.
+
+        >>> Template((0, 1), ("a", "\nb"), (Slot(("0", "1"), own=True),)).lines()
+        [(['a', ''], [Slot(values=('0', '1'), own=True)]), (['b'], [])]
+        """
+        rows: list[tuple[list[str], list[Slot]]] = [([], [])]
+        for at, literal in enumerate(self.literals):
+            first, *rest = literal.split("\n")
+            rows[-1][0].append(first)
+            rows += [([piece], []) for piece in rest]
+            if at < len(self.slots):
+                rows[-1][1].append(self.slots[at])
+        return rows
+
+
+def make_template(
+    members: Sequence[tuple[Sequence[int], Sequence[str]]], skeleton: Skeleton, *, own: Collection[int] = ()
+) -> Template:
+    """Make the template of texts with one skeleton.
+
+    Args:
+        members: ranks, and the numbers that all of them wrote.
+        skeleton: what stands between the numbers.
+        own: places among the numbers that are known to be the rank's own, also where there is one rank only.
+
+    >>> make_template([((0,), [" 0", " 4"]), ((1,), [" 1", " 4"])], ("rank", " of", "")).shown()
+    'rank ‹rank› of 4'
+    """
+    order = sorted((rank, index) for index, (ranks, _) in enumerate(members) for rank in ranks)
+    ranks = tuple(rank for rank, _ in order)
+    literals, slots, pending = [], [], skeleton[0]
+    columns = zip(*(numbers for _, numbers in members), strict=True)
+    for place, (column, following) in enumerate(zip(columns, skeleton[1:], strict=True)):
+        if len(set(column)) == 1 and place not in own:
+            pending += column[0] + following
+            continue
+        shared = _shared_blanks(column)
+        slot = _make_slot([column[index][len(shared) :] for _, index in order], ranks)
+        literals.append(pending + shared)
+        slots.append(slot)
+        pending = following
+    return Template(ranks, (*literals, pending), tuple(slots))
+
+
+def _shared_blanks(column: Sequence[str]) -> str:
+    return " " * min(len(value) - len(value.lstrip(" ")) for value in column)
+
+
+def _make_slot(values: Sequence[str], ranks: Sequence[int]) -> Slot:
+    width = len(values[0])
+    is_own = all(value == str(rank) for value, rank in zip(values, ranks, strict=True)) or all(
+        value == str(rank).rjust(width) for value, rank in zip(values, ranks, strict=True)
+    )
+    return Slot(tuple(values), own=is_own)

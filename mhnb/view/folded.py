@@ -1,0 +1,215 @@
+"""A folded block as lines, before they become text or HTML: what is shown of a template, of its numbers and of a difference.
+
+Decides how numbers are told (each rank's, or by value), how a long block is shortened, and how a difference reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mhnb.core.alike import Folded, Picture
+from mhnb.core.bars import merge_bars
+from mhnb.core.differ import Line as SaidLine
+from mhnb.core.template import OWN, Slot
+from mhnb.view.ansi import strip_ansi
+from mhnb.view.words import format_nbytes, format_rank_label
+
+__all__ = [
+    "Item",
+    "LINE_NBYTES",
+    "OWN_MARK",
+    "SLOT_MARK",
+    "ShownLine",
+    "block_items",
+    "clip_items",
+    "clip_told",
+    "letter",
+    "said_lines",
+    "sparkline",
+    "summarise_slot",
+    "tell_each",
+    "tell_values",
+]
+
+OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
+"""Stand in a line's text for a rank's own number and for a slot. Unicode keeps them for use inside a program."""
+_STEPS = "▁▂▃▄▅▆▇█"
+LINE_NBYTES, _SLOT_NBYTES = 13, 90
+_EACH = 16
+"""Of more ranks least, middle and greatest are told before the values."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLine:
+    """A line of a block."""
+
+    channel: str
+    text: str
+    """With marks for the slots."""
+    slots: tuple[Slot, ...] = ()
+    """Those that vary, in order of their marks."""
+    each: tuple[str, ...] = ()
+    """What every rank's own progress bar says, where the line draws them as one."""
+
+    @property
+    def nbytes(self) -> int:
+        """About how much it takes to store it, a line of a notebook's JSON included."""
+        numbers = sum(_SLOT_NBYTES + sum(len(value) + 8 for value in slot.values) for slot in self.slots)
+        marks = self.text.count(OWN_MARK) * 20
+        return len(self.text) + LINE_NBYTES + marks + numbers + sum(len(text) + 8 for text in self.each)
+
+
+Item: TypeAlias = ShownLine | Picture
+
+
+def block_items(block: Folded) -> list[Item]:
+    """Part a block into lines and pictures; bars of several ranks are one line."""
+    items: list[Item] = []
+    for part in block.parts:
+        if isinstance(part, Picture):
+            items.append(part)
+            continue
+        rows = part.template.lines()
+        if len(rows) > 1 and rows[-1] == ([""], []):
+            rows.pop()
+        items += [_line(part.channel, literals, slots, block.ranks) for literals, slots in rows]
+    return items
+
+
+def _line(channel: str, literals: Sequence[str], slots: Sequence[Slot], ranks: Sequence[int]) -> ShownLine:
+    varying = tuple(slot for slot in slots if not slot.own)
+    if slots and any("%" in literal for literal in literals):
+        texts = [strip_ansi(_write(literals, [slot.values[at] for slot in slots])) for at in range(len(ranks))]
+        if (bar := merge_bars(texts, ranks)) is not None:
+            return ShownLine("progress", bar, each=tuple(text.rpartition("|")[2].strip() for text in texts))
+    return ShownLine(channel, _write(literals, [OWN_MARK if slot.own else SLOT_MARK for slot in slots]), varying)
+
+
+def _write(literals: Sequence[str], values: Sequence[str]) -> str:
+    return "".join(part for pair in zip(literals, [*values, ""], strict=True) for part in pair)
+
+
+def said_lines(block: Folded) -> list[SaidLine]:
+    """Write a block as lines that can be compared with another's; a picture is one line."""
+    lines: list[SaidLine] = []
+    for item in block_items(block):
+        if isinstance(item, Picture):
+            lines += [("picture", str(sorted(output["data"].items()))) for _, output in item.variants]
+        else:
+            lines.append((item.channel, strip_ansi(item.text).replace(OWN_MARK, OWN)))
+    return lines
+
+
+def clip_items(items: Sequence[Item], limit_nbytes: int, *, where: str) -> list[Item]:
+    """Keep the beginning and the end of a block, and say in between how much is left out and `where` it is."""
+    sizes = [item.nbytes if isinstance(item, ShownLine) else 0 for item in items]
+    if sum(sizes) <= limit_nbytes:
+        return list(items)
+    head = _fitting(sizes, limit_nbytes // 2)
+    tail = len(items) - _fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2)
+    if tail <= head:
+        return list(items)
+    left_out = [item for item in items[head:tail] if isinstance(item, ShownLine)]
+    pictures = [item for item in items[head:tail] if isinstance(item, Picture)]
+    nbytes = sum(len(line.text) + 1 for line in left_out)
+    note = ShownLine("note", f"… {len(left_out)} lines, {format_nbytes(nbytes)}, left out: all of it is in {where} …")
+    return [*items[:head], note, *pictures, *items[tail:]]
+
+
+def clip_told(lines: Sequence[str], limit_nbytes: int, *, where: str) -> list[str]:
+    """Keep the beginning and the end of lines that are written already, with the same words between."""
+    sizes = [len(line) + LINE_NBYTES for line in lines]
+    if sum(sizes) <= limit_nbytes:
+        return list(lines)
+    head = _fitting(sizes, limit_nbytes // 2)
+    tail = max(head, len(lines) - _fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2))
+    return [*lines[:head], f"… {tail - head} lines left out: all of it is in {where} …", *lines[tail:]]
+
+
+def _fitting(sizes: Sequence[int], limit_nbytes: int) -> int:
+    total = 0
+    for at, size in enumerate(sizes):
+        total += size
+        if total > limit_nbytes:
+            return at
+    return len(sizes)
+
+
+# -- numbers
+
+
+def letter(at: int) -> str:
+    """Name the at-th slot.
+
+    >>> letter(0), letter(27)
+    ('a', 'b1')
+    """
+    return chr(ord("a") + at % 26) + (str(at // 26) if at >= 26 else "")
+
+
+def sparkline(slot: Slot) -> str:
+    """Draw the values as steps, in rank order; × is not finite.
+
+    >>> sparkline(Slot(("1", "8", "nan")))
+    '▁█×'
+    """
+    finite = [number for number in slot.numbers if number is not None and math.isfinite(number)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    # Halved: the range of two finite numbers need not be.
+    span = high / 2 - low / 2
+    return "".join(_step(number, low, span) for number in slot.numbers)
+
+
+def _step(number: float | None, low: float, span: float) -> str:
+    if number is None:
+        return " "
+    if not math.isfinite(number):
+        return "×"
+    return _STEPS[min(7, int((number / 2 - low / 2) / span * 8))] if span else _STEPS[0]
+
+
+def summarise_slot(slot: Slot, ranks: Sequence[int]) -> str:
+    """Tell the least, the middle and the greatest of many values; empty for few.
+
+    >>> summarise_slot(Slot(tuple(map(str, range(20)))), range(20))
+    'min 0 (rank 0) · median 9 · max 19 (rank 19)'
+    """
+    numbers = [(number, at) for at, number in enumerate(slot.numbers) if number is not None and math.isfinite(number)]
+    if len(ranks) <= _EACH or not numbers:
+        return ""
+    (_, low), (_, high) = min(numbers, key=lambda one: one[0]), max(numbers, key=lambda one: one[0])
+    middle = sorted(numbers)[(len(numbers) - 1) // 2][1]
+    values = [value.strip() for value in slot.values]
+    return f"min {values[low]} (rank {ranks[low]}) · median {values[middle]} · max {values[high]} (rank {ranks[high]})"
+
+
+def tell_values(slot: Slot, ranks: Sequence[int]) -> str:
+    """Write every value, by value where many ranks share few of them, else by rank.
+
+    >>> tell_values(Slot(("0.3", "0.3", "0.7", "0.3")), (0, 1, 2, 3)), tell_values(Slot(("1", "2")), (4, 5))
+    ('0.7 ≠ rank 2 · 0.3 ranks 0-1,3', '4: 1 · 5: 2')
+    """
+    return " · ".join(_told(slot, ranks))
+
+
+def tell_each(line: ShownLine, ranks: Sequence[int]) -> str:
+    """Write what every rank's bar says; empty for a line that is none."""
+    return " · ".join(f"{rank}: {text}" for rank, text in zip(ranks, line.each, strict=bool(line.each)))
+
+
+def _told(slot: Slot, ranks: Sequence[int]) -> Iterator[str]:
+    sharing: dict[str, list[int]] = defaultdict(list)
+    for at, value in enumerate(slot.values):
+        sharing[value].append(at)
+    odd_places = slot.odd
+    if 2 * len(sharing) <= len(ranks):
+        for value, places in sorted(sharing.items(), key=lambda item: (len(item[1]), item[1])):
+            odd = " ≠" if places[0] in odd_places else ""
+            yield f"{value.strip()}{odd} {format_rank_label([ranks[at] for at in places])}"
+    else:
+        for at, value in enumerate(slot.values):
+            yield f"{ranks[at]}: {value.strip()}{' ≠' if at in odd_places else ''}"

@@ -1,0 +1,349 @@
+// The live view of a cell and the panel over a result, one widget for both. It draws what the kernel decides.
+// No build step: the kernel hands this file over as it is.
+
+const ALL = "all";
+
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+function button(text, title, onclick) {
+  return make("button", { type: "button", class: "mhnb-button", title, onclick }, text);
+}
+
+// One tab stop for a row of things; arrow keys, Home and End move inside it.
+function rove(row, pick) {
+  const items = () => [...row.children].filter((node) => !node.hidden && node.tagName === "BUTTON");
+  row.addEventListener("keydown", (event) => {
+    const all = items();
+    const at = all.indexOf(document.activeElement);
+    const to = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: all.length - 1 }[event.key];
+    if (to === undefined || at < 0) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const next = all[(to + all.length) % all.length];
+    next.focus();
+    pick(next);
+  });
+}
+
+// -- a cell that runs
+
+function stripCell(cell) {
+  const line = cell.line === null ? "" : `line ${cell.line}`;
+  const told = [cell.state, line, cell.time, cell.memory].filter(Boolean);
+  return make("li", { class: `mhnb-rank mhnb-${cell.state}` },
+    make("b", {}, cell.label), ` ${cell.sign} `, told.join(" · "));
+}
+
+function renderLive({ model, el }) {
+  const head = make("div", { class: "mhnb-quiet", role: "status", "aria-live": "off" });
+  const strip = make("ul", { class: "mhnb-strip", "aria-label": "state of each rank" });
+  const chunks = model.get("chunks");
+  const blocks = make("div", { class: "mhnb-blocks" });
+  const more = make("div", { class: "mhnb-quiet" });
+  const card = make("div", {});
+  const act = (name) => () => model.send({ act: name });
+  const all = button("Show all", "each rank by itself", () => {
+    const on = all.getAttribute("aria-pressed") !== "true";
+    all.setAttribute("aria-pressed", String(on));
+    model.send({ act: on ? "all" : "fold" });
+  });
+  all.setAttribute("aria-pressed", "false");
+  const row = make("div", { class: "mhnb-actions", role: "group", "aria-label": "while the cell runs" },
+    button("Interrupt", "KeyboardInterrupt on every rank", act("interrupt")),
+    button("Where", "where each rank is now", act("where")), all);
+  const root = make("div", { class: "mhnb mhnb-panel", "data-lm-suppress-shortcuts": "true" }, head, strip, blocks, more, card, row);
+  el.append(root);
+
+  const groups = Array.from({ length: chunks }, () => []);
+  const places = Array.from({ length: model.get("blocks") }, () => make("div", { hidden: true }));
+  blocks.append(...places);
+  const draw = {
+    head: (text) => { head.textContent = text; },
+    more: (text) => { more.textContent = text; },
+    acts: (on) => { row.hidden = !on; },
+    card: (html) => { card.innerHTML = html; },
+    strip: (at, text) => {
+      groups[at] = text ? JSON.parse(text) : [];
+      strip.replaceChildren(...groups.flat().map(stripCell));
+    },
+    block: (at, text) => {
+      const place = places[at];
+      place.hidden = !text;
+      if (!text) return place.replaceChildren();
+      const block = JSON.parse(text);
+      const body = make("div", { class: "mhnb-body" });
+      body.innerHTML = block.html;
+      place.className = block.label ? "mhnb-row" : "";
+      place.style.borderLeftColor = block.color;
+      place.replaceChildren(...(block.label ? [make("div", { class: "mhnb-label" }, make("b", {}, block.label)), body] : [body]));
+    },
+  };
+  const follow = (name, show) => {
+    const now = () => show(model.get(name));
+    model.on(`change:${name}`, now);
+    now();
+  };
+  for (const name of ["head", "more", "card", "acts"]) follow(name, draw[name]);
+  for (let at = 0; at < chunks; at += 1) follow(`strip_${at}`, (text) => draw.strip(at, text));
+  for (let at = 0; at < places.length; at += 1) follow(`block_${at}`, (text) => draw.block(at, text));
+}
+
+// -- a result
+
+function parseRanks(text, known) {
+  if (!text.trim() || text.trim() === ALL) return new Set(known);
+  const wanted = new Set();
+  for (const part of text.split(",")) {
+    const found = /^\s*(\d+)(?:\s*-\s*(\d+))?\s*$/.exec(part);
+    if (!found) return null;
+    for (let rank = Number(found[1]); rank <= Number(found[2] ?? found[1]) && rank <= Math.max(...known); rank += 1) wanted.add(rank);
+  }
+  return new Set(known.filter((rank) => wanted.has(rank)));
+}
+
+class Panel {
+  constructor({ model, el }) {
+    this.model = model;
+    this.bodies = new Map();
+    this.asked = new Set();
+    this.chosen = null;
+    this.view = model.get("view");
+    this.build();
+    el.append(this.root);
+    this.take = (message) => {
+      for (const [rank, html] of Object.entries(message.bodies ?? {})) this.bodies.set(Number(rank), html);
+      if (message.bodies) this.draw();
+    };
+    this.renew = () => {
+      this.bodies.clear();
+      this.asked.clear();
+      this.draw();
+    };
+    model.on("msg:custom", this.take);
+    model.on("change:number", this.renew);
+    this.draw();
+  }
+
+  forget() {
+    this.model.off("msg:custom", this.take);
+    this.model.off("change:number", this.renew);
+  }
+
+  build() {
+    this.head = make("div", { class: "mhnb-quiet", role: "status" });
+    this.layouts = make("div", { class: "mhnb-layouts", role: "radiogroup", "aria-label": "layout" });
+    for (const name of ["fold", "tabs", "grid"]) {
+      this.layouts.append(make("button", {
+        type: "button", class: "mhnb-button", role: "radio", "data-view": name, onclick: () => this.layOut(name),
+      }, name[0].toUpperCase() + name.slice(1)));
+    }
+    rove(this.layouts, (node) => this.layOut(node.dataset.view));
+    const input = (label, size, oninput) => {
+      const field = make("input", { type: "text", size, "aria-label": label, placeholder: label, "data-lm-suppress-shortcuts": "true", oninput });
+      return field;
+    };
+    this.filter = input("ranks, like 0,2-3", 12, () => this.draw());
+    this.search = input("search", 12, () => this.mark());
+    this.found = make("span", { class: "mhnb-quiet", role: "status", "aria-live": "polite" });
+    this.folding = button("Collapse", "close every block, or open all", () => this.collapse());
+    this.copying = button("Copy", "what is shown, as text", () => this.copy());
+    this.tools = make("div", { class: "mhnb-actions", role: "group", "aria-label": "outputs" }, this.layouts, this.filter, this.search, this.found,
+      button("‹ ≠", "previous difference (p)", () => this.jump(-1)), button("≠ ›", "next difference (n)", () => this.jump(1)),
+      this.folding, this.copying);
+    this.tabs = make("div", { class: "mhnb-tabs", role: "tablist", "aria-label": "ranks" });
+    rove(this.tabs, (node) => this.choose(Number(node.dataset.rank)));
+    this.id = `mhnb-panel-${Math.random().toString(36).slice(2)}`;
+    this.body = make("div", { class: "mhnb-shown", id: this.id });
+    this.root = make("div", { class: "mhnb mhnb-panel", role: "region", "aria-label": "outputs of the ranks", "data-lm-suppress-shortcuts": "true" },
+      this.head, this.tools, this.tabs, this.body);
+    this.root.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  key(event) {
+    if (event.target.tagName === "INPUT") {
+      if (event.key === "Escape") {
+        event.target.value = "";
+        event.target.dispatchEvent(new Event("input"));
+      } else if (event.key === "Enter" && event.target === this.search) this.step();
+      return;
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const act = { n: () => this.jump(1), p: () => this.jump(-1), "/": () => this.search.focus() }[event.key];
+    if (!act) return;
+    event.preventDefault();
+    event.stopPropagation();
+    act();
+  }
+
+  ranks() {
+    const all = this.model.get("ranks");
+    const wanted = parseRanks(this.filter.value, all.map((one) => one.rank));
+    this.filter.setAttribute("aria-invalid", String(wanted === null));
+    return wanted === null ? all : all.filter((one) => wanted.has(one.rank));
+  }
+
+  layOut(view) {
+    this.view = view;
+    this.draw();
+  }
+
+  choose(rank) {
+    this.chosen = rank;
+    this.draw();
+    this.tabs.querySelector(`[data-rank="${rank}"]`)?.focus();
+  }
+
+  ask(ranks) {
+    const missing = ranks.filter((rank) => !this.bodies.has(rank) && !this.asked.has(rank));
+    missing.forEach((rank) => this.asked.add(rank));
+    if (missing.length) this.model.send({ ask: missing });
+  }
+
+  draw() {
+    this.head.textContent = this.model.get("head");
+    for (const node of this.layouts.children) {
+      const on = node.dataset.view === this.view;
+      node.setAttribute("aria-checked", String(on));
+      node.tabIndex = on ? 0 : -1;
+    }
+    const ranks = this.ranks();
+    this.tabs.hidden = this.view !== "tabs";
+    this.body.removeAttribute("role");
+    this.body.removeAttribute("aria-labelledby");
+    this.body.removeAttribute("tabindex");
+    const filtered = ranks.length < this.model.get("ranks").length;
+    if (this.view === "tabs") this.drawTabs(ranks);
+    else if (this.view === "grid" || filtered) this.drawGrid(ranks);
+    else this.show(this.model.get("page"));
+    this.mark();
+  }
+
+  show(html) {
+    this.body.className = "mhnb-shown";
+    this.body.innerHTML = html;
+  }
+
+  drawTabs(ranks) {
+    if (!ranks.some((one) => one.rank === this.chosen)) this.chosen = ranks.length ? ranks[0].rank : null;
+    const focused = this.tabs.contains(document.activeElement);
+    this.tabs.replaceChildren(...ranks.map((one) => make("button", {
+      type: "button", role: "tab", class: one.odd ? "mhnb-tab mhnb-odd" : "mhnb-tab", id: `${this.id}-${one.rank}`, "data-rank": one.rank,
+      "aria-selected": String(one.rank === this.chosen), "aria-controls": this.id, tabindex: one.rank === this.chosen ? 0 : -1,
+      onclick: () => this.choose(one.rank),
+    }, `rank ${one.rank}${one.mark}`)));
+    if (focused) this.tabs.querySelector('[aria-selected="true"]')?.focus();
+    this.body.setAttribute("role", "tabpanel");
+    this.body.setAttribute("tabindex", "0");
+    if (this.chosen === null) return this.show("no rank of that name");
+    this.body.setAttribute("aria-labelledby", `${this.id}-${this.chosen}`);
+    this.ask([this.chosen]);
+    this.show(this.bodies.get(this.chosen) ?? "…");
+  }
+
+  drawGrid(ranks) {
+    this.ask(ranks.map((one) => one.rank));
+    this.show("");
+    this.body.className = "mhnb-shown mhnb-grid";
+    this.body.append(...ranks.map((one) => {
+      const inner = make("div", { class: "mhnb-scroll", tabindex: "0" });
+      inner.innerHTML = this.bodies.get(one.rank) ?? "…";
+      const card = make("div", { class: one.odd ? "mhnb-card mhnb-odd" : "mhnb-card" },
+        make("div", {}, make("b", {}, `rank ${one.rank}`), ` ${one.host}${one.mark}`), inner);
+      card.style.borderTopColor = one.color;
+      return card;
+    }));
+  }
+
+  mark() {
+    for (const old of this.body.querySelectorAll("mark")) {
+      const parent = old.parentNode;
+      old.replaceWith(...old.childNodes);
+      parent.normalize();
+    }
+    const words = this.search.value.toLowerCase();
+    this.found.textContent = "";
+    if (!words) return;
+    const walker = document.createTreeWalker(this.body, NodeFilter.SHOW_TEXT);
+    const nodes = [];
+    while (walker.nextNode()) if (walker.currentNode.data.toLowerCase().includes(words)) nodes.push(walker.currentNode);
+    let count = 0;
+    for (const node of nodes) {
+      let rest = node;
+      for (let at = rest.data.toLowerCase().indexOf(words); at >= 0 && count < 2000; at = rest.data.toLowerCase().indexOf(words)) {
+        const hit = rest.splitText(at);
+        rest = hit.splitText(words.length);
+        const mark = make("mark", {});
+        hit.replaceWith(mark);
+        mark.append(hit);
+        mark.closest("details")?.setAttribute("open", "");
+        count += 1;
+      }
+    }
+    this.at = -1;
+    this.found.textContent = count ? `${count} found` : "not found";
+    if (count) this.body.querySelector("mark").scrollIntoView({ block: "nearest" });
+  }
+
+  step() {
+    const marks = [...this.body.querySelectorAll("mark")];
+    if (!marks.length) return;
+    marks[this.at]?.classList.remove("mhnb-here");
+    this.at = (this.at + 1) % marks.length;
+    marks[this.at].classList.add("mhnb-here");
+    marks[this.at].scrollIntoView({ block: "center" });
+  }
+
+  jump(by) {
+    if (this.view === "tabs") {
+      const odd = this.ranks().filter((one) => one.odd).map((one) => one.rank);
+      if (!odd.length) return this.tell("no difference");
+      const next = by > 0 ? odd.find((rank) => rank > this.chosen) ?? odd[0] : odd.findLast((rank) => rank < this.chosen) ?? odd.at(-1);
+      return this.choose(next);
+    }
+    const odd = [...this.body.querySelectorAll(".mhnb-odd")];
+    if (!odd.length) return this.tell("no difference");
+    const at = odd.indexOf(document.activeElement?.closest(".mhnb-odd"));
+    const next = odd[((at < 0 && by < 0 ? 0 : at) + by + odd.length) % odd.length];
+    next.closest("details")?.setAttribute("open", "");
+    next.tabIndex = -1;
+    next.focus({ preventScroll: true });
+    next.scrollIntoView({ block: "nearest" });
+  }
+
+  tell(text) { this.found.textContent = text; }
+
+  collapse() {
+    const folds = [...this.body.querySelectorAll("details")];
+    const open = folds.some((fold) => fold.open);
+    folds.forEach((fold) => { fold.open = !open; });
+    this.folding.textContent = open ? "Expand" : "Collapse";
+  }
+
+  async copy() {
+    const text = this.body.innerText;
+    try {
+      await navigator.clipboard.writeText(text);
+      this.tell("copied");
+    } catch {
+      // A page that is not served securely has no clipboard: select it, so that the keys copy it.
+      getSelection().selectAllChildren(this.body);
+      this.tell(document.execCommand("copy") ? "copied" : "selected: copy it with the keyboard");
+    }
+  }
+}
+
+export default {
+  render({ model, el }) {
+    if (model.get("mode") === "live") return renderLive({ model, el });
+    const panel = new Panel({ model, el });
+    return () => panel.forget();
+  },
+};

@@ -1,0 +1,177 @@
+"""What ranks said, folded: who shares a block, and that nothing is lost."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mhnb.core.alike import Folded, Picture, Text, find_majority, fold_outputs
+from mhnb.core.template import split_numbers
+from mhnb.values import Output
+
+
+def out(text: str, name: str = "stdout") -> Output:
+    """A stream."""
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+def figure(data: str) -> Output:
+    """A picture."""
+    return {"output_type": "display_data", "data": {"image/png": data, "text/plain": "<Figure>"}, "metadata": {}}
+
+
+def fold(*texts: str) -> tuple[Folded, ...]:
+    """Fold one text a rank."""
+    return fold_outputs([((rank,), [out(text)]) for rank, text in enumerate(texts)])
+
+
+def shown(block: Folded) -> list[str]:
+    """The texts of a block as shown."""
+    return [part.template.shown() for part in block.parts if isinstance(part, Text)]
+
+
+WORDS = st.sampled_from(
+    [
+        "loss",
+        " ",
+        "\n",
+        "rank",
+        "-",
+        ".",
+        "0",
+        "1",
+        "2",
+        "3",
+        "17",
+        "0.5",
+        "1e-3",
+        "nan",
+        "inf",
+        "[8.  9.]",
+        "|██ |",
+        "x7",
+        "\x1b[31m",
+    ]
+)
+TEXTS = st.lists(WORDS, max_size=12).map("".join)
+
+
+@given(TEXTS)
+def test_a_text_is_its_skeleton_and_its_numbers(text: str) -> None:
+    """Put together again they are the text, whatever is in it."""
+    skeleton, numbers = split_numbers(text)
+    assert "".join(a + b for a, b in zip(skeleton, [*numbers, ""], strict=True)) == text
+
+
+@given(st.lists(st.lists(TEXTS, max_size=2), min_size=1, max_size=6))
+def test_no_value_is_ever_hidden(texts: list[list[str]]) -> None:
+    """From the folded form every rank's outputs can be written again, and every rank is in exactly one block."""
+    said = [
+        ((rank,), [out(text, name) for text, name in zip(own, ("stdout", "stderr"), strict=False)])
+        for rank, own in enumerate(texts)
+    ]
+    blocks = fold_outputs(said)
+    assert sorted(rank for block in blocks for rank in block.ranks) == list(range(len(texts)))
+    for (rank,), outputs in said:
+        (block,) = [block for block in blocks if rank in block.ranks]
+        assert list(block.outputs_of(rank)) == outputs
+
+
+@given(st.lists(st.sampled_from([0.25, 0.5, 7.0]), min_size=2, max_size=8), st.booleans())
+def test_texts_that_differ_in_numbers_never_lose_one(losses: list[float], named: bool) -> None:  # noqa: FBT001
+    """The kind of text that training prints, with the rank's own number in it and without."""
+    texts = [f"{f'rank {rank} ' if named else ''}loss {loss} of {len(losses)}\n" for rank, loss in enumerate(losses)]
+    blocks = fold(*texts)
+    assert [block.outputs_of(r)[0]["text"] for r in range(len(losses)) for block in blocks if r in block.ranks] == texts
+
+
+NUMBERS = st.sampled_from(["0", "1", "2", "7", " 7", "  12", "-3", " -3", "0.25", "1e-05", "nan", "|██ |", "|█  |"])
+
+
+@given(st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=2, max_size=12))
+def test_one_skeleton_with_any_numbers_loses_nothing(numbers: list[list[str]]) -> None:
+    """Padding, signs, bars and all: each rank's text comes back as it was, whoever shares a block with whom."""
+    texts = [f"a:{first} b{second}%{third}\nend" for first, second, third in numbers]
+    blocks = fold(*texts)
+    back = {rank: block.outputs_of(rank)[0]["text"] for block in blocks for rank in block.ranks}
+    assert [back[rank] for rank in range(len(texts))] == texts
+
+
+def test_a_ranks_own_number_folds() -> None:
+    """One block, literal text around it."""
+    (block,) = fold(*[f"process {rank} of 4: local devices {rank}:0 {rank}:1\n" for rank in range(4)])
+    assert shown(block) == ["process ‹rank› of 4: local devices ‹rank›:0 ‹rank›:1\n"]
+    assert not block.varies
+    assert not block.is_literal
+
+
+def test_an_own_number_in_a_column_folds() -> None:
+    """Padding to one width is no difference."""
+    (block,) = fold(*[f"rank {rank:2d} ready" for rank in range(12)])
+    assert shown(block) == ["rank ‹rank› ready"]
+
+
+def test_the_odd_one_stands_beside_the_majority() -> None:
+    """Also where the line has the rank's own number."""
+    blocks = fold(*[f"rank {rank}: loss {0.7 if rank == 2 else 0.3}" for rank in range(4)])
+    assert [block.ranks for block in blocks] == [(0, 1, 3), (2,)]
+    majority = find_majority(blocks)
+    assert majority is not None
+    assert shown(majority) == ["rank ‹rank›: loss 0.3"]
+
+
+def test_a_rank_that_writes_another_number_than_its_own_is_odd() -> None:
+    """Three write their own, one does not."""
+    blocks = fold("process 0", "process 1", "process 9", "process 3")
+    assert [block.ranks for block in blocks] == [(0, 1, 3), (2,)]
+
+
+def test_numbers_of_no_majority_are_a_template() -> None:
+    """Every rank has a loss of its own: one block with all values."""
+    (block,) = fold("loss 0.1 of 4", "loss 0.2 of 4", "loss nan of 4", "loss 10 of 4")
+    (part,) = block.parts
+    assert isinstance(part, Text)
+    assert part.template.literals == ("loss ", " of 4")
+    assert part.template.slots[0].values == ("0.1", "0.2", "nan", "10")
+    assert part.template.slots[0].odd == {2}
+
+
+def test_many_odd_ones_share_a_block() -> None:
+    """A majority of 40, and 24 with numbers of their own."""
+    blocks = fold(*["loss 1" for _ in range(40)], *[f"loss {rank}.5" for rank in range(24)])
+    assert [len(block.ranks) for block in blocks] == [40, 24]
+
+
+def test_words_do_not_fold() -> None:
+    """Only numbers may differ within a block."""
+    assert [block.ranks for block in fold("saved a", "saved b")] == [(0,), (1,)]
+
+
+def test_colours_are_no_numbers() -> None:
+    """The digits of an escape sequence stay in the text."""
+    (block,) = fold("\x1b[31mx 1\x1b[0m", "\x1b[31mx 2\x1b[0m")
+    assert shown(block) == ["\x1b[31mx 1\x1b[0m"]
+
+
+def test_equal_pictures_are_kept_once() -> None:
+    """Texts differ in a number, the figure is the same."""
+    (block,) = fold_outputs([((rank,), [out(f"loss {rank}.5"), figure("AAAA")]) for rank in range(3)])
+    picture = block.parts[1]
+    assert isinstance(picture, Picture)
+    assert [ranks for ranks, _ in picture.variants] == [(0, 1, 2)]
+
+
+def test_different_pictures_of_one_text_stand_in_one_block() -> None:
+    """Each with its ranks."""
+    (block,) = fold_outputs([((rank,), [out("plot\n"), figure(f"AAA{rank % 2}")]) for rank in range(4)])
+    picture = block.parts[1]
+    assert isinstance(picture, Picture)
+    assert [ranks for ranks, _ in picture.variants] == [(0, 2), (1, 3)]
+    assert block.varies
+
+
+def test_bare_numbers_of_few_ranks_stand_side_by_side() -> None:
+    """A template without a word in it says less than the numbers; of many ranks it is a table all the same."""
+    assert [shown(block) for block in fold("10", "11", "12")] == [["10"], ["11"], ["12"]]
+    assert [shown(block) for block in fold("0", "1")] == [["0"], ["1"]]
+    assert len(fold(*[str(rank * 2) for rank in range(20)])) == 1

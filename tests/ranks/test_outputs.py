@@ -1,0 +1,79 @@
+"""What real ranks say: bars as text, widgets as text, C++ noise apart, memory and lines while a cell runs."""
+
+from __future__ import annotations
+
+from mhnb.cluster import Cluster
+from mhnb.core.results import CellResult
+from mhnb.view.text import format_cell_text
+
+PSUM = """
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+mesh = Mesh(np.array(jax.devices()).reshape(2, -1), ('a', 'b'))
+x = jax.device_put(np.arange(8, dtype=np.float32).reshape(2, 4), NamedSharding(mesh, P('a')))
+float(jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(mesh, P()))(x))
+"""
+
+
+def test_tqdm_auto_draws_text_and_ranks_bars_are_one(cluster: Cluster) -> None:
+    """No widget, which no browser could reach; what is shown of four bars is one."""
+    result = cluster.run("from tqdm.auto import tqdm\nfor _ in tqdm(range(8), desc='train'): pass")
+    result.check()
+    assert all("train: 100%|" in rank.stderr for rank in result)
+    text = format_cell_text(result)
+    assert text.count("train") == 1
+
+
+def test_a_widget_made_on_a_rank_says_why_it_is_text(cluster: Cluster) -> None:
+    """Its text form, and one line."""
+    result = cluster.run("import ipywidgets\nipywidgets.IntSlider(value=3)")
+    first, why = (result[0].text or "").splitlines()
+    assert first == "IntSlider(value=3)"
+    assert "lives there" in why
+
+
+def test_gloo_is_noise_and_not_output(cluster: Cluster) -> None:
+    """The first collective of a set of devices is where it greets; nothing of it is in any stream."""
+    cluster.run("jax.clear_caches()").check()
+    result = cluster.run(PSUM)
+    result.check()
+    assert all("[Gloo]" not in rank.stdout + rank.stderr for rank in result)
+    noisy = [rank for rank in result if rank.noise]
+    assert all("[Gloo]" in rank.noise for rank in noisy)
+
+
+def test_noise_of_c_code_comes_apart(cluster: Cluster) -> None:
+    """Written to the descriptor as C++ does it, between lines of the user's."""
+    line = "[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3"
+    result = cluster.run(f"import os\nprint('mine', flush=True)\n_ = os.write(1, b'{line}\\n')")
+    assert [rank.stdout for rank in result] == ["mine\n"] * 4
+    assert [rank.noise for rank in result] == [line + "\n"] * 4
+
+
+def test_a_running_cell_tells_lines_and_memory(cluster: Cluster) -> None:
+    """After about two seconds each rank has looked at itself."""
+    seen: list[CellResult] = []
+
+    def look(snapshot: CellResult) -> None:
+        if snapshot.where is not None and snapshot.where.known:
+            seen.append(snapshot)
+
+    code = "import time\nfor _ in range(45):\n    time.sleep(0.1)"
+    cluster.run(code, on_snapshot=look).check()
+    assert seen
+    card = seen[0].where
+    assert card is not None
+    assert all(card.memory_nbytes[rank] > 10_000_000 for rank in range(4))
+    assert set(card.lines.values()) <= {2, 3}
+
+
+def test_a_first_line_is_told_soon(cluster: Cluster) -> None:
+    """A snapshot comes with the line, long before the cell ends, and no more than about ten come a second."""
+    seen: list[CellResult] = []
+    code = "import time\ntime.sleep(0.5)\nfor n in range(200):\n    print('line', n, flush=True)\n    time.sleep(0.01)"
+    result = cluster.run(code, on_snapshot=seen.append)
+    result.check()
+    said = [snapshot for snapshot in seen if "line 0" in snapshot.ranks[0].stdout]
+    assert said
+    assert said[0].wall_s < result.wall_s
+    assert len(seen) <= 11 * result.wall_s + 3
