@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,19 @@ def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return {program: [said[program] for said in by_rank] for program in programs}
 
 
+_GLOBAL = re.compile(
+    r"Array\(shape=\((?P<shape>[\d, ]*)\), dtype=(?P<dtype>\w)\w*\)|(?P<ours>\w)[^\s\[]*\[(?P<dims>[\d,]*)\] on mesh .*"
+)
+
+
+def _shown(text: str | None) -> str | None:
+    """A global array as a last value is told in mhnb's own words, not in JAX's: both say its kind and shape."""
+    if text is None or (found := _GLOBAL.fullmatch(text)) is None:
+        return text
+    numbers = re.findall(r"\d+", found["shape"] or found["dims"] or "")
+    return f"global {found['dtype'] or found['ours']}[{','.join(numbers)}]"
+
+
 def _normal(source: str, text: str) -> str:
     """Two devices of one rank print from inside a program in no order, in plain processes too."""
     return "".join(sorted(text.splitlines(keepends=True))) if "jax.debug.print" in source else text
@@ -71,4 +85,4 @@ def test_a_program_says_what_plain_processes_say(program: str, cluster: Cluster,
         for rank in result:
             expected = plain[program][rank.rank][number]
             assert _normal(source, rank.stdout) == _normal(source, expected["stdout"] or ""), (number, rank.rank)
-            assert rank.text == expected["text"], (number, rank.rank)
+            assert _shown(rank.text) == _shown(expected["text"]), (number, rank.rank)
