@@ -51,10 +51,12 @@ def take_shape(
     if machines and kind not in ("mpi", "slurm", "ssh"):
         # The others would leave the names unused without a word.
         raise InvalidRequest(f"--profile {name} takes no names of machines, and got {', '.join(machines)}; ssh does")
-    each = ranks_per_host or (None if profile is None or (machines and ranks) else profile.settings.ranks_per_host)
+    each = ranks_per_host
+    if each is None and profile is not None and not (machines and ranks is not None):
+        each = profile.settings.ranks_per_host
     if ranks is None and count is None and not machines:
         ranks, each = _usual(profile, each)
-    hosts_count, each = _split(ranks, len(machines) or count, each)
+    hosts_count, each = _split(ranks, len(machines) if machines else count, each)
     if kind == "gpu":
         # All on this machine: it is one host.
         hosts_count, each = 1, hosts_count * each
@@ -104,7 +106,7 @@ def _machines(profile: Profile, named: tuple[str, ...], each: int | None) -> tup
         listed = parse_hosts(settings.hosts)
     elif settings.hostfile:
         listed = read_hostfile(settings.hostfile)
-    return name_hosts(listed), each or slots_of(listed)
+    return name_hosts(listed), slots_of(listed) if each is None else each
 
 
 def slots_of(hosts: Sequence[HostName]) -> int | None:
@@ -175,12 +177,13 @@ def _split(ranks: int | None, hosts: int | None, each: int | None) -> tuple[int,
     ((4, 2), (4, 2), (4, 2))
     """
     if ranks is None:
-        return hosts or _RANKS, each or 1
+        return _RANKS if hosts is None else hosts, 1 if each is None else each
     if hosts is None:
-        each = each or 1
+        each = 1 if each is None else each
         # What cannot be is refused as a shape, with all else.
         hosts = ranks // each if each > 0 else ranks
-    each = each or (ranks // hosts if hosts > 0 else 1)
+    if each is None:
+        each = ranks // hosts if hosts > 0 else 1
     if hosts * each != ranks:
         raise InvalidRequest(
             f"-n {ranks} ranks cannot be {hosts} hosts with the same number of ranks each"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mhnb.asking import take_shape
-from mhnb.core.shape import Shape
+from mhnb.core.shape import Shape, check_shape
 from mhnb.errors import InvalidRequest, LaunchError
 from mhnb.place_flags import add_place_flags, place_options
 
@@ -91,6 +91,18 @@ def test_what_does_not_go_together(line: str, said: str) -> None:
     with pytest.raises(InvalidRequest) as failed:
         _shape(line)
     assert said in str(failed.value)
+
+
+@pytest.mark.parametrize("hosts", [0, -1, 1000])
+def test_a_number_that_cannot_be_stays_one(hosts: int) -> None:
+    """It is not taken for one that was not given: as a shape it is refused, by its own value."""
+    for shape in (take_shape(hosts, 2, None, {}), take_shape(None, 2, None, {"ranks": hosts})):
+        with pytest.raises(InvalidRequest, match=f"hosts={hosts}"):
+            check_shape(shape, available_nbytes=2**40)
+    with pytest.raises(InvalidRequest, match="ranks_per_host=0"):
+        check_shape(take_shape(4, 2, 0, {}), available_nbytes=2**40)
+    with pytest.raises(InvalidRequest, match="devices=0"):
+        check_shape(take_shape(4, 0, None, {}), available_nbytes=2**40)
 
 
 def test_every_flag_is_a_setting(tmp_path: Path) -> None:
