@@ -1,6 +1,7 @@
 """How a rank shows a global array, alone or within a container: shape, mesh, spec and cost, the same words on every rank.
 
-JAX's own text would say only shape and dtype; to say more it would have to communicate.
+JAX's own text would say only shape and dtype; to say more it would have to communicate. Only a fully replicated array has its
+numbers on every rank, and shows them first.
 """
 
 from __future__ import annotations
@@ -30,15 +31,32 @@ def show_global_arrays(shell: Any) -> None:
 
 
 def _print_array(array: Any, printer: Any, cycle: bool) -> None:  # noqa: ARG001, FBT001 - the signature is IPython's
-    _print_lines(_describe(array) if is_global(array) else repr(array), printer)
+    # Within a container each array has one line: a number stands for itself, all else is described.
+    alone = len(getattr(printer, "stack", ())) <= 1
+    _print_lines(_describe(array, alone=alone) if is_global(array) else repr(array), printer)
 
 
-def _describe(array: Any) -> str:
+def _describe(array: Any, *, alone: bool) -> str:
     try:
         line = format_array_line(read_layout(array))
     except Exception as error:  # noqa: BLE001 - a sharding of the user's own may raise anything; the cell must not fail
         return f"{array!r}  # its sharding cannot be read: {type(error).__name__}: {error}"
-    return f"{line} · deleted" if array.is_deleted() else line
+    if array.is_deleted():
+        return f"{line} · deleted"
+    value = _value(array)
+    if alone:
+        return f"{value}\n{line}" if value else line
+    return value if value and array.ndim == 0 else line
+
+
+def _value(array: Any) -> str:
+    """JAX's own text, with the numbers, where each rank has all of them; nothing is sent for it."""
+    if not array.is_fully_replicated:
+        return ""
+    try:
+        return repr(array)
+    except Exception:  # noqa: BLE001 - a computation that failed shows its error where it is used, not here
+        return ""
 
 
 def _print_lines(text: str, printer: Any) -> None:

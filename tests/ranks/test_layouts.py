@@ -143,3 +143,16 @@ def test_a_sub_mesh_is_read_where_it_is(ranks: Cluster) -> None:
     boxes = {str(device): box[0] for device, box in views[0].seen.boxes.items()}
     assert boxes == {"2:1": (0, 2), "2:0": (2, 4), "1:0": (4, 6), "1:1": (6, 8)}
     assert ranks.run("said", ranks="1,2")[1].text == repr(boxes)
+
+
+def test_a_replicated_value_is_shown_with_its_numbers(cluster: Cluster) -> None:
+    """A loss is what people look at: every rank has it, so it is shown, alone with its layout and in a container by itself."""
+    cluster.run(
+        "import jax, jax.numpy as jnp\nfrom jax.sharding import NamedSharding, PartitionSpec as P\n"
+        "mesh = jax.make_mesh((jax.device_count(),), ('d',))\n"
+        "loss = jax.jit(lambda: jnp.float32(1.5), out_shardings=NamedSharding(mesh, P()))()"
+    ).check()
+    alone = cluster.run("loss").check()
+    assert {str(rank.text).splitlines()[0] for rank in alone} == {"Array(1.5, dtype=float32)"}
+    assert all("on mesh (d 8) spec P()" in str(rank.text) for rank in alone)
+    assert {rank.text for rank in cluster.run("{'loss': loss}").check()} == {"{'loss': Array(1.5, dtype=float32)}"}

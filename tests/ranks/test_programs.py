@@ -61,7 +61,13 @@ _GLOBAL = re.compile(
 
 def _shown(text: str | None) -> str | None:
     """A global array as a last value is told in mhnb's own words, not in JAX's: both say its kind and shape."""
-    if text is None or (found := _GLOBAL.fullmatch(text)) is None:
+    if text is None:
+        return None
+    *value, last = text.splitlines() or [""]
+    if value and _GLOBAL.fullmatch(last):
+        # A replicated one has JAX's text, with the numbers, above ours.
+        return "\n".join(value)
+    if (found := _GLOBAL.fullmatch(text)) is None:
         return text
     numbers = re.findall(r"\d+", found["shape"] or found["dims"] or "")
     return f"global {found['dtype'] or found['ours']}[{','.join(numbers)}]"
