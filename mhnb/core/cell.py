@@ -38,6 +38,15 @@ class RankPart:
         """Take in where the rank is."""
         self.looks, self.looked_at = (*self.looks[-1:], status), now
 
+    def is_in_collective(self, since: float) -> bool:
+        """Whether the rank sat in a launch when it last looked, after that moment, and in the same one at the look before."""
+        if not self.looks or self.looked_at < since:
+            return False
+        latest = self.looks[-1]
+        # Another launch than before: it makes progress, and ends by itself.
+        moves = any((look.participants, look.number) != (latest.participants, latest.number) for look in self.looks)
+        return bool(latest.participants) and latest.launched and not moves
+
     def add(self, events: list[OutputEvent]) -> None:
         """Take in output."""
         for event in events:
@@ -78,8 +87,8 @@ class Cell:
         """Say what is to be done now to stop it."""
         if self.ladder is None:
             return []
-        running = self.running_ranks
-        stuck = tuple(rank for rank in running if (looks := self.parts[rank].looks) and looks[-1].participants)
+        running, since = self.running_ranks, self.ladder.began_at
+        stuck = tuple(rank for rank in running if self.parts[rank].is_in_collective(since))
         return self.ladder.climb(now, running, stuck)
 
     def freed_notes(self) -> tuple[str, ...]:

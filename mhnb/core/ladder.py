@@ -41,7 +41,7 @@ class Ladder:
         """Say what is to be done now about the ranks that still run the cell.
 
         Args:
-            stuck: those of them that were in a collective when they were last seen.
+            stuck: those of them that have sat in a collective since then, as far as is seen.
         """
         asked: list[Command] = [AskInterrupt(self.seq)] if now == self.began_at else []
         if now - self.began_at > INTERRUPT_KILL_S:

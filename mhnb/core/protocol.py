@@ -226,6 +226,8 @@ class RankStatus:
     """Of the launch in flight; None when there is none."""
     number: int | None = None
     """Which one of its participants' launches the one in flight is, from 1."""
+    launched: bool = True
+    """False: the launch waits for the others to agree on it; any signal gets the rank out of that."""
 
 
 @dataclass(frozen=True, slots=True)

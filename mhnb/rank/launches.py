@@ -286,7 +286,7 @@ class LaunchRecorder:
                 # It has come as far, though it is not launched before all have.
                 name, key, line = pending
                 counts[key] = counts.get(key, 0) + 1
-                return counts, Flight(name, key, line, counts[key])
+                return counts, Flight(name, key, line, counts[key], made=False)
         return counts, None
 
     def _count_rows(self) -> dict[tuple[int, ...], int]:

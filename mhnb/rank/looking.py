@@ -118,6 +118,7 @@ class Looker:
             counts=[[list(participants), count] for participants, count in counts.items()],
             participants=list(flight.participants) if flight else None,
             number=flight.number if flight else None,
+            launched=flight is None or flight.made,
         )
 
     def _describe(self, frame: FrameType, cell_file: str) -> Frame:
