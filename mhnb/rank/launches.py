@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain, islice, repeat
 from types import FrameType
 from typing import Any, Protocol, cast
@@ -20,6 +20,7 @@ from mhnb.core.made import MadeRow
 from mhnb.core.protocol import LaunchRow
 from mhnb.core.stacks import Flight, cell_line
 from mhnb.core.where import count_launches
+from mhnb.errors import OrderMismatch
 from mhnb.rank.agreement import Agreement
 from mhnb.rank.made import MadeRecord
 from mhnb.values import Outcome
@@ -130,6 +131,8 @@ class LaunchRecorder:
         self._counts: dict[tuple[int, ...], int] = {}
         self._seq = 0
         self._programs: dict[str, Any] = {}
+        self._left: list[tuple[int, Launched]] = []
+        """Launches that communicate and were under way when their cell ended, each with that cell."""
         self.ended_seq = 0
         """The cell that ended last; what it launched is kept until the next one has ended."""
         self.ended_rows: list[LaunchRow] = []
@@ -240,6 +243,25 @@ class LaunchRecorder:
         if self.gate is not None and (mismatch := self.gate.take_failure()) is not None:
             raise mismatch
 
+    def check_left(self, fingerprint: str, name: str, participants: Collection[int]) -> None:
+        """Hold that no collective of an earlier cell still waits for ranks that a new launch would reach.
+
+        The ranks that met it would take the one for the other, and read a wrong number: also where the user has accepted that.
+
+        Raises:
+            OrderMismatch: there is one.
+        """
+        if not self._left or not communicates(fingerprint):
+            return
+        self._left = [(seq, left) for seq, left in self._left if left.is_under_way()]
+        for seq, left in self._left:
+            if not set(participants).isdisjoint(left.row[2]):
+                raise OrderMismatch(
+                    f"nothing was launched\n  {name} would meet {left.row[1]} of cell {seq}, which this rank has left and "
+                    "which still runs or waits\n  Wait until it ends, if it does; else %mhjax restart --replay",
+                    result=None,
+                )
+
     def count(self) -> int:
         """How many launches that communicate were made in this cell so far."""
         return self._number
@@ -264,6 +286,7 @@ class LaunchRecorder:
             excused = [number for number in self._failed_in_callback if number == self._number]
             abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
+            self._left += [(self._seq, launched) for launched in unfinished if launched.outputs]
             self.ended_seq, self.ended_rows = self._seq, rows
             self.ended_programs, self._programs = self._programs, {}
             self._forget_counts()
