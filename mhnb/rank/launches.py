@@ -44,7 +44,7 @@ class _Output(Protocol):
 class Launched:
     """One launch between its dispatch and its end. `outputs` is None while the dispatch itself is under way."""
 
-    __slots__ = ("failure", "lost", "number", "outputs", "row")
+    __slots__ = ("agreed", "failure", "lost", "number", "outputs", "row")
 
     def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None) -> None:
         self.row = row
@@ -54,6 +54,8 @@ class Launched:
         self.lost = False
         """An interrupt came between dispatch and record: whether it runs cannot be known any more."""
         self.failure: Exception | None = None
+        self.agreed = False
+        """Every participant has agreed on it, and so launches it too: it ends by itself, though nobody waits for it."""
 
     def end_dispatch(self, outputs: Sequence[object]) -> None:
         """Take what the dispatch gave: the arrays to wait for."""
@@ -107,12 +109,17 @@ class LaunchRecorder:
     Launches made between two cells belong to the next one.
     """
 
-    def __init__(self, is_cell_file: Callable[[str], bool] = bool, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        is_cell_file: Callable[[str], bool] = bool,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.is_cell_file = is_cell_file
         """Whether a code object's file name is the running cell's."""
         self.finish_effects: Callable[[], None] | None = None
         """Waits for prints and callbacks from inside compiled programs; set by whoever installs the hooks."""
-        self._sleep = sleep
+        self._sleep, self._clock = sleep, clock
         self._lock = threading.Lock()
         self._rows: list[LaunchRow] = []
         self._running: deque[Launched] = deque()
@@ -266,6 +273,12 @@ class LaunchRecorder:
         """How many launches that communicate were made in this cell so far."""
         return self._number
 
+    def count_running(self) -> int:
+        """How many launches that communicate still run, and end by themselves."""
+        with self._lock:
+            self._sweep(every=True)
+            return sum(launched.agreed and communicates(launched.row[0]) for launched in self._running)
+
     def end_making(self) -> list[MadeRow]:
         """Hand out what the cell made of host data; to be called before `end_cell`."""
         return [] if self.made is None else self.made.end_cell()
@@ -277,12 +290,13 @@ class LaunchRecorder:
         """Hand out the rows, and the number of launches that were abandoned, and begin anew.
 
         Abandoned is a launch that communicates and has not finished, or has failed, so that a peer may still wait
-        for it. One that failed in a callback of the user's, and was this rank's last, is not counted: if a peer
-        waits for the rest of it, that peer says so itself.
+        for it. One on which all ranks agreed ends by itself, though nobody waits for it here: it is not counted.
+        Nor is one that failed in a callback of the user's, and was this rank's last: if a peer waits for the rest
+        of it, that peer says so itself.
         """
         with self._lock:
             self._sweep(every=True)
-            unfinished = [launched for launched in self._running if communicates(launched.row[0])]
+            unfinished = [left for left in self._running if communicates(left.row[0]) and not left.agreed]
             excused = [number for number in self._failed_in_callback if number == self._number]
             abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
@@ -335,17 +349,17 @@ class LaunchRecorder:
         return row
 
     def _outwait(self, limit_s: float | None) -> bool:
-        """Look again and again until nothing runs; give up, with False, once the pauses add up to the limit."""
-        pauses_s, waited_s = chain(_PAUSES_S, repeat(_LONG_PAUSE_S)), 0.0
+        """Look again and again until nothing runs; give up, with False, after the limit."""
+        pauses_s, began_s = chain(_PAUSES_S, repeat(_LONG_PAUSE_S)), self._clock()
         while True:
             with self._lock:
                 self._sweep(every=True)
             if not self._is_busy():
                 return True
-            if limit_s is not None and waited_s >= limit_s:
+            # By the clock: on a loaded machine a pause is longer than it was meant to be.
+            if limit_s is not None and self._clock() - began_s >= limit_s:
                 return False
-            self._sleep(pause_s := next(pauses_s))
-            waited_s += pause_s
+            self._sleep(next(pauses_s))
 
     def _sweep(self, *, every: bool = False) -> None:
         # Outputs are let go as soon as they are ready, or a long loop would keep all of its arrays.

@@ -293,3 +293,15 @@ def test_what_would_meet_a_collective_that_was_left_is_refused() -> None:
     recorder.check_left(FREE_PREFIX + "f2", "jit(g)", (0, 1))
     left.ready = True
     recorder.check_left("f2", "jit(g)", (1, 2))
+
+
+def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
+    """The others launch it too, and it ends by itself; the next cell's collectives may come after it."""
+    recorder, slow = LaunchRecorder(sleep=Sleeper()), FakeArray()
+    recorder.begin_cell(4)
+    note(recorder, [slow]).agreed = True
+    recorder.wait(0.01)
+    assert recorder.count_running() == 1
+    assert recorder.end_cell()[1] == 0
+    recorder.begin_cell(5)
+    recorder.check_left("f2", "jit(g)", (0, 1))
