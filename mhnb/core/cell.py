@@ -7,6 +7,7 @@ from typing import Any
 
 from mhnb.core.culprit import ErrorSite
 from mhnb.core.events import CellRequest, Command
+from mhnb.core.guard import STILL_LEFT
 from mhnb.core.hints import find_hint
 from mhnb.core.ladder import Ladder
 from mhnb.core.outputs import OutputFolder
@@ -98,6 +99,10 @@ class Cell:
     def broke_off(self) -> bool:
         """Whether a collective failed on some rank as one does whose connections are gone."""
         return any(part.error is not None and "Gloo" in part.error.evalue for part in self.parts.values())
+
+    def met_left(self) -> bool:
+        """Whether a launch was refused because a collective of an earlier cell still waits."""
+        return any(part.error is not None and STILL_LEFT in part.error.evalue for part in self.parts.values())
 
     def abandoned(self) -> dict[int, int]:
         """How many launches each rank left before their end: those that failed because connections were closed, too."""

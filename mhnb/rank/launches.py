@@ -15,7 +15,7 @@ from itertools import chain, islice, repeat
 from types import FrameType
 from typing import Any, Protocol, cast
 
-from mhnb.core.guard import communicates
+from mhnb.core.guard import STILL_LEFT, communicates
 from mhnb.core.made import MadeRow
 from mhnb.core.protocol import LaunchRow
 from mhnb.core.stacks import Flight, cell_line
@@ -264,8 +264,8 @@ class LaunchRecorder:
         for seq, left in self._left:
             if not set(participants).isdisjoint(left.row[2]):
                 raise OrderMismatch(
-                    f"nothing was launched\n  {name} would meet {left.row[1]} of cell {seq}, which this rank has left and "
-                    "which still runs or waits\n  Wait until it ends, if it does; else %mhjax restart --replay",
+                    f"nothing was launched\n  {name} would meet {left.row[1]} of cell {seq}, {STILL_LEFT}"
+                    "\n  Wait until it ends, if it does; else %mhjax restart --replay",
                     result=None,
                 )
 

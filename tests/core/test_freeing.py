@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mhnb.core.events import Accepted, FreeRanks, InterruptRequested, KillRanks, Ticked
+from mhnb.core.guard import STILL_LEFT
 from mhnb.core.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
 from mhnb.core.protocol import RankExited, RankReady, RankSpawned, RankStatus
 from tests.core.test_machine import GUARD, Driver, ended, error, finished
@@ -120,3 +121,15 @@ def test_after_an_accept_a_collective_that_breaks_off_taints_again(said: str, st
     driver.submit(2, guard="off")
     ends = [ended(rank, 2, "error", events=[["error", "E", said, ["line"], 1, "x", 0.1]]) for rank in (0, 1)]
     assert finished(driver(*ends)).result.state == state
+
+
+def test_after_an_accept_a_launch_refused_for_what_was_left_taints_again() -> None:
+    """Nothing was launched, but the collective is still there; and a replay, where it is not, must leave the cell out."""
+    driver = begin()
+    driver.submit(2, guard="lockstep")
+    driver(ended(0), ended(1))
+    told = f"nothing was launched\n  jit(f) would meet jit(g) of cell 1, {STILL_LEFT}"
+    events = [["error", "OrderMismatch", told, ["line"], 1, "x", 0.1]]
+    result = finished(driver(ended(0, 2, "error", events=events), ended(1, 2, "error"))).result
+    assert result.state == "tainted"
+    assert driver.machine.reason.startswith("a collective of an earlier cell was left")

@@ -53,7 +53,9 @@ def test_what_no_signal_and_no_closed_connection_ends_is_killed(fresh: Fresh, ki
     """Native code that holds the interpreter: the last rung is the truth, and the variables come back by a replay."""
     cluster = fresh(2, 1)
     cluster.run("kept = 5").check()
-    code = "import ctypes, jax\nprint('on', flush=True)\nif jax.process_index() == 1: ctypes.PyDLL(None).sleep(1000)"
+    code = (
+        "import collections, itertools, jax\nif jax.process_index(): collections.deque(itertools.repeat(0), maxlen=0)"
+    )
     result = cluster.run(code, timeout_s=1)
     assert (result.how, result.state, result[1].outcome) == ("timeout", "dead", "killed")
     assert result[1].error is not None
@@ -62,4 +64,25 @@ def test_what_no_signal_and_no_closed_connection_ends_is_killed(fresh: Fresh, ki
         result.check()
     again = cluster.restart(replay=True)
     assert {rank.text for rank in again.run("kept")} == {"5"}
+    again.stop()
+
+
+@pytest.mark.other_python
+def test_after_accept_a_collective_that_was_left_meets_nothing(fresh: Fresh) -> None:
+    """Rank 0 left a sum that nobody else made: the next sum of the others must not be taken for it, nor wait behind it."""
+    cluster = fresh(2, 2)
+    cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4")).check()
+    left = cluster.run("if rank == 0: y = add(x * 100)", guard="parity", timeout_s=2)
+    assert (left.state, left[0].outcome) == ("tainted", "interrupted")
+    cluster.accept()
+    result = cluster.run("y = float(add(x))", timeout_s=100)
+    assert (result.how, result.state) == ("", "tainted")
+    assert [rank.error.ename for rank in result if rank.error is not None] == ["OrderMismatch"] * 2
+    assert result[0].error is not None
+    assert "would meet jit(" in result[0].error.evalue
+    assert "%mhjax restart --replay" in result[0].error.evalue
+    cluster.accept()
+    assert {rank.text for rank in cluster.run("1 + 1")} == {"2"}
+    again = cluster.restart(replay=True)
+    assert {rank.text for rank in again.run("float(add(x))")} == {"6.0"}
     again.stop()

@@ -218,6 +218,20 @@ def test_the_launch_before_which_all_stopped_is_named(ready: Cluster) -> None:
     assert result.notes[0] == f"Interrupted before launch {step + 1} on every rank · clean"
 
 
+def test_an_interrupt_of_a_loop_that_runs_ahead_leaves_clean(ready: Cluster) -> None:
+    """Launches that all ranks made end by themselves: who does not wait for them abandons nothing."""
+    code = """
+@partial(jax.jit, out_shardings=whole)
+def slow(a): return jax.lax.fori_loop(0, 10_000_000, lambda i, s: jnp.sin(s), a).sum()
+float(slow(x))
+print('on', flush=True)
+while True: y = slow(x)"""
+    result = run_until_said(ready, code, "on")
+    assert (result.how, result.state) == ("interrupted", "clean"), result.notes
+    assert result.notes[0].startswith("Interrupted before launch ")
+    check_sum(ready)
+
+
 @pytest.mark.parametrize("code", ["while True: pass", "time.sleep(1000)", "threading.Event().wait()"])
 def test_python_code_is_interrupted_where_nothing_is_launched(ready: Cluster, code: str) -> None:
     """The signal comes after the agreement had its chance."""
