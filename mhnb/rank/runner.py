@@ -10,7 +10,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from types import FrameType
 from typing import Any, Protocol
@@ -210,28 +209,30 @@ class CellRunner:
     def _wait_for_launches(self, result: ExecutionResult) -> None:
         """Let what the cell launched finish, however its code ended; a hang belongs to the cell that caused it."""
         error = result.error_before_exec or result.error_in_exec
-        stopped = self.shell.interrupted or isinstance(error, KeyboardInterrupt)
+        if self.shell.interrupted or isinstance(error, KeyboardInterrupt):
+            self._finish_launches(error)
+            return
         try:
-            if not stopped:
-                self.launches.wait()
-                return
-            self._finish_launches()
-        except KeyboardInterrupt:
-            with suppress(Exception):
-                self._finish_launches()
+            self._await_launches(error)
+        except KeyboardInterrupt as interrupt:
+            self._finish_launches(interrupt)
             raise
+
+    def _finish_launches(self, error: BaseException | None) -> None:
+        """Give the launches of an interrupted cell a moment: the signals that still come do not cut it short."""
+        self._is_finishing = True
+        try:
+            self._await_launches(error, _STOPPED_WAIT_S)
+        finally:
+            self._is_finishing = False
+
+    def _await_launches(self, error: BaseException | None, limit_s: float | None = None) -> None:
+        try:
+            self.launches.wait(limit_s)
         except Exception:
             # A cell that failed already has said why; a launch that failed with it is a consequence, or the same.
             if error is None:
                 raise
-
-    def _finish_launches(self) -> None:
-        """Give the launches of an interrupted cell a moment: the signals that still come do not cut it short."""
-        self._is_finishing = True
-        try:
-            self.launches.wait(_STOPPED_WAIT_S)
-        finally:
-            self._is_finishing = False
 
     # -- the end of a cell
 

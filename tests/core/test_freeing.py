@@ -108,7 +108,19 @@ def test_who_is_not_freed_by_it_is_killed() -> None:
     driver(ended(1))
     climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1]))
     assert driver(Ticked(), after=0.3) == [KillRanks((0,))]
-    assert finished(driver(RankExited(0, None, 9, []))).result.state == "dead"
+    result = finished(driver(RankExited(0, None, 9, []))).result
+    assert result.state == "dead"
+    assert "did not end after the interrupt and was killed" in result.notes[0]
+    assert "memory" not in result.notes[0], "it was us"
+
+
+def test_who_dies_of_something_else_meanwhile_is_not_said_to_have_been_slow() -> None:
+    """A crash in native code stays one, also after an interrupt."""
+    driver = begin()
+    driver(ended(1), InterruptRequested())
+    result = finished(driver(RankExited(0, None, 11, []))).result
+    assert "a crash in native code" in result.notes[0]
+    assert result[0].outcome == "died"
 
 
 @pytest.mark.parametrize(("said", "state"), [("Gloo all-reduce failed: closed", "tainted"), ("no such name", "clean")])
