@@ -7,6 +7,7 @@ from typing import Any
 
 from mhnb.core.culprit import ErrorSite
 from mhnb.core.events import CellRequest, Command
+from mhnb.core.guard import STILL_LEFT
 from mhnb.core.hints import find_hint
 from mhnb.core.ladder import Ladder
 from mhnb.core.outputs import OutputFolder
@@ -37,6 +38,15 @@ class RankPart:
     def note_look(self, status: RankStatus, now: float) -> None:
         """Take in where the rank is."""
         self.looks, self.looked_at = (*self.looks[-1:], status), now
+
+    def is_in_collective(self, since: float) -> bool:
+        """Whether the rank sat in a launch when it last looked, after that moment, and in the same one at the look before."""
+        if not self.looks or self.looked_at < since:
+            return False
+        latest = self.looks[-1]
+        # Another launch than before: it makes progress, and ends by itself.
+        moves = any((look.participants, look.number) != (latest.participants, latest.number) for look in self.looks)
+        return bool(latest.participants) and latest.launched and not moves
 
     def add(self, events: list[OutputEvent]) -> None:
         """Take in output."""
@@ -78,8 +88,8 @@ class Cell:
         """Say what is to be done now to stop it."""
         if self.ladder is None:
             return []
-        running = self.running_ranks
-        stuck = tuple(rank for rank in running if (looks := self.parts[rank].looks) and looks[-1].participants)
+        running, since = self.running_ranks, self.ladder.began_at
+        stuck = tuple(rank for rank in running if self.parts[rank].is_in_collective(since))
         return self.ladder.climb(now, running, stuck)
 
     def freed_notes(self) -> tuple[str, ...]:
@@ -89,6 +99,10 @@ class Cell:
     def broke_off(self) -> bool:
         """Whether a collective failed on some rank as one does whose connections are gone."""
         return any(part.error is not None and "Gloo" in part.error.evalue for part in self.parts.values())
+
+    def met_left(self) -> bool:
+        """Whether a launch was refused because a collective of an earlier cell still waits."""
+        return any(part.error is not None and STILL_LEFT in part.error.evalue for part in self.parts.values())
 
     def abandoned(self) -> dict[int, int]:
         """How many launches each rank left before their end: those that failed because connections were closed, too."""

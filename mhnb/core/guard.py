@@ -18,6 +18,7 @@ __all__ = [
     "FREE_PREFIX",
     "LaunchDifference",
     "LaunchSide",
+    "STILL_LEFT",
     "TAINTED",
     "WAY_OUT",
     "communicates",
@@ -34,6 +35,9 @@ WAY_OUT = "%mhjax restart --replay"
 
 TAINTED = f"tainted: later values could be wrong · {WAY_OUT}, or %mhjax accept"
 """The last note of what is tainted."""
+
+STILL_LEFT = "which this rank has left and which still runs or waits"
+"""In the message of a launch that is refused because it would meet a collective of an earlier cell."""
 
 _Participants: TypeAlias = tuple[int, ...]
 _Rows: TypeAlias = tuple[LaunchRow, ...]

@@ -31,6 +31,8 @@ class Ladder:
     """Whether connections can be closed here: the ranks have found which ones are meant."""
     freed: tuple[int, ...] = ()
     """The ranks for whose sake they were closed."""
+    killed: bool = False
+    """The last rung was climbed."""
 
     @classmethod
     def begin(cls, seq: int, now: float, *, agrees: bool, frees: bool) -> Ladder:
@@ -41,10 +43,11 @@ class Ladder:
         """Say what is to be done now about the ranks that still run the cell.
 
         Args:
-            stuck: those of them that were in a collective when they were last seen.
+            stuck: those of them that have sat in a collective since then, as far as is seen.
         """
         asked: list[Command] = [AskInterrupt(self.seq)] if now == self.began_at else []
         if now - self.began_at > INTERRUPT_KILL_S:
+            self.killed = True
             return [KillRanks(running)]
         if stuck and self.frees and not self.freed and now - self.began_at >= INTERRUPT_FREE_S:
             self.freed = stuck

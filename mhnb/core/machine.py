@@ -64,6 +64,9 @@ from mhnb.values import ClusterState, RankError
 __all__ = ["Machine"]
 
 
+_TOO_SLOW = "did not end after the interrupt and was killed"
+
+
 class Machine:
     """One generation of a cluster, from its start to its stop.
 
@@ -246,7 +249,9 @@ class Machine:
         if self._lost_host:
             notes = (self._cost.way_out(),)
         elif deaths:
-            notes = (self._death_text(deaths[0]),)
+            part = cell.parts.get(deaths[0].rank)
+            slow = part is not None and part.error is not None and _TOO_SLOW in part.error.evalue
+            notes = (self._death_text(deaths[0], _TOO_SLOW if slow else ""),)
         if self._lost_service:
             state, notes = "dead", (self._lost_service, *notes)
         carried = (self._carried_note,) if self._carried_note else ()
@@ -352,18 +357,18 @@ class Machine:
             cell.lose_rank(exited.rank, "killed", RankError("RankStopped", f"stopped because {lost} was lost"))
 
     def _blame(self, cell: Cell, exited: RankExited) -> None:
-        slow = cell.ladder is not None
-        why = "did not end after the interrupt and was killed" if slow else describe_exit(exited)
+        slow = cell.ladder is not None and cell.ladder.killed and exited.signum == signal.SIGKILL
+        why = _TOO_SLOW if slow else describe_exit(exited)
         # What aborted in native code raised nothing: its last words are all there is to know it by.
         aborted = exited.signum == signal.SIGABRT
         hint = find_hint("RankDied", "\n".join(exited.last_lines)) if aborted else None
         error = RankError("RankDied", f"rank {exited.rank} {why}", hint=hint)
         cell.lose_rank(exited.rank, "killed" if slow else "died", error)
 
-    def _death_text(self, first: RankExited) -> str:
+    def _death_text(self, first: RankExited, how: str = "") -> str:
         with_it = [rank for rank in range(self.process_count) if rank != first.rank]
         stopped = f"ranks {format_ranks(with_it)} were stopped with it. " if with_it else ""
-        return f"{self.roster.explain_death(first)}\n  {stopped}{self._cost.way_out()}"
+        return f"{self.roster.explain_death(first, how)}\n  {stopped}{self._cost.way_out()}"
 
     def _lose_service(self, event: HubExited | HostExited, now: float) -> list[Command]:
         if isinstance(event, HostExited):

@@ -229,6 +229,8 @@ class RankStatus:
     """Which one of its participants' launches the one in flight is, from 1."""
     memory_nbytes: int = 0
     """What the process holds in memory."""
+    launched: bool = True
+    """False: the launch waits for the others to agree on it; any signal gets the rank out of that."""
 
 
 @dataclass(frozen=True, slots=True)

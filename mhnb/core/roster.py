@@ -169,11 +169,11 @@ class Roster:
         """Whether every rank knows which of its connections carry collectives, and could close those."""
         return all(entry.facts.get("frees", False) for entry in self.entries)
 
-    def explain_death(self, exited: RankExited) -> str:
-        """Say who died, how, and what it said last."""
+    def explain_death(self, exited: RankExited, how: str = "") -> str:
+        """Say who died, how (where that is known better than by its end), and what it said last."""
         entry = self.entries[exited.rank]
         last = f' · last line: "{exited.last_lines[-1]}"' if exited.last_lines else ""
-        return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) {describe_exit(exited)}{last} · log {entry.log_path}"
+        return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) {how or describe_exit(exited)}{last} · log {entry.log_path}"
 
     def explain_service(self, event: HubExited | HostExited) -> str:
         """Say which host or hub went, and how."""

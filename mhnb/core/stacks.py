@@ -61,6 +61,8 @@ class Flight:
     """The cell's line that made it."""
     number: int
     """Which one it is, from 1, among the cell's launches of these participants."""
+    made: bool = True
+    """False: the ranks have yet to agree on it, and nothing was launched."""
 
 
 @dataclass(frozen=True, slots=True)

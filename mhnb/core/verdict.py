@@ -41,6 +41,9 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
     notes = (*cell.freed_notes(), *notes)
     if state == "clean" and freed_in and cell.broke_off():
         return "tainted", (f"connections between the ranks were closed in cell {freed_in}", *notes, TAINTED)
+    if state == "clean" and cell.met_left():
+        # Or a replay, where nothing was left, would take its error for the cell's own.
+        return "tainted", ("a collective of an earlier cell was left, and still runs or waits", *notes, TAINTED)
     return _judge_made(cell, state, notes) if recorded and state in ("clean", "tainted") else (state, notes)
 
 

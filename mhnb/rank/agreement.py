@@ -113,6 +113,9 @@ class Agreement:
                 held.keep()
                 self._holder = threading.get_ident()
         except BaseException as error:
+            if self._turn.locked() and not self._busy:
+                # It came between taking the turn and knowing that it was taken.
+                self._turn.release()
             pending, self.inside, self.interrupt_pending = self.interrupt_pending, False, False
             if pending and isinstance(error, OrderMismatch):
                 raise self.make_interrupt() from error
@@ -183,10 +186,10 @@ class Agreement:
             raise self.make_interrupt()
         table = self._table
         wish = Wish(self._seq, int(fingerprint, 16) & ~(1 << 63) | 1, name, participants, line)
-        table.ask(wish)
-        self.pending = name, participants, line
         late: BaseException | None = None
         try:
+            table.ask(wish)
+            self.pending = name, participants, line
             table.wait(self._is_interrupted)
         except BaseException as error:
             # A signal handler of the user's, say. Nobody may launch on the strength of a rank that has gone away.

@@ -212,13 +212,16 @@ class Board:
 
     def post(self, rank: int, seq: int, index: int, fingerprint: int, line: int) -> Place:
         """Say what a rank is about to launch, as its next in that set. To be called under the lock."""
-        at = self._entry(rank, index)
-        state = self._words[at]
-        number = (state & 0xFFFFFFFF) + 1 if state >> 32 == seq else 1
-        ring = at + 1 + (number % _RING) * _POST_WORDS
+        place = self.next_place(rank, seq, index)
+        ring = self._ring(rank, place)
         self._words[ring], self._words[ring + 1], self._words[ring + 2] = fingerprint, line, 0
-        self._words[at] = seq << 32 | number
-        return Place(seq, index, number)
+        self._words[self._entry(rank, index)] = seq << 32 | place.number
+        return place
+
+    def next_place(self, rank: int, seq: int, index: int) -> Place:
+        """Where a rank's next post in a set will stand."""
+        last_seq, number = self.last_post(rank, index)
+        return Place(seq, index, number + 1 if last_seq == seq else 1)
 
     def has_posted(self, rank: int, place: Place) -> bool:
         """Whether a rank has come as far."""

@@ -14,7 +14,7 @@ from IPython.core.compilerop import CachingCompiler
 
 from mhnb.core.stacks import TIMED, cell_line
 
-__all__ = ["CellCompiler", "RunningCell", "cell_file", "find_place", "find_site", "hide_own_frames"]
+__all__ = ["CellCompiler", "RunningCell", "cell_file", "cut_libraries", "find_place", "find_site", "hide_own_frames"]
 
 _OWN_FOLDER = str(Path(__file__).parent)
 _LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "numpy"))
@@ -169,3 +169,13 @@ def hide_own_frames(traceback: TracebackType | None) -> TracebackType | None:
     if last is not None:
         last.tb_next = None
     return first
+
+
+def cut_libraries(traceback: TracebackType | None) -> None:
+    """Cut off what is below the innermost frame of code that is not JAX's or the like, where there is such a frame."""
+    last: TracebackType | None = None
+    for part in _walk(traceback):
+        if _library(part.tb_frame) not in _LIBRARIES:
+            last = part
+    if last is not None:
+        last.tb_next = None

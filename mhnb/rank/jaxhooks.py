@@ -265,21 +265,23 @@ class _NotingExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         check_may_launch(program.name)
+        recorder.check_left(program.fingerprint, program.name, program.participants)
         line, gate = recorder.find_line(), recorder.gate
         if gate is None:
             return self._launch(line, *args, **kwargs)
         try:
-            gate.enter(program.fingerprint, program.name, program.participants, line)
-            return self._launch(line, *args, **kwargs)
+            agreed = gate.enter(program.fingerprint, program.name, program.participants, line)
+            return self._launch(line, *args, agreed=agreed, **kwargs)
         finally:
             gate.leave()
 
-    def _launch(self, line: int | None, *args: Any, **kwargs: Any) -> _NotingResults:
+    def _launch(self, line: int | None, *args: Any, agreed: bool = False, **kwargs: Any) -> _NotingResults:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
         who, compiled = program.participants, program.compiled
         launched = recorder.note(program.fingerprint, program.name, who, line, outputs=None, program=compiled)
+        launched.agreed = agreed
         _current.launched = launched
         try:
             return _NotingResults(self._executable.execute_sharded(*args, **kwargs), launched)

@@ -10,16 +10,17 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain, islice, repeat
 from types import FrameType
 from typing import Any, Protocol, cast
 
-from mhnb.core.guard import communicates
+from mhnb.core.guard import STILL_LEFT, communicates
 from mhnb.core.made import MadeRow
 from mhnb.core.protocol import LaunchRow
 from mhnb.core.stacks import Flight, cell_line
 from mhnb.core.where import count_launches
+from mhnb.errors import OrderMismatch
 from mhnb.rank.agreement import Agreement
 from mhnb.rank.made import MadeRecord
 from mhnb.values import Outcome
@@ -43,7 +44,7 @@ class _Output(Protocol):
 class Launched:
     """One launch between its dispatch and its end. `outputs` is None while the dispatch itself is under way."""
 
-    __slots__ = ("failure", "lost", "number", "outputs", "row")
+    __slots__ = ("agreed", "failure", "lost", "number", "outputs", "row")
 
     def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None) -> None:
         self.row = row
@@ -53,6 +54,8 @@ class Launched:
         self.lost = False
         """An interrupt came between dispatch and record: whether it runs cannot be known any more."""
         self.failure: Exception | None = None
+        self.agreed = False
+        """Every participant has agreed on it, and so launches it too: it ends by itself, though nobody waits for it."""
 
     def end_dispatch(self, outputs: Sequence[object]) -> None:
         """Take what the dispatch gave: the arrays to wait for."""
@@ -106,12 +109,17 @@ class LaunchRecorder:
     Launches made between two cells belong to the next one.
     """
 
-    def __init__(self, is_cell_file: Callable[[str], bool] = bool, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        is_cell_file: Callable[[str], bool] = bool,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.is_cell_file = is_cell_file
         """Whether a code object's file name is the running cell's."""
         self.finish_effects: Callable[[], None] | None = None
         """Waits for prints and callbacks from inside compiled programs; set by whoever installs the hooks."""
-        self._sleep = sleep
+        self._sleep, self._clock = sleep, clock
         self._lock = threading.Lock()
         self._rows: list[LaunchRow] = []
         self._running: deque[Launched] = deque()
@@ -130,6 +138,8 @@ class LaunchRecorder:
         self._counts: dict[tuple[int, ...], int] = {}
         self._seq = 0
         self._programs: dict[str, Any] = {}
+        self._left: list[tuple[int, Launched]] = []
+        """Launches that communicate and were under way when their cell ended, each with that cell."""
         self.ended_seq = 0
         """The cell that ended last; what it launched is kept until the next one has ended."""
         self.ended_rows: list[LaunchRow] = []
@@ -240,9 +250,34 @@ class LaunchRecorder:
         if self.gate is not None and (mismatch := self.gate.take_failure()) is not None:
             raise mismatch
 
+    def check_left(self, fingerprint: str, name: str, participants: Collection[int]) -> None:
+        """Hold that no collective of an earlier cell still waits for ranks that a new launch would reach.
+
+        The ranks that met it would take the one for the other, and read a wrong number: also where the user has accepted that.
+
+        Raises:
+            OrderMismatch: there is one.
+        """
+        if not self._left or not communicates(fingerprint):
+            return
+        self._left = [(seq, left) for seq, left in self._left if left.is_under_way()]
+        for seq, left in self._left:
+            if not set(participants).isdisjoint(left.row[2]):
+                raise OrderMismatch(
+                    f"nothing was launched\n  {name} would meet {left.row[1]} of cell {seq}, {STILL_LEFT}"
+                    "\n  Wait until it ends, if it does; else %mhjax restart --replay",
+                    result=None,
+                )
+
     def count(self) -> int:
         """How many launches that communicate were made in this cell so far."""
         return self._number
+
+    def count_running(self) -> int:
+        """How many launches that communicate still run, and end by themselves."""
+        with self._lock:
+            self._sweep(every=True)
+            return sum(launched.agreed and communicates(launched.row[0]) for launched in self._running)
 
     def end_making(self) -> list[MadeRow]:
         """Hand out what the cell made of host data; to be called before `end_cell`."""
@@ -255,15 +290,17 @@ class LaunchRecorder:
         """Hand out the rows, and the number of launches that were abandoned, and begin anew.
 
         Abandoned is a launch that communicates and has not finished, or has failed, so that a peer may still wait
-        for it. One that failed in a callback of the user's, and was this rank's last, is not counted: if a peer
-        waits for the rest of it, that peer says so itself.
+        for it. One on which all ranks agreed ends by itself, though nobody waits for it here: it is not counted.
+        Nor is one that failed in a callback of the user's, and was this rank's last: if a peer waits for the rest
+        of it, that peer says so itself.
         """
         with self._lock:
             self._sweep(every=True)
-            unfinished = [launched for launched in self._running if communicates(launched.row[0])]
+            unfinished = [left for left in self._running if communicates(left.row[0]) and not left.agreed]
             excused = [number for number in self._failed_in_callback if number == self._number]
             abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
+            self._left += [(self._seq, launched) for launched in unfinished if launched.outputs]
             self.ended_seq, self.ended_rows = self._seq, rows
             self.ended_programs, self._programs = self._programs, {}
             self._forget_counts()
@@ -286,7 +323,7 @@ class LaunchRecorder:
                 # It has come as far, though it is not launched before all have.
                 name, key, line = pending
                 counts[key] = counts.get(key, 0) + 1
-                return counts, Flight(name, key, line, counts[key])
+                return counts, Flight(name, key, line, counts[key], made=False)
         return counts, None
 
     def _count_rows(self) -> dict[tuple[int, ...], int]:
@@ -312,17 +349,17 @@ class LaunchRecorder:
         return row
 
     def _outwait(self, limit_s: float | None) -> bool:
-        """Look again and again until nothing runs; give up, with False, once the pauses add up to the limit."""
-        pauses_s, waited_s = chain(_PAUSES_S, repeat(_LONG_PAUSE_S)), 0.0
+        """Look again and again until nothing runs; give up, with False, after the limit."""
+        pauses_s, began_s = chain(_PAUSES_S, repeat(_LONG_PAUSE_S)), self._clock()
         while True:
             with self._lock:
                 self._sweep(every=True)
             if not self._is_busy():
                 return True
-            if limit_s is not None and waited_s >= limit_s:
+            # By the clock: on a loaded machine a pause is longer than it was meant to be.
+            if limit_s is not None and self._clock() - began_s >= limit_s:
                 return False
-            self._sleep(pause_s := next(pauses_s))
-            waited_s += pause_s
+            self._sleep(next(pauses_s))
 
     def _sweep(self, *, every: bool = False) -> None:
         # Outputs are let go as soon as they are ready, or a long loop would keep all of its arrays.

@@ -121,6 +121,7 @@ class Looker:
             participants=list(flight.participants) if flight else None,
             number=flight.number if flight else None,
             memory_nbytes=psutil.Process().memory_info().rss,
+            launched=flight is None or flight.made,
         )
 
     def _describe(self, frame: FrameType, cell_file: str) -> Frame:

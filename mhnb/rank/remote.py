@@ -29,6 +29,7 @@ from mhnb.errors import HostUnreachable, RanksLost, UnknownMessage
 from mhnb.rank.channel import connect
 from mhnb.rank.interrupts import InterruptWord
 from mhnb.rank.seat import CELL_ENDED, INTERRUPTED
+from mhnb.rank.tables import insist
 from mhnb.sealing import make_opener, make_sealer
 
 __all__ = ["RemoteTable", "keep_alive", "reach_board", "signer_names"]
@@ -111,7 +112,7 @@ class RemoteTable:
             back,
         )
         self._sending = threading.Lock()
-        self._number = 0
+        self._number = self._answered = 0
         self._wish: Wish | None = None
         self._verdicts: dict[int, Verdict] = {}
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -180,25 +181,23 @@ class RemoteTable:
 
     def take_back(self) -> bool:
         """Ask for the wish back, and wait for what became of it."""
-        again: BaseException | None = None
-        while True:
-            try:
-                self._send(Withdrawn(self._number, CELL_ENDED))
-                while not self._is_decided(self._number):
-                    self._rest()
-                break
-            except BaseException as error:  # noqa: BLE001 - told below; what came first is raised by our caller
-                again = error
-        if again is not None:
-            print(f"mhnb: {again!r} came while a launch was given up for the exception before it", file=sys.stderr)
+        if self._answered == self._number:
+            return True
+        insist(self._withdraw)
         verdict = self._verdicts.get(self._number)
         return verdict is None or verdict.kind == "cell ended"
+
+    def _withdraw(self) -> None:
+        self._send(Withdrawn(self._number, CELL_ENDED))
+        while not self._is_decided(self._number):
+            self._rest()
 
     def rest(self) -> None:
         """The delegate sees to it."""
 
     def answer(self) -> Verdict:
         """The verdict that came."""
+        self._answered = self._number
         return self._verdicts.pop(self._number)
 
     def let_go(self) -> None:

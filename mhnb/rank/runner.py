@@ -32,8 +32,9 @@ _LIVE_AFTER_S = 0.15
 """A cell that lasts longer shows its output while it runs."""
 _LIVE_S = 0.05
 _IDLE_S = 0.3
-_STOPPED_WAIT_S = 0.5
-"""After an interrupt: launches that are about to end do, and those that hang are counted as abandoned."""
+_STOPPED_WAIT_S = 1.5
+"""After an interrupt: launches that are about to end do, and those that hang are counted as abandoned. Less than the
+time after which ranks are freed from a collective."""
 
 
 class Launches(Protocol):
@@ -61,6 +62,9 @@ class Launches(Protocol):
 
     def wait(self, limit_s: float | None = None) -> None:
         """Wait until what was launched has finished, at most `limit_s`; raise what a launch failed with."""
+
+    def count_running(self) -> int:
+        """How many launches on which all ranks agreed still run."""
 
     def end_making(self) -> list[MadeRow]:
         """Return what was made of host data."""
@@ -102,6 +106,8 @@ class CellRunner:
         self._task: asyncio.Task[Any] | None = None
         self._interrupt_early = False
         """An interrupt came after the cell was begun and before its code ran."""
+        self._is_finishing = False
+        """The cell was interrupted, and waits a moment for its launches: another interrupt changes nothing."""
         self._sigint_taken = False
         """Whether a library or a cell has taken SIGINT, as far as the service thread has seen."""
         self.shell.attach(self.capture, self.clock)
@@ -203,9 +209,26 @@ class CellRunner:
     def _wait_for_launches(self, result: ExecutionResult) -> None:
         """Let what the cell launched finish, however its code ended; a hang belongs to the cell that caused it."""
         error = result.error_before_exec or result.error_in_exec
-        stopped = self.shell.interrupted or isinstance(error, KeyboardInterrupt)
+        if self.shell.interrupted or isinstance(error, KeyboardInterrupt):
+            self._finish_launches(error)
+            return
         try:
-            self.launches.wait(_STOPPED_WAIT_S if stopped else None)
+            self._await_launches(error)
+        except KeyboardInterrupt as interrupt:
+            self._finish_launches(interrupt)
+            raise
+
+    def _finish_launches(self, error: BaseException | None) -> None:
+        """Give the launches of an interrupted cell a moment: the signals that still come do not cut it short."""
+        self._is_finishing = True
+        try:
+            self._await_launches(error, _STOPPED_WAIT_S)
+        finally:
+            self._is_finishing = False
+
+    def _await_launches(self, error: BaseException | None, limit_s: float | None = None) -> None:
+        try:
+            self.launches.wait(limit_s)
         except Exception:
             # A cell that failed already has said why; a launch that failed with it is a consequence, or the same.
             if error is None:
@@ -234,8 +257,10 @@ class CellRunner:
         assert self._running is not None
         seq = self._running.seq
         made = self.launches.end_making()
+        running = self.launches.count_running()
         rows, abandoned = self.launches.end_cell()
         notes = [_stop_note(rows)] if outcome == "interrupted" and self.launches.agreed_stop() else []
+        notes += [_RUNNING] if running else []
         self.launches.leave_cell(seq, outcome)
         facts = self.news()
         with self._lock:
@@ -259,6 +284,8 @@ class CellRunner:
         """
         del signum
         if self._running is None or os.getpid() != self._pid or not self.launches.takes_interrupt():
+            return
+        if self._is_finishing:
             return
         if self.launches.defer_interrupt():
             self.shell.interrupted = True
@@ -331,6 +358,8 @@ class CellRunner:
         coroutine: Any = None if (task := self._task) is None else task.get_coro()
         return None if coroutine is None or coroutine.cr_running else coroutine
 
+
+_RUNNING = "launches of it, on which all ranks agreed, still run and end by themselves"
 
 _USER_CODE = frozenset({CellRunner._user_code.__code__, CellRunner._user_code_async.__code__})
 

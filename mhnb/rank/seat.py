@@ -74,8 +74,9 @@ class Seat:
             if not self._behind:
                 stop = board.interrupted_seq == wish.seq
                 fingerprint = wish.fingerprint & ~1 if stop else wish.fingerprint
-                self._place = board.post(rank, wish.seq, index, fingerprint, wish.line or 0)
-        self._participants = participants
+                # Known before it stands there: an exception out of a signal handler may come in between.
+                self._place, self._participants = board.next_place(rank, wish.seq, index), participants
+                board.post(rank, wish.seq, index, fingerprint, wish.line or 0)
         self._unknown = [other for other in participants if other != rank]
         self.looks = 0
         return True
@@ -133,9 +134,12 @@ class Seat:
         if place is None:
             return True
         with board.locked():
-            if all(board.has_posted(rank, place) for rank in self._participants):
-                return False
-            board.mark(self._rank, place, mark)
+            if not board.has_posted(self._rank, place):
+                return True
+            if not board.read(self._rank, place).mark:
+                if all(board.has_posted(rank, place) for rank in self._participants):
+                    return False
+                board.mark(self._rank, place, mark)
         self._took_back_in = place.seq
         return True
 
@@ -167,6 +171,10 @@ class Seat:
     def rest(self) -> None:
         """Say that this rank no longer waits."""
         self.board.want(self._rank, None)
+
+    def forget(self) -> None:
+        """Be done with a wish: what comes before the next post is not about this one."""
+        self._place, self._behind = None, []
 
     # -- the verdict
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mhnb.core.hostspec import HostSpec
+from mhnb.errors import LaunchError
 from mhnb.rank.agreement import Agreement
 from mhnb.rank.board import Board
 from mhnb.rank.interrupts import InterruptWord
@@ -22,10 +23,11 @@ def find_words(spec: HostSpec) -> Board | InterruptWord | None:
 
 
 def take_place(spec: HostSpec, rank: int) -> Agreement | None:
-    """Give a rank its part in the agreement; None where the cluster has no board.
+    """Give a rank its part in the agreement; None where there is nobody to agree with.
 
     Raises:
         HostUnreachable: the board's host did not answer.
+        LaunchError: this host was told of no board.
     """
     if spec.board:
         return Agreement(BoardTable(Board(Path(spec.run_dir), spec.process_count), rank))
@@ -33,4 +35,10 @@ def take_place(spec: HostSpec, rank: int) -> Agreement | None:
         asked = InterruptWord(Path(spec.run_dir), spec.supervisor or 0)
         reached = reach_board(spec.board_url)
         return Agreement(RemoteTable(reached, bytes.fromhex(spec.key), rank, asked))
+    if spec.process_count > 1:
+        # Without one, nobody would notice that the guard lets everything pass.
+        raise LaunchError(
+            f"rank {rank} was told of no place where the {spec.process_count} ranks agree on launches: "
+            "its host has no board, and no board_url. Please report this"
+        )
     return None

@@ -22,7 +22,7 @@ from IPython.core.macro import Macro
 from traitlets import Type, default
 
 from mhnb.rank.capture import Capture
-from mhnb.rank.cells import CellCompiler, RunningCell, cell_file, find_place, find_site, hide_own_frames
+from mhnb.rank.cells import CellCompiler, RunningCell, cell_file, cut_libraries, find_place, find_site, hide_own_frames
 from mhnb.rank.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
 from mhnb.rank.history import RankHistory
 from mhnb.rank.keyboard import refuse_keyboard
@@ -203,6 +203,9 @@ class RankShell(ZMQInteractiveShell):
             super().showtraceback(*([exc_tuple, *args[1:]] if args else []), **kwargs)
             return
         tb = hide_own_frames(tb)
+        if issubclass(etype, KeyboardInterrupt | asyncio.CancelledError):
+            # Where in JAX it came tells nothing, and to render those frames takes seconds on a machine that is busy.
+            cut_libraries(tb)
         if issubclass(etype, SystemExit):
             self._showtraceback(etype, value, [f"{etype.__name__}: {value}", _NO_EXIT])
         elif _holds_group(value):

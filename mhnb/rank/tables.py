@@ -7,16 +7,19 @@ On the host of the board a rank sits at the board itself, which is shared memory
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from mhnb.core.wishes import Verdict, Wish
 from mhnb.rank.board import Board
 from mhnb.rank.seat import CELL_ENDED, QUICK_LOOKS, Seat
 
-__all__ = ["BoardTable", "LONG_S", "SHORT_SLEEPS", "Table", "pause"]
+__all__ = ["BoardTable", "LONG_S", "SHORT_SLEEPS", "Table", "insist", "pause"]
+
+_Given = TypeVar("_Given")
 
 _SPINS, SHORT_SLEEPS = 20, 400
 """Looks before each next slower kind of pause: the others are mostly there at once, and must get the core otherwise."""
@@ -48,7 +51,10 @@ class Table(Protocol):
         """
 
     def take_back(self) -> bool:
-        """Take the wish back; false where it is too late, and there is, or comes, a verdict that must be obeyed."""
+        """Take the wish back; false where it is too late, and there is, or comes, a verdict that must be obeyed.
+
+        `ask` may have been broken off anywhere, also before it began: then there is nothing to take back.
+        """
 
     def rest(self) -> None:
         """No longer wait. Called however the wait ended."""
@@ -95,6 +101,12 @@ class BoardTable:
 
     def take_back(self) -> bool:
         """Take the post back, while another has not posted."""
+        done = insist(self._take_back_once)
+        if done:
+            self._seat.forget()
+        return done
+
+    def _take_back_once(self) -> bool:
         return self._seat.take_back(CELL_ENDED)
 
     def rest(self) -> None:
@@ -103,10 +115,26 @@ class BoardTable:
 
     def answer(self) -> Verdict:
         """Judge what all have posted."""
-        return self._seat.judge()
+        verdict = self._seat.judge()
+        self._seat.forget()
+        return verdict
 
     def let_go(self) -> None:
         """A child may keep the memory: it does not launch."""
+
+
+def insist(act: Callable[[], _Given]) -> _Given:
+    """Call what must be done, again and again while a signal handler of the user's raises in the middle of it; tell of that."""
+    again: BaseException | None = None
+    while True:
+        try:
+            given = act()
+            break
+        except BaseException as error:  # noqa: BLE001 - told below; what came first is raised by our caller
+            again = error
+    if again is not None:
+        print(f"mhnb: {again!r} came while a launch was given up for the exception before it", file=sys.stderr)
+    return given
 
 
 def pause(looks: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mhnb.core.events import Accepted, FreeRanks, InterruptRequested, KillRanks, Ticked
+from mhnb.core.guard import STILL_LEFT
 from mhnb.core.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
 from mhnb.core.protocol import RankExited, RankReady, RankSpawned, RankStatus
 from tests.core.test_machine import GUARD, Driver, ended, error, finished
@@ -23,15 +24,16 @@ def begin(*facts: dict[str, Any]) -> Driver:
     return driver
 
 
-def look(rank: int, participants: list[int] | None) -> RankStatus:
+def look(rank: int, participants: list[int] | None, number: int | None = None, *, launched: bool = True) -> RankStatus:
     """What a rank says of itself; `participants` are those of the launch it is in."""
-    return RankStatus(rank, 1, "waiting", "jit(f)", 1, "", 2.0, [], participants, None)
+    return RankStatus(rank, 1, "waiting", "jit(f)", 1, "", 2.0, [], participants, number, launched)
 
 
-def climb(driver: Driver, until_s: float) -> list[float]:
-    """Interrupt, let time go on, and give the moments at which connections were closed."""
+def climb(driver: Driver, until_s: float, *looks: RankStatus) -> list[float]:
+    """Interrupt, look, let time go on, and give the moments at which connections were closed."""
     driver(InterruptRequested())
     began_at, at = driver.now, []
+    driver(*looks)
     while driver.now - began_at < until_s:
         if FreeRanks() in driver(Ticked()):
             at.append(driver.now - began_at)
@@ -41,8 +43,8 @@ def climb(driver: Driver, until_s: float) -> list[float]:
 def test_a_rank_in_a_collective_is_freed_once() -> None:
     """After the signals had their time, and before anything is killed."""
     driver = begin()
-    driver(ended(1), look(0, [0, 1]))
-    (at,) = climb(driver, INTERRUPT_KILL_S - 0.2)
+    driver(ended(1))
+    (at,) = climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1]))
     assert INTERRUPT_FREE_S <= at < INTERRUPT_FREE_S + 0.25
 
 
@@ -54,23 +56,45 @@ def test_a_rank_in_a_collective_is_freed_once() -> None:
 def test_what_would_not_help_is_not_done(facts: tuple[dict[str, Any], ...], seen: list[int] | None) -> None:
     """Collectives that are not stuck are left whole, and the ladder goes on."""
     driver = begin(*facts)
-    driver(ended(1), look(0, seen))
-    assert climb(driver, INTERRUPT_KILL_S - 0.2) == []
+    driver(ended(1))
+    assert climb(driver, INTERRUPT_KILL_S - 0.2, look(0, seen)) == []
     assert driver(Ticked(), after=0.3) == [KillRanks((0,))]
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [look(0, [0, 1], 7), look(0, [0, 1], 8)],
+        [look(0, [0, 1], 7), look(0, None)],
+        [look(0, [0, 1], 7, launched=False), look(0, [0, 1], 7, launched=False)],
+    ],
+    ids=["it makes progress", "it has come out", "it waits to agree"],
+)
+def test_a_slow_rank_is_no_stuck_one(looks: list[RankStatus]) -> None:
+    """A machine with too much to do must not cost the collectives of a cluster that is about to be clean."""
+    driver = begin()
+    assert climb(driver, INTERRUPT_KILL_S - 0.2, *looks) == []
+
+
+def test_what_was_seen_before_the_interrupt_counts_for_nothing() -> None:
+    """The signal may have got the rank out of it, and its next look is late."""
+    driver = begin()
+    driver(look(0, [0, 1], 7), look(0, [0, 1], 7))
+    assert climb(driver, INTERRUPT_KILL_S - 0.2) == []
 
 
 def test_a_rank_that_has_ended_the_cell_is_not_stuck() -> None:
     """Its last look was in a collective that it has left since."""
     driver = begin()
-    driver(look(1, [0, 1]), ended(1))
-    assert climb(driver, INTERRUPT_KILL_S - 0.2) == []
+    driver(InterruptRequested(), look(1, [0, 1]), ended(1))
+    assert climb(driver, INTERRUPT_KILL_S - 0.5) == []
 
 
 def test_the_cluster_is_tainted_and_says_why() -> None:
     """Not dead: the variables are there. The reason names who was stuck, and what is no longer possible."""
     driver = begin()
-    driver(ended(1), look(0, [0, 1]))
-    climb(driver, INTERRUPT_FREE_S + 0.2)
+    driver(ended(1))
+    climb(driver, INTERRUPT_FREE_S + 0.2, look(0, [0, 1]))
     result = finished(driver(ended(0, outcome="error", events=[error("JaxRuntimeError")]))).result
     assert (result.state, result.how) == ("tainted", "interrupted")
     assert driver.machine.reason.startswith("rank 0 sat in a collective that no signal ends")
@@ -81,19 +105,43 @@ def test_the_cluster_is_tainted_and_says_why() -> None:
 def test_who_is_not_freed_by_it_is_killed() -> None:
     """The ladder goes on to its end."""
     driver = begin()
-    driver(ended(1), look(0, [0, 1]))
-    climb(driver, INTERRUPT_KILL_S - 0.2)
+    driver(ended(1))
+    climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1]))
     assert driver(Ticked(), after=0.3) == [KillRanks((0,))]
-    assert finished(driver(RankExited(0, None, 9, []))).result.state == "dead"
+    result = finished(driver(RankExited(0, None, 9, []))).result
+    assert result.state == "dead"
+    assert "did not end after the interrupt and was killed" in result.notes[0]
+    assert "memory" not in result.notes[0], "it was us"
+
+
+def test_who_dies_of_something_else_meanwhile_is_not_said_to_have_been_slow() -> None:
+    """A crash in native code stays one, also after an interrupt."""
+    driver = begin()
+    driver(ended(1), InterruptRequested())
+    result = finished(driver(RankExited(0, None, 11, []))).result
+    assert "a crash in native code" in result.notes[0]
+    assert result[0].outcome == "died"
 
 
 @pytest.mark.parametrize(("said", "state"), [("Gloo all-reduce failed: closed", "tainted"), ("no such name", "clean")])
 def test_after_an_accept_a_collective_that_breaks_off_taints_again(said: str, state: str) -> None:
     """Or a replay, where connections are whole, would take its error for the cell's own."""
     driver = begin()
-    driver(ended(1), look(0, [0, 1]))
-    climb(driver, INTERRUPT_FREE_S + 0.2)
+    driver(ended(1))
+    climb(driver, INTERRUPT_FREE_S + 0.2, look(0, [0, 1]))
     driver(ended(0, outcome="error"), Accepted())
     driver.submit(2, guard="off")
     ends = [ended(rank, 2, "error", events=[["error", "E", said, ["line"], 1, "x", 0.1]]) for rank in (0, 1)]
     assert finished(driver(*ends)).result.state == state
+
+
+def test_after_an_accept_a_launch_refused_for_what_was_left_taints_again() -> None:
+    """Nothing was launched, but the collective is still there; and a replay, where it is not, must leave the cell out."""
+    driver = begin()
+    driver.submit(2, guard="lockstep")
+    driver(ended(0), ended(1))
+    told = f"nothing was launched\n  jit(f) would meet jit(g) of cell 1, {STILL_LEFT}"
+    events = [["error", "OrderMismatch", told, ["line"], 1, "x", 0.1]]
+    result = finished(driver(ended(0, 2, "error", events=events), ended(1, 2, "error"))).result
+    assert result.state == "tainted"
+    assert driver.machine.reason.startswith("a collective of an earlier cell was left")

@@ -14,7 +14,10 @@ from traitlets.config import Config
 
 from mhnb import starting
 from mhnb.cluster import Cluster
+from tests.patience import patience
 from tests.ranks.conftest import every_pid, wait_gone
+
+__all__ = ["patience"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -111,7 +114,7 @@ def one_cluster(one_shell: InteractiveShell) -> Iterator[Cluster]:
     cluster.run("import jax\nme = jax.process_index()").check()
     yield cluster
     cluster.stop()
-    assert wait_gone(pids, 5) == []
+    assert wait_gone(pids) == []
 
 
 @pytest.fixture

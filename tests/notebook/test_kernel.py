@@ -227,12 +227,12 @@ def test_a_kernel_that_ends_during_a_cell_takes_its_ranks_along(own_front: Front
     pids = _begin_a_cell(own_front, mhnb_home)
     assert len(pids) >= 4  # the supervisor, the hub, which has a helper, and two ranks
     os.kill(_pid(own_front), signal.SIGKILL)
-    assert wait_gone(pids, 10) == []
+    assert wait_gone(pids) == []
     own_front.manager.restart_kernel(now=True)
     own_front.client.wait_for_ready(timeout=60)
     pids = _begin_a_cell(own_front, mhnb_home)
     own_front.manager.restart_kernel(now=True)
-    assert wait_gone(pids, 10) == []
+    assert wait_gone(pids) == []
     own_front.client.wait_for_ready(timeout=60)
     assert own_front.run("print('as new')")[1] == "as new\n"
 

@@ -48,7 +48,7 @@ def test_a_life(alone: Session) -> None:
     assert "NameError" in alone.try_("%%mhjax\nold").out
     pids += every_pid(second)
     assert alone.run("%mhjax stop").out == "mhjax · default: 2 ranks stopped\n"
-    assert wait_gone(pids, 5) == []
+    assert wait_gone(pids) == []
     assert "alive" not in alone.run("%mhjax status").out
     all_name_start(alone)
 

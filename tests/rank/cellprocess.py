@@ -199,8 +199,11 @@ class PlayedLaunches:
     def agreed_stop(self) -> bool:
         return False
 
-    def wait(self, limit_s: float | None = None) -> None:  # noqa: ARG002  # of the contract
-        self._names.get("waiting", lambda: None)()
+    def wait(self, limit_s: float | None = None) -> None:
+        self._names.get("waiting" if limit_s is None else "finishing", lambda: None)()
+
+    def count_running(self) -> int:
+        return self._names.get("running", 0)  # type: ignore[no-any-return]
 
     def end_making(self) -> list[list[object]]:
         return []

@@ -9,6 +9,7 @@ import pytest
 
 from mhnb.core.guard import FREE_PREFIX
 from mhnb.core.stacks import Flight
+from mhnb.errors import OrderMismatch
 from mhnb.rank.launches import Launched, LaunchRecorder
 
 
@@ -276,3 +277,31 @@ def test_a_look_at_a_growing_record_counts_each_row_once() -> None:
     recorder.withdraw(refused)
     assert recorder.look()[0] == {(0, 1): 6}
     assert len(launches) == 5
+
+
+def test_what_would_meet_a_collective_that_was_left_is_refused() -> None:
+    """Until that one ends; other ranks, and programs that never communicate, are free all the time."""
+    recorder, left = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
+    recorder.begin_cell(4)
+    note(recorder, [left])
+    assert recorder.end_cell()[1] == 1
+    recorder.begin_cell(5)
+    with pytest.raises(OrderMismatch, match=r"jit\(g\) would meet .* of cell 4") as caught:
+        recorder.check_left("f2", "jit(g)", (1, 2))
+    assert "nothing was launched" in str(caught.value)
+    recorder.check_left("f2", "jit(g)", (2, 3))
+    recorder.check_left(FREE_PREFIX + "f2", "jit(g)", (0, 1))
+    left.ready = True
+    recorder.check_left("f2", "jit(g)", (1, 2))
+
+
+def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
+    """The others launch it too, and it ends by itself; the next cell's collectives may come after it."""
+    recorder, slow = LaunchRecorder(sleep=Sleeper()), FakeArray()
+    recorder.begin_cell(4)
+    note(recorder, [slow]).agreed = True
+    recorder.wait(0.01)
+    assert recorder.count_running() == 1
+    assert recorder.end_cell()[1] == 0
+    recorder.begin_cell(5)
+    recorder.check_left("f2", "jit(g)", (0, 1))

@@ -448,6 +448,38 @@ def test_interrupt(tmp_path: Path, source: str) -> None:
         assert rank.run("waiting = int; 'alive'").result == "'alive'"
 
 
+def test_what_was_launched_before_an_interrupt_has_a_moment_to_end(own_rank: CellProcess) -> None:
+    """Signals come again and again: they do not cut that moment short. What still runs then is told."""
+    source = """
+import os, signal
+running, finished = 1, 0
+def finishing():
+    global finished
+    os.kill(os.getpid(), signal.SIGINT)
+    finished += 1
+raise KeyboardInterrupt"""
+    said = own_rank.run(source)
+    assert said.ended.outcome == "interrupted"
+    assert said.ended.notes == ["launches of it, on which all ranks agreed, still run and end by themselves"]
+    assert own_rank.run("running = 0\nfinished").result == "1"
+    assert own_rank.run("finished = 0\ndef waiting(): raise KeyboardInterrupt").ended.outcome == "interrupted"
+    assert own_rank.run("waiting = int\nfinished").result == "1"
+
+
+@pytest.mark.parametrize(("raised", "shown"), [("KeyboardInterrupt", False), ("ValueError", True)])
+def test_an_interrupt_shows_no_frames_of_jax(own_rank: CellProcess, raised: str, shown: bool) -> None:  # noqa: FBT001
+    """Of those a busy machine would render for longer than an interrupt may take; the cell's own line is there."""
+    source = f"""
+inside = {{"__name__": "jax.deep"}}
+exec(compile("def call(): raise {raised}", "deep.py", "exec"), inside)
+inside["call"]()"""
+    said = own_rank.run(source)
+    assert said.ended.outcome == ("error" if shown else "interrupted")
+    text = "\n".join(said.error[3])
+    assert ("deep.py:1" in text) == shown
+    assert said.error[4] == 3
+
+
 def test_interrupt_that_is_caught(rank: CellProcess) -> None:
     """A cell may catch its interrupt and end well; the next SIGINT works again."""
     source = "try:\n    print('started')\n    while True: pass\nexcept KeyboardInterrupt:\n    print('caught')"
@@ -461,6 +493,7 @@ def test_interrupt_that_is_caught(rank: CellProcess) -> None:
 
 def test_interrupt_between_cells(rank: CellProcess) -> None:
     """SIGINT while no cell runs does nothing."""
+    rank.run("0")
     for _ in range(20):
         rank.interrupt()
     assert rank.run("1").result == "1"

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -133,6 +133,14 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
 
 
 @pytest.fixture
+def near(tmp_path: Path) -> Iterator[Rig]:
+    """All ranks are where the board is."""
+    made = Rig(tmp_path, frozenset())
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def far(tmp_path: Path) -> Iterator[Rig]:
     """Ranks 1 and 2 are far."""
     made = Rig(tmp_path, frozenset((1, 2)))
@@ -247,6 +255,71 @@ def test_an_exception_in_the_wait_takes_the_wish_back(rig: Rig) -> None:
     for rank in (0, 2):
         rig.tables[rank].end_cell(1, ERROR)
     assert rig.all(*[wish(seq=2)] * 3) == [LAUNCH] * 3
+
+
+def test_an_exception_right_after_the_post_takes_the_wish_back(near: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the moment at which others can see the post and the one at which `ask` returns."""
+    table = near.tables[1]
+    assert isinstance(table, BoardTable)
+    board = table._seat.board
+    post = board.post
+
+    def post_and_ring(*args: Any) -> NoReturn:
+        post(*args)
+        raise BellError
+
+    monkeypatch.setattr(board, "post", post_and_ring)
+    with pytest.raises(BellError):
+        table.ask(wish())
+    assert table.take_back()
+    table.rest()
+    monkeypatch.undo()
+    table.end_cell(1, ERROR)
+    later = [near.begin(rank, wish()) for rank in (0, 2)]
+    assert {done.result(WAIT_S).kind for done in later} == {"mismatch"}
+
+
+def test_a_second_exception_while_the_wish_is_taken_back_does_not_leave_it_standing(
+    near: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bell that rings again and again; it has been taken back though others came in between."""
+    table = near.tables[1]
+    assert isinstance(table, BoardTable)
+    board, rings = table._seat.board, [0]
+    mark = board.mark
+
+    def mark_and_ring(*args: Any) -> None:
+        rings[0] += 1
+        if rings[0] > 1:
+            mark(*args)
+        if rings[0] < 3:
+            raise BellError
+
+    monkeypatch.setattr(board, "mark", mark_and_ring)
+    table.ask(wish())
+    assert table.take_back()
+    table.rest()
+    assert rings == [2], "what is taken back is not taken back once more"
+    table.end_cell(1, ERROR)
+    later = [near.begin(rank, wish()) for rank in (0, 2)]
+    assert {done.result(WAIT_S).kind for done in later} == {"mismatch"}
+
+
+def test_an_exception_before_the_post_takes_nothing_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wish before it, which was launched, is not the one that is given up."""
+    assert rig.all(*[wish()] * 3) == [LAUNCH] * 3
+    assert [table.take_back() for table in rig.tables] == [True] * 3
+    if isinstance(table := rig.tables[1], BoardTable):
+
+        def ring(*_: Any) -> NoReturn:
+            raise BellError
+
+        monkeypatch.setattr(table._seat.board, "post", ring)
+        with pytest.raises(BellError):
+            table.ask(wish())
+        assert table.take_back()
+        monkeypatch.undo()
+    assert rig.all(*[wish()] * 3) == [LAUNCH] * 3
 
 
 def test_an_exception_that_comes_too_late_leaves_a_verdict_to_obey(rig: Rig) -> None:

@@ -10,6 +10,9 @@ import pytest
 
 from mhnb import starting
 from mhnb.cluster import Cluster
+from tests.patience import frees_soon, kills_soon, patience
+
+__all__ = ["frees_soon", "kills_soon", "patience"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,7 +36,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_gone(pids: list[int], timeout_s: float) -> list[int]:
+def wait_gone(pids: list[int], timeout_s: float = 60.0) -> list[int]:
     """Wait until processes are gone; return those that are not."""
     there = [psutil.Process(pid) for pid in pids if is_running(pid)]
     _, left = psutil.wait_procs(there, timeout=timeout_s)
@@ -48,7 +51,7 @@ def shared() -> Iterator[Cluster]:
     cluster.run("import jax").check()
     yield cluster
     cluster.stop()
-    assert wait_gone(pids, 5) == []
+    assert wait_gone(pids) == []
 
 
 @pytest.fixture
@@ -75,4 +78,4 @@ def fresh(leftovers: None) -> Iterator[Callable[..., Cluster]]:
     yield begin
     for cluster in started:
         cluster.stop()
-    assert wait_gone(pids, 5) == []
+    assert wait_gone(pids) == []

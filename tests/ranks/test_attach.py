@@ -58,10 +58,10 @@ def attach(leftovers: None) -> Iterator[Callable[..., Cluster]]:
     for cluster in taken:
         pids = every_pid(cluster)
         cluster.stop()
-        assert wait_gone(pids, 10) == []
+        assert wait_gone(pids) == []
     for berth in find_berths(os.environ):
         os.kill(berth.supervisors[0], signal.SIGTERM)
-        assert wait_gone([berth.supervisors[0]], 10) == []
+        assert wait_gone([berth.supervisors[0]]) == []
 
 
 def test_a_killed_notebooks_cluster_goes_on(attach: Callable[..., Cluster]) -> None:
@@ -165,5 +165,5 @@ def test_reap_ends_only_what_was_left(attach: Callable[..., Cluster]) -> None:
         (stray,) = find_strays(os.environ)
         assert stray.processes >= 4
         end_stray(stray)
-        assert wait_gone([berth.supervisors[0]], 10) == []
+        assert wait_gone([berth.supervisors[0]]) == []
         assert find_strays(os.environ) == []

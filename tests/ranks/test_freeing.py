@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core import ladder
 from mhnb.errors import CellTimeout, NotClean
 from tests.ranks.test_lockstep import SETUP
 
@@ -23,11 +22,9 @@ STUCK = {
 @pytest.mark.other_python
 @pytest.mark.parametrize(("devices", "code"), STUCK.values(), ids=STUCK.keys())
 def test_a_rank_stuck_in_a_collective_is_freed_and_keeps_its_variables(
-    fresh: Fresh, monkeypatch: pytest.MonkeyPatch, devices: int, code: str
+    fresh: Fresh, frees_soon: None, devices: int, code: str
 ) -> None:
     """Tainted, not dead; what is there can be pulled; a collective after `accept` raises on every rank, and never hangs."""
-    # What is shown is that they come free, not how fast a loaded machine writes their tracebacks.
-    monkeypatch.setattr(ladder, "INTERRUPT_KILL_S", 60.0)
     cluster = fresh(4, devices)
     cluster.run(f"{SETUP}\nkept = 41 + rank").check()
     before = [rank.pid for rank in cluster.ranks]
@@ -48,4 +45,44 @@ def test_a_rank_stuck_in_a_collective_is_freed_and_keeps_its_variables(
     assert after.state == "tainted"
     again = cluster.restart(replay=True)
     assert {rank.text for rank in again.run("float(add(x)), kept - rank")} == {"(28.0, 41)"}
+    again.stop()
+
+
+@pytest.mark.other_python
+def test_what_no_signal_and_no_closed_connection_ends_is_killed(fresh: Fresh, kills_soon: None) -> None:
+    """Native code that holds the interpreter: the last rung is the truth, and the variables come back by a replay."""
+    cluster = fresh(2, 1)
+    cluster.run("kept = 5").check()
+    code = (
+        "import collections, itertools, jax\nif jax.process_index(): collections.deque(itertools.repeat(0), maxlen=0)"
+    )
+    result = cluster.run(code, timeout_s=1)
+    assert (result.how, result.state, result[1].outcome) == ("timeout", "dead", "killed")
+    assert result[1].error is not None
+    assert "did not end after the interrupt and was killed" in result[1].error.evalue
+    with pytest.raises(CellTimeout):
+        result.check()
+    again = cluster.restart(replay=True)
+    assert {rank.text for rank in again.run("kept")} == {"5"}
+    again.stop()
+
+
+@pytest.mark.other_python
+def test_after_accept_a_collective_that_was_left_meets_nothing(fresh: Fresh) -> None:
+    """Rank 0 left a sum that nobody else made: the next sum of the others must not be taken for it, nor wait behind it."""
+    cluster = fresh(2, 2)
+    cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4")).check()
+    left = cluster.run("if rank == 0: y = add(x * 100)", guard="parity", timeout_s=2)
+    assert (left.state, left[0].outcome) == ("tainted", "interrupted")
+    cluster.accept()
+    result = cluster.run("y = float(add(x))", timeout_s=100)
+    assert (result.how, result.state) == ("", "tainted")
+    assert [rank.error.ename for rank in result if rank.error is not None] == ["OrderMismatch"] * 2
+    assert result[0].error is not None
+    assert "would meet jit(" in result[0].error.evalue
+    assert "%mhjax restart --replay" in result[0].error.evalue
+    cluster.accept()
+    assert {rank.text for rank in cluster.run("1 + 1")} == {"2"}
+    again = cluster.restart(replay=True)
+    assert {rank.text for rank in again.run("float(add(x))")} == {"6.0"}
     again.stop()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -217,6 +218,20 @@ def test_the_launch_before_which_all_stopped_is_named(ready: Cluster) -> None:
     assert result.notes[0] == f"Interrupted before launch {step + 1} on every rank · clean"
 
 
+def test_an_interrupt_of_a_loop_that_runs_ahead_leaves_clean(ready: Cluster) -> None:
+    """Launches that all ranks made end by themselves: who does not wait for them abandons nothing."""
+    code = """
+@partial(jax.jit, out_shardings=whole)
+def slow(a): return jax.lax.fori_loop(0, 10_000_000, lambda i, s: jnp.sin(s), a).sum()
+float(slow(x))
+print('on', flush=True)
+while True: y = slow(x)"""
+    result = run_until_said(ready, code, "on")
+    assert (result.how, result.state) == ("interrupted", "clean"), result.notes
+    assert result.notes[0].startswith("Interrupted before launch ")
+    check_sum(ready)
+
+
 @pytest.mark.parametrize("code", ["while True: pass", "time.sleep(1000)", "threading.Event().wait()"])
 def test_python_code_is_interrupted_where_nothing_is_launched(ready: Cluster, code: str) -> None:
     """The signal comes after the agreement had its chance."""
@@ -353,24 +368,32 @@ y = float(add(x))"""
     check_sum(ready)
 
 
-def test_who_gives_up_again_and_again_is_held_before_a_post_is_overwritten(ready: Cluster) -> None:
+def test_who_gives_up_again_and_again_is_held_before_a_post_is_overwritten(ready: Cluster, tmp_path: Path) -> None:
     """Four places are kept for each rank: a fifth attempt must not pass for the first."""
-    code = """
-import signal
-def bell(*_): raise TimeoutError('the bell')
+    code = (
+        f"flag = {str(tmp_path / 'done')!r}"
+        """
+import os, signal
+def bell(_, frame):
+    # Only in the wait: a bell before the post would not be an attempt.
+    while frame is not None:
+        if frame.f_code.co_name == 'wait': raise TimeoutError('the bell')
+        frame = frame.f_back
 told = []
 if rank == 0:
     signal.signal(signal.SIGALRM, bell)
     for attempt in range(5):
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        signal.setitimer(signal.ITIMER_REAL, 0.1, 0.05)
         try: add(x)
         except Exception as error: told.append(type(error).__name__)
         signal.setitimer(signal.ITIMER_REAL, 0)
+    open(flag, 'w').close()
 else:
-    time.sleep(2)
+    while not os.path.exists(flag): time.sleep(0.05)
     try: add(x)
     except Exception as error: told.append(type(error).__name__)
 ' '.join(told)"""
+    )
     result = ready.run(code).check()
     assert result[0].text == "'TimeoutError TimeoutError TimeoutError OrderMismatch OrderMismatch'"
     assert {result[rank].text for rank in (1, 2, 3)} == {"'OrderMismatch'"}

@@ -42,7 +42,7 @@ def test_a_restart_takes_the_reserve(fresh: Fresh) -> None:
         # A cold start of four ranks takes several times as long; on an idle machine this is a third of a second.
         assert took_s < 2
         assert after.started_in_s < 1
-        assert wait_gone(old, 5) == []
+        assert wait_gone(old) == []
         assert after.run("x")[3].text == "4"
         wait_for_spare(after)
         again = after.restart()
@@ -50,7 +50,7 @@ def test_a_restart_takes_the_reserve(fresh: Fresh) -> None:
         pids = [*every_pid(again), *wait_for_spare(again)]
     finally:
         starting.by_name(cluster.name).stop()
-    assert wait_gone(pids, 5) == []
+    assert wait_gone(pids) == []
 
 
 @pytest.mark.parametrize("what", ["environment", "killed"])
@@ -62,11 +62,11 @@ def test_a_reserve_that_does_not_fit_is_not_taken(fresh: Fresh, monkeypatch: pyt
         monkeypatch.setenv("MHNB_TEST_WORD", "new")
     else:
         os.kill(warm[0], signal.SIGKILL)
-        assert wait_gone(warm, 10) == []
+        assert wait_gone(warm) == []
     after = cluster.restart()
     try:
         assert not set(warm) & {rank.pid for rank in after.ranks}
-        assert wait_gone(warm, 5) == []
+        assert wait_gone(warm) == []
         told = after.run("import os\nos.environ.get('MHNB_TEST_WORD')")[1].text
         assert told == ("'new'" if what == "environment" else None)
     finally:

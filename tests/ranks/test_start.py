@@ -171,7 +171,7 @@ def test_a_rank_that_dies_while_starting_is_named(monkeypatch: pytest.MonkeyPatc
     error, pids = failed_start()
     assert isinstance(error, EnginesMissing)
     assert "there_is_no_such_flag" in str(error)
-    assert wait_gone(pids, 5) == []
+    assert wait_gone(pids) == []
 
 
 @pytest.mark.usefixtures("leftovers")
@@ -188,7 +188,7 @@ def test_a_rank_killed_while_starting_is_named() -> None:
     error, pids = failed_start(spoil=kill)
     assert isinstance(error, EnginesMissing)
     assert (error.parts["rank"], "SIGKILL" in str(error)) == (1, True)
-    assert wait_gone(pids, 5) == []
+    assert wait_gone(pids) == []
 
 
 @pytest.mark.usefixtures("leftovers")
@@ -206,7 +206,7 @@ def test_a_rank_that_sleeps_while_starting_is_named() -> None:
     assert isinstance(error, LaunchError)
     assert "8 s" in str(error)
     assert "rank" in str(error)
-    assert wait_gone(pids, 5) == []
+    assert wait_gone(pids) == []
 
 
 @pytest.mark.parametrize("fork", [True, False], ids=["forked", "afresh"])
@@ -216,7 +216,7 @@ def test_a_killed_supervisor_leaves_nothing(fresh: Fresh, fork: bool) -> None:  
     pids = every_pid(cluster)
     result = cluster.run("import subprocess\nprint(subprocess.Popen(['sleep', '600']).pid)").check()
     os.kill(cluster.supervisor_pid, signal.SIGKILL)
-    assert wait_gone([*pids, int(result[0].stdout)], 10) == []
+    assert wait_gone([*pids, int(result[0].stdout)]) == []
 
 
 @pytest.mark.usefixtures("leftovers")
@@ -249,7 +249,7 @@ def test_stop_ends_stuck_ranks_too(fresh: Fresh) -> None:
         "import signal, ctypes\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nctypes.CDLL(None).sleep(1000)"
     )
     cluster.stop()
-    assert wait_gone(pids, 5) == []
+    assert wait_gone(pids) == []
     with pytest.raises(NotStarted):
         cluster.run("1")
 
@@ -261,7 +261,7 @@ def test_what_a_rank_started_ends_with_it(fresh: Fresh) -> None:
     child = int(cluster.run(code).check()[0].text or 0)
     assert is_running(child)
     cluster.stop()
-    assert wait_gone([child], 5) == []
+    assert wait_gone([child]) == []
 
 
 def test_ranks_started_afresh_do_the_same(fresh: Fresh) -> None:
@@ -273,7 +273,7 @@ def test_ranks_started_afresh_do_the_same(fresh: Fresh) -> None:
     assert [str(r.text).split(",")[:2] for r in result] == [["(0", " 2"], ["(1", " 2"]]
     assert len({str(r.text).split(",")[2] for r in result}) == 1
     cluster.stop()
-    assert wait_gone(pids, 5) == []
+    assert wait_gone(pids) == []
 
 
 def test_a_new_set_of_devices_prints_nothing(cluster: Cluster) -> None:
@@ -300,7 +300,7 @@ def test_restart_gives_fresh_processes_of_the_next_generation(fresh: Fresh) -> N
         assert again.generation == cluster.generation + 1
         assert not set(pids) & set(every_pid(again))
         assert again.run("x")[0].error is not None
-        assert wait_gone(pids, 5) == []
+        assert wait_gone(pids) == []
     finally:
         again.stop()
 
@@ -312,7 +312,7 @@ def test_restart_of_a_cluster_that_was_restarted_ends_its_successor(fresh: Fresh
     pids = every_pid(second)
     third = old.restart()
     try:
-        assert wait_gone(pids, 5) == []
+        assert wait_gone(pids) == []
         assert third.generation == second.generation + 1
         assert third.run("1").ok
     finally:
@@ -345,14 +345,14 @@ def test_ranks_end_when_the_owner_is_killed(then: str) -> None:
         assert all(map(is_running, pids))
         owner.kill()
         owner.wait()
-    assert wait_gone(pids, 10) == []
+    assert wait_gone(pids) == []
 
 
 def test_ranks_end_when_the_owner_exits() -> None:
     """A script that forgets stop leaves nothing either."""
     code = OWNER.format(options={}, then="")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert wait_gone([int(word) for word in done.stdout.split()], 10) == []
+    assert wait_gone([int(word) for word in done.stdout.split()]) == []
 
 
 def test_keep_outlives_the_owner_and_stop_ends_it() -> None:
@@ -363,4 +363,4 @@ def test_keep_outlives_the_owner_and_stop_ends_it() -> None:
     assert all(map(is_running, pids))
     stop = subprocess.run([sys.executable, "-m", "mhnb", "stop", "owned"], capture_output=True, text=True, check=True)
     assert "2 ranks stopped" in stop.stdout
-    assert wait_gone(pids, 10) == []
+    assert wait_gone(pids) == []

@@ -169,7 +169,7 @@ def test_a_rank_that_lags_with_the_same_stack(prepared: Cluster, flag: Path) -> 
     assert (card.waiting, card.absent) == ((0, 2, 3), (LATE,))
 
 
-def test_a_rank_that_ended_the_cell_is_absent(fresh: Callable[..., Cluster]) -> None:
+def test_a_rank_that_ended_the_cell_is_absent(fresh: Callable[..., Cluster], frees_soon: None) -> None:
     """A psum on some ranks only: those that ended the cell without it are absent, and said to have ended it."""
     cluster = fresh(3, 1)
     cluster.run(PREPARE).check()

@@ -1,0 +1,26 @@
+"""Where a rank agrees on launches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mhnb.core.hostspec import HostSpec
+from mhnb.errors import LaunchError
+from mhnb.rank.seating import find_words, take_place
+
+NOWHERE = HostSpec("tcp:127.0.0.1:1", "00", 1, 1, 2, [1], 2, "127.0.0.1:2", {}, {}, ".", ".", board=False)
+
+
+def test_a_rank_without_a_board_does_not_start() -> None:
+    """A guard that agrees on nothing, and does not say so, would let wrong numbers pass."""
+    with pytest.raises(LaunchError, match="rank 1 was told of no place where the 2 ranks agree"):
+        take_place(NOWHERE, 1)
+
+
+def test_a_rank_alone_needs_none() -> None:
+    """There is nobody to agree with."""
+    alone = replace(NOWHERE, process_count=1, ranks=[0])
+    assert take_place(alone, 0) is None
+    assert find_words(alone) is None
