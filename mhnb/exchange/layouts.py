@@ -75,7 +75,7 @@ def compare_views(seen: Mapping[int, Seen]) -> tuple[LayoutView, ...]:
     """Put ranks together that say the same; of arrays of their own, the same but for whose they are.
 
     >>> [view.ranks for view in compare_views({0: "none", 1: MeshShape((), ()), 2: "none"})]
-    [(0, 2), (1,)]
+    [(1,), (0, 2)]
     """
     neutral = {rank: _neutral(value, rank) for rank, value in seen.items()}
     groups: list[list[int]] = []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
 from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest
@@ -19,6 +20,9 @@ from mhnb.sharding.report import Collective, Program, make_report
 
 __all__ = ["collectives", "describe_compiled", "lower_program"]
 
+_ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
+"""What is traced, whatever the function is."""
+
 
 def collectives(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Collective]:
     """Say which collectives a function would run, without running it.
@@ -27,7 +31,8 @@ def collectives(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Collec
     them, as anything that compiles. The bytes are those of one device in one run: `mhnb.sharding.traffic` defines them.
 
     Args:
-        f: what `jax.jit` takes, or what it or `.compile()` gave.
+        f: what `jax.jit` takes, or what it or `.compile()` gave; of a plain function, arguments that are no arrays may
+            decide what it does, as in a plain call.
         *args: arrays, `jax.ShapeDtypeStruct` with a sharding, or pytrees of them.
         **kwargs: the same, by name.
 
@@ -48,11 +53,41 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
     if hasattr(f, "as_text") and hasattr(f, "input_shardings"):
         # Compiled ahead of time: the arguments were given then.
         return _read(f, "", (f.input_shardings, f.output_shardings))
-    lowered = (f if hasattr(f, "lower") else jax.jit(f)).lower(*args, **kwargs)
+    lowered = _lower(f, args, kwargs)
     compiled = lowered.compile()
     program = _read(compiled, lowered.as_text(debug_info=True), (args, kwargs, compiled.input_shardings))
     digest = hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
     return dataclasses.replace(program, digest=digest, takes=_types(lowered.args_info))
+
+
+def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    method = getattr(f, "__func__", None)
+    if hasattr(method, "lower"):
+        # jax.jit on a method: what the bound method passes on is the function's `lower`, which wants the object, too.
+        return method.lower(f.__self__, *args, **kwargs)
+    if hasattr(f, "lower"):
+        return f.lower(*args, **kwargs)
+    try:
+        return jax.jit(f).lower(*args, **kwargs)
+    except TypeError:
+        # Among them are JAX's own about values that must be known: an axis, a flag, a text. In a plain call they are.
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        if all(isinstance(leaf, _ARRAYS) for leaf in leaves):
+            raise
+        arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
+        return jax.jit(_over_arrays(f, leaves, tree)).lower(*arrays)
+
+
+def _over_arrays(f: Callable[..., Any], leaves: list[Any], tree: Any) -> Callable[..., Any]:
+    """A function of the arrays among the arguments; the other arguments are as they were given."""
+
+    def of_arrays(*arrays: Any) -> Any:
+        rest = iter(arrays)
+        args, kwargs = tree.unflatten(next(rest) if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves)
+        return f(*args, **kwargs)
+
+    of_arrays.__name__ = getattr(f, "__name__", type(f).__name__)
+    return of_arrays
 
 
 def _read(compiled: Any, stablehlo: str, sharded: Any) -> Program:
