@@ -51,7 +51,16 @@ def ask_collectives(asker: Asker, call: str, hosts: Mapping[int, str]) -> Report
     """
     asked = check_call(call)
     answers = ask_all(asker, check_ranks(None, asker.process_count), "collectives", {"call": asked})
-    return make_report(merge_planned(asked, {rank: answer.value for rank, answer in answers.items()}), hosts)
+    told = {rank: answer.value for rank, answer in answers.items()}
+    report = make_report(merge_planned(asked, told), hosts)
+    return replace(report, printed=_merge_printed({rank: answer["printed"] for rank, answer in told.items()}))
+
+
+def _merge_printed(texts: Mapping[int, str]) -> tuple[str, ...]:
+    """The lines that a function printed while it was traced; each with its rank where not all printed the same."""
+    if len(set(texts.values())) == 1:
+        return tuple(next(iter(texts.values())).splitlines())
+    return tuple(f"rank {rank}: {line}" for rank, text in sorted(texts.items()) for line in text.splitlines())
 
 
 def merge_planned(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Program:
