@@ -73,10 +73,14 @@ def merge_planned(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Progra
     for rank, program in programs.items():
         groups.setdefault(_content(program), []).append(rank)
     if len(groups) > 1:
-        told = "\n".join(f"  {say_ranks(ranks)}: {_describe(programs[ranks[0]])}" for ranks in groups.values())
+        sides = [(ranks, _describe(programs[ranks[0]])) for ranks in groups.values()]
+        told = "\n".join(f"  {say_ranks(ranks)}: {words}" for ranks, words in sides)
+        hint = "%mhjax vars shows where the arguments differ"
+        if len({words for _, words in sides}) == 1:
+            # What is shown of them does not tell them apart.
+            hint = f"their collectives are alike; what differs is in between: an operation, a constant, a branch\n{hint}"
         raise ValueDiffers(
-            f"{call} is not the same program on all ranks; launched like this, it would be an OrderMismatch\n{told}\n"
-            "%mhjax vars shows where the arguments differ",
+            f"{call} is not the same program on all ranks; launched like this, it would be an OrderMismatch\n{told}\n{hint}",
             name=call,
         )
     return programs[min(programs)]
