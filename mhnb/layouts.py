@@ -15,6 +15,7 @@ from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.reshard import Reshard, plan_reshard
 from mhnb.sharding.tree import LayoutTree
+from mhnb.sharding.words import format_device_count
 from mhnb.view.draw import format_layout_svg, format_layout_text
 from mhnb.view.drawhtml import format_layout_html
 from mhnb.view.layouttable import format_tree_html, format_tree_text
@@ -205,12 +206,17 @@ def expect(x: Any, spec: Any) -> None:
     """
     have = x if isinstance(x, Layout) else None
     if have is None:
-        from mhnb.rank.layouts import read_layout
+        from mhnb.rank.layouts import has_layout, read_layout
 
+        if not has_layout(x):
+            kind = type(x).__name__
+            raise InvalidRequest(
+                f"expect needs one jax.Array, and got {kind}; of a pytree, give it each leaf with its own spec"
+            )
         have = read_layout(x)
     if have.mesh is None or have.spec is None:
         raise InvalidRequest(
-            f"expect needs an array on a mesh, and this one lies on {have.device_count} device(s) without one;"
+            f"expect needs an array on a mesh, and this one lies on {format_device_count(have)} without one;"
             " put it on a mesh first: jax.device_put(x, NamedSharding(mesh, spec))"
         )
     want = Layout.of(have.shape, have.mesh, spec, dtype=have.dtype)

@@ -78,7 +78,9 @@ def merge_planned(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Progra
         hint = "%mhjax vars shows where the arguments differ"
         if len({words for _, words in sides}) == 1:
             # What is shown of them does not tell them apart.
-            hint = f"their collectives are alike; what differs is in between: an operation, a constant, a branch\n{hint}"
+            hint = (
+                f"their collectives are alike; what differs is in between: an operation, a constant, a branch\n{hint}"
+            )
         raise ValueDiffers(
             f"{call} is not the same program on all ranks; launched like this, it would be an OrderMismatch\n{told}\n{hint}",
             name=call,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -29,6 +29,8 @@ class LayoutView:
     seen: Seen
     is_local: bool = False
     """Whether these ranks speak of arrays of their own, one each; `seen` has the first one's."""
+    is_deleted: bool = False
+    """Whether it is one array whose bytes are gone."""
 
 
 def ask_layout(asker: Asker, expression: str, ranks: Sequence[int] | None = None) -> tuple[LayoutView, ...]:
@@ -41,7 +43,8 @@ def ask_layout(asker: Asker, expression: str, ranks: Sequence[int] | None = None
         InvalidRequest: no rank has such a value.
     """
     answers = ask_all(asker, check_ranks(ranks, asker.process_count), "layout", {"expression": expression})
-    views = compare_views(_decode_all({rank: answer.value for rank, answer in answers.items()}))
+    told = {rank: answer.value for rank, answer in answers.items()}
+    views = compare_views(_decode_all(told), deleted={rank for rank, wire in told.items() if _is_deleted(wire)})
     if all(isinstance(view.seen, str) for view in views):
         told = "; ".join(f"{view.seen}" + (f" ({say_ranks(view.ranks)})" if len(views) > 1 else "") for view in views)
         raise InvalidRequest(f"layout {expression}: {told}", expression=expression)
@@ -61,6 +64,10 @@ def _decode_all(wires: Mapping[int, Mapping[str, Any]]) -> dict[int, Seen]:
     return seen
 
 
+def _is_deleted(wire: Mapping[str, Any]) -> bool:
+    return wire["kind"] == "array" and bool(wire["tree"]["rows"][0]["deleted"])
+
+
 def _decode(wire: Mapping[str, Any]) -> Seen:
     if wire["kind"] == "error":
         return str(wire["text"])
@@ -71,8 +78,12 @@ def _decode(wire: Mapping[str, Any]) -> Seen:
     return layout if wire["kind"] == "array" and layout is not None else tree
 
 
-def compare_views(seen: Mapping[int, Seen]) -> tuple[LayoutView, ...]:
+def compare_views(seen: Mapping[int, Seen], *, deleted: Collection[int] = ()) -> tuple[LayoutView, ...]:
     """Put ranks together that say the same; of arrays of their own, the same but for whose they are.
+
+    Args:
+        seen: what each rank says.
+        deleted: ranks on which it is one array whose bytes are gone.
 
     >>> [view.ranks for view in compare_views({0: "none", 1: MeshShape((), ()), 2: "none"})]
     [(1,), (0, 2)]
@@ -82,14 +93,20 @@ def compare_views(seen: Mapping[int, Seen]) -> tuple[LayoutView, ...]:
     for rank in sorted(seen):
         for ranks in groups:
             # The first two settle of each array whether all hold it or each its own.
-            if all(_alike(seen[rank], seen[other], neutral[rank], neutral[other]) for other in ranks[:2]):
+            same = (rank in deleted) == (ranks[0] in deleted)
+            if same and all(_alike(seen[rank], seen[other], neutral[rank], neutral[other]) for other in ranks[:2]):
                 ranks.append(rank)
                 break
         else:
             groups.append([rank])
     groups.sort(key=lambda ranks: (isinstance(seen[ranks[0]], str), -len(ranks), ranks[0]))
     return tuple(
-        LayoutView(tuple(ranks), seen[ranks[0]], is_local=any(seen[rank] != seen[ranks[0]] for rank in ranks[1:2]))
+        LayoutView(
+            tuple(ranks),
+            seen[ranks[0]],
+            is_local=any(seen[rank] != seen[ranks[0]] for rank in ranks[1:2]),
+            is_deleted=ranks[0] in deleted,
+        )
         for ranks in groups
     )
 

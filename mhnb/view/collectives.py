@@ -131,7 +131,9 @@ def format_collectives_html(reports: Sequence[Report]) -> str:
     body = "".join(_report_html(report) for report in reports)
     notes = _notes([row for report in reports for row in report.rows])
     quiet = "".join(f"<div>{escape(note, quote=False)}</div>" for note in [*notes, _DEFINITION, *_rings(reports)])
-    printed = f'<div style="{QUIET}">{_PRINTED}</div>{pre(chr(10).join(_printed(reports)))}' if _printed(reports) else ""
+    printed = (
+        f'<div style="{QUIET}">{_PRINTED}</div>{pre(chr(10).join(_printed(reports)))}' if _printed(reports) else ""
+    )
     return wrap(f'{body}<div style="{QUIET}">{quiet}</div>{printed}')
 
 

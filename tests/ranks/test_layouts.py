@@ -143,3 +143,31 @@ def test_a_sub_mesh_is_read_where_it_is(ranks: Cluster) -> None:
     boxes = {str(device): box[0] for device, box in views[0].seen.boxes.items()}
     assert boxes == {"2:1": (0, 2), "2:0": (2, 4), "1:0": (4, 6), "1:1": (6, 8)}
     assert ranks.run("said", ranks="1,2")[1].text == repr(boxes)
+
+
+def test_what_is_deleted_is_said_to_be(ranks: Cluster) -> None:
+    """A donated array has a layout and no bytes any more: alone, and in a tree, where it does not count."""
+    ranks.run("gone = put((8, 8), 'data'); both = {'gone': gone, 'x': x}; gone.delete()").check()
+    (view,) = ask_layout(ranks, "gone")
+    assert view.is_deleted
+    assert isinstance(view.seen, Layout)
+    (view,) = ask_layout(ranks, "both")
+    assert isinstance(view.seen, LayoutTree)
+    assert [(row.path, view.seen.remark(row)) for row in view.seen.rows] == [("['gone']", "deleted"), ("['x']", "")]
+    assert view.seen.nbytes == 256
+    ranks.run("gone = put((8, 8), 'data')\nif jax.process_index() == 3: gone.delete()").check()
+    assert [(view.ranks, view.is_deleted) for view in ask_layout(ranks, "gone")] == [((0, 1, 2), False), ((3,), True)]
+
+
+def test_expect_says_what_it_takes(ranks: Cluster) -> None:
+    """One array: a pytree and a NumPy array are refused in words about `expect`."""
+    for value, kind in (("{'x': x}", "dict"), ("np.ones(3)", "ndarray")):
+        error = ranks.run(f"import mhnb\nmhnb.expect({value}, P())")[0].error
+        assert error is not None
+        assert (
+            error.evalue
+            == f"expect needs one jax.Array, and got {kind}; of a pytree, give it each leaf with its own spec"
+        )
+    error = ranks.run("mhnb.expect(jnp.ones(3), P())")[0].error
+    assert error is not None
+    assert "this one lies on 1 device without one" in error.evalue
