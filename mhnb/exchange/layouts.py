@@ -43,8 +43,8 @@ def ask_layout(asker: Asker, expression: str, ranks: Sequence[int] | None = None
         InvalidRequest: no rank has such a value.
     """
     answers = ask_all(asker, check_ranks(ranks, asker.process_count), "layout", {"expression": expression})
-    told = {rank: answer.value for rank, answer in answers.items()}
-    views = compare_views(_decode_all(told), deleted={rank for rank, wire in told.items() if _is_deleted(wire)})
+    wires = {rank: answer.value for rank, answer in answers.items()}
+    views = compare_views(_decode_all(wires), deleted={rank for rank, wire in wires.items() if _is_deleted(wire)})
     if all(isinstance(view.seen, str) for view in views):
         told = "; ".join(f"{view.seen}" + (f" ({say_ranks(view.ranks)})" if len(views) > 1 else "") for view in views)
         raise InvalidRequest(f"layout {expression}: {told}", expression=expression)

@@ -13,6 +13,7 @@ import numpy as np
 from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest
 from mhnb.rank.jaxhooks import identify
+from mhnb.rank.neighbours import host_label
 from mhnb.rank.programs import CompiledProgram, ranks_of_devices
 from mhnb.sharding.axes import NamedMesh, parse_meshes
 from mhnb.sharding.hlo import parse_collectives
@@ -27,8 +28,9 @@ _ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
 def collectives(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Collective]:
     """Say which collectives a function would run, without running it.
 
-    Works in whatever process calls it; a process counts as a host. With arrays that span processes, call it on all of
-    them, as anything that compiles. The bytes are those of one device in one run: `mhnb.sharding.traffic` defines them.
+    Works in whatever process calls it; outside a cluster of mhnb's a process counts as a host. With arrays that span
+    processes, call it on all of them, as anything that compiles. The bytes are those of one device in one run:
+    `mhnb.sharding.traffic` defines them.
 
     Args:
         f: what `jax.jit` takes, or what it or `.compile()` gave; of a plain function, arguments that are no arrays may
@@ -41,7 +43,7 @@ def collectives(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Collec
         UnknownForm: the compiled text holds something that mhnb does not know.
     """
     program = lower_program(f, args, kwargs)
-    return list(make_report(program, {rank: rank for rank in program.ranks}).rows)
+    return list(make_report(program, {rank: host_label(rank) for rank in program.ranks}).rows)
 
 
 def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
@@ -61,7 +63,7 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
 
 
 def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    method = getattr(f, "__func__", None)
+    method: Any = getattr(f, "__func__", None)
     if hasattr(method, "lower"):
         # jax.jit on a method: what the bound method passes on is the function's `lower`, which wants the object, too.
         return method.lower(f.__self__, *args, **kwargs)

@@ -82,7 +82,9 @@ def _head(word: str) -> str:
         return "<th></th>"
     act = f'role="button" tabindex="0" onclick="{escape(_SORT)}" onkeydown="{escape(_KEY)}"'
     side = "right" if word in _NUMBERS else "left"
-    return f'<th scope="col" style="text-align:{side};padding:1px 10px 1px 0"><span {act} title="sort">{word}</span></th>'
+    return (
+        f'<th scope="col" style="text-align:{side};padding:1px 10px 1px 0"><span {act} title="sort">{word}</span></th>'
+    )
 
 
 def _row(row: LayoutRow, tree: LayoutTree) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from mhnb.cluster import Cluster
 from mhnb.errors import InvalidRequest
+from mhnb.exchange.collectives import ask_collectives
 from mhnb.exchange.layouts import ask_layout
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
@@ -171,3 +174,33 @@ def test_expect_says_what_it_takes(ranks: Cluster) -> None:
     error = ranks.run("mhnb.expect(jnp.ones(3), P())")[0].error
     assert error is not None
     assert "this one lies on 1 device without one" in error.evalue
+
+
+SHARED_HOSTS = """
+import jax, jax.numpy as jnp, numpy as np, mhnb
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+x = jax.make_array_from_callback((8,), NamedSharding(mesh, P("data")), lambda index: np.zeros(8, "f4")[index])
+(row,) = mhnb.collectives(lambda x: x.sum(), x)
+"""
+
+
+@pytest.mark.timeout(240)
+def test_ranks_know_that_they_share_a_host(fresh: Callable[..., Cluster]) -> None:
+    """Two ranks on each of two hosts: what a rank says of hosts and of bytes between them is what the notebook says."""
+    cluster = fresh(2, 1, ranks_per_host=2)
+    cluster.run(SHARED_HOSTS).check()
+    drawn = str(cluster.run("mhnb.layout(x)")[3].text).splitlines()
+    assert [line.split()[-1] for line in drawn[1:]] == ["host0", "host0", "host1", "host1"]
+    mapped = str(cluster.run("mhnb.layout(mesh)")[3].text)
+    assert "4 devices on 2 hosts" in mapped
+    assert "data crosses 2 hosts" in mapped
+    assert "4 devices on 1 host" in str(cluster.run("mhnb.layout(jax.sharding.AbstractMesh((4,), ('data',)))")[3].text)
+    moved = str(cluster.run("mhnb.reshard(x, to=P())")[3].text)
+    # Of the 24 B that each device lacks, one host has 8 B and the other 16 B.
+    assert "96 B move · 64 B of it across hosts" in moved
+    told = cluster.run("row.nbytes_per_device, row.nbytes_across_hosts")[3].text
+    (report,) = ask_collectives(cluster, "(lambda x: x.sum())(x)", {r.rank: r.host for r in cluster.ranks}).rows
+    assert told == repr((report.nbytes_per_device, report.nbytes_across_hosts)) == "(4, 2)"
+    planned = str(cluster.run("mhnb.layout((8,), {'a': 4}, 'P(\"a\")', devices_per_host=1)")[3].text)
+    assert [line.split()[-1] for line in planned.splitlines()[1:]] == ["host0", "host1", "host2", "host3"]
