@@ -53,7 +53,7 @@ def _evaluate(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...
     assert isinstance(node, ast.Call)
     taken = ast.Call(ast.Name(_TAKE, ast.Load()), node.args, node.keywords)
     tree.body = ast.Tuple([node.func, taken], ast.Load())
-    code = compile(ast.fix_missing_locations(tree), "<%mhjax collectives>", "eval")
+    code = compile(ast.fix_missing_locations(tree), "<this call>", "eval")
     f, (args, kwargs) = eval(code, namespace, {_TAKE: lambda *args, **kwargs: (args, kwargs)})  # noqa: S307 - on a rank
     return f, args, kwargs
 
