@@ -9,7 +9,7 @@ from typing import Any
 
 from mhnb.errors import HloError, MhnbError
 from mhnb.rank.jaxhooks import current_recorder
-from mhnb.rank.lowering import describe_compiled, lower_program
+from mhnb.rank.lowering import CALL, describe_compiled, lower_program
 from mhnb.rank.overhearing import overhear
 from mhnb.rank.programs import launched_programs, no_launches
 from mhnb.sharding.report import program_to_wire
@@ -53,7 +53,7 @@ def _evaluate(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...
     assert isinstance(node, ast.Call)
     taken = ast.Call(ast.Name(_TAKE, ast.Load()), node.args, node.keywords)
     tree.body = ast.Tuple([node.func, taken], ast.Load())
-    code = compile(ast.fix_missing_locations(tree), "<this call>", "eval")
+    code = compile(ast.fix_missing_locations(tree), CALL, "eval")
     f, (args, kwargs) = eval(code, namespace, {_TAKE: lambda *args, **kwargs: (args, kwargs)})  # noqa: S307 - on a rank
     return f, args, kwargs
 

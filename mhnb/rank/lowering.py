@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import MethodType
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -16,11 +17,16 @@ from mhnb.rank.jaxhooks import identify
 from mhnb.rank.neighbours import host_label
 from mhnb.rank.programs import CompiledProgram, ranks_of_devices
 from mhnb.sharding.axes import NamedMesh, parse_meshes
-from mhnb.sharding.hlo import parse_collectives
+from mhnb.sharding.hlo import HloCollective, parse_collectives
+from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.report import Collective, Program, make_report
+from mhnb.sharding.why import Why
 
-__all__ = ["collectives", "describe_compiled", "lower_program"]
+__all__ = ["CALL", "collectives", "describe_compiled", "lower_program"]
 
+CALL = "<this call>"
+"""The file of a call that was typed."""
+_Sourced = TypeVar("_Sourced", HloCollective, Why)
 _ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
 """What is traced, whatever the function is."""
 
@@ -67,6 +73,9 @@ def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if hasattr(method, "lower"):
         # jax.jit on a method: what the bound method passes on is the function's `lower`, which wants the object, too.
         return method.lower(f.__self__, *args, **kwargs)
+    if isinstance(f, MethodType) and isinstance(f.__self__, jax.Array):
+        # x.sum(): JAX takes no global array as a constant.
+        f, args = f.__func__, (f.__self__, *args)
     if hasattr(f, "lower"):
         return f.lower(*args, **kwargs)
     try:
@@ -96,7 +105,16 @@ def _read(compiled: Any, stablehlo: str, sharded: Any) -> Program:
     name, devices = identify(compiled)
     meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(sharded, devices))))
     found = parse_collectives(compiled.as_text())
-    return Program(name, ranks_of_devices(devices), devices[0].platform, found, meshes).explained(stablehlo)
+    program = Program(name, ranks_of_devices(devices), devices[0].platform, found, meshes).explained(stablehlo)
+    why = tuple(one and _as_typed(one) for one in program.why)
+    return dataclasses.replace(program, collectives=tuple(map(_as_typed, found)), why=why)
+
+
+def _as_typed(one: _Sourced) -> _Sourced:
+    """Where no line of the user's lies between an operation of JAX's and this file, it is the call's own."""
+    if one.source is None or one.source.file != __file__:
+        return one
+    return dataclasses.replace(one, source=SourceLine(CALL, 1))
 
 
 def _types(info: Any) -> str:

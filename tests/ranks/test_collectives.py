@@ -201,6 +201,18 @@ model = Model()
         assert (row.op, row.axes, row.nbytes_per_device) == ("all-reduce", ("data",), 4 * 64), call
 
 
+def test_a_method_of_an_array(ready: Cluster) -> None:
+    """`x.sum()` is a call as any: the array is its argument, not a constant that JAX would refuse."""
+    for call in ("x.sum()", "x.sum(axis=0)", "x.T.dot(x)"):
+        if call.startswith("x.T"):
+            # Its function would have to be computed by a launch.
+            with pytest.raises(InvalidRequest, match=r"on every rank: .* would be launched: "):
+                ask_collectives(ready, call, hosts(ready))
+        else:
+            (row,) = ask_collectives(ready, call, hosts(ready)).rows
+            assert (row.op, row.axes, str(row.source)) == ("all-reduce", ("data",), "this call, line 1")
+
+
 def test_python_values_of_a_plain_function_may_decide(ready: Cluster) -> None:
     """A function that is not jitted is lowered over its arrays; its other arguments may choose an axis or a branch."""
     ready.run("def pick(x, how, axis=None): return x.sum(axis) if how == 'sum' else x").check()
