@@ -15,11 +15,13 @@ from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape, parse_axes
 from mhnb.sharding.reshard import Reshard, plan_reshard
 from mhnb.sharding.tree import LayoutTree
+from mhnb.sharding.words import format_device_count
 from mhnb.view.draw import format_layout_svg, format_layout_text
 from mhnb.view.drawhtml import format_layout_html
 from mhnb.view.layouttable import format_tree_html, format_tree_text
 from mhnb.view.meshmap import format_mesh_html, format_mesh_text
 from mhnb.view.reshard import format_reshard_html, format_reshard_text
+from mhnb.view.words import Places
 
 __all__ = ["DrawnLayout", "DrawnMesh", "DrawnReshard", "DrawnTree", "as_mesh", "expect", "layout", "reshard"]
 
@@ -27,10 +29,16 @@ __all__ = ["DrawnLayout", "DrawnMesh", "DrawnReshard", "DrawnTree", "as_mesh", "
 class _Drawn:
     """What is shown of a value wherever it is the last expression of a cell, or printed."""
 
+    places: Places | None = None
+    """Where the ranks are that hold it; None where it need not exist, and each rank is a host."""
+
     @classmethod
-    def draw(cls, value: Any) -> Self:
+    def draw(cls, value: Any, places: Places | None = None) -> Self:
         """Take over a plain value."""
-        return cls(**{field.name: getattr(value, field.name) for field in fields(value)})
+        drawn = cls(**{field.name: getattr(value, field.name) for field in fields(value)})
+        # The values are frozen, and this is no part of them: equal layouts are equal wherever they are.
+        object.__setattr__(drawn, "places", places)
+        return drawn
 
     def to_text(self) -> str:
         """Draw it as text."""
@@ -54,15 +62,15 @@ class DrawnLayout(_Drawn, Layout):
 
     def to_text(self) -> str:
         """Draw it as text."""
-        return format_layout_text(self)
+        return format_layout_text(self, places=self.places)
 
     def to_html(self) -> str:
         """Draw it as HTML."""
-        return format_layout_html(self, uid=f"mhnb-{secrets.token_hex(6)}")
+        return format_layout_html(self, places=self.places, uid=f"mhnb-{secrets.token_hex(6)}")
 
     def to_svg(self) -> str:
         """Draw it as SVG, for a file."""
-        return format_layout_svg(self)
+        return format_layout_svg(self, places=self.places)
 
 
 class DrawnTree(_Drawn, LayoutTree):
@@ -82,11 +90,11 @@ class DrawnMesh(_Drawn, MeshShape):
 
     def to_text(self) -> str:
         """Draw it as text."""
-        return format_mesh_text(self)
+        return format_mesh_text(self, places=self.places)
 
     def to_html(self) -> str:
         """Draw it as HTML."""
-        return format_mesh_html(self)
+        return format_mesh_html(self, places=self.places)
 
 
 class DrawnReshard(_Drawn, Reshard):
@@ -94,11 +102,11 @@ class DrawnReshard(_Drawn, Reshard):
 
     def to_text(self) -> str:
         """Draw it as text."""
-        return format_reshard_text(self)
+        return format_reshard_text(self, places=self.places)
 
     def to_html(self) -> str:
         """Draw it as HTML."""
-        return format_reshard_html(self, uid=f"mhnb-{secrets.token_hex(6)}")
+        return format_reshard_html(self, places=self.places, uid=f"mhnb-{secrets.token_hex(6)}")
 
 
 def layout(
@@ -168,13 +176,25 @@ def _layout_of(x: Any, devices_per_host: int | None) -> DrawnLayout | DrawnTree 
         return DrawnLayout.draw(x)
     if isinstance(x, LayoutTree):
         return DrawnTree.draw(x)
+    from jax.sharding import Mesh
+
     from mhnb.rank.layouts import has_layout, is_mesh, read_layout, read_mesh, read_tree
 
     if is_mesh(x):
-        return DrawnMesh.draw(read_mesh(x, devices_per_host=devices_per_host))
+        mesh = read_mesh(x, devices_per_host=devices_per_host)
+        # The ranks of an abstract mesh are made up.
+        return DrawnMesh.draw(mesh, _places(mesh) if isinstance(x, Mesh) else None)
     if has_layout(x):
-        return DrawnLayout.draw(read_layout(x))
+        held = read_layout(x)
+        return DrawnLayout.draw(held, _places(held))
     return DrawnTree.draw(read_tree(x))
+
+
+def _places(of: Layout | MeshShape) -> Places:
+    """The hosts of the ranks that hold something of JAX's."""
+    from mhnb.rank.neighbours import host_label
+
+    return Places({device.rank: host_label(device.rank) for device in of.devices})
 
 
 def reshard(
@@ -192,7 +212,8 @@ def reshard(
     if not isinstance(before, Layout) or before.mesh is None:
         raise InvalidRequest("reshard needs one array on a mesh; give a leaf of a pytree, or shape, mesh and spec")
     after = Layout.of(before.shape, before.mesh, to, dtype=before.dtype)
-    return DrawnReshard.draw(plan_reshard(before, after))
+    places = before.places if isinstance(before, DrawnLayout) else None
+    return DrawnReshard.draw(plan_reshard(before, after, places.hosts if places else None), places)
 
 
 def expect(x: Any, spec: Any) -> None:
@@ -203,17 +224,24 @@ def expect(x: Any, spec: Any) -> None:
         ShardingError: the spec is not legal for that array.
         InvalidRequest: `x` has no layout, or none over a mesh.
     """
-    have = x if isinstance(x, Layout) else None
+    have, places = (x, getattr(x, "places", None)) if isinstance(x, Layout) else (None, None)
     if have is None:
-        from mhnb.rank.layouts import read_layout
+        from mhnb.rank.layouts import has_layout, read_layout
 
+        if not has_layout(x):
+            kind = type(x).__name__
+            raise InvalidRequest(
+                f"expect needs one jax.Array, and got {kind}; of a pytree, give it each leaf with its own spec"
+            )
         have = read_layout(x)
+        places = _places(have)
     if have.mesh is None or have.spec is None:
         raise InvalidRequest(
-            f"expect needs an array on a mesh, and this one lies on {have.device_count} device(s) without one;"
+            f"expect needs an array on a mesh, and this one lies on {format_device_count(have)} without one;"
             " put it on a mesh first: jax.device_put(x, NamedSharding(mesh, spec))"
         )
     want = Layout.of(have.shape, have.mesh, spec, dtype=have.dtype)
     if want.spec is None or (want.boxes, want.spec.unreduced) != (have.boxes, have.spec.unreduced):
-        drawn = f"expected\n{format_layout_text(want)}\n\nfound\n{format_layout_text(have)}"
+        wanted, found = (format_layout_text(each, places=places) for each in (want, have))
+        drawn = f"expected\n{wanted}\n\nfound\n{found}"
         raise LayoutDiffers(f"the array lies as {have.spec}, not as {want.spec}\n{drawn}", expected=want, found=have)

@@ -94,6 +94,7 @@ def _spec(shape: Shape, options: StartOptions, place: Place, environment: Mappin
         environment=rank_environment(environment, devices=shape.devices, simulated=simulated),
         cwd=place.cwd,
         run_dir=place.run_dir,
+        ranks_per_host=shape.ranks_per_host,
         init=shape.init,
         hub=not options.connection,
         board=not options.connection,

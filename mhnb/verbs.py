@@ -247,8 +247,8 @@ def run_verb(notebook: Notebook, line: str) -> Any:
         raise UsageError(f"%mhjax {name}: there is no such verb; choose one of {', '.join(VERBS)}")
     try:
         args = parser.parse_args(rest)
-        # For a verb that takes an expression: words lose their quotes.
-        args.text = line.strip()[len(name) :].strip()
+        # For a verb that takes a call: words lose their quotes.
+        args.line = line.strip()[len(name) :].strip()
     except UsageError as error:
         raise UsageError(f"%mhjax {name}: {error}; %mhjax {name} --help tells more") from error
     except SystemExit:

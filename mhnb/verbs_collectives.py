@@ -26,7 +26,7 @@ def collectives(notebook: Notebook, args: argparse.Namespace) -> None:
     """Show the collectives of a call that is not made."""
     del notebook
     cluster = starting.current()
-    call = args.text.removeprefix("--why").strip() if args.why else args.text
+    call = args.line.removeprefix("--why").strip() if args.why else args.line
     show_collectives([ask_collectives(cluster, call, _hosts(cluster))], why=args.why)
 
 

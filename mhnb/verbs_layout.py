@@ -127,9 +127,11 @@ def _forms(name: str, view: LayoutView, places: Places | None, *, several: bool)
 
 
 def _notes(view: LayoutView) -> tuple[str, ...]:
+    notes = ("deleted: its bytes are gone; where they lay is known",) if view.is_deleted else ()
     if not view.is_local or len(view.ranks) == 1:
-        return ()
-    return (f"local: {say_ranks(view.ranks)} each hold arrays of their own; shown are those of rank {view.ranks[0]}",)
+        return notes
+    own = f"local: {say_ranks(view.ranks)} each hold arrays of their own; shown are those of rank {view.ranks[0]}"
+    return (*notes, own)
 
 
 def _show(html: str, text: str, screen: Screen | None = None) -> None:

@@ -68,6 +68,18 @@ def test_ranks_that_differ_are_shown(other: Program) -> None:
     assert "\n  rank 1: jit(step) of " in str(caught.value)
 
 
+def test_programs_that_look_alike_are_said_to() -> None:
+    """Where each side reads the same, a line says that the difference is in what is around the collectives."""
+    with pytest.raises(ValueDiffers) as caught:
+        merge_planned("step(x)", {0: planned(STEP), 1: planned(replace(STEP, digest="b"))})
+    assert "their collectives are alike; what differs is in between: an operation, a constant, a branch" in str(
+        caught.value
+    )
+    with pytest.raises(ValueDiffers) as caught:
+        merge_planned("step(x)", {0: planned(STEP), 1: planned(replace(STEP, digest="b", takes="f32[4]"))})
+    assert "alike" not in str(caught.value)
+
+
 def test_what_xla_calls_it_is_no_difference() -> None:
     """Its names may differ from host to host."""
     other = replace(STEP, collectives=(replace(SUM, name="all-reduce.7"),))

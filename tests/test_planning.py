@@ -74,6 +74,15 @@ def test_a_function_is_sent_as_its_source(compiler: PlanCompiler) -> None:
     assert row.op == "all-reduce"
 
 
+def test_lines_are_those_of_what_was_typed(compiler: PlanCompiler) -> None:
+    """A row names the line of the function, or the expression; never a file of mhnb's, nor `<string>`."""
+    layout = Layout.of((8, 8), {"x": 4}, "P('x')")
+    rows = compiler.ask_program("def twice(a):\n    b = a * 2\n    return b.sum()", [layout]).rows
+    assert {str(row.source) for row in rows} == {"twice, line 3"}
+    rows = compiler.ask_program("lambda a: a.sum()", [layout]).rows
+    assert {str(row.source) for row in rows} == {"program, line 1"}
+
+
 def test_a_reshard_names_its_collectives(compiler: PlanCompiler) -> None:
     """From rows to whole: an all-gather over the data axis."""
     before, after = lay("x f32[8,6] P('data')", "x f32[8,6] P()")

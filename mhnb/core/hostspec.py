@@ -35,6 +35,8 @@ class HostSpec:
     cwd: str
     run_dir: str
     """Logs, the IPython profile and the native output of the ranks."""
+    ranks_per_host: int = 1
+    """Rank r is on host r // ranks_per_host, here and elsewhere."""
     init: bool = True
     """False: ranks leave jax.distributed.initialize() to a cell."""
     hub: bool = True

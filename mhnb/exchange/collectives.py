@@ -51,7 +51,16 @@ def ask_collectives(asker: Asker, call: str, hosts: Mapping[int, str]) -> Report
     """
     asked = check_call(call)
     answers = ask_all(asker, check_ranks(None, asker.process_count), "collectives", {"call": asked})
-    return make_report(merge_planned(asked, {rank: answer.value for rank, answer in answers.items()}), hosts)
+    told = {rank: answer.value for rank, answer in answers.items()}
+    report = make_report(merge_planned(asked, told), hosts)
+    return replace(report, printed=_merge_printed({rank: answer["printed"] for rank, answer in told.items()}))
+
+
+def _merge_printed(texts: Mapping[int, str]) -> tuple[str, ...]:
+    """The lines that a function printed while it was traced; each with its rank where not all printed the same."""
+    if len(set(texts.values())) == 1:
+        return tuple(next(iter(texts.values())).splitlines())
+    return tuple(f"rank {rank}: {line}" for rank, text in sorted(texts.items()) for line in text.splitlines())
 
 
 def merge_planned(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Program:
@@ -64,10 +73,16 @@ def merge_planned(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Progra
     for rank, program in programs.items():
         groups.setdefault(_content(program), []).append(rank)
     if len(groups) > 1:
-        told = "\n".join(f"  {say_ranks(ranks)}: {_describe(programs[ranks[0]])}" for ranks in groups.values())
+        sides = [(ranks, _describe(programs[ranks[0]])) for ranks in groups.values()]
+        told = "\n".join(f"  {say_ranks(ranks)}: {words}" for ranks, words in sides)
+        hint = "%mhjax vars shows where the arguments differ"
+        if len({words for _, words in sides}) == 1:
+            # What is shown of them does not tell them apart.
+            hint = (
+                f"their collectives are alike; what differs is in between: an operation, a constant, a branch\n{hint}"
+            )
         raise ValueDiffers(
-            f"{call} is not the same program on all ranks; launched like this, it would be an OrderMismatch\n{told}\n"
-            "%mhjax vars shows where the arguments differ",
+            f"{call} is not the same program on all ranks; launched like this, it would be an OrderMismatch\n{told}\n{hint}",
             name=call,
         )
     return programs[min(programs)]

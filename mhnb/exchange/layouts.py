@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -28,7 +28,9 @@ class LayoutView:
     ranks: tuple[int, ...]
     seen: Seen
     is_local: bool = False
-    """Whether each of these ranks speaks of an array of its own; `seen` is the first one's."""
+    """Whether these ranks speak of arrays of their own, one each; `seen` has the first one's."""
+    is_deleted: bool = False
+    """Whether it is one array whose bytes are gone."""
 
 
 def ask_layout(asker: Asker, expression: str, ranks: Sequence[int] | None = None) -> tuple[LayoutView, ...]:
@@ -41,7 +43,8 @@ def ask_layout(asker: Asker, expression: str, ranks: Sequence[int] | None = None
         InvalidRequest: no rank has such a value.
     """
     answers = ask_all(asker, check_ranks(ranks, asker.process_count), "layout", {"expression": expression})
-    views = compare_views(_decode_all({rank: answer.value for rank, answer in answers.items()}))
+    wires = {rank: answer.value for rank, answer in answers.items()}
+    views = compare_views(_decode_all(wires), deleted={rank for rank, wire in wires.items() if _is_deleted(wire)})
     if all(isinstance(view.seen, str) for view in views):
         told = "; ".join(f"{view.seen}" + (f" ({say_ranks(view.ranks)})" if len(views) > 1 else "") for view in views)
         raise InvalidRequest(f"layout {expression}: {told}", expression=expression)
@@ -61,6 +64,10 @@ def _decode_all(wires: Mapping[int, Mapping[str, Any]]) -> dict[int, Seen]:
     return seen
 
 
+def _is_deleted(wire: Mapping[str, Any]) -> bool:
+    return wire["kind"] == "array" and bool(wire["tree"]["rows"][0]["deleted"])
+
+
 def _decode(wire: Mapping[str, Any]) -> Seen:
     if wire["kind"] == "error":
         return str(wire["text"])
@@ -71,23 +78,50 @@ def _decode(wire: Mapping[str, Any]) -> Seen:
     return layout if wire["kind"] == "array" and layout is not None else tree
 
 
-def compare_views(seen: Mapping[int, Seen]) -> tuple[LayoutView, ...]:
-    """Put ranks together that say the same; of an array of a rank's own, the same but for whose it is.
+def compare_views(seen: Mapping[int, Seen], *, deleted: Collection[int] = ()) -> tuple[LayoutView, ...]:
+    """Put ranks together that say the same; of arrays of their own, the same but for whose they are.
+
+    Args:
+        seen: what each rank says.
+        deleted: ranks on which it is one array whose bytes are gone.
 
     >>> [view.ranks for view in compare_views({0: "none", 1: MeshShape((), ()), 2: "none"})]
-    [(0, 2), (1,)]
+    [(1,), (0, 2)]
     """
-    groups: list[tuple[Seen, bool, list[int]]] = []
+    neutral = {rank: _neutral(value, rank) for rank, value in seen.items()}
+    groups: list[list[int]] = []
     for rank in sorted(seen):
-        neutral = _neutral(seen[rank], rank)
-        for other, _, ranks in groups:
-            if other == neutral:
+        for ranks in groups:
+            # The first two settle of each array whether all hold it or each its own.
+            same = (rank in deleted) == (ranks[0] in deleted)
+            if same and all(_alike(seen[rank], seen[other], neutral[rank], neutral[other]) for other in ranks[:2]):
                 ranks.append(rank)
                 break
         else:
-            groups.append((neutral, neutral != seen[rank], [rank]))
-    ordered = sorted(groups, key=lambda group: (isinstance(group[0], str), -len(group[2]), group[2][0]))
-    return tuple(LayoutView(tuple(ranks), seen[ranks[0]], is_local) for _, is_local, ranks in ordered)
+            groups.append([rank])
+    groups.sort(key=lambda ranks: (isinstance(seen[ranks[0]], str), -len(ranks), ranks[0]))
+    return tuple(
+        LayoutView(
+            tuple(ranks),
+            seen[ranks[0]],
+            is_local=any(seen[rank] != seen[ranks[0]] for rank in ranks[1:2]),
+            is_deleted=ranks[0] in deleted,
+        )
+        for ranks in groups
+    )
+
+
+def _alike(one: Seen, other: Seen, neutral: Seen, other_neutral: Seen) -> bool:
+    """Whether two ranks say the same, or each the same of its own; arrays of a tree are looked at one by one."""
+    if one == other or neutral == other_neutral:
+        return True
+    if not (isinstance(one, LayoutTree) and isinstance(other, LayoutTree) and len(one.rows) == len(other.rows)):
+        return False
+    assert isinstance(neutral, LayoutTree)
+    assert isinstance(other_neutral, LayoutTree)
+    known = zip(one.rows, other.rows, strict=True)
+    own = zip(neutral.rows, other_neutral.rows, strict=True)
+    return all(a == b or c == d for (a, b), (c, d) in zip(known, own, strict=True))
 
 
 def _neutral(seen: Seen, rank: int) -> Seen:

@@ -9,7 +9,8 @@ from typing import Any
 
 from mhnb.errors import HloError, MhnbError
 from mhnb.rank.jaxhooks import current_recorder
-from mhnb.rank.lowering import describe_compiled, lower_program
+from mhnb.rank.lowering import CALL, describe_compiled, lower_program
+from mhnb.rank.overhearing import overhear
 from mhnb.rank.programs import launched_programs, no_launches
 from mhnb.sharding.report import program_to_wire
 
@@ -30,12 +31,13 @@ def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) ->
         known: the user's names, for a hint.
 
     Returns:
-        `{"program": ...}`, or `{"ename", "evalue", "ours", "near"}` of what evaluating, lowering or reading it raised.
+        `{"program", "printed"}`, or `{"ename", "evalue", "ours", "near"}` of what evaluating, lowering or reading it raised.
     """
     try:
-        with no_launches(_NO_LAUNCH):
+        with no_launches(_NO_LAUNCH), overhear() as heard:
             f, args, kwargs = _evaluate(call, namespace)
-            return {"program": program_to_wire(lower_program(f, args, kwargs))}
+            program = lower_program(f, args, kwargs)
+        return {"program": program_to_wire(program), "printed": heard.text}
     except MhnbError as error:
         return {"ename": type(error).__name__, "evalue": str(error), "ours": True, "near": []}
     except Exception as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the answer
@@ -51,7 +53,7 @@ def _evaluate(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...
     assert isinstance(node, ast.Call)
     taken = ast.Call(ast.Name(_TAKE, ast.Load()), node.args, node.keywords)
     tree.body = ast.Tuple([node.func, taken], ast.Load())
-    code = compile(ast.fix_missing_locations(tree), "<%mhjax collectives>", "eval")
+    code = compile(ast.fix_missing_locations(tree), CALL, "eval")
     f, (args, kwargs) = eval(code, namespace, {_TAKE: lambda *args, **kwargs: (args, kwargs)})  # noqa: S307 - on a rank
     return f, args, kwargs
 

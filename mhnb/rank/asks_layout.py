@@ -15,8 +15,8 @@ from typing import Any
 import jax
 
 from mhnb.errors import InvalidRequest
-from mhnb.rank.layouts import has_layout, is_mesh, read_layout, read_mesh, read_tree
-from mhnb.sharding.tree import LayoutRow, LayoutTree
+from mhnb.rank.layouts import has_layout, is_mesh, read_mesh, read_row, read_tree
+from mhnb.sharding.tree import LayoutTree
 from mhnb.sharding.wire import encode_mesh, encode_tree
 
 __all__ = ["describe_layout", "look_up"]
@@ -36,7 +36,7 @@ def describe_layout(namespace: Mapping[str, Any], expression: str) -> dict[str, 
         if is_mesh(value):
             return {"kind": "mesh", "mesh": encode_mesh(read_mesh(value))}
         if has_layout(value):
-            return {"kind": "array", "tree": encode_tree(LayoutTree((LayoutRow("", read_layout(value)),)))}
+            return {"kind": "array", "tree": encode_tree(LayoutTree((read_row("", value),)))}
         return {"kind": "tree", "tree": encode_tree(read_tree(value))}
     except InvalidRequest as error:
         return {"kind": "error", "text": str(error)}

@@ -18,7 +18,7 @@ from mhnb.sharding.spec import parse_spec
 from mhnb.sharding.tree import LayoutRow, LayoutTree
 from mhnb.values import DeviceRef
 
-__all__ = ["device_ref", "has_layout", "is_global", "is_mesh", "read_layout", "read_mesh", "read_tree"]
+__all__ = ["device_ref", "has_layout", "is_global", "is_mesh", "read_layout", "read_mesh", "read_row", "read_tree"]
 
 
 def is_mesh(value: object) -> bool:
@@ -98,8 +98,8 @@ def read_tree(value: Any) -> LayoutTree:
         InvalidRequest: there is no array with a layout in it.
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(value)
-    tree = LayoutTree(tuple(_row(jax.tree_util.keystr(path), leaf) for path, leaf in leaves))
-    if not tree.layouts:
+    tree = LayoutTree(tuple(read_row(jax.tree_util.keystr(path), leaf) for path, leaf in leaves))
+    if all(row.layout is None for row in tree.rows):
         raise InvalidRequest(
             f"layout needs a jax.Array, a ShapeDtypeStruct with a sharding, a pytree of them or a mesh, and got"
             f" {type(value).__name__}; for an array that does not exist: mhnb.layout(shape, mesh, spec)"
@@ -107,7 +107,8 @@ def read_tree(value: Any) -> LayoutTree:
     return tree
 
 
-def _row(path: str, leaf: Any) -> LayoutRow:
+def read_row(path: str, leaf: Any) -> LayoutRow:
+    """Say of one leaf where it lies, or what it is instead."""
     if has_layout(leaf):
-        return LayoutRow(path, read_layout(leaf))
+        return LayoutRow(path, read_layout(leaf), is_deleted=isinstance(leaf, jax.Array) and leaf.is_deleted())
     return LayoutRow(path, None, shorten(leaf))

@@ -5,29 +5,42 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import MethodType
+from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
 from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest
 from mhnb.rank.jaxhooks import identify
+from mhnb.rank.neighbours import host_label
 from mhnb.rank.programs import CompiledProgram, ranks_of_devices
 from mhnb.sharding.axes import NamedMesh, parse_meshes
-from mhnb.sharding.hlo import parse_collectives
+from mhnb.sharding.hlo import HloCollective, parse_collectives
+from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.report import Collective, Program, make_report
+from mhnb.sharding.why import Why
 
-__all__ = ["collectives", "describe_compiled", "lower_program"]
+__all__ = ["CALL", "collectives", "describe_compiled", "lower_program"]
+
+CALL = "<this call>"
+"""The file of a call that was typed."""
+_Sourced = TypeVar("_Sourced", HloCollective, Why)
+_ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
+"""What is traced, whatever the function is."""
 
 
 def collectives(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Collective]:
     """Say which collectives a function would run, without running it.
 
-    Works in whatever process calls it; a process counts as a host. With arrays that span processes, call it on all of
-    them, as anything that compiles. The bytes are those of one device in one run: `mhnb.sharding.traffic` defines them.
+    Works in whatever process calls it; outside a cluster of mhnb's a process counts as a host. With arrays that span
+    processes, call it on all of them, as anything that compiles. The bytes are those of one device in one run:
+    `mhnb.sharding.traffic` defines them.
 
     Args:
-        f: what `jax.jit` takes, or what it or `.compile()` gave.
+        f: what `jax.jit` takes, or what it or `.compile()` gave; of a plain function, arguments that are no arrays may
+            decide what it does, as in a plain call.
         *args: arrays, `jax.ShapeDtypeStruct` with a sharding, or pytrees of them.
         **kwargs: the same, by name.
 
@@ -36,7 +49,7 @@ def collectives(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Collec
         UnknownForm: the compiled text holds something that mhnb does not know.
     """
     program = lower_program(f, args, kwargs)
-    return list(make_report(program, {rank: rank for rank in program.ranks}).rows)
+    return list(make_report(program, {rank: host_label(rank) for rank in program.ranks}).rows)
 
 
 def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
@@ -48,18 +61,60 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
     if hasattr(f, "as_text") and hasattr(f, "input_shardings"):
         # Compiled ahead of time: the arguments were given then.
         return _read(f, "", (f.input_shardings, f.output_shardings))
-    lowered = (f if hasattr(f, "lower") else jax.jit(f)).lower(*args, **kwargs)
+    lowered = _lower(f, args, kwargs)
     compiled = lowered.compile()
     program = _read(compiled, lowered.as_text(debug_info=True), (args, kwargs, compiled.input_shardings))
     digest = hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
     return dataclasses.replace(program, digest=digest, takes=_types(lowered.args_info))
 
 
+def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    method: Any = getattr(f, "__func__", None)
+    if hasattr(method, "lower"):
+        # jax.jit on a method: what the bound method passes on is the function's `lower`, which wants the object, too.
+        return method.lower(f.__self__, *args, **kwargs)
+    if isinstance(f, MethodType) and isinstance(f.__self__, jax.Array):
+        # x.sum(): JAX takes no global array as a constant.
+        f, args = f.__func__, (f.__self__, *args)
+    if hasattr(f, "lower"):
+        return f.lower(*args, **kwargs)
+    try:
+        return jax.jit(f).lower(*args, **kwargs)
+    except TypeError:
+        # Among them are JAX's own about values that must be known: an axis, a flag, a text. In a plain call they are.
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        if all(isinstance(leaf, _ARRAYS) for leaf in leaves):
+            raise
+        arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
+        return jax.jit(_over_arrays(f, leaves, tree)).lower(*arrays)
+
+
+def _over_arrays(f: Callable[..., Any], leaves: list[Any], tree: Any) -> Callable[..., Any]:
+    """A function of the arrays among the arguments; the other arguments are as they were given."""
+
+    def of_arrays(*arrays: Any) -> Any:
+        rest = iter(arrays)
+        args, kwargs = tree.unflatten(next(rest) if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves)
+        return f(*args, **kwargs)
+
+    of_arrays.__name__ = getattr(f, "__name__", type(f).__name__)
+    return of_arrays
+
+
 def _read(compiled: Any, stablehlo: str, sharded: Any) -> Program:
     name, devices = identify(compiled)
     meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(sharded, devices))))
     found = parse_collectives(compiled.as_text())
-    return Program(name, ranks_of_devices(devices), devices[0].platform, found, meshes).explained(stablehlo)
+    program = Program(name, ranks_of_devices(devices), devices[0].platform, found, meshes).explained(stablehlo)
+    why = tuple(one and _as_typed(one) for one in program.why)
+    return dataclasses.replace(program, collectives=tuple(map(_as_typed, found)), why=why)
+
+
+def _as_typed(one: _Sourced) -> _Sourced:
+    """Where no line of the user's lies between an operation of JAX's and this file, it is the call's own."""
+    if one.source is None or one.source.file != __file__:
+        return one
+    return dataclasses.replace(one, source=SourceLine(CALL, 1))
 
 
 def _types(info: Any) -> str:

@@ -15,6 +15,7 @@ from mhnb.core.hostspec import HostSpec, parse_hostspec
 from mhnb.core.protocol import PhaseReached, StartFailed
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.channel import Channel
+from mhnb.rank.neighbours import settle
 from mhnb.rank.spawn import end_with_parent
 from mhnb.rank.versions import versions
 from mhnb.values import Phase
@@ -41,6 +42,7 @@ def run_rank(spec: HostSpec) -> None:
     from mhnb.rank.engine import serve
 
     (rank,) = spec.ranks
+    settle(spec.ranks_per_host)
     channel = Channel(spec.link_url, bytes.fromhex(spec.key), f"r{rank}")
     progress = _Progress(channel, rank)
     about = {"hostname": socket.gethostname(), "versions": versions(), "gpus": spec.gpus}

@@ -57,13 +57,13 @@ def find_program(name: str) -> Callable[..., Any]:
     body = ast.parse(name).body
     if body and isinstance(body[-1], ast.FunctionDef):
         namespace = dict(_NAMES)
-        exec(name, namespace)
+        exec(compile(name, f"<{body[-1].name}>", "exec"), namespace)
         return cast("Callable[..., Any]", namespace[body[-1].name])
     module, colon, function = name.partition(":")
     if colon and all(part.isidentifier() for part in module.split(".")) and function.isidentifier():
         found = getattr(importlib.import_module(module), function)
     else:
-        found = eval(name, dict(_NAMES))  # noqa: S307
+        found = eval(compile(name, "<program>", "eval"), dict(_NAMES))  # noqa: S307
     if not callable(found):
         raise TypeError(f"{name} is {type(found).__name__}, no function")
     return cast("Callable[..., Any]", found)

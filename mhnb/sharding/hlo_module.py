@@ -24,7 +24,8 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _COUNTS = re.compile(r"\b(replica_count|num_partitions)=(\d+)")
 _ROW = re.compile(r'^(\d+) (?:"(.*)"|\{(.*)\})$')
 _COMMENT = re.compile(r"/\*.*?\*/")
-_CELL = re.compile(r"<(cell \d+)>")
+_TYPED = re.compile(r"<([^<>]+)>")
+"""What was compiled from no file: a cell, a call, a function of the notebook."""
 _NAME = re.compile(r"%([\w.\-]+)")
 
 
@@ -58,8 +59,8 @@ class SourceLine(NamedTuple):
 
     def __str__(self) -> str:
         """As `model.py:18`, or `cell 12, line 3`."""
-        cell = _CELL.fullmatch(self.file)
-        return f"{cell[1]}, line {self.line}" if cell else f"{self.file.rpartition('/')[2]}:{self.line}"
+        typed = _TYPED.fullmatch(self.file)
+        return f"{typed[1]}, line {self.line}" if typed else f"{self.file.rpartition('/')[2]}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,8 @@ class Report:
     rows: tuple[Collective, ...]
     launches: int = 1
     """How often the program was launched; 1 where it was not run."""
+    printed: tuple[str, ...] = ()
+    """Lines that the function printed while it was traced for this."""
 
     @property
     def nbytes_per_device(self) -> int:

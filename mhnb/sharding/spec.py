@@ -173,7 +173,7 @@ def _indivisible(spec: Spec, mesh: MeshShape, dim: int, size: int, parts: int) -
     axes = " × ".join(f"{axis} {dict(mesh.axes)[axis]}" for axis in spec.dims[dim])
     padded = -(-size // parts) * parts
     return Indivisible(
-        f"{spec} cuts dim {dim} of size {size} into {parts} parts ({axes}), which does not go up;"
+        f"{spec} cuts dim {dim} of size {size} into {parts} parts ({axes}), which leaves a rest;"
         f" pad it to {padded}, or cut another dim",
         dim=dim,
         size=size,

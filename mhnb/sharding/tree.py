@@ -26,6 +26,8 @@ class LayoutRow:
     """None for what is no array on devices."""
     kind: str = ""
     """What it is instead: `int 3`, `ndarray float32[4]`."""
+    is_deleted: bool = False
+    """Whether its bytes are gone, as those of a donated array."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class LayoutTree:
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """Those of the arrays."""
-        return tuple(row.layout for row in self.rows if row.layout is not None)
+        """Those of the arrays whose bytes are there."""
+        return tuple(row.layout for row in self.rows if row.layout is not None and not row.is_deleted)
 
     @property
     def nbytes(self) -> int:
@@ -68,11 +70,16 @@ class LayoutTree:
         return frozenset(
             row.path
             for row in self.rows
-            if row.layout is not None and row.layout.is_replicated and row.layout.nbytes_per_device >= limit
+            if row.layout is not None
+            and not row.is_deleted
+            and row.layout.is_replicated
+            and row.layout.nbytes_per_device >= limit
         )
 
     def remark(self, row: LayoutRow) -> str:
         """Say what stands out about a row; empty for most."""
+        if row.is_deleted:
+            return "deleted"
         return "replicated: was it meant to be?" if row.path in self.fallen_back else ""
 
     def to_csv(self) -> str:

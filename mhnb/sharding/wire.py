@@ -41,11 +41,16 @@ def encode_tree(tree: LayoutTree) -> dict[str, Any]:
     """Write a tree of layouts for JSON.
 
     >>> encode_tree(LayoutTree((LayoutRow("w", None, "int 3"),)))
-    {'meshes': [], 'rows': [{'path': 'w', 'kind': 'int 3', 'array': None}]}
+    {'meshes': [], 'rows': [{'path': 'w', 'kind': 'int 3', 'deleted': False, 'array': None}]}
     """
     meshes: dict[MeshShape, int] = {}
     rows = [
-        {"path": row.path, "kind": row.kind, "array": None if row.layout is None else _encode(row.layout, meshes)}
+        {
+            "path": row.path,
+            "kind": row.kind,
+            "deleted": row.is_deleted,
+            "array": None if row.layout is None else _encode(row.layout, meshes),
+        }
         for row in tree.rows
     ]
     return {"meshes": [encode_mesh(mesh) for mesh in meshes], "rows": rows}
@@ -74,7 +79,12 @@ def decode_tree(wire: Mapping[str, Any]) -> LayoutTree:
     meshes = [decode_mesh(mesh) for mesh in wire["meshes"]]
     return LayoutTree(
         tuple(
-            LayoutRow(row["path"], None if row["array"] is None else _decode(row["array"], meshes), row["kind"])
+            LayoutRow(
+                row["path"],
+                None if row["array"] is None else _decode(row["array"], meshes),
+                row["kind"],
+                is_deleted=row["deleted"],
+            )
             for row in wire["rows"]
         )
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import format_axes
 
-__all__ = ["format_array_line", "format_kind", "format_nbytes", "format_replicas"]
+__all__ = ["format_array_line", "format_device_count", "format_kind", "format_nbytes", "format_replicas"]
 
 
 def format_nbytes(nbytes: int) -> str:
@@ -33,6 +33,15 @@ def format_kind(layout: Layout) -> str:
     return f"{layout.dtype.short}[{','.join(map(str, layout.shape))}]"
 
 
+def format_device_count(layout: Layout) -> str:
+    """Say how many devices take part.
+
+    >>> format_device_count(Layout.of((8,), {"x": 1}, "P('x')"))
+    '1 device'
+    """
+    return f"{layout.device_count} device{'' if layout.device_count == 1 else 's'}"
+
+
 def format_replicas(layout: Layout) -> str:
     """Say how many devices hold each box, and what of; empty where each box has one.
 
@@ -53,7 +62,7 @@ def format_array_line(layout: Layout) -> str:
     >>> format_array_line(Layout.of((8, 8), {"data": 4, "model": 2}, "P('data', 'model')"))
     "f32[8,8] on mesh (data 4, model 2) spec P('data', 'model') · 256 B, 32 B a device"
     """
-    where = f"on {len(layout.devices)} device{'s' if len(layout.devices) > 1 else ''}"
+    where = f"on {format_device_count(layout)}"
     if layout.mesh is not None and layout.spec is not None:
         where = f"on mesh ({format_axes(layout.mesh.axes)}) spec {layout.spec}"
     return f"{format_kind(layout)} {where} · {format_nbytes(layout.nbytes)}, {format_nbytes(layout.nbytes_per_device)} a device"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from mhnb.sharding.report import Collective, Report
+from mhnb.view.mime import pre
 from mhnb.view.style import QUIET, wrap
 from mhnb.view.words import format_nbytes
 
@@ -14,6 +15,7 @@ __all__ = ["format_collectives_html", "format_collectives_text"]
 _HEADER = ("axis", "count", "bytes/device", "across hosts", "line")
 _RIGHT = (False, False, False, True, True, True, False)
 _DEFINITION = "bytes/device: what one device puts in, each time; across hosts: the part of it for another host. Totals count the runs."
+_PRINTED = "printed while it was traced (nothing has run):"
 _Cells = tuple[str, str, str, str, str, str, str]
 """op, shape, axis, count, bytes a device, bytes across hosts, line."""
 
@@ -26,7 +28,12 @@ def format_collectives_text(reports: Sequence[Report], *, why: bool = False) -> 
     """
     parts = [_format_report(report, why=why) for report in reports]
     notes = _notes([row for report in reports for row in report.rows])
-    return "\n".join([*parts, *notes]) if parts else "no program of several ranks was launched"
+    printed = [_PRINTED, *(f"  {line}" for line in _printed(reports))] if _printed(reports) else []
+    return "\n".join([*parts, *notes, *printed]) if parts else "no program of several ranks was launched"
+
+
+def _printed(reports: Sequence[Report]) -> list[str]:
+    return [line for report in reports for line in report.printed]
 
 
 def _format_report(report: Report, *, why: bool) -> str:
@@ -124,7 +131,10 @@ def format_collectives_html(reports: Sequence[Report]) -> str:
     body = "".join(_report_html(report) for report in reports)
     notes = _notes([row for report in reports for row in report.rows])
     quiet = "".join(f"<div>{escape(note, quote=False)}</div>" for note in [*notes, _DEFINITION, *_rings(reports)])
-    return wrap(f'{body}<div style="{QUIET}">{quiet}</div>')
+    printed = (
+        f'<div style="{QUIET}">{_PRINTED}</div>{pre(chr(10).join(_printed(reports)))}' if _printed(reports) else ""
+    )
+    return wrap(f'{body}<div style="{QUIET}">{quiet}</div>{printed}')
 
 
 def _rings(reports: Sequence[Report]) -> list[str]:

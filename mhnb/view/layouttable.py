@@ -5,13 +5,14 @@ from __future__ import annotations
 from html import escape
 
 from mhnb.sharding.tree import LayoutRow, LayoutTree
-from mhnb.sharding.words import format_kind, format_nbytes
+from mhnb.sharding.words import format_device_count, format_kind, format_nbytes
 from mhnb.view.style import QUIET, wrap
 from mhnb.view.tables import format_table_text
 
 __all__ = ["format_tree_html", "format_tree_text"]
 
 _HEADER = ("path", "array", "spec", "bytes", "bytes/device", "replication", "waste", "")
+_NUMBERS = ("bytes", "bytes/device", "replication", "waste")
 _MAX_ROWS = 300
 """Rows of HTML, about 180 KB; `to_csv()` has all."""
 _SORT = (
@@ -29,7 +30,7 @@ def _cells(row: LayoutRow, tree: LayoutTree) -> tuple[str, ...]:
     layout = row.layout
     if layout is None:
         return row.path, row.kind, "", "", "", "", "", ""
-    spec = str(layout.spec) if layout.spec is not None else f"{layout.device_count} device(s)"
+    spec = str(layout.spec) if layout.spec is not None else format_device_count(layout)
     sizes = (format_nbytes(layout.nbytes), format_nbytes(layout.nbytes_per_device))
     waste = format_nbytes(layout.nbytes_waste) if layout.nbytes_waste else ""
     return row.path, format_kind(layout), spec, *sizes, f"{layout.replication:g}", waste, tree.remark(row)
@@ -80,7 +81,10 @@ def _head(word: str) -> str:
     if not word:
         return "<th></th>"
     act = f'role="button" tabindex="0" onclick="{escape(_SORT)}" onkeydown="{escape(_KEY)}"'
-    return f'<th scope="col" style="text-align:left;padding:1px 10px 1px 0"><span {act} title="sort">{word}</span></th>'
+    side = "right" if word in _NUMBERS else "left"
+    return (
+        f'<th scope="col" style="text-align:{side};padding:1px 10px 1px 0"><span {act} title="sort">{word}</span></th>'
+    )
 
 
 def _row(row: LayoutRow, tree: LayoutTree) -> str:

@@ -13,7 +13,7 @@ from math import prod
 from mhnb.sharding.boxes import Box, Range, format_box
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import format_axes
-from mhnb.sharding.words import format_kind, format_nbytes, format_replicas
+from mhnb.sharding.words import format_device_count, format_kind, format_nbytes, format_replicas
 from mhnb.values import DeviceRef
 from mhnb.view.words import Places, format_rank_label
 
@@ -200,7 +200,7 @@ def _title(layout: Layout, name: str) -> str:
     if layout.mesh is not None and layout.spec is not None:
         words.append(f"{layout.spec} on mesh ({format_axes(layout.mesh.axes)})")
     else:
-        words.append(f"on {layout.device_count} device{'s' if layout.device_count != 1 else ''}, without a mesh")
+        words.append(f"on {format_device_count(layout)}, without a mesh")
     return "  ".join(word for word in words if word)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.mark.timeout(240)]
 
-PLAN = "%load_ext mhnb\n%mhjax plan"
+PLAN = "%load_ext mhnb\n%mhjax plan --hosts 4"
 CARD = (
     'import mhnb\nmhnb.layout((8, 4, 6), {"data": 4, "model": 2}, "P(\'data\', None, \'model\')", devices_per_host=2)'
 )

@@ -88,3 +88,14 @@ def test_a_cell_that_failed_tells_what_it_launched(ready: Session) -> None:
 def test_bad_input_is_one_usage_error(ready: Session, typed: str, said: str) -> None:
     """Each names what was typed and the next step; nothing is launched."""
     assert said in ready.refuse(f"%mhjax collectives {typed}")
+
+
+def test_what_a_function_prints_while_it_is_traced(ready: Session) -> None:
+    """It stands under the report, once where all ranks printed the same, and never with the cell that ran before."""
+    ready.run("%%mhjax\nimport sys\ndef loud(a):\n    print('shape', a.shape)\n    return a.sum(0)\n")
+    out = ready.run("%mhjax collectives loud(batch)").out
+    assert "after its end" not in out
+    assert out.endswith("printed while it was traced (nothing has run):\n  shape (8, 16)\n")
+    ready.run("%%mhjax\ndef loud(a):\n    print(jax.process_index(), file=sys.stderr)\n    return a.sum(0)\n")
+    out = ready.run("%mhjax collectives loud(batch)").out
+    assert out.endswith("printed while it was traced (nothing has run):\n  rank 0: 0\n  rank 1: 1\n")

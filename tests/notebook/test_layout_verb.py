@@ -114,6 +114,17 @@ def test_a_plan_needs_no_cluster(idle: Session) -> None:
     assert "JAX: … implies that array axis 0 is partitioned 4 times" in bad
 
 
+@pytest.mark.parametrize("flags", ["", "--hosts 8", '--program "" --mesh "data 4"'])
+def test_a_front_end_gets_controls(idle: Session, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
+    """Whatever the what-if begins with; the text is for terminals, and for who asks with --text."""
+    screen = RecordingScreen()
+    monkeypatch.setattr("mhnb.verbs_layout.detect_screen", lambda: screen)
+    idle.run(f"%mhjax plan {flags}")
+    assert ([act[0] for act in screen.acts], screen.written) == (["show"], [])
+    idle.run(f"%mhjax plan --text {flags}")
+    assert ([act[0] for act in screen.acts], len(screen.written)) == (["show"], 1)
+
+
 def test_a_plan_takes_a_function_of_the_notebook(idle: Session) -> None:
     """By its name, wrapped as `jax.jit` wraps or not; it is compiled in the helper, never here."""
     idle.run("from functools import wraps\ndef wrapped(function):\n    return wraps(function)(lambda *a: None)")

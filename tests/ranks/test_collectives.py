@@ -183,3 +183,40 @@ json.dumps(found)
         assert (axes, whole) == (told, True)
         assert size in (2, 4, 8)
         assert across == pytest.approx(share, abs=0.02)
+
+
+def test_a_method_that_is_jitted(ready: Cluster) -> None:
+    """`jax.jit` on a method: the object it is called on is its first argument, as in a call."""
+    code = """
+from functools import partial
+class Model:
+    @partial(jax.jit, static_argnums=0)
+    def total(self, x, times=1):
+        return x.sum(0)
+model = Model()
+"""
+    ready.run(code).check()
+    for call in ("model.total(x)", "model.total(x, times=2)", "Model.total(model, x)"):
+        (row,) = ask_collectives(ready, call, hosts(ready)).rows
+        assert (row.op, row.axes, row.nbytes_per_device) == ("all-reduce", ("data",), 4 * 64), call
+
+
+def test_a_method_of_an_array(ready: Cluster) -> None:
+    """`x.sum()` is a call as any: the array is its argument, not a constant that JAX would refuse."""
+    for call in ("x.sum()", "x.sum(axis=0)", "x.T.dot(x)"):
+        if call.startswith("x.T"):
+            # Its function would have to be computed by a launch.
+            with pytest.raises(InvalidRequest, match=r"on every rank: .* would be launched: "):
+                ask_collectives(ready, call, hosts(ready))
+        else:
+            (row,) = ask_collectives(ready, call, hosts(ready)).rows
+            assert (row.op, row.axes, str(row.source)) == ("all-reduce", ("data",), "this call, line 1")
+
+
+def test_python_values_of_a_plain_function_may_decide(ready: Cluster) -> None:
+    """A function that is not jitted is lowered over its arrays; its other arguments may choose an axis or a branch."""
+    ready.run("def pick(x, how, axis=None): return x.sum(axis) if how == 'sum' else x").check()
+    for call in ("jnp.sum(x, axis=0)", "pick(x, 'sum', 0)", "pick(x, axis=0, how='sum')"):
+        (row,) = ask_collectives(ready, call, hosts(ready)).rows
+        assert (row.op, row.nbytes_per_device) == ("all-reduce", 4 * 64), call
+    assert ask_collectives(ready, "pick(x, 'no')", hosts(ready)).rows == ()

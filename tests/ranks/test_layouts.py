@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from mhnb.cluster import Cluster
 from mhnb.errors import InvalidRequest
+from mhnb.exchange.collectives import ask_collectives
 from mhnb.exchange.layouts import ask_layout
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import MeshShape
@@ -156,3 +159,61 @@ def test_a_replicated_value_is_shown_with_its_numbers(cluster: Cluster) -> None:
     assert {str(rank.text).splitlines()[0] for rank in alone} == {"Array(1.5, dtype=float32)"}
     assert all("on mesh (d 8) spec P()" in str(rank.text) for rank in alone)
     assert {rank.text for rank in cluster.run("{'loss': loss}").check()} == {"{'loss': Array(1.5, dtype=float32)}"}
+
+
+def test_what_is_deleted_is_said_to_be(ranks: Cluster) -> None:
+    """A donated array has a layout and no bytes any more: alone, and in a tree, where it does not count."""
+    ranks.run("gone = put((8, 8), 'data'); both = {'gone': gone, 'x': x}; gone.delete()").check()
+    (view,) = ask_layout(ranks, "gone")
+    assert view.is_deleted
+    assert isinstance(view.seen, Layout)
+    (view,) = ask_layout(ranks, "both")
+    assert isinstance(view.seen, LayoutTree)
+    assert [(row.path, view.seen.remark(row)) for row in view.seen.rows] == [("['gone']", "deleted"), ("['x']", "")]
+    assert view.seen.nbytes == 256
+    ranks.run("gone = put((8, 8), 'data')\nif jax.process_index() == 3: gone.delete()").check()
+    assert [(view.ranks, view.is_deleted) for view in ask_layout(ranks, "gone")] == [((0, 1, 2), False), ((3,), True)]
+
+
+def test_expect_says_what_it_takes(ranks: Cluster) -> None:
+    """One array: a pytree and a NumPy array are refused in words about `expect`."""
+    for value, kind in (("{'x': x}", "dict"), ("np.ones(3)", "ndarray")):
+        error = ranks.run(f"import mhnb\nmhnb.expect({value}, P())")[0].error
+        assert error is not None
+        assert (
+            error.evalue
+            == f"expect needs one jax.Array, and got {kind}; of a pytree, give it each leaf with its own spec"
+        )
+    error = ranks.run("mhnb.expect(jnp.ones(3), P())")[0].error
+    assert error is not None
+    assert "this one lies on 1 device without one" in error.evalue
+
+
+SHARED_HOSTS = """
+import jax, jax.numpy as jnp, numpy as np, mhnb
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+x = jax.make_array_from_callback((8,), NamedSharding(mesh, P("data")), lambda index: np.zeros(8, "f4")[index])
+(row,) = mhnb.collectives(lambda x: x.sum(), x)
+"""
+
+
+@pytest.mark.timeout(240)
+def test_ranks_know_that_they_share_a_host(fresh: Callable[..., Cluster]) -> None:
+    """Two ranks on each of two hosts: what a rank says of hosts and of bytes between them is what the notebook says."""
+    cluster = fresh(2, 1, ranks_per_host=2)
+    cluster.run(SHARED_HOSTS).check()
+    drawn = str(cluster.run("mhnb.layout(x)")[3].text).splitlines()
+    assert [line.split()[-1] for line in drawn[1:]] == ["host0", "host0", "host1", "host1"]
+    mapped = str(cluster.run("mhnb.layout(mesh)")[3].text)
+    assert "4 devices on 2 hosts" in mapped
+    assert "data crosses 2 hosts" in mapped
+    assert "4 devices on 1 host" in str(cluster.run("mhnb.layout(jax.sharding.AbstractMesh((4,), ('data',)))")[3].text)
+    moved = str(cluster.run("mhnb.reshard(x, to=P())")[3].text)
+    # Of the 24 B that each device lacks, one host has 8 B and the other 16 B.
+    assert "96 B move · 64 B of it across hosts" in moved
+    told = cluster.run("row.nbytes_per_device, row.nbytes_across_hosts")[3].text
+    (report,) = ask_collectives(cluster, "(lambda x: x.sum())(x)", {r.rank: r.host for r in cluster.ranks}).rows
+    assert told == repr((report.nbytes_per_device, report.nbytes_across_hosts)) == "(4, 2)"
+    planned = str(cluster.run("mhnb.layout((8,), {'a': 4}, 'P(\"a\")', devices_per_host=1)")[3].text)
+    assert [line.split()[-1] for line in planned.splitlines()[1:]] == ["host0", "host1", "host2", "host3"]

@@ -117,3 +117,10 @@ def test_html_says_the_same_without_styles() -> None:
 def test_html_is_escaped() -> None:
     """A name of the user's is text."""
     assert "<lambda>" not in format_collectives_html([replace(STEP, name="jit(<lambda>)")])
+
+
+def test_what_was_printed_stands_below() -> None:
+    """In both forms, as text, whatever it holds."""
+    report = Report("jit(f)", (), printed=("a <b>", "c"))
+    assert format_collectives_text([report]).splitlines()[-2:] == ["  a <b>", "  c"]
+    assert "a &lt;b&gt;\nc" in format_collectives_html([report])
