@@ -34,7 +34,7 @@ from mhnb.listening import ClusterListener
 from mhnb.options import Place, StartOptions
 from mhnb.reader import Reader
 from mhnb.roll import RankInfo, StartReport, describe_ranks, report_start
-from mhnb.rundir import check_name, find_cwd, write_owner
+from mhnb.rundir import check_name, find_cwd, remove_keys, write_owner
 from mhnb.submission import Submission
 from mhnb.values import ClusterState, DeviceRef
 from mhnb.watching import HostWatch
@@ -366,6 +366,7 @@ class Cluster:
         if self.spare is not None:
             self.spare.stop()
         self._ground.close()
+        remove_keys(self._ground.run_dir)
         # Last: a stop that a second Ctrl-C broke off is gone on with by the next one.
         self._ended = True
         atexit.unregister(self._at_exit)

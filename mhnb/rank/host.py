@@ -41,6 +41,7 @@ from mhnb.rank.keeping import BoardKeeper
 from mhnb.rank.paths import RankPaths
 from mhnb.rank.place import await_connection_file, settle_in, write_connection_file
 from mhnb.rank.spawn import preload, spawn_hub, spawn_rank
+from mhnb.rundir import remove_keys
 
 __all__ = ["Supervisor", "main"]
 
@@ -240,6 +241,7 @@ class Supervisor:
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 continue
+        remove_keys(Path(self._spec.run_dir))
         Path(self._spec.end_mark).touch()
         if self._channel is not None:
             self._channel.close()
