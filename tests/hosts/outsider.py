@@ -35,13 +35,17 @@ class Port:
 def find_ports(net: HostNet, cluster: Cluster) -> list[Port]:
     """Find every listening TCP port of the notebook, of the hub, and of the hosts."""
     assert cluster.hub_pid is not None
-    found = [Port("head", *at, who) for who, pid in (("notebook", os.getpid()), ("hub", cluster.hub_pid)) for at in _own(pid)]
+    found = [
+        Port("head", *at, who) for who, pid in (("notebook", os.getpid()), ("hub", cluster.hub_pid)) for at in _own(pid)
+    ]
     for host in net:
         for line in host.run("ss", "-Hltnp").splitlines():
             address, _, port = line.split()[3].rpartition(":")
             if int(port) != _SSHD:
                 pids = {int(pid) for pid in re.findall(r"pid=(\d+)", line)}
-                who = "rank" if pids & {rank.pid for rank in cluster.ranks if rank.hostname == host.name} else "delegate"
+                who = (
+                    "rank" if pids & {rank.pid for rank in cluster.ranks if rank.hostname == host.name} else "delegate"
+                )
                 found.append(Port(host.name, address.strip("[]"), int(port), who))
     return found
 
