@@ -15,6 +15,7 @@ FLOORS = {
     "errors": 0,
     "values": 0,
     "core": 1,
+    "memory": 1,
     "ports": 1,
     "resources": 1,
     "rundir": 1,

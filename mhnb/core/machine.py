@@ -38,6 +38,7 @@ from mhnb.core.journal import Record, record_cell
 from mhnb.core.kept import KeptCells
 from mhnb.core.ladder import Ladder
 from mhnb.core.protocol import (
+    Beat,
     CellEnded,
     CellRefused,
     HostUp,
@@ -121,6 +122,9 @@ class Machine:
 
     def _handle_rare(self, event: Event, now: float) -> list[Command]:
         match event:
+            case Beat():
+                self.roster.note_beat(event)
+                return []
             case StartFailed():
                 return self._fail_start(self.roster.start_error(event))
             case HubExited() | HostExited():
@@ -209,7 +213,7 @@ class Machine:
         if cell is None or ended.seq != cell.seq or ended.rank not in cell.parts:
             return []
         cell.end_rank(ended)
-        self.roster.learn(ended.rank, ended.facts)
+        self.roster.note_end(ended)
         late = self._foreign_updates(cell, ended.rank, now)
         return [*late, *self._finish_if_done(now)]
 

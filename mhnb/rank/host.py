@@ -35,6 +35,7 @@ from mhnb.core.protocol import (
     SignalRank,
     StopHost,
 )
+from mhnb.memory import resident_nbytes
 from mhnb.ports import find_free_port
 from mhnb.rank.channel import Channel
 from mhnb.rank.keeping import BoardKeeper
@@ -184,7 +185,7 @@ class Supervisor:
         while (message := self._channel.receive()) is not None:
             self._heard_at = self._clock()
             if isinstance(message, Beat):
-                self._say(message)
+                self._say(self._beat())
             if isinstance(message, BeginRanks):
                 self._begin(message)
             if isinstance(message, StopHost):
@@ -196,6 +197,10 @@ class Supervisor:
             if isinstance(message, SignalRank):
                 self._signal(message.rank, message.signum)
         return False
+
+    def _beat(self) -> Beat:
+        weighed = ((rank, resident_nbytes(pid)) for pid, rank in self._ranks.items())
+        return Beat(self._spec.supervisor or 0, {str(rank): nbytes for rank, nbytes in weighed if nbytes is not None})
 
     def _signal(self, rank: int, signum: int) -> None:
         for pid, known in self._ranks.items():

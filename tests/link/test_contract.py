@@ -263,9 +263,10 @@ def test_a_stranger_cannot_make_the_notebook_hold_much() -> None:
 def test_strangers_who_say_nothing_keep_nobody_out(descriptors: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only so many are kept, fewer still where the process runs out of descriptors; a rank that comes after them is heard."""
     monkeypatch.setattr(sockets, "_STRANGERS", 20)
-    link, friend = SocketLink(KEY), None
+    link = SocketLink(KEY)
     address, _, port = link.url.removeprefix("tcp:").rpartition(":")
     strangers: list[socket.socket] = []
+    friends: list[Channel] = []
     fillers: list[int] = []
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -279,15 +280,17 @@ def test_strangers_who_say_nothing_keep_nobody_out(descriptors: str, monkeypatch
             while fillers[-1] < max(end.fileno() for end in strangers) + 100:
                 fillers.append(os.dup(0))
             resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 2, hard))
-        friend = open_channel(link, KEY, "r1")
-        friend.send(SkipCell(1, 2))
+        friends.append(open_channel(link, KEY, "r1"))
+        friends[0].send(SkipCell(1, 2))
         assert collect(link, 1) == [SkipCell(1, 2)]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for filler in fillers:
             os.close(filler)
-        for end in (*strangers, *([friend] if friend else [])):
-            end.close()
+        for stranger in strangers:
+            stranger.close()
+        for friend in friends:
+            friend.close()
         link.close()
 
 
