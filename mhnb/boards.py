@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["gather_places", "gather_snapshot", "gather_status", "gather_summary", "gather_vars"]
 
 
-_NAMED_HOSTS = 8
 _NOT_INITIALISED = "JAX is not initialised: jax.distributed.initialize() in a %%mhjax cell does it, without arguments"
 
 
@@ -32,8 +31,6 @@ def gather_snapshot(report: StartReport) -> StartSnapshot:
 def gather_summary(cluster: Cluster) -> StartSummary:
     """What a start shows when it has ended well."""
     starts, notes = _starts(cluster.ranks), cluster.notes
-    if not cluster.shape.is_local:
-        starts = tuple(replace(start, machine=r.hostname) for start, r in zip(starts, cluster.ranks, strict=True))
     if not cluster.shape.init:
         # JAX does not know its devices yet; those are what was asked for.
         starts = tuple(replace(start, devices=cluster.shape.devices or 0) for start in starts)
@@ -43,19 +40,9 @@ def gather_summary(cluster: Cluster) -> StartSummary:
         cluster.started_in_s,
         cluster.jax_version,
         cluster.guard,
-        platform=(cluster.ranks[0].platform or "cpu").upper(),
-        where=_where(cluster),
         log_dir=str(cluster.log_dir),
         notes=notes,
     )
-
-
-def _where(cluster: Cluster) -> str:
-    """Say on which machines the ranks are: all their names where they are few."""
-    if cluster.shape.is_local:
-        return "on this machine"
-    names = list(dict.fromkeys(rank.hostname for rank in cluster.ranks))
-    return f"on {', '.join(names)}" if len(names) <= _NAMED_HOSTS else f"on {len(names)} hosts"
 
 
 def _starts(ranks: Sequence[RankInfo]) -> tuple[RankStart, ...]:
@@ -66,7 +53,7 @@ def gather_status(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
     """What `%mhjax status` shows."""
     rows = tuple(_status_row(r, cluster.state) for r in cluster.ranks)
     if cluster.shape.is_local:
-        rows = tuple(replace(row, machine="", nbytes=_weigh(row)) for row in rows)
+        rows = tuple(map(_weigh, rows))
     shape = f"{cluster.process_count} ranks × {_devices(cluster)}"
     heading = f"{cluster.name} · {cluster.state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
     notes = [cluster.reason] if cluster.reason else []
@@ -86,22 +73,14 @@ def _devices(cluster: Cluster) -> str:
 def _status_row(rank: RankInfo, state: ClusterState) -> StatusRow:
     # Nobody listens for the end of processes that were told to end.
     word = "stopped" if state == "stopped" and rank.state == "alive" else rank.state
-    return StatusRow(
-        rank.rank,
-        rank.host,
-        rank.pid,
-        word,
-        len(rank.devices),
-        str(rank.log_path),
-        machine=rank.hostname,
-        nbytes=rank.nbytes if word == "alive" else None,
-        last_cell=rank.last_cell,
-    )
+    row = StatusRow(rank.rank, rank.host, rank.pid, word, len(rank.devices), str(rank.log_path))
+    return replace(row, nbytes=rank.nbytes if word == "alive" else None, last_cell=rank.last_cell)
 
 
-def _weigh(row: StatusRow) -> int | None:
-    """What a process of this machine weighs; nobody need be asked."""
-    return resident_nbytes(row.pid) if row.pid is not None and row.state == "alive" else None
+def _weigh(row: StatusRow) -> StatusRow:
+    """Add what a process of this machine weighs; nobody need be asked."""
+    alive = row.pid is not None and row.state == "alive"
+    return replace(row, nbytes=resident_nbytes(row.pid or 0) if alive else None)
 
 
 def gather_places(cluster: Cluster) -> Places:

@@ -25,12 +25,12 @@ class RankInfo:
     state: str
     """alive, or how it ended."""
     devices: tuple[DeviceRef, ...]
+    platform: str = ""
+    """As JAX calls it: cpu, gpu, tpu; empty until it is known."""
     nbytes: int | None = None
     """Resident memory, of a rank on another machine: at most a few seconds old."""
     last_cell: str = ""
     """The number of its last cell and how it ended; empty before the first."""
-    platform: str = ""
-    """Of its devices, as JAX calls it; empty before JAX is up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
                 entry.phase,
                 state,
                 devices,
+                str(entry.facts.get("platform", "")),
                 entry.nbytes,
                 _last_cell(machine, entry),
-                str(entry.facts.get("platform", "")),
             )
         )
     return tuple(infos)

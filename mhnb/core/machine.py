@@ -38,7 +38,6 @@ from mhnb.core.journal import Record, record_cell
 from mhnb.core.kept import KeptCells
 from mhnb.core.ladder import Ladder
 from mhnb.core.protocol import (
-    Beat,
     CellEnded,
     CellRefused,
     HostUp,
@@ -122,9 +121,6 @@ class Machine:
 
     def _handle_rare(self, event: Event, now: float) -> list[Command]:
         match event:
-            case Beat():
-                self.roster.note_beat(event)
-                return []
             case StartFailed():
                 return self._fail_start(self.roster.start_error(event))
             case HubExited() | HostExited():

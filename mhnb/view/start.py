@@ -35,8 +35,6 @@ class RankStart:
     pid: int | None = None
     devices: int = 0
     """Local devices, once it is ready."""
-    machine: str = ""
-    """The host's own name; empty where all are this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +129,7 @@ def _summary_heading(summary: StartSummary) -> str:
 
 
 def _rank_words(rank: RankStart) -> str:
-    where = f"{rank.host} {rank.machine}".strip()
-    return f"{where} rank {rank.rank} pid {rank.pid} {rank.devices} {'device' if rank.devices == 1 else 'devices'}"
+    return f"{rank.host} rank {rank.rank} pid {rank.pid} {rank.devices} {'device' if rank.devices == 1 else 'devices'}"
 
 
 def format_summary_text(summary: StartSummary) -> str:

@@ -34,8 +34,6 @@ class StatusRow:
     """As `alive`, or how it ended."""
     devices: int = 0
     log: str = ""
-    machine: str = ""
-    """The host's own name; empty where all are this machine."""
     nbytes: int | None = None
     """Resident memory."""
     last_cell: str = ""
@@ -113,8 +111,8 @@ def _right_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> set[
     }
 
 
-_STATUS_HEADER = ("rank", "host", "machine", "pid", "state", "devices", "memory", "last cell", "log")
-_WHERE_KNOWN = ("machine", "memory", "last cell")
+_STATUS_HEADER = ("rank", "host", "pid", "state", "devices", "memory", "last cell", "log")
+_WHERE_KNOWN = ("memory", "last cell")
 """Columns that are left out where no rank has anything in them."""
 _VARS_HEADER = ("name", "kind", "shape", "spec", "bytes/device", "")
 
@@ -130,7 +128,7 @@ def _status_table(status: Status) -> tuple[list[str], list[list[str]]]:
 def _status_cells(row: StatusRow) -> tuple[str, ...]:
     pid, memory = ("" if row.pid is None else str(row.pid)), ("" if row.nbytes is None else format_nbytes(row.nbytes))
     return (
-        str(row.rank), row.host, row.machine, pid, row.state, str(row.devices), memory, row.last_cell, row.log,
+        str(row.rank), row.host, pid, row.state, str(row.devices), memory, row.last_cell, row.log,
     )  # fmt: skip
 
 
