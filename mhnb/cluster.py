@@ -65,7 +65,7 @@ class Cluster:
         self.started_in_s = 0.0
         self.notes = check_initialize(shape.initialize, shape.process_count)
         self._began = time.monotonic()
-        self._cwd = find_cwd()
+        self.cwd = find_cwd()
         self._listener = ClusterListener(report_start)
         tell, clock = self._listener.on_notice, time.time
         self.journal = ClusterJournal(
@@ -106,7 +106,7 @@ class Cluster:
 
     def _launch(self) -> None:
         ground = self._ground
-        place = Place(ground.link.url, ground.key, self.generation, self._cwd, str(ground.run_dir))
+        place = Place(ground.link.url, ground.key, self.generation, self.cwd, str(ground.run_dir))
         for host in launch_hosts(self.shape, self.options, place):
             self._hosts.append(host)
             # At once: with `keep` the processes outlive a notebook that is killed while they start, and must be found.

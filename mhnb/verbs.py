@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb import replaying, starting, verbs_collectives, verbs_doctor
+from mhnb import replaying, starting, verbs_collectives, verbs_doctor, verbs_hosts
 from mhnb.boards import gather_snapshot, gather_status, gather_summary, gather_vars
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
 from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape
@@ -263,6 +263,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "collectives": (verbs_collectives.collectives, verbs_collectives.collectives_flags),
     "doctor": (verbs_doctor.run_doctor, verbs_doctor.doctor_flags),
     "interrupt": (_interrupt, _no_flags),
+    **verbs_hosts.VERBS,
     "list": (_list, _no_flags),
     "pull": (_pull, _pull_flags),
     "push": (_push, _push_flags),

@@ -33,6 +33,7 @@ class HostSpec:
     environment: dict[str, str]
     """Set before JAX is imported."""
     cwd: str
+    """The ranks' working folder; empty for the one that the supervisor was started in."""
     run_dir: str
     """Logs, the IPython profile and the native output of the ranks."""
     init: bool = True
@@ -53,6 +54,8 @@ class HostSpec:
     """The address by which other hosts reach this one; empty where nobody needs to."""
     host_timeout_s: float = 0.0
     """End everything here when nothing was heard of the notebook for so long; 0 for never."""
+    makes_cwd: bool = False
+    """Make the working folder where it is not there: the notebook will fill it."""
     protocol: int = PROTOCOL_VERSION
 
     @property
