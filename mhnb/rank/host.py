@@ -247,7 +247,11 @@ class Supervisor:
             except ChildProcessError:
                 continue
         remove_keys(Path(self._spec.run_dir))
-        Path(self._spec.end_mark).touch()
+        try:
+            Path(self._spec.end_mark).touch()
+        except OSError as error:
+            # The disk is full: the processes are gone all the same.
+            print(f"mhnb: {self._spec.end_mark}: {error}", file=sys.stderr)
         if self._channel is not None:
             self._channel.close()
 
