@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mhnb.core.variables import VarRow as VarFound
+from mhnb.memory import resident_nbytes
 from mhnb.values import ClusterState
 from mhnb.view.start import RankStart, StartSnapshot, StartSummary
 from mhnb.view.tables import Status, StatusRow, VarRow
@@ -66,6 +67,8 @@ def gather_status(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
     """What `%mhjax status` shows."""
     named = _machine_names(cluster.ranks)
     rows = tuple(_status_row(r, cluster.state, named.get(r.rank, "")) for r in cluster.ranks)
+    if cluster.shape.is_local:
+        rows = tuple(map(_weigh, rows))
     shape = f"{cluster.process_count} ranks × {_devices(cluster)}"
     heading = f"{cluster.name} · {cluster.state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
     notes = [cluster.reason] if cluster.reason else []
@@ -85,9 +88,15 @@ def _devices(cluster: Cluster) -> str:
 def _status_row(rank: RankInfo, state: ClusterState, machine: str) -> StatusRow:
     # Nobody listens for the end of processes that were told to end.
     word = "stopped" if state == "stopped" and rank.state == "alive" else rank.state
-    return StatusRow(
-        rank.rank, f"{rank.host} {machine}".rstrip(), rank.pid, word, len(rank.devices), str(rank.log_path)
-    )
+    label = f"{rank.host} {machine}".rstrip()
+    row = StatusRow(rank.rank, label, rank.pid, word, len(rank.devices), str(rank.log_path))
+    return replace(row, nbytes=rank.nbytes if word == "alive" else None, last_cell=rank.last_cell)
+
+
+def _weigh(row: StatusRow) -> StatusRow:
+    """Add what a process of this machine weighs; nobody need be asked."""
+    alive = row.pid is not None and row.state == "alive"
+    return replace(row, nbytes=resident_nbytes(row.pid or 0) if alive else None)
 
 
 def gather_places(cluster: Cluster) -> Places:

@@ -34,7 +34,7 @@ from mhnb.listening import ClusterListener
 from mhnb.options import Place, StartOptions
 from mhnb.reader import Reader
 from mhnb.roll import RankInfo, StartReport, describe_ranks, report_start
-from mhnb.rundir import check_name, find_cwd, write_owner
+from mhnb.rundir import check_name, find_cwd, remove_keys, write_owner
 from mhnb.submission import Submission
 from mhnb.values import ClusterState, DeviceRef
 from mhnb.watching import HostWatch
@@ -65,7 +65,7 @@ class Cluster:
         self.started_in_s = 0.0
         self.notes = check_initialize(shape.initialize, shape.process_count)
         self._began = time.monotonic()
-        self._cwd = find_cwd()
+        self.cwd = find_cwd()
         self._listener = ClusterListener(report_start)
         tell, clock = self._listener.on_notice, time.time
         self.journal = ClusterJournal(
@@ -106,7 +106,7 @@ class Cluster:
 
     def _launch(self) -> None:
         ground = self._ground
-        place = Place(ground.link.url, ground.key, self.generation, self._cwd, str(ground.run_dir))
+        place = Place(ground.link.url, ground.key, self.generation, self.cwd, str(ground.run_dir))
         for host in launch_hosts(self.shape, self.options, place):
             self._hosts.append(host)
             # At once: with `keep` the processes outlive a notebook that is killed while they start, and must be found.
@@ -366,6 +366,7 @@ class Cluster:
         if self.spare is not None:
             self.spare.stop()
         self._ground.close()
+        remove_keys(self._ground.run_dir)
         # Last: a stop that a second Ctrl-C broke off is gone on with by the next one.
         self._ended = True
         atexit.unregister(self._at_exit)

@@ -37,6 +37,8 @@ class StartOptions:
     """A host that is silent for longer is lost."""
     connection: str = field(default="", repr=False)
     """What a hub that is there already tells its engines: the ranks serve ipyparallel's client only. It holds the hub's key."""
+    sync: str = ""
+    """A folder of this machine that every host is brought before a cell can import from it; empty for none."""
     reach: Mapping[str, Any] = field(default_factory=dict)
     """How the profile's launcher reaches the hosts, by the name of its settings; what is not named is the profile's."""
 
@@ -132,6 +134,7 @@ def host_spec(
         hub=False,
         board=False,
         waits=True,
+        makes_cwd=bool(options.sync),
         # The supervisor gives up later than the notebook: what it would end is named by the one who reports it.
         host_timeout_s=2 * options.host_timeout_s,
     )

@@ -49,6 +49,7 @@ def add_place_flags(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="any setting of the profile, again and again"
     )
     parser.add_argument("--address", metavar="ADDRESS", help="the address of this machine that the hosts are to reach")
+    parser.add_argument("--sync", metavar="FOLDER", help="a folder of this machine to bring to every host first")
     parser.add_argument("--no-encrypt", action="store_true", help="send what travels between machines as it is")
 
 
@@ -69,6 +70,8 @@ def place_options(args: argparse.Namespace) -> dict[str, Any]:
     options |= {name: value for name, value in given.items() if value not in (None, "")}
     if args.no_encrypt:
         options["encrypt"] = False
+    if args.sync is not None:
+        options["sync"] = args.sync
     return {name: value for name, value in options.items() if value is not None} | _settings(args)
 
 

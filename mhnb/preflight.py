@@ -32,7 +32,7 @@ __all__ = ["ENDPOINTS", "look_as_asked", "look_at", "run_preflight"]
 ENDPOINTS = (Endpoint("link", None), Endpoint("hub", None), Endpoint("coordinator", 0))
 """What every host must reach: the notebook, beside it the hub, and on the first host JAX's coordinator."""
 
-_FACTS_S, _ANSWER_S, _CONNECT_S = 30.0, 20.0, 4.0
+_FACTS_S, _ANSWER_S, _CONNECT_S = 30.0, 20.0, 8.0
 _LOOPBACK = "127.0.0.1"
 
 

@@ -249,6 +249,8 @@ class Reader:
     def _take_message(self, message: Message) -> None:
         if isinstance(message, HostUp | Beat):
             self._hosts.hear(message, self._clock())
+        if isinstance(message, Beat):
+            self._machine.roster.note_beat(message)
         if isinstance(message, Answer):
             _, future = self._asks.pop(message.ask_id, (0, None))
             if future is not None:

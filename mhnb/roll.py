@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mhnb.core.machine import Machine
+from mhnb.core.roster import RankEntry
 from mhnb.values import DeviceRef, Phase
 
 __all__ = ["RankInfo", "StartReport", "describe_ranks", "report_start"]
@@ -26,6 +27,10 @@ class RankInfo:
     devices: tuple[DeviceRef, ...]
     platform: str = ""
     """As JAX calls it: cpu, gpu, tpu; empty until it is known."""
+    nbytes: int | None = None
+    """Resident memory, of a rank on another machine: at most a few seconds old."""
+    last_cell: str = ""
+    """The number of its last cell and how it ended; empty before the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +53,29 @@ def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
         state = "alive" if entry.exit is None else machine.roster.explain_death(entry.exit)
         hostname = str(entry.facts.get("hostname", ""))
         log_path = Path(entry.log_path)
-        platform = str(entry.facts.get("platform", ""))
         infos.append(
-            RankInfo(entry.rank, entry.host, hostname, entry.pid, log_path, entry.phase, state, devices, platform)
+            RankInfo(
+                entry.rank,
+                entry.host,
+                hostname,
+                entry.pid,
+                log_path,
+                entry.phase,
+                state,
+                devices,
+                str(entry.facts.get("platform", "")),
+                entry.nbytes,
+                _last_cell(machine, entry),
+            )
         )
     return tuple(infos)
+
+
+def _last_cell(machine: Machine, entry: RankEntry) -> str:
+    cell = machine.current
+    if cell is not None and entry.rank in cell.running_ranks:
+        return f"{cell.seq} running"
+    return f"{entry.last[0]} {entry.last[1]}" if entry.last else ""
 
 
 def report_start(machine: Machine, now: float) -> StartReport:

@@ -24,12 +24,15 @@ __all__ = [
     "prune_run_dirs",
     "read_owners",
     "read_where",
+    "remove_keys",
     "state_home",
     "write_owner",
     "write_where",
 ]
 
 _KEPT_RUNS = 20
+_KEYS = ("berth.json", "profile/security/*.json")
+"""Files of a run directory that hold a key: of the link in the first, of the hub in the others."""
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
 
 
@@ -110,9 +113,19 @@ def prune_run_dirs(environment: Mapping[str, str]) -> None:
     if not home.is_dir():
         return
     ended = [path for path in home.iterdir() if _is_run_dir(path) and not _owner_lives(path)]
+    for path in ended:
+        # What was killed, or lost its power, has left its own.
+        remove_keys(path)
     for path in sorted(ended, key=_changed_at)[:-_KEPT_RUNS]:
         # Another notebook that starts at this moment may be removing the same.
         shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_keys(run_dir: Path) -> None:
+    """Remove the keys of a cluster that has ended; its logs stay."""
+    for pattern in _KEYS:
+        for path in run_dir.glob(pattern):
+            path.unlink(missing_ok=True)
 
 
 def _is_run_dir(path: Path) -> bool:

@@ -27,6 +27,7 @@ from mhnb.preflight import ENDPOINTS, run_preflight
 from mhnb.roll import StartReport
 from mhnb.rundir import prune_run_dirs
 from mhnb.spares import keep_spare, take_over
+from mhnb.syncing import check_folder, sync
 
 __all__ = ["all_clusters", "attach", "by_name", "current", "find_running", "latest", "restart", "start"]
 
@@ -114,8 +115,8 @@ def start(
         on_progress: called in this thread as ranks come further.
         **options: `init` (False leaves `jax.distributed.initialize()` to a cell), `initialize` (its arguments, by name),
             `profile` (how hosts are reached: its name, or its directory), `ranks` (all of them, instead of hosts),
-            fields of StartOptions (start_timeout_s in seconds, keep,
-            guard, fork, spare, address, encrypt, host_timeout_s), and settings of the profile.
+            fields of StartOptions (start_timeout_s in seconds, keep, guard, fork, spare, address, encrypt, host_timeout_s, sync),
+            and settings of the profile.
 
     Raises:
         InvalidRequest: a count or argument that cannot be.
@@ -127,6 +128,8 @@ def start(
         _use(running)
         return running
     settings = take_options(name, shape, options)
+    if settings.sync:
+        settings = replace(settings, sync=str(check_folder(settings.sync)))
     if settings.keep and (left := find_left(name, shape, find_berths(os.environ))) is not None:
         # Its notebook is gone; this is the same line again.
         return attach(left.full_name, on_progress)
@@ -151,6 +154,7 @@ def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None 
         newest.spare = spare
         raise
     if spare is not None and (warm := take_over(spare, cluster)) is not None:
+        _bring_files(warm)
         return _enter(warm)
     generation = max(cluster.generation, newest.generation) + 1
     fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=newest.journal.origin)
@@ -178,7 +182,24 @@ def attach(name: str | None = None, on_progress: Callable[[StartReport], None] |
 
 def _bring_up(cluster: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
     cluster.wait_ready(on_progress)
+    _bring_files(cluster)
     return _enter(cluster)
+
+
+def _bring_files(cluster: Cluster) -> None:
+    """Bring the folder that the start has named to every host, before a cell can import from it.
+
+    Raises:
+        ClusterError: a host could not take it; the cluster is ended.
+    """
+    if not cluster.options.sync:
+        return
+    try:
+        sync(cluster, cluster.options.sync)
+    except BaseException:
+        # Also by Ctrl-C: ranks without their files would fail at the first import.
+        cluster.stop()
+        raise
 
 
 def _enter(cluster: Cluster) -> Cluster:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb import replaying, starting, verbs_collectives, verbs_doctor, verbs_layout
+from mhnb import replaying, starting, verbs_collectives, verbs_doctor, verbs_hosts, verbs_layout
 from mhnb.boards import gather_status, gather_summary, gather_vars
 from mhnb.core.expression import split_expression
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
@@ -200,6 +200,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "collectives": (verbs_collectives.collectives, verbs_collectives.collectives_flags),
     "doctor": (verbs_doctor.run_doctor, verbs_doctor.doctor_flags),
     "interrupt": (_interrupt, _no_flags),
+    **verbs_hosts.VERBS,
     **verbs_layout.VERBS,
     "list": (_list, _no_flags),
     "panel": (panel, panel_flags),

@@ -12,9 +12,11 @@ import pytest
 from tests.source import PACKAGE, ROOT, Module, parse_module, read_package
 
 FLOORS = {
+    "digests": 1,
     "errors": 0,
     "values": 0,
     "core": 1,
+    "memory": 1,
     "ports": 1,
     "resources": 1,
     "rundir": 1,
@@ -47,6 +49,7 @@ BESIDE = {
     "engines": "cluster",
     "exchange": "cluster",
     "fleet": "cluster",
+    "installing": "cluster",
     "hostflags": "cluster",
     "journaling": "cluster",
     "layouts": "cluster",
@@ -63,10 +66,12 @@ BESIDE = {
     "spares": "cluster",
     "starting": "cluster",
     "submission": "cluster",
+    "syncing": "cluster",
     "tab": "magics",
     "verbs": "magics",
     "verbs_collectives": "magics",
     "verbs_doctor": "magics",
+    "verbs_hosts": "magics",
     "verbs_layout": "magics",
     "verbs_outputs": "magics",
     "verbs_start": "magics",

@@ -33,6 +33,7 @@ class HostSpec:
     environment: dict[str, str]
     """Set before JAX is imported."""
     cwd: str
+    """The ranks' working folder; empty for the one that the supervisor was started in."""
     run_dir: str
     """Logs, the IPython profile and the native output of the ranks."""
     ranks_per_host: int = 1
@@ -65,6 +66,8 @@ class HostSpec:
     """The connection file of a hub that is there already; empty where this supervisor starts it, or another one's is told later."""
     engine_only: bool = False
     """The ranks serve ipyparallel's client, as any engine does, and take no cell from the link."""
+    makes_cwd: bool = False
+    """Make the working folder where it is not there: the notebook will fill it."""
     protocol: int = PROTOCOL_VERSION
 
     @property

@@ -6,11 +6,11 @@ leads to. It refuses to know how a command is carried out.
 
 from __future__ import annotations
 
-import signal
 from collections import deque
 from collections.abc import Sequence
 
 from mhnb.core.attaching import judge_taken
+from mhnb.core.blame import TOO_SLOW, blame
 from mhnb.core.cell import Cell
 from mhnb.core.events import (
     Accepted,
@@ -34,7 +34,6 @@ from mhnb.core.events import (
 )
 from mhnb.core.gate import make_refusal
 from mhnb.core.guard import WAY_OUT
-from mhnb.core.hints import find_hint
 from mhnb.core.journal import Record, record_cell
 from mhnb.core.kept import KeptCells
 from mhnb.core.ladder import Ladder
@@ -55,16 +54,13 @@ from mhnb.core.protocol import (
 )
 from mhnb.core.ranks import format_ranks
 from mhnb.core.replay import ReplayCost
-from mhnb.core.roster import Roster, describe_exit
+from mhnb.core.roster import Roster
 from mhnb.core.verdict import judge_cell
 from mhnb.core.where import WhereCard
 from mhnb.errors import CellInterrupted, LaunchError, MhnbError
 from mhnb.values import ClusterState, RankError
 
 __all__ = ["Machine"]
-
-
-_TOO_SLOW = "did not end after the interrupt and was killed"
 
 
 class Machine:
@@ -216,7 +212,7 @@ class Machine:
         if cell is None or ended.seq != cell.seq or ended.rank not in cell.parts:
             return []
         cell.end_rank(ended)
-        self.roster.learn(ended.rank, ended.facts)
+        self.roster.note_end(ended)
         late = self._foreign_updates(cell, ended.rank, now)
         return [*late, *self._finish_if_done(now)]
 
@@ -250,8 +246,8 @@ class Machine:
             notes = (self._cost.way_out(),)
         elif deaths:
             part = cell.parts.get(deaths[0].rank)
-            slow = part is not None and part.error is not None and _TOO_SLOW in part.error.evalue
-            notes = (self._death_text(deaths[0], _TOO_SLOW if slow else ""),)
+            slow = part is not None and part.error is not None and TOO_SLOW in part.error.evalue
+            notes = (self._death_text(deaths[0], TOO_SLOW if slow else ""),)
         if self._lost_service:
             state, notes = "dead", (self._lost_service, *notes)
         carried = (self._carried_note,) if self._carried_note else ()
@@ -351,19 +347,11 @@ class Machine:
         if part is None or part.outcome != "running":
             return
         if exited is first and not self._lost_host:
-            self._blame(cell, exited)
+            outcome, error = blame(exited, killed=cell.ladder is not None and cell.ladder.killed)
+            cell.lose_rank(exited.rank, outcome, error)
         else:
             lost = "a host" if self._lost_host else f"rank {first.rank}"
             cell.lose_rank(exited.rank, "killed", RankError("RankStopped", f"stopped because {lost} was lost"))
-
-    def _blame(self, cell: Cell, exited: RankExited) -> None:
-        slow = cell.ladder is not None and cell.ladder.killed and exited.signum == signal.SIGKILL
-        why = _TOO_SLOW if slow else describe_exit(exited)
-        # What aborted in native code raised nothing: its last words are all there is to know it by.
-        aborted = exited.signum == signal.SIGABRT
-        hint = find_hint("RankDied", "\n".join(exited.last_lines)) if aborted else None
-        error = RankError("RankDied", f"rank {exited.rank} {why}", hint=hint)
-        cell.lose_rank(exited.rank, "killed" if slow else "died", error)
 
     def _death_text(self, first: RankExited, how: str = "") -> str:
         with_it = [rank for rank in range(self.process_count) if rank != first.rank]

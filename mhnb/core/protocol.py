@@ -45,7 +45,7 @@ __all__ = [
     "encode",
 ]
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 OutputEvent: TypeAlias = list[Any]
 """One thing a rank said, in the order it was said. The first item is the kind:
@@ -154,10 +154,12 @@ class BeginRanks:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """I am here. A supervisor answers with the same."""
+    """I am here. A supervisor answers with the same, and with what its ranks weigh."""
 
     kind: ClassVar[str] = "beat"
     supervisor: int
+    nbytes: dict[str, int] = field(default_factory=dict)
+    """Resident memory of each rank, by its number as text."""
 
 
 # -- from a rank

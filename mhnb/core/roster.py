@@ -11,7 +11,9 @@ from mhnb.core.events import HostExited
 from mhnb.core.gathering import Gathering
 from mhnb.core.gpus import find_shared_gpu
 from mhnb.core.protocol import (
+    Beat,
     BeginRanks,
+    CellEnded,
     HostUp,
     HubExited,
     PhaseReached,
@@ -21,7 +23,7 @@ from mhnb.core.protocol import (
     StartFailed,
 )
 from mhnb.errors import CoordinatorTimeout, EnginesMissing, LaunchError
-from mhnb.values import PHASES, Phase
+from mhnb.values import PHASES, Outcome, Phase
 
 __all__ = ["RankEntry", "Roster", "describe_exit"]
 
@@ -38,6 +40,10 @@ class RankEntry:
     phase: Phase | None = None
     pid: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    nbytes: int | None = None
+    """Its resident memory, as its supervisor said last; None where it is not asked."""
+    last: tuple[int, Outcome] | None = None
+    """The last cell that it ended, and how."""
     exit: RankExited | None = None
 
 
@@ -127,9 +133,16 @@ class Roster:
                 entry.log_path = f"{event.hostname}:{event.log_dir}/rank{entry.rank}.log"
         return self._gathering.note(event)
 
-    def learn(self, rank: int, facts: Mapping[str, Any]) -> None:
-        """Take in what a rank found out after its start: devices, where a cell brought up JAX."""
-        self.entries[rank].facts |= facts
+    def note_end(self, ended: CellEnded) -> None:
+        """Take in how a rank ended a cell, and what it found out: devices, where the cell brought up JAX."""
+        entry = self.entries[ended.rank]
+        entry.facts |= ended.facts
+        entry.last = (ended.seq, ended.outcome)
+
+    def note_beat(self, beat: Beat) -> None:
+        """Take in what the ranks of a host weigh."""
+        for rank, nbytes in beat.nbytes.items():
+            self.entries[int(rank)].nbytes = nbytes
 
     @staticmethod
     def _advance(entry: RankEntry, phase: Phase) -> None:

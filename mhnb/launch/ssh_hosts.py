@@ -94,6 +94,9 @@ class SshLauncher:
             # The interpreter takes the seed of its hashes from here: it cannot be set later.
             seed = {"PYTHONHASHSEED": spec.environment["PYTHONHASHSEED"]}
             options = replace(self._options, environment={**seed, **self._options.environment})
+            if options.cwd is not None:
+                # The login has gone there already; the notebook's own folder is not what was asked for.
+                spec = replace(spec, cwd="")  # noqa: PLW2901
             process = SshProcess(
                 machine,
                 options,

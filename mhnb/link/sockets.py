@@ -6,6 +6,7 @@ Plain sockets, because a cell is a race against thread switches: who sends write
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import selectors
@@ -27,6 +28,8 @@ __all__ = ["SocketLink"]
 _BUFFER_NBYTES = 1 << 20
 _STRANGER_NBYTES = 4096
 """The longest message of a peer that has not shown the key."""
+_STRANGERS = 256
+"""How many of those are kept at a time: whoever reaches the port can open connections and say nothing."""
 _NOTEBOOK = b"notebook"
 _BACKLOG = 1024
 _LONGEST_PATH = 100
@@ -78,7 +81,8 @@ class SocketLink:
         self._lost: list[str] = []
         self._closed = False
         self._connections: dict[str, _Connection] = {}
-        self._strangers: set[_Connection] = set()
+        self._strangers: dict[_Connection, None] = {}
+        """The oldest first."""
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -111,8 +115,11 @@ class SocketLink:
     def _accept(self) -> list[Message]:
         try:
             accepted, _ = self._listener.accept()
-        except OSError:
-            # It went away again before we looked.
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and self._strangers:
+                # No descriptor is left: strangers must not keep a rank out.
+                self._refuse_oldest()
+            # Else it went away again before we looked.
             return []
         accepted.setblocking(False)
         if accepted.family != socket.AF_UNIX:
@@ -123,12 +130,21 @@ class SocketLink:
         except OSError:
             accepted.close()
             return []
-        self._strangers.add(connection)
+        self._strangers[connection] = None
         self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, connection))
+        if len(self._strangers) > _STRANGERS:
+            self._refuse_oldest()
         return []
+
+    def _refuse_oldest(self) -> None:
+        self.refused += 1
+        self._forget(next(iter(self._strangers)))
 
     def _read(self, connection: _Connection) -> list[Message]:
         """Take what is there: once, since the selector tells again of what is left."""
+        if connection.socket.fileno() < 0:
+            # A stranger that was refused for another one at this very moment.
+            return []
         if connection.unsent:
             self._send_unsent(connection)
         try:
@@ -175,13 +191,13 @@ class SocketLink:
             raise UnknownMessage(f"a peer that calls itself {name!r} has shown the key with another name")
         connection.opener, connection.sealer = opener, make_sealer(key, _NOTEBOOK + name, encrypt=self._encrypt)
         connection.name, connection.cutter.limit_nbytes = name, None
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         with self._lock:
             self._connections[name.decode()] = connection
 
     def _forget(self, connection: _Connection) -> None:
         self._selector.unregister(connection.socket)
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         with self._lock:
             if self._connections.get(connection.name.decode()) is connection:
                 del self._connections[connection.name.decode()]

@@ -55,8 +55,8 @@ def _value(array: Any) -> str:
         return ""
     try:
         return repr(array)
-    except Exception:  # noqa: BLE001 - a computation that failed shows its error where it is used, not here
-        return ""
+    except Exception as error:  # noqa: BLE001 - the computation failed, which its use raises; the cell must not fail by showing it
+        return f"its value cannot be read: {type(error).__name__}: {error}"
 
 
 def _print_lines(text: str, printer: Any) -> None:

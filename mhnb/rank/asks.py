@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from mhnb.core.protocol import Answer, Ask
-from mhnb.rank import asks_check, asks_code, asks_collectives, asks_layout
+from mhnb.rank import asks_check, asks_code, asks_collectives, asks_layout, asks_pip, asks_sync
 from mhnb.rank.transfer import Depot, Reply
 from mhnb.rank.variables import describe_variables, user_names
 
@@ -107,22 +107,48 @@ def _launched(q: Question) -> Reply:
     return asks_collectives.describe_launched(q.arguments["seq"]), ()
 
 
+def _look_at_files(q: Question) -> Reply:
+    return asks_sync.look_at_files(q.arguments["place"], q.arguments["files"]), ()
+
+
+def _write_files(q: Question) -> Reply:
+    asks_sync.write_files(q.arguments["folder"], q.arguments["pieces"], q.payload)
+    return None, ()
+
+
+def _finish_files(q: Question) -> Reply:
+    return asks_sync.finish_files(q.arguments["folder"], q.arguments["paths"]), ()
+
+
+def _describe_environment(_: Question) -> Reply:
+    return asks_pip.describe_environment(), ()
+
+
+def _pip(q: Question) -> Reply:
+    return asks_pip.run_pip(q.arguments["words"]), ()
+
+
 VERBS: dict[str, Callable[[Question], Reply]] = {
     "check": _check,
     "collectives": _collectives,
     "commit": _commit,
     "complete": _complete,
+    "describe_environment": _describe_environment,
     "fetch": _fetch,
     "fill": _fill,
+    "finish_files": _finish_files,
     "hold": _hold,
     "inspect": _inspect,
     "launched": _launched,
     "layout": _layout,
+    "look_at_files": _look_at_files,
     "names": _names,
+    "pip": _pip,
     "receive": _receive,
     "release": _release,
     "stage": _stage,
     "vars": _vars,
+    "write_files": _write_files,
 }
 
 

@@ -35,12 +35,14 @@ from mhnb.core.protocol import (
     SignalRank,
     StopHost,
 )
+from mhnb.memory import resident_nbytes
 from mhnb.ports import find_free_port
 from mhnb.rank.channel import Channel
 from mhnb.rank.keeping import BoardKeeper
 from mhnb.rank.paths import RankPaths
 from mhnb.rank.place import assign_gpus, await_connection_file, settle_in, write_connection_file
 from mhnb.rank.spawn import preload, spawn_hub, spawn_rank
+from mhnb.rundir import remove_keys
 
 __all__ = ["Supervisor", "main"]
 
@@ -186,7 +188,7 @@ class Supervisor:
         while (message := self._channel.receive()) is not None:
             self._heard_at = self._clock()
             if isinstance(message, Beat):
-                self._say(message)
+                self._say(self._beat())
             if isinstance(message, BeginRanks):
                 self._begin(message)
             if isinstance(message, StopHost):
@@ -198,6 +200,10 @@ class Supervisor:
             if isinstance(message, SignalRank):
                 self._signal(message.rank, message.signum)
         return False
+
+    def _beat(self) -> Beat:
+        weighed = ((rank, resident_nbytes(pid)) for pid, rank in self._ranks.items())
+        return Beat(self._spec.supervisor or 0, {str(rank): nbytes for rank, nbytes in weighed if nbytes is not None})
 
     def _signal(self, rank: int, signum: int) -> None:
         for pid, known in self._ranks.items():
@@ -243,7 +249,12 @@ class Supervisor:
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 continue
-        Path(self._spec.end_mark).touch()
+        remove_keys(Path(self._spec.run_dir))
+        try:
+            Path(self._spec.end_mark).touch()
+        except OSError as error:
+            # The disk is full: the processes are gone all the same.
+            print(f"mhnb: {self._spec.end_mark}: {error}", file=sys.stderr)
         if self._channel is not None:
             self._channel.close()
 

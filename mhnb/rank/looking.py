@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -147,11 +147,17 @@ class Looker:
     # -- the processors
 
     def _measure(self, age_s: float) -> tuple[float, float]:
-        """Give the processors used since the last time: by the main thread, and by all but Python's other threads."""
-        others_s = sum(_used_by(thread) for thread in threading.enumerate() if thread is not self._main)
-        main_s, all_s = _used_by(self._main), time.process_time() - others_s
+        """Give the processors wanted since the last time: by the main thread, and by all but Python's other threads.
+
+        Wanted is used, or queued for: on a machine with more to do than it has cores a rank that computes gets a small part of one.
+        """
+        others = [thread for thread in threading.enumerate() if thread is not self._main]
+        others_s = sum(map(_used_by, others))
+        queued_s = _queued_for({thread.native_id for thread in others})
+        main_s = _used_by(self._main) + _queued_by(self._main.native_id)
+        all_s = time.process_time() - others_s + queued_s
         passed_s = max(age_s - self._used_at_s, _TICK_S)
-        used = (main_s - self._main_used_s) / passed_s, (all_s - self._all_used_s) / passed_s
+        used = (main_s - self._main_used_s) / passed_s, max(all_s - self._all_used_s, 0.0) / passed_s
         self._main_used_s, self._all_used_s, self._used_at_s = main_s, all_s, age_s
         return used
 
@@ -207,3 +213,18 @@ def _used_by(thread: threading.Thread) -> float:
         # It has ended, or this is no Linux.
         return 0.0
     return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+
+def _queued_by(task: int | str | None) -> float:
+    """Give the seconds for which a thread was ready and had no processor; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/self/task/{task}/schedstat").read_bytes().split()[1]) * 1e-9
+    except (OSError, IndexError):
+        # It has ended, this is no Linux, or the kernel keeps no account of it.
+        return 0.0
+
+
+def _queued_for(but: Collection[int | None]) -> float:
+    tasks = Path("/proc/self/task")
+    names = [path.name for path in tasks.iterdir()] if tasks.is_dir() else []
+    return sum(_queued_by(name) for name in names if int(name) not in but)

@@ -62,15 +62,26 @@ def settle_in(spec: HostSpec, environment: MutableMapping[str, str]) -> HostSpec
     environment.update(spec.environment)
     if not spec.run_dir:
         spec = replace(spec, run_dir=str(_own_run_dir(spec)))
+    _enter_folder(spec)
+    return spec
+
+
+def _enter_folder(spec: HostSpec) -> None:
+    if not spec.cwd:
+        return
+    home = Path.home()
     try:
+        if spec.makes_cwd:
+            Path(spec.cwd).mkdir(parents=True, exist_ok=True)
         os.chdir(spec.cwd)
     except OSError as error:
         if not spec.waits:
             raise
         # Another machine need not have the notebook's folder.
-        print(f"mhnb: {spec.cwd} is not here ({error.strerror}); the ranks run in {Path.home()}", file=sys.stderr)
-        os.chdir(Path.home())
-    return spec
+        other = home / Path(spec.cwd).name if spec.makes_cwd else home
+        print(f"mhnb: {spec.cwd} is not here ({error.strerror}); the ranks run in {other}", file=sys.stderr)
+        other.mkdir(exist_ok=True)
+        os.chdir(other)
 
 
 def _own_run_dir(spec: HostSpec) -> Path:

@@ -34,6 +34,10 @@ class StatusRow:
     """As `alive`, or how it ended."""
     devices: int = 0
     log: str = ""
+    nbytes: int | None = None
+    """Resident memory."""
+    last_cell: str = ""
+    """As `12 ok`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,26 +111,37 @@ def _right_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> set[
     }
 
 
-_STATUS_HEADER = ("rank", "host", "pid", "state", "devices", "log")
+_STATUS_HEADER = ("rank", "host", "pid", "state", "devices", "memory", "last cell", "log")
+_WHERE_KNOWN = ("memory", "last cell")
+"""Columns that are left out where no rank has anything in them."""
 _VARS_HEADER = ("name", "kind", "shape", "spec", "bytes/device", "")
 
 
-def _status_rows(status: Status) -> list[tuple[str, ...]]:
-    return [
-        (str(r.rank), r.host, "" if r.pid is None else str(r.pid), r.state, str(r.devices), r.log) for r in status.rows
+def _status_table(status: Status) -> tuple[list[str], list[list[str]]]:
+    cells = [_status_cells(row) for row in status.rows]
+    shown = [
+        at for at, name in enumerate(_STATUS_HEADER) if name not in _WHERE_KNOWN or any(line[at] for line in cells)
     ]
+    return [_STATUS_HEADER[at] for at in shown], [[line[at] for at in shown] for line in cells]
+
+
+def _status_cells(row: StatusRow) -> tuple[str, ...]:
+    pid, memory = ("" if row.pid is None else str(row.pid)), ("" if row.nbytes is None else format_nbytes(row.nbytes))
+    return (
+        str(row.rank), row.host, pid, row.state, str(row.devices), memory, row.last_cell, row.log,
+    )  # fmt: skip
 
 
 def format_status_text(status: Status) -> str:
     """Write the status as text."""
-    return "\n".join([status.heading, format_table_text(_STATUS_HEADER, _status_rows(status)), *status.notes])
+    return "\n".join([status.heading, format_table_text(*_status_table(status)), *status.notes])
 
 
 def format_status_html(status: Status) -> str:
     """Write the status as HTML."""
     color = ' class="mhnb-bad"' if status.state in ("dead", "tainted", "split") else ""
     notes = "".join(f"<div>{escape(note, quote=False)}</div>" for note in status.notes)
-    table = format_table_html(_STATUS_HEADER, _status_rows(status))
+    table = format_table_html(*_status_table(status))
     return wrap(f"<div{color}><b>{escape(status.heading, quote=False)}</b></div>{table}{notes}")
 
 

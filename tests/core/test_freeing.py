@@ -26,7 +26,7 @@ def begin(*facts: dict[str, Any]) -> Driver:
 
 def look(rank: int, participants: list[int] | None, number: int | None = None, *, launched: bool = True) -> RankStatus:
     """What a rank says of itself; `participants` are those of the launch it is in."""
-    return RankStatus(rank, 1, "waiting", "jit(f)", 1, "", 2.0, [], participants, number, launched)
+    return RankStatus(rank, 1, "waiting", "jit(f)", 1, "", 2.0, [], participants, number, launched=launched)
 
 
 def climb(driver: Driver, until_s: float, *looks: RankStatus) -> list[float]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -126,4 +128,79 @@ def test_an_interrupt_over_hosts(begin: Begin) -> None:
     result = cluster.follow(going)
     assert {rank.outcome for rank in result} == {"interrupted"}
     assert cluster.state == "clean"
+    check_sum(cluster)
+
+
+def test_a_partition_that_outlasts_the_limit(net: HostNet, begin: Begin) -> None:
+    """The host is given up and named; when the way to it is there again nothing of the old start lives on it, and a restart has it back."""
+    cluster = begin(2, 1, host_timeout_s=SILENT_S)
+    going = cluster.submit(SLEEP)
+    net[1].draw_cable()
+    assert cluster.follow(going)[1].outcome == "died"
+    assert f"host1 ({net[1].name}) is lost: it has not answered for" in cluster.reason
+    net[1].push_cable_in()
+    wait_until(lambda: not net[1].pids(), "what was cut off has ended by itself", timeout_s=60)
+    fresh = cluster.restart()
+    assert [rank.hostname for rank in fresh.ranks] == [host.name for host in list(net)[:2]]
+    check_sum(fresh)
+    fresh.stop()
+
+
+def test_a_host_that_came_back_is_used_again(net: HostNet, begin: Begin) -> None:
+    """It lost its power in a cell and was switched on again: one restart, and what was computed is there by replay."""
+    cluster = begin(2, 1, host_timeout_s=SILENT_S)
+    cluster.run("import jax\nx = 20 + jax.process_index()").check()
+    going = cluster.submit(SLEEP)
+    net[1].cut_power()
+    assert cluster.follow(going).state == "dead"
+    net[1].restart()
+    fresh = cluster.restart(replay=True)
+    assert [rank.stdout for rank in fresh.run("print(x)").check()] == ["20\n", "21\n"]
+    check_sum(fresh)
+    fresh.stop()
+
+
+def test_a_disk_that_is_full_while_ranks_run(net: HostNet, begin: Begin) -> None:
+    """What ranks say comes over the link, whole, though their log cannot take it; only what a cell itself writes there fails."""
+    home = f"/tmp/mhnb-{os.getuid()}-{net[1].name}"
+    net[1].run("mkdir", "-p", "-m", "700", home)
+    net[1].mount_disk(home, nbytes=4 << 20)
+    net[1].run("chmod", "700", home)
+    cluster = begin(2, 1)
+    net[1].run("sh", "-c", f"cat /dev/zero > {home}/filler || true")
+    said = cluster.run("for i in range(5_000): print(i, 'x' * 50)\nimport sys\nprint('end', file=sys.stderr)").check()
+    assert said[1].stdout == said[0].stdout
+    assert said[1].stdout.endswith(f"4999 {'x' * 50}\n")
+    assert said[1].stderr.startswith(
+        "end\nmhnb: this rank's log cannot be written ([Errno 28] No space left on device)"
+    )
+    assert said[0].stderr == "end\n"
+    check_sum(cluster)
+    failed = cluster.run(f"open({home!r} + '/y', 'w').write('x' * 99999) if jax.process_index() == 1 else 0")
+    assert failed[1].error is not None
+    assert "No space left" in failed[1].error.evalue
+    check_sum(cluster)
+    assert cluster.state == "clean"
+
+
+def test_a_clock_that_is_an_hour_ahead(net: HostNet, begin: Begin, tmp_path: Path) -> None:
+    """Nothing here reads two machines' clocks together: ranks start, agree, and are timed as ever."""
+    if (faketime := shutil.which("faketime")) is None:
+        pytest.skip("faketime is not installed")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    ahead = f'#!/bin/sh\nexec {faketime} -f +1h {sys.executable} "$@"\n'
+    net[1].cover(python, ahead, executable=True)
+    cluster = begin(2, 1, python=str(python))
+    here = time.time()
+    told = cluster.run("import time\nprint(time.time())").check()
+    assert [round((float(rank.stdout) - here) / 3600) for rank in told] == [0, 1]
+    check_sum(cluster)
+    failed = cluster.run("if jax.process_index() == 0: m.process_allgather(jnp.float32(1))")
+    assert failed[0].error is not None
+    assert failed[0].error.ename == "OrderMismatch"
+    assert cluster.run("time.sleep(0.1)").check().wall_s < 600
+    interrupted = cluster.run(SLEEP, timeout_s=1)
+    assert {rank.outcome for rank in interrupted} == {"interrupted"} or interrupted.state == "clean"
     check_sum(cluster)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from mhnb import starting
+from mhnb.boards import gather_status
 from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
+from mhnb.view.tables import format_status_text
 from tests.hosts.cluster import Begin, check_sum
-from tests.hosts.hostnet import HostNet
+from tests.hosts.hostnet import HostNet, wait_until
 from tests.source import ROOT
 
 
@@ -113,3 +116,21 @@ def test_a_start_that_could_not_work_is_refused_at_once(net: HostNet, begin: Beg
     with pytest.raises(PreflightFailed, match="beta cannot reach JAX's coordinator on alpha at"):
         begin(2)
     assert not any(host.pids() for host in net)
+
+
+def test_what_status_says_of_machines(begin: Begin) -> None:
+    """What each rank weighs over there, and its last cell."""
+    cluster = begin(2, 1)
+    cluster.run("1")
+    wait_until(lambda: all(rank.nbytes for rank in cluster.ranks), "every supervisor has said what its ranks weigh")
+    lines = format_status_text(gather_status(cluster)).splitlines()
+    assert lines[1].split() == ["rank", "host", "pid", "state", "devices", "memory", "last", "cell", "log"]
+    for rank, line in zip(cluster.ranks, lines[2:], strict=True):
+        assert line.split()[:2] == [str(rank.rank), rank.host]
+        assert re.search(r" MiB +1 ok ", line)
+    going = cluster.submit("import time; time.sleep(300)", ranks="1")
+    wait_until(lambda: cluster.state == "running", "it runs")
+    assert [rank.last_cell for rank in cluster.ranks] == ["1 ok", "2 running"]
+    cluster.interrupt()
+    cluster.follow(going)
+    assert [rank.last_cell for rank in cluster.ranks] == ["1 ok", "2 interrupted"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 import stat
 import struct
@@ -17,6 +19,7 @@ import pytest
 
 from mhnb.core.framing import Frame, join_frames
 from mhnb.core.protocol import Answer, Ask, Message, RunCell, SkipCell, StopHost
+from mhnb.link import sockets
 from mhnb.link.base import Link
 from mhnb.link.memory import MemoryLink
 from mhnb.link.sockets import SocketLink
@@ -252,6 +255,41 @@ def test_a_stranger_cannot_make_the_notebook_hold_much() -> None:
         assert collect(link, 1) == [SkipCell(1, 2)]
     finally:
         if friend is not None:
+            friend.close()
+        link.close()
+
+
+@pytest.mark.parametrize("descriptors", ["enough", "none left"])
+def test_strangers_who_say_nothing_keep_nobody_out(descriptors: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only so many are kept, fewer still where the process runs out of descriptors; a rank that comes after them is heard."""
+    monkeypatch.setattr(sockets, "_STRANGERS", 20)
+    link = SocketLink(KEY)
+    address, _, port = link.url.removeprefix("tcp:").rpartition(":")
+    strangers: list[socket.socket] = []
+    friends: list[Channel] = []
+    fillers: list[int] = []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        for _ in range(40):
+            strangers.append(socket.create_connection((address, int(port))))
+            assert link.poll(WAIT_S) == []
+        assert link.refused == 20
+        if descriptors == "none left":
+            # One for the friend's own end, and none for the link's.
+            fillers.append(os.dup(0))
+            while fillers[-1] < max(end.fileno() for end in strangers) + 100:
+                fillers.append(os.dup(0))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 2, hard))
+        friends.append(open_channel(link, KEY, "r1"))
+        friends[0].send(SkipCell(1, 2))
+        assert collect(link, 1) == [SkipCell(1, 2)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for filler in fillers:
+            os.close(filler)
+        for stranger in strangers:
+            stranger.close()
+        for friend in friends:
             friend.close()
         link.close()
 

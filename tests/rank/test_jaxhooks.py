@@ -445,8 +445,8 @@ def test_a_second_install_changes_the_recorder_only() -> None:
 def test_initialize_finds_the_offered_cluster() -> None:
     """After `offer_cluster`, `jax.distributed.initialize()` needs no arguments, also inside another cluster's job."""
     program = (
-        "import jax\nfrom mhnb.rank import jaxhooks\n"
-        f"jaxhooks.offer_cluster(dict(coordinator_address='127.0.0.1:{_free_port()}', num_processes=1, process_id=0))\n"
+        "import jax\nfrom mhnb.rank import jaxseams\n"
+        f"jaxseams.offer_cluster(dict(coordinator_address='127.0.0.1:{_free_port()}', num_processes=1, process_id=0))\n"
         "jax.distributed.initialize()\nprint(jax.process_count(), jax.distributed.is_initialized())"
     )
     slurm = {"SLURM_JOB_ID": "1", "SLURM_STEP_NODELIST": "nowhere", "SLURM_NTASKS": "9", "SLURM_PROCID": "8"}

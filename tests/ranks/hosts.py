@@ -46,7 +46,7 @@ class HostsCluster(Cluster):
 
     def _launch(self) -> None:
         ground = self._ground
-        place = Place(ground.link.url, ground.key, self.generation, self._cwd, str(ground.run_dir))
+        place = Place(ground.link.url, ground.key, self.generation, self.cwd, str(ground.run_dir))
         spec = local_spec(self.shape, self.options, place, os.environ, f"127.0.0.1:{find_free_port()}")
         url = f"tcp:127.0.0.1:{find_free_port()}"
         self._start(replace(spec, ranks=list(self._ranks_of[0]), board_url=url))

@@ -39,6 +39,19 @@ def test_the_status_has_a_line_a_rank() -> None:
     )
 
 
+def test_the_status_of_machines_says_more() -> None:
+    """Memory and the last cell, where they are known."""
+    rows = (
+        StatusRow(0, "host0 alpha", 24, "alive", 1, "a:r0.log", nbytes=3 << 28, last_cell="12 running"),
+        StatusRow(1, "host1 beta", 24, "alive", 1, "b:r1.log", last_cell="11 ok"),
+    )
+    assert format_status_text(Status("remote · running", "running", rows)).splitlines()[1:] == [
+        "rank  host         pid  state  devices     memory   last cell  log",
+        "   0  host0 alpha   24  alive        1  768.0 MiB  12 running  a:r0.log",
+        "   1  host1 beta    24  alive        1                  11 ok  b:r1.log",
+    ]
+
+
 def test_variables_show_their_shape_and_cost() -> None:
     """What has no shape or size has an empty place; what differs says where."""
     assert format_vars_text(ROWS).splitlines() == [

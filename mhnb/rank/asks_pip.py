@@ -1,0 +1,54 @@
+"""pip on this machine, in the environment that the rank runs in."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["describe_environment", "run_pip"]
+
+
+def describe_environment() -> dict[str, Any]:
+    """Say what packages are installed into. Two hosts that say the same may share it, or have copies made alike."""
+    prefix = Path(sys.prefix)
+    found = prefix.stat()
+    return {"python": sys.executable, "prefix": str(prefix), "inode": found.st_ino, "changed_ns": found.st_mtime_ns}
+
+
+def run_pip(words: Sequence[str]) -> dict[str, Any]:
+    """Run pip to its end, and have imports look at the disk again; return its exit code and what it said.
+
+    Raises:
+        RuntimeError: there is neither pip nor uv.
+    """
+    command = _find_pip()
+    verb, *rest = words
+    # Nobody is there to be asked.
+    quiet = ["--yes"] if verb == "uninstall" and command[0] == sys.executable else []
+    done = subprocess.run(
+        [*command, verb, *quiet, *rest],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+        env=os.environ | {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_PYTHON": sys.executable},
+    )
+    importlib.invalidate_caches()
+    return {"code": done.returncode, "said": done.stdout}
+
+
+def _find_pip() -> list[str]:
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    if (uv := shutil.which("uv")) is not None:
+        return [uv, "pip"]
+    raise RuntimeError(f"{sys.executable} has no pip, and there is no uv; {sys.executable} -m ensurepip may bring it")

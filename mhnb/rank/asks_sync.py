@@ -1,0 +1,80 @@
+"""Files of the notebook's machine that are brought to this one: what is here already, what comes, what it means for imports."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mhnb.digests import digest_file
+
+__all__ = ["finish_files", "look_at_files", "write_files"]
+
+_PART = ".mhnb-part"
+"""What a file is called until it is whole: an import never finds half of one."""
+
+
+def look_at_files(place: str, files: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Say which files are missing here or are not the same.
+
+    Args:
+        place: the folder, seen from this rank's working folder.
+        files: of each path its size in bytes, mode and digest.
+    """
+    cwd = Path.cwd()
+    folder = cwd / _inside(place) if place else cwd
+    wanted = [path for path, facts in files.items() if not _is_same(folder / _inside(path), *facts)]
+    return {"folder": str(folder), "wanted": wanted, "strays_home": not place and cwd == Path.home()}
+
+
+def write_files(folder: str, pieces: Sequence[Sequence[Any]], payload: Sequence[Any]) -> None:
+    """Write pieces of files, each in order; a file takes its place when it is whole.
+
+    Raises:
+        OSError: it cannot be written; nothing half is left.
+    """
+    for (path, mode, start, is_last), data in zip(pieces, payload, strict=True):
+        whole = Path(folder) / _inside(path)
+        part = whole.with_name(f".{whole.name}.{os.getpid()}{_PART}")
+        try:
+            whole.parent.mkdir(parents=True, exist_ok=True)
+            if start and part.stat().st_size != start:
+                raise OSError(f"{whole}: what came before byte {start} is not there")
+            with part.open("ab" if start else "wb") as file:
+                file.write(data)
+            if is_last:
+                part.chmod(mode)
+                part.replace(whole)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def finish_files(folder: str, paths: Sequence[str]) -> list[str]:
+    """Have imports look at the disk again; return the modules that this rank has imported from files that were replaced."""
+    importlib.invalidate_caches()
+    changed = {str(Path(folder) / path) for path in paths}
+    return sorted(name for name, module in tuple(sys.modules.items()) if getattr(module, "__file__", None) in changed)
+
+
+def _inside(path: str) -> PurePosixPath:
+    """Hold that a path stays in its folder.
+
+    Raises:
+        ValueError: it does not.
+    """
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise ValueError(f"{path!r} leaves the folder that it is to be in")
+    return pure
+
+
+def _is_same(path: Path, nbytes: int, mode: int, digest: str) -> bool:
+    try:
+        found = path.stat()
+        return found.st_size == nbytes and found.st_mode & 0o777 == mode and digest_file(path) == digest
+    except OSError:
+        return False

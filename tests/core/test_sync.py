@@ -1,0 +1,62 @@
+"""Which files of a folder go to other machines, and in which messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.sync import FileFacts, cut_pieces, parse_excludes, place_of
+from mhnb.core.transfer import CHUNK_NBYTES
+
+IGNORE = """
+# data stays here
+/data/
+*.npy
+!keep.npy
+docs/*.html
+**/cache
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "is_folder", "stays"),
+    [
+        ("train.py", False, False),
+        (".git", True, True),
+        ("sub/__pycache__", True, True),
+        ("sub/old.pyc", False, True),
+        ("data", True, True),
+        ("data", False, False),
+        ("sub/x.npy", False, True),
+        ("sub/keep.npy", False, False),
+        ("docs/index.html", False, True),
+        ("index.html", False, False),
+        ("cache", True, True),
+    ],
+)
+def test_what_stays_here(path: str, is_folder: bool, stays: bool) -> None:  # noqa: FBT001
+    """The folder's own .gitignore decides, beside what is never code."""
+    assert parse_excludes(IGNORE).leaves_out(path, is_folder=is_folder) is stays
+
+
+@pytest.mark.parametrize(
+    ("folder", "place"), [("/me/p", ""), ("/me/p/a/b", "a/b"), ("/me/pq", "pq"), ("/opt/lib/", "lib"), ("/me", "me")]
+)
+def test_where_a_folder_goes(folder: str, place: str) -> None:
+    """Inside the notebook's folder it keeps its place; from elsewhere it comes under its own name."""
+    assert place_of(folder, "/me/p") == place
+
+
+def test_pieces_bring_every_byte_once_and_in_order() -> None:
+    """Large files come in pieces, the last of which says so; empty ones come too; no message is longer than a chunk."""
+    sizes = {"big": 2 * CHUNK_NBYTES + 5, "empty": 0, "even": CHUNK_NBYTES, **{f"s{n}": 3 for n in range(1000)}}
+    files = {path: FileFacts(nbytes, 0o644, "") for path, nbytes in sizes.items()}
+    got = dict.fromkeys(sizes, 0)
+    done = []
+    for pieces in cut_pieces(files, sizes):
+        assert sum(piece.stop - piece.start for piece in pieces) <= CHUNK_NBYTES
+        for piece in pieces:
+            assert piece.start == got[piece.path]
+            got[piece.path] = piece.stop
+            done += [piece.path] if piece.is_last else []
+    assert got == sizes
+    assert done == list(sizes)

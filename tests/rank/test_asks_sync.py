@@ -1,0 +1,41 @@
+"""Files that come to a rank's machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mhnb.rank.asks_sync import finish_files, look_at_files, write_files
+
+
+def test_a_file_of_which_a_piece_was_lost_never_takes_its_place(tmp_path: Path) -> None:
+    """The disk was full for one piece and not for the next: the file stays as it was, and no half of it is left."""
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(OSError, match="No such file"):
+        write_files(str(tmp_path), [["a", 0o644, 4, True]], [b"tail"])
+    write_files(str(tmp_path), [["a", 0o644, 0, False]], [b"head"])
+    with pytest.raises(OSError, match="what came before byte 9 is not there"):
+        write_files(str(tmp_path), [["a", 0o644, 9, True]], [b"tail"])
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_text() == "old"
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x"])
+def test_a_path_stays_in_its_folder(tmp_path: Path, path: str) -> None:
+    """Whatever it says."""
+    with pytest.raises(ValueError, match="leaves the folder"):
+        write_files(str(tmp_path), [[path, 0o644, 0, True]], [b""])
+    with pytest.raises(ValueError, match="leaves the folder"):
+        look_at_files(path, {})
+
+
+def test_what_is_the_same_is_not_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Content and mode decide; a file that is not there, or whose place is a folder, is wanted."""
+    monkeypatch.chdir(tmp_path)
+    write_files(str(tmp_path / "lib"), [["same", 0o755, 0, True], ["sub/other", 0o644, 0, True]], [b"", b"text"])
+    digest = "cae66941d9efbd404e4d88758ea67670"
+    files = {name: [0, 0o755, digest] for name in ("same", "sub", "absent")} | {"sub/other": [4, 0o644, digest]}
+    look = look_at_files("lib", files)
+    assert look == {"folder": str(tmp_path / "lib"), "wanted": ["sub", "absent", "sub/other"], "strays_home": False}
+    assert finish_files(str(Path(__file__).parent), [Path(__file__).name]) == [__name__]

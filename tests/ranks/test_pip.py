@@ -1,0 +1,45 @@
+"""pip in the ranks' environment: once, however many ranks there are."""
+
+from __future__ import annotations
+
+import ensurepip
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mhnb.cluster import Cluster
+from mhnb.installing import run_pip
+from mhnb.verbs_hosts import describe_pip
+
+
+@pytest.fixture
+def with_pip(cluster: Cluster) -> Iterator[Cluster]:
+    """Ranks that find pip: the one that comes with Python, as it is, where the environment has none."""
+    (wheel,) = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
+    cluster.run(
+        "import os, sys\nbefore = os.environ.get('PYTHONPATH', '')\n"
+        f"sys.path.append({str(wheel)!r}); os.environ['PYTHONPATH'] = before + {os.pathsep + str(wheel)!r}"
+    ).check()
+    yield cluster
+    cluster.run("sys.path.pop(); os.environ['PYTHONPATH'] = before; del before").check()
+
+
+def test_it_runs_once_where_ranks_share_an_environment(with_pip: Cluster) -> None:
+    """Simulated hosts have one; what it says is shown whole where it was asked something."""
+    (run,) = run_pip(with_pip, ["list"])
+    assert (run.host, run.python, run.code) == ("host0", sys.executable, 0)
+    assert "jax" in describe_pip(["list"], [run])
+
+
+def test_a_package_that_there_is_not(with_pip: Cluster) -> None:
+    """pip's own words are told whole, and the cluster goes on."""
+    words = ["install", "--no-index", "no-such-package-at-all"]
+    (run,) = run_pip(with_pip, words)
+    assert run.code != 0
+    said = describe_pip(words, [run])
+    assert "no-such-package-at-all" in said
+    assert "restart" not in said
+    assert with_pip.run("print(1)").check()[0].stdout == "1\n"

@@ -1,0 +1,44 @@
+"""What `%mhjax sync` and `%mhjax pip` say."""
+
+from __future__ import annotations
+
+from mhnb.installing import PipRun
+from mhnb.syncing import HostSync, SyncReport
+from mhnb.verbs_hosts import describe_pip, describe_sync
+
+
+def test_hosts_that_were_brought_the_same_are_one_line() -> None:
+    """Hosts by label and name, how many files and bytes; modules that stay as they were are named with the way out."""
+    report = SyncReport(
+        "/we/p",
+        9,
+        (
+            HostSync("host0", "a", "/we/p", ("x.py", "y.py"), 2048, ("x",)),
+            HostSync("host1", "b", "/we/p", ("x.py", "y.py"), 2048, ()),
+            HostSync("host2", "c", "/you/p", (), 0, ()),
+        ),
+    )
+    assert describe_sync(report) == (
+        "mhjax · sync · /we/p, 9 files\n"
+        "  host0 (a), host1 (b) /we/p: 2 files copied, 2.0 KiB\n"
+        "  host2 (c) /you/p: all there already\n"
+        "  imported before, and as it was: x; importlib.reload(...) or %mhjax restart takes the new one"
+    )
+
+
+def test_pip_tells_the_last_line_of_a_success_and_all_of_a_failure() -> None:
+    """Equal words of several hosts are told once."""
+    done = "Collecting x\nSuccessfully installed x-1.0\n"
+    runs = [
+        PipRun("host0", "a", "/py", 0, done),
+        PipRun("host1", "b", "/py", 0, done),
+        PipRun("host2", "c", "/py", 1, "Looking\nERROR: no network\n"),
+    ]
+    assert describe_pip(["install", "x"], runs) == (
+        "host0 (a), host1 (b) · /py\n"
+        "  Successfully installed x-1.0\n"
+        "host2 (c) · /py\n"
+        "  Looking\n"
+        "  ERROR: no network\n"
+        "A package that the ranks have imported already stays as it was until %mhjax restart."
+    )
