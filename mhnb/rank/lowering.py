@@ -76,6 +76,12 @@ def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(f, MethodType) and isinstance(f.__self__, jax.Array):
         # x.sum(): JAX takes no global array as a constant.
         f, args = f.__func__, (f.__self__, *args)
+    if f is jax.device_put:
+        # Inside a program it is a wish, and launches nothing of its own: the report would say that nothing moves.
+        raise InvalidRequest(
+            "jax.device_put is not compiled as a function is;"
+            " %mhjax layout NAME --to SPEC tells what a move of an array takes, %%mhjax --collectives what a cell's move was"
+        )
     if hasattr(f, "lower"):
         return f.lower(*args, **kwargs)
     try:
