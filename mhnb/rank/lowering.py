@@ -22,7 +22,7 @@ from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.report import Collective, Program, make_report
 from mhnb.sharding.why import Why
 
-__all__ = ["CALL", "collectives", "describe_compiled", "lower_program"]
+__all__ = ["CALL", "collectives", "describe_compiled", "is_plain", "lower_program"]
 
 CALL = "<this call>"
 """The file of a call that was typed."""
@@ -66,6 +66,11 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
     program = _read(compiled, lowered.as_text(debug_info=True), (args, kwargs, compiled.input_shardings))
     digest = hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
     return dataclasses.replace(program, digest=digest, takes=_types(lowered.args_info))
+
+
+def is_plain(f: Any) -> bool:
+    """Whether a call of a function launches its operations one by one: nothing has made a program of it."""
+    return not hasattr(f, "lower") and not hasattr(f, "as_text")
 
 
 def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
