@@ -53,7 +53,8 @@ def ask_collectives(asker: Asker, call: str, hosts: Mapping[int, str]) -> Report
     answers = ask_all(asker, check_ranks(None, asker.process_count), "collectives", {"call": asked})
     told = {rank: answer.value for rank, answer in answers.items()}
     report = make_report(merge_planned(asked, told), hosts)
-    return replace(report, printed=_merge_printed({rank: answer["printed"] for rank, answer in told.items()}))
+    printed = _merge_printed({rank: answer["printed"] for rank, answer in told.items()})
+    return replace(report, is_plain=any(answer["plain"] for answer in told.values()), printed=printed)
 
 
 def _merge_printed(texts: Mapping[int, str]) -> tuple[str, ...]:

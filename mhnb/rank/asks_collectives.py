@@ -9,7 +9,7 @@ from typing import Any
 
 from mhnb.errors import HloError, MhnbError
 from mhnb.rank.jaxhooks import current_recorder
-from mhnb.rank.lowering import CALL, describe_compiled, lower_program
+from mhnb.rank.lowering import CALL, describe_compiled, is_plain, lower_program
 from mhnb.rank.overhearing import overhear
 from mhnb.rank.programs import launched_programs, no_launches
 from mhnb.sharding.report import program_to_wire
@@ -31,13 +31,13 @@ def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) ->
         known: the user's names, for a hint.
 
     Returns:
-        `{"program", "printed"}`, or `{"ename", "evalue", "ours", "near"}` of what evaluating, lowering or reading it raised.
+        `{"program", "plain", "printed"}`, or `{"ename", "evalue", "ours", "near"}` of what evaluating, lowering or reading it raised.
     """
     try:
         with no_launches(_NO_LAUNCH), overhear() as heard:
             f, args, kwargs = _evaluate(call, namespace)
             program = lower_program(f, args, kwargs)
-        return {"program": program_to_wire(program), "printed": heard.text}
+        return {"program": program_to_wire(program), "plain": is_plain(f), "printed": heard.text}
     except MhnbError as error:
         return {"ename": type(error).__name__, "evalue": str(error), "ours": True, "near": []}
     except Exception as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the answer

@@ -22,7 +22,7 @@ from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.report import Collective, Program, make_report
 from mhnb.sharding.why import Why
 
-__all__ = ["CALL", "collectives", "describe_compiled", "lower_program"]
+__all__ = ["CALL", "collectives", "describe_compiled", "is_plain", "lower_program"]
 
 CALL = "<this call>"
 """The file of a call that was typed."""
@@ -68,6 +68,11 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
     return dataclasses.replace(program, digest=digest, takes=_types(lowered.args_info))
 
 
+def is_plain(f: Any) -> bool:
+    """Whether a call of a function launches its operations one by one: nothing has made a program of it."""
+    return not hasattr(f, "lower") and not hasattr(f, "as_text")
+
+
 def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     method: Any = getattr(f, "__func__", None)
     if hasattr(method, "lower"):
@@ -76,6 +81,12 @@ def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(f, MethodType) and isinstance(f.__self__, jax.Array):
         # x.sum(): JAX takes no global array as a constant.
         f, args = f.__func__, (f.__self__, *args)
+    if f is jax.device_put:
+        # Inside a program it is a wish, and launches nothing of its own: the report would say that nothing moves.
+        raise InvalidRequest(
+            "jax.device_put is not compiled as a function is;"
+            " %mhjax layout NAME --to SPEC tells what a move of an array takes, %%mhjax --collectives what a cell's move was"
+        )
     if hasattr(f, "lower"):
         return f.lower(*args, **kwargs)
     try:

@@ -99,6 +99,8 @@ class Report:
     rows: tuple[Collective, ...]
     launches: int = 1
     """How often the program was launched; 1 where it was not run."""
+    is_plain: bool = False
+    """Whether the function was not jitted: this is of the program that `jax.jit` would make of it."""
     printed: tuple[str, ...] = ()
     """Lines that the function printed while it was traced for this."""
 

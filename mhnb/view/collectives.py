@@ -15,6 +15,7 @@ __all__ = ["format_collectives_html", "format_collectives_text"]
 _HEADER = ("axis", "count", "bytes/device", "across hosts", "line")
 _RIGHT = (False, False, False, True, True, True, False)
 _DEFINITION = "bytes/device: what one device puts in, each time; across hosts: the part of it for another host. Totals count the runs."
+_PLAIN = "not jitted: this is the program that jax.jit would make of it; called as it is, it launches its operations one by one"
 _PRINTED = "printed while it was traced (nothing has run):"
 _Cells = tuple[str, str, str, str, str, str, str]
 """op, shape, axis, count, bytes a device, bytes across hosts, line."""
@@ -27,9 +28,13 @@ def format_collectives_text(reports: Sequence[Report], *, why: bool = False) -> 
     jit(f)  launches no collective
     """
     parts = [_format_report(report, why=why) for report in reports]
-    notes = _notes([row for report in reports for row in report.rows])
+    notes = [*_notes([row for report in reports for row in report.rows]), *_plain_note(reports)]
     printed = [_PRINTED, *(f"  {line}" for line in _printed(reports))] if _printed(reports) else []
     return "\n".join([*parts, *notes, *printed]) if parts else "no program of several ranks was launched"
+
+
+def _plain_note(reports: Sequence[Report]) -> list[str]:
+    return [_PLAIN] if any(report.is_plain for report in reports) else []
 
 
 def _printed(reports: Sequence[Report]) -> list[str]:
@@ -129,7 +134,7 @@ def format_collectives_html(reports: Sequence[Report]) -> str:
     if not reports:
         return wrap(f'<span style="{QUIET}">no program of several ranks was launched</span>')
     body = "".join(_report_html(report) for report in reports)
-    notes = _notes([row for report in reports for row in report.rows])
+    notes = [*_notes([row for report in reports for row in report.rows]), *_plain_note(reports)]
     quiet = "".join(f"<div>{escape(note, quote=False)}</div>" for note in [*notes, _DEFINITION, *_rings(reports)])
     printed = (
         f'<div style="{QUIET}">{_PRINTED}</div>{pre(chr(10).join(_printed(reports)))}' if _printed(reports) else ""

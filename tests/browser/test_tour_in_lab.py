@@ -96,6 +96,14 @@ def test_equal_answers_are_right_everywhere(ran: Ran) -> None:
         assert "0-3" in seen
 
 
+def test_the_layout_and_the_collectives_are_drawn(ran: Ran) -> None:
+    """Each device with its host, and one all-reduce with what it puts in and what leaves the host."""
+    card = ran.page.cell(ran.index("%mhjax layout x")).locator(".jp-Cell-outputArea").inner_text()
+    assert [word for word in ("0:0", "3:1", "host0", "host3", "32 B a device") if word not in card] == []
+    report = ran.page.cell(ran.index("%mhjax collectives add(x)")).locator(".jp-Cell-outputArea").inner_text()
+    assert [word for word in ("all-reduce", "data, model (hosts)", "4 B", "3 B", "line 2") if word not in report] == []
+
+
 def test_the_failing_rank_is_named_without_a_click(ran: Ran) -> None:
     """The cell that raises on rank 2 alone says so where it stands."""
     seen = ran.page.cell(ran.index("reshape(7, -1)")).locator(".jp-Cell-outputArea").inner_text()

@@ -90,12 +90,20 @@ def test_bad_input_is_one_usage_error(ready: Session, typed: str, said: str) -> 
     assert said in ready.refuse(f"%mhjax collectives {typed}")
 
 
+def test_a_plain_function_is_told_as_if_jitted(ready: Session) -> None:
+    """Called as it is, its operations would be launched one by one: a note says so, and only there."""
+    out = ready.run("%mhjax collectives (lambda a: a.sum(0))(batch)").out
+    assert "this call, line 1" in out
+    assert out.splitlines()[-1].startswith("not jitted: this is the program that jax.jit would make of it")
+    assert "not jitted" not in ready.run("%mhjax collectives total(batch)").out
+
+
 def test_what_a_function_prints_while_it_is_traced(ready: Session) -> None:
     """It stands under the report, once where all ranks printed the same, and never with the cell that ran before."""
-    ready.run("%%mhjax\nimport sys\ndef loud(a):\n    print('shape', a.shape)\n    return a.sum(0)\n")
+    ready.run("%%mhjax\nimport sys\n@jax.jit\ndef loud(a):\n    print('shape', a.shape)\n    return a.sum(0)\n")
     out = ready.run("%mhjax collectives loud(batch)").out
     assert "after its end" not in out
     assert out.endswith("printed while it was traced (nothing has run):\n  shape (8, 16)\n")
-    ready.run("%%mhjax\ndef loud(a):\n    print(jax.process_index(), file=sys.stderr)\n    return a.sum(0)\n")
+    ready.run("%%mhjax\n@jax.jit\ndef loud(a):\n    print(jax.process_index(), file=sys.stderr)\n    return a.sum(0)\n")
     out = ready.run("%mhjax collectives loud(batch)").out
     assert out.endswith("printed while it was traced (nothing has run):\n  rank 0: 0\n  rank 1: 1\n")

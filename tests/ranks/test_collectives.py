@@ -120,6 +120,8 @@ def test_ranks_that_would_differ_are_shown(ready: Cluster) -> None:
         ("jax.nothing(x)", "AttributeError"),
         ("(lambda v: 1 if v.sum() else 2)(x)", "TracerBoolConversionError"),
         ("step('a', down, x)", "TypeError"),
+        ("jax.device_put(x, NamedSharding(mesh, P()))", "%mhjax layout NAME --to SPEC tells what a move of an array"),
+        ("jax.device_put(x, device=x.sharding)", "%mhjax layout NAME --to SPEC tells what a move of an array"),
     ],
 )
 def test_what_cannot_be_compiled_is_said(ready: Cluster, call: str, said: str) -> None:
