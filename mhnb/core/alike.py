@@ -18,6 +18,8 @@ __all__ = ["Folded", "Picture", "Text", "find_majority", "fold_outputs", "is_pla
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 _BARE_RANKS = 8
+_CROWD = 3
+"""More numbers that differ, on one line of a few ranks, are no template."""
 _FEW = 3
 """Of so many odd ones each has a block of its own, with what differs; more share one, where only numbers differ."""
 
@@ -176,10 +178,21 @@ def _merge_own(members: list[_Member]) -> list[_Alike]:
 
 
 def _are_bare(members: Sequence[_Member]) -> bool:
-    """Whether a few ranks gave numbers and nothing else: beside each other those read better than as a template."""
+    """Whether a few ranks gave lines that read better beside each other than as a template: hardly anything but numbers."""
+    if sum(len(member.ranks) for member in members) > _BARE_RANKS:
+        return False
     texts = [text for channel, skeleton in members[0].shapes if channel != "rich" for text in skeleton]
-    few = sum(len(member.ranks) for member in members) <= _BARE_RANKS
-    return few and bool(texts) and not any(character.isalnum() for text in texts for character in text)
+    only_numbers = bool(texts) and not any(character.isalnum() for text in texts for character in text)
+    return only_numbers or _are_crowded(members)
+
+
+def _are_crowded(members: Sequence[_Member]) -> bool:
+    """Whether the ranks gave one line each, with so many numbers of their own that a table of them would be longer than the lines."""
+    lines = sum(
+        "".join(skeleton).rstrip("\n").count("\n") + 1 for channel, skeleton in members[0].shapes if channel != "rich"
+    )
+    columns = zip(*([number for part in member.numbers for number in part] for member in members), strict=True)
+    return lines == 1 and sum(len(set(column)) > 1 for column in columns) > _CROWD
 
 
 def _size(group: _Alike) -> int:

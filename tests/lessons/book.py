@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -186,9 +187,14 @@ def run_lesson(lesson: Lesson) -> Ran:
     return ran
 
 
+_STYLE, _TAG = re.compile(r"<style>.*?</style>", re.DOTALL), re.compile(r"<[^>]*>")
+
+
 def _text(output: Any) -> str:
     if output.output_type == "stream":
         return str(output.text)
     if output.output_type == "error":
         return "\n".join(output.traceback)
-    return str(output.data.get("text/plain", ""))
+    # A page has each rank's own words too, beside what is folded.
+    page = unescape(_TAG.sub("", _STYLE.sub("", output.data.get("text/html", ""))))
+    return f"{output.data.get('text/plain', '')}\n{page}"
