@@ -464,3 +464,16 @@ def _run(program: str, more: dict[str, str]) -> list[str]:
     done = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()
+
+
+@pytest.mark.parametrize("name", ["from_hlo", "load"])
+def test_a_private_name_that_is_gone_is_the_reason(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """JAX is left as it was, and the guard says why it is not there."""
+    from jax._src.interpreters import pxla
+
+    monkeypatch.setattr(jaxhooks, "_recorder", None)
+    monkeypatch.setattr(jaxhooks, "_hook", lambda: pytest.fail("it was hooked"))
+    monkeypatch.delattr(pxla.UnloadedMeshExecutable, name)
+    status = jaxhooks.install(LaunchRecorder())
+    assert not status.available
+    assert name in status.reason
