@@ -227,7 +227,7 @@ class RankStatus:
     number: int | None = None
     """Which one of its participants' launches the one in flight is, from 1."""
     launched: bool = True
-    """False: the launch waits for the others to agree on it; any signal gets the rank out of that."""
+    """False: the rank only waits to agree on the launch, or to see it end after an interrupt; it comes out of that by itself."""
 
 
 @dataclass(frozen=True, slots=True)
