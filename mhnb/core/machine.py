@@ -246,7 +246,8 @@ class Machine:
             notes = (self._cost.way_out(),)
         elif deaths:
             part = cell.parts.get(deaths[0].rank)
-            slow = part is not None and part.error is not None and _TOO_SLOW in part.error.evalue
+            # Its error may be what it said before: the interrupt itself, say.
+            slow = part is not None and part.outcome == "killed" and cell.ladder is not None and cell.ladder.killed
             notes = (self._death_text(deaths[0], _TOO_SLOW if slow else ""),)
         if self._lost_service:
             state, notes = "dead", (self._lost_service, *notes)
