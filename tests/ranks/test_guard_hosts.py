@@ -163,7 +163,8 @@ else:
 
 
 def test_a_bell_on_a_far_host_that_rings_again_and_again_does_not_break_the_agreement(
-    ready: Cluster, tmp_path: Path
+    ready: Cluster,  # noqa: F811
+    tmp_path: Path,
 ) -> None:
     """Every exception takes the wish back and waits for the answer; what was agreed on afterwards is agreed on."""
     code = (
