@@ -36,7 +36,7 @@ from mhnb.core.guard import WAY_OUT
 from mhnb.core.hints import find_hint
 from mhnb.core.journal import Record, record_cell
 from mhnb.core.kept import KeptCells
-from mhnb.core.ladder import Ladder
+from mhnb.core.ladder import TOO_SLOW, Ladder
 from mhnb.core.protocol import (
     CellEnded,
     CellRefused,
@@ -61,9 +61,6 @@ from mhnb.errors import CellInterrupted, LaunchError, MhnbError
 from mhnb.values import ClusterState, RankError
 
 __all__ = ["Machine"]
-
-
-_TOO_SLOW = "did not end after the interrupt and was killed"
 
 
 class Machine:
@@ -245,10 +242,7 @@ class Machine:
         if self._lost_host:
             notes = (self._cost.way_out(),)
         elif deaths:
-            part = cell.parts.get(deaths[0].rank)
-            # Its error may be what it said before: the interrupt itself, say.
-            slow = part is not None and part.outcome == "killed" and cell.ladder is not None and cell.ladder.killed
-            notes = (self._death_text(deaths[0], _TOO_SLOW if slow else ""),)
+            notes = (self._death_text(deaths[0], TOO_SLOW if cell.was_too_slow(deaths[0].rank) else ""),)
         if self._lost_service:
             state, notes = "dead", (self._lost_service, *notes)
         carried = (self._carried_note,) if self._carried_note else ()
@@ -355,7 +349,7 @@ class Machine:
 
     def _blame(self, cell: Cell, exited: RankExited) -> None:
         slow = cell.ladder is not None and cell.ladder.killed and exited.signum == signal.SIGKILL
-        why = _TOO_SLOW if slow else describe_exit(exited)
+        why = TOO_SLOW if slow else describe_exit(exited)
         # What aborted in native code raised nothing: its last words are all there is to know it by.
         aborted = exited.signum == signal.SIGABRT
         hint = find_hint("RankDied", "\n".join(exited.last_lines)) if aborted else None
