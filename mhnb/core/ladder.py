@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mhnb.core.events import AskInterrupt, Command, FreeRanks, KillRanks, SignalRanks
 from mhnb.core.ranks import format_ranks
 
-__all__ = ["INTERRUPT_AGREE_S", "INTERRUPT_FREE_S", "INTERRUPT_KILL_S", "TOO_SLOW", "Ladder"]
+__all__ = ["INTERRUPT_AGREE_S", "INTERRUPT_FREE_S", "INTERRUPT_KILL_S", "Ladder", "TOO_SLOW"]
 
 INTERRUPT_AGREE_S = 0.2
 """How long ranks in lockstep have to stop before the same launch, until each is signalled."""
