@@ -5,13 +5,12 @@ from __future__ import annotations
 import signal
 
 from mhnb.core.hints import find_hint
+from mhnb.core.ladder import TOO_SLOW
 from mhnb.core.protocol import RankExited
 from mhnb.core.roster import describe_exit
 from mhnb.values import Outcome, RankError
 
-__all__ = ["TOO_SLOW", "blame"]
-
-TOO_SLOW = "did not end after the interrupt and was killed"
+__all__ = ["blame"]
 
 
 def blame(exited: RankExited, *, killed: bool) -> tuple[Outcome, RankError]:

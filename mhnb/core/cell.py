@@ -92,6 +92,11 @@ class Cell:
         stuck = tuple(rank for rank in running if self.parts[rank].is_in_collective(since))
         return self.ladder.climb(now, running, stuck)
 
+    def was_too_slow(self, rank: int) -> bool:
+        """Whether a rank was killed because it did not end; its error may be what it said before that, the interrupt, say."""
+        slow = self.ladder is not None and self.ladder.killed
+        return slow and rank in self.parts and self.parts[rank].outcome == "killed"
+
     def freed_notes(self) -> tuple[str, ...]:
         """What freeing ranks from a collective has cost."""
         return () if self.ladder is None else self.ladder.notes()

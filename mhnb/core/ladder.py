@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mhnb.core.events import AskInterrupt, Command, FreeRanks, KillRanks, SignalRanks
 from mhnb.core.ranks import format_ranks
 
-__all__ = ["INTERRUPT_AGREE_S", "INTERRUPT_FREE_S", "INTERRUPT_KILL_S", "Ladder"]
+__all__ = ["INTERRUPT_AGREE_S", "INTERRUPT_FREE_S", "INTERRUPT_KILL_S", "Ladder", "TOO_SLOW"]
 
 INTERRUPT_AGREE_S = 0.2
 """How long ranks in lockstep have to stop before the same launch, until each is signalled."""
@@ -16,6 +16,8 @@ INTERRUPT_FREE_S = 2.0
 """When ranks that no signal gets out of a collective are freed by closing the connections of all ranks to each other."""
 INTERRUPT_KILL_S = 4.0
 """A rank that has not ended its cell so long after an interrupt is killed."""
+
+TOO_SLOW = "did not end after the interrupt and was killed"
 
 _SIGNAL_AGAIN_S = 0.5
 

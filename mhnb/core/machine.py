@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from mhnb.core.attaching import judge_taken
-from mhnb.core.blame import TOO_SLOW, blame
+from mhnb.core.blame import blame
 from mhnb.core.cell import Cell
 from mhnb.core.events import (
     Accepted,
@@ -36,7 +36,7 @@ from mhnb.core.gate import make_refusal
 from mhnb.core.guard import WAY_OUT
 from mhnb.core.journal import Record, record_cell
 from mhnb.core.kept import KeptCells
-from mhnb.core.ladder import Ladder
+from mhnb.core.ladder import TOO_SLOW, Ladder
 from mhnb.core.protocol import (
     CellEnded,
     CellRefused,
@@ -245,9 +245,7 @@ class Machine:
         if self._lost_host:
             notes = (self._cost.way_out(),)
         elif deaths:
-            part = cell.parts.get(deaths[0].rank)
-            slow = part is not None and part.error is not None and TOO_SLOW in part.error.evalue
-            notes = (self._death_text(deaths[0], TOO_SLOW if slow else ""),)
+            notes = (self._death_text(deaths[0], TOO_SLOW if cell.was_too_slow(deaths[0].rank) else ""),)
         if self._lost_service:
             state, notes = "dead", (self._lost_service, *notes)
         carried = (self._carried_note,) if self._carried_note else ()

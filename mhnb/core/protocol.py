@@ -232,7 +232,7 @@ class RankStatus:
     memory_nbytes: int = 0
     """What the process holds in memory."""
     launched: bool = True
-    """False: the launch waits for the others to agree on it; any signal gets the rank out of that."""
+    """False: the rank only waits to agree on the launch, or to see it end after an interrupt; it comes out of that by itself."""
 
 
 @dataclass(frozen=True, slots=True)

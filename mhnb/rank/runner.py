@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from types import FrameType
 from typing import Any, Protocol
 
@@ -107,7 +107,7 @@ class CellRunner:
         self._interrupt_early = False
         """An interrupt came after the cell was begun and before its code ran."""
         self._is_finishing = False
-        """The cell was interrupted, and waits a moment for its launches: another interrupt changes nothing."""
+        """The cell's code was interrupted and has ended, and so does the cell soon: another interrupt changes nothing."""
         self._sigint_taken = False
         """Whether a library or a cell has taken SIGINT, as far as the service thread has seen."""
         self.shell.attach(self.capture, self.clock)
@@ -173,7 +173,7 @@ class CellRunner:
         self._began_s = self.clock()
         self.capture.begin(message.seq)
         self.launches.begin_cell(message.seq, message.source, message.guard, message.ranks)
-        self._interrupt_early = False
+        self._interrupt_early = self._is_finishing = False
         self._running = message
         cell = self.shell.prepare(message.seq, message.source)
         if cell.awaits:
@@ -221,10 +221,7 @@ class CellRunner:
     def _finish_launches(self, error: BaseException | None) -> None:
         """Give the launches of an interrupted cell a moment: the signals that still come do not cut it short."""
         self._is_finishing = True
-        try:
-            self._await_launches(error, _STOPPED_WAIT_S)
-        finally:
-            self._is_finishing = False
+        self._await_launches(error, _STOPPED_WAIT_S)
 
     def _await_launches(self, error: BaseException | None, limit_s: float | None = None) -> None:
         try:
@@ -349,6 +346,9 @@ class CellRunner:
         running = self._running
         if running is None or (status := self._looker.look(running.seq, self.clock() - self._began_s)) is None:
             return
+        if self._is_finishing:
+            # No collective holds this rank: it waits for those that it has left, and not for long.
+            status = replace(status, launched=False)
         with self._lock:
             if self._running is running:
                 self.send(status)
@@ -359,7 +359,7 @@ class CellRunner:
         return None if coroutine is None or coroutine.cr_running else coroutine
 
 
-_RUNNING = "launches of it, on which all ranks agreed, still run and end by themselves"
+_RUNNING = "launches of it, on which all ranks agreed, still run"
 
 _USER_CODE = frozenset({CellRunner._user_code.__code__, CellRunner._user_code_async.__code__})
 

@@ -9,7 +9,7 @@ import pytest
 from mhnb.core.events import Accepted, FreeRanks, InterruptRequested, KillRanks, Ticked
 from mhnb.core.guard import STILL_LEFT
 from mhnb.core.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
-from mhnb.core.protocol import RankExited, RankReady, RankSpawned, RankStatus
+from mhnb.core.protocol import OutputProduced, RankExited, RankReady, RankSpawned, RankStatus
 from tests.core.test_machine import GUARD, Driver, ended, error, finished
 
 FREES = GUARD | {"frees": True}
@@ -108,6 +108,7 @@ def test_who_is_not_freed_by_it_is_killed() -> None:
     driver(ended(1))
     climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1]))
     assert driver(Ticked(), after=0.3) == [KillRanks((0,))]
+    driver(OutputProduced(0, 1, [error("KeyboardInterrupt")]))
     result = finished(driver(RankExited(0, None, 9, []))).result
     assert result.state == "dead"
     assert "did not end after the interrupt and was killed" in result.notes[0]

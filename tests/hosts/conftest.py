@@ -11,7 +11,10 @@ from mhnb import starting
 from mhnb.cluster import Cluster
 from tests.hosts.cluster import Begin
 from tests.hosts.hostnet import HostNet, wait_until
+from tests.patience import patience
 from tests.source import ROOT
+
+__all__ = ["patience"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -212,7 +212,7 @@ class PlayedLaunches:
         return self._names.pop("rows", []), self._names.pop("abandoned", 0)
 
     def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
-        return {}, None
+        return {}, self._names.get("flight")
 
 
 async def _serve(folder: Path, generation: int, commands: int, answers: int) -> None:

@@ -11,7 +11,7 @@ import nbformat
 import nbformat.v4
 import pytest
 
-from mhnb.core.protocol import CellEnded, RunCell, SkipCell
+from mhnb.core.protocol import CellEnded, RankStatus, RunCell, SkipCell
 from tests.rank.cellprocess import CellProcess
 
 
@@ -460,10 +460,28 @@ def finishing():
 raise KeyboardInterrupt"""
     said = own_rank.run(source)
     assert said.ended.outcome == "interrupted"
-    assert said.ended.notes == ["launches of it, on which all ranks agreed, still run and end by themselves"]
+    assert said.ended.notes == ["launches of it, on which all ranks agreed, still run"]
     assert own_rank.run("running = 0\nfinished").result == "1"
     assert own_rank.run("finished = 0\ndef waiting(): raise KeyboardInterrupt").ended.outcome == "interrupted"
     assert own_rank.run("waiting = int\nfinished").result == "1"
+
+
+def test_who_waits_for_what_it_left_is_in_no_collective(own_rank: CellProcess, tmp_path: Path) -> None:
+    """It must not be freed from one: a single long step may take as long as that."""
+    flag = tmp_path / "seen"
+    source = f"""
+import os, time
+from mhnb.core.stacks import Flight
+flight = Flight("jit(f)", (0, 1), 1, 1)
+def finishing():
+    while not os.path.exists({str(flag)!r}): time.sleep(0.01)
+raise KeyboardInterrupt"""
+    seq = own_rank.begin(source)
+    status = own_rank.receive(lambda m: isinstance(m, RankStatus))
+    assert isinstance(status, RankStatus)
+    assert (status.participants, status.launched) == ([0, 1], False)
+    flag.touch()
+    assert own_rank.finish(seq).ended.outcome == "interrupted"
 
 
 @pytest.mark.parametrize(("raised", "shown"), [("KeyboardInterrupt", False), ("ValueError", True)])

@@ -7,6 +7,7 @@ import signal
 import textwrap
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -208,7 +209,7 @@ def test_late_output_belongs_to_the_cell_that_started_it(cluster: Cluster) -> No
     """
     first = run(cluster, code)
     run(cluster, "go.set()")
-    assert arrived.wait(20)
+    assert arrived.wait(100)
     assert heard[-1].seq == first.seq
 
 
@@ -337,7 +338,7 @@ def test_a_death_between_cells_is_told(fresh: Fresh, who: str) -> None:
     pid = {"rank": cluster.ranks[1].pid, "hub": cluster.hub_pid, "supervisor": cluster.supervisor_pid}[who]
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    assert heard.wait(20)
+    assert heard.wait(100)
     assert who in told[0]
     assert cluster.state == "dead"
 
@@ -349,6 +350,54 @@ def test_a_rank_that_aborts_leaves_its_last_words(fresh: Fresh) -> None:
     result = cluster.run(code)
     assert any("SIGABRT" in note and "the last words" in note for note in result.notes)
     assert "the last words" in cluster.ranks[0].log_path.read_text()
+
+
+DEATHS = {
+    "it ends itself": ("os._exit(3)", "ended by itself with exit code 3"),
+    "a crash in native code": ("ctypes.string_at(0)", "SIGSEGV"),
+    "out of memory": ("os.kill(os.getpid(), signal.SIGKILL)", "often the memory limit"),
+}
+"""The kernel of a machine that runs out of memory sends SIGKILL."""
+
+
+@pytest.mark.parametrize("idle", [False, True], ids=["in a cell", "idle"])
+@pytest.mark.parametrize(("act", "told"), DEATHS.values(), ids=DEATHS.keys())
+def test_a_rank_that_dies_is_named_with_how(
+    fresh: Fresh,
+    tmp_path: Path,
+    act: str,
+    told: str,
+    idle: bool,  # noqa: FBT001
+) -> None:
+    """Rank 0, which holds the coordinator; in the cell's notes, or between cells in a notice."""
+    cluster, flag = fresh(2, 1), tmp_path / "die"
+    heard: list[str] = []
+    noticed = threading.Event()
+
+    def hear(text: str) -> None:
+        heard.append(text)
+        noticed.set()
+
+    cluster.on_notice(hear)
+    define = f"""
+import ctypes, jax, os, signal, threading, time
+def die():
+    while not os.path.exists({str(flag)!r}): time.sleep(0.01)
+    {act}
+"""
+    if idle:
+        cluster.run(f"{define}if jax.process_index() == 0: threading.Thread(target=die).start()").check()
+        flag.touch()
+        assert noticed.wait(60)
+    else:
+        flag.touch()
+        result = cluster.run(f"{define}if jax.process_index() == 0: die()\ntime.sleep(1000)", timeout_s=100)
+        assert [rank.outcome for rank in result] == ["died", "killed"]
+        assert result.how == ""
+        heard += result.notes
+    assert heard[0].startswith("rank 0 ")
+    assert told in heard[0]
+    assert cluster.state == "dead"
 
 
 @pytest.mark.parametrize("code", ["1", "import asyncio\nawait asyncio.sleep(0)"], ids=["plain", "awaits"])

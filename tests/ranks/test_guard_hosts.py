@@ -7,7 +7,9 @@ Many tests of one machine run here once more, by import.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -160,10 +162,15 @@ else:
     check_sum(ready)
 
 
-def test_a_bell_on_a_far_host_that_rings_again_and_again_does_not_break_the_agreement(ready: Cluster) -> None:  # noqa: F811
+def test_a_bell_on_a_far_host_that_rings_again_and_again_does_not_break_the_agreement(
+    ready: Cluster,  # noqa: F811
+    tmp_path: Path,
+) -> None:
     """Every exception takes the wish back and waits for the answer; what was agreed on afterwards is agreed on."""
-    code = """
-import signal
+    code = (
+        f"flag = {str(tmp_path / 'rung')!r}"
+        """
+import os, signal
 def bell(_, frame):
     # Only in the wait: what it does to the cell's own code is the cell's business.
     while frame is not None:
@@ -172,12 +179,15 @@ def bell(_, frame):
 if rank == 1:
     signal.signal(signal.SIGALRM, bell)
     signal.setitimer(signal.ITIMER_REAL, 0.3, 0.001)
-else: time.sleep(1.5)
+else:
+    while not os.path.exists(flag): time.sleep(0.05)
 try: y = float(add(x))
 except Exception as error: got = type(error).__name__
 finally:
     signal.setitimer(signal.ITIMER_REAL, 0)
+    open(flag, 'w').close()
 got"""
+    )
     result = ready.run(code, timeout_s=60)
     assert [rank.text for rank in result] == ["'OrderMismatch'", "'TimeoutError'", "'OrderMismatch'", "'OrderMismatch'"]
     check_sum(ready)
@@ -200,10 +210,12 @@ if rank == 2:
 
 
 WAITS = """
-if rank == 0: time.sleep(2)
+import os
+if rank == 0:
+    while not os.path.exists(flag): time.sleep(0.05)
 else: print('on', flush=True)
 y = float(add(x))"""
-"""Rank 0 comes later than rank 1, which says that it is about to wait."""
+"""Rank 1 says that it is about to wait, and rank 0 comes when it is told to."""
 
 
 @pytest.fixture
@@ -226,14 +238,16 @@ def pair(leftovers: None) -> Iterator[Callable[..., HostsCluster]]:
 
 def run_and_break(cluster: HostsCluster, act: Callable[[], None]) -> CellResult:
     """Run a cell in which rank 1 waits for rank 0, and do something to it meanwhile."""
-    done = threading.Event()
+    done, flag = threading.Event(), Path(tempfile.mkdtemp()) / "acted"
 
     def look(snapshot: CellResult) -> None:
         if not done.is_set() and "on" in snapshot[1].stdout:
             done.set()
             act()
+            flag.touch()
 
-    result = cluster.run(WAITS, on_snapshot=look, timeout_s=60)
+    result = cluster.run(f"flag = {str(flag)!r}{WAITS}", on_snapshot=look, timeout_s=60)
+    shutil.rmtree(flag.parent)
     assert done.is_set()
     assert result.how == "", "no time limit was needed"
     return result

@@ -352,15 +352,18 @@ def test_ranks_that_wait_to_agree_are_on_the_hang_card(ready: Cluster) -> None:
     check_sum(ready)
 
 
-def test_a_users_own_exception_while_waiting_takes_the_post_back(ready: Cluster) -> None:
+def test_a_users_own_exception_while_waiting_takes_the_post_back(ready: Cluster, tmp_path: Path) -> None:
     """A handler of the user's raises in the middle of the wait: the rank that comes late must not launch alone."""
-    code = """
-import signal
+    code = f"""
+import os, signal
 def bell(*_): raise TimeoutError('the bell')
+flag = {str(tmp_path / "rung")!r}
 if rank == 0:
     signal.signal(signal.SIGALRM, bell)
     signal.setitimer(signal.ITIMER_REAL, 0.3)
-else: time.sleep(1.5)
+    try: y = float(add(x))
+    finally: open(flag, 'w').close()
+while not os.path.exists(flag): time.sleep(0.05)
 y = float(add(x))"""
     result = ready.run(code)
     assert names(result) == ["TimeoutError", "OrderMismatch", "OrderMismatch", "OrderMismatch"]

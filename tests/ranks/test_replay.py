@@ -63,7 +63,7 @@ def interrupt_in_cell(cluster: Cluster, folder: Path) -> None:
     while not arrived.wait(0.02) and len(list(folder.iterdir())) < cluster.process_count:
         assert thread.is_alive()
     cluster.interrupt()
-    thread.join(30)
+    thread.join(100)
     assert result[0].how == "interrupted"
 
 

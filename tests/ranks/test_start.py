@@ -364,3 +364,29 @@ def test_keep_outlives_the_owner_and_stop_ends_it() -> None:
     stop = subprocess.run([sys.executable, "-m", "mhnb", "stop", "owned"], capture_output=True, text=True, check=True)
     assert "2 ranks stopped" in stop.stdout
     assert wait_gone(pids) == []
+
+
+_NO_PROBE = """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == 'mhnb.rank.jaxseams':
+            import mhnb.rank.jaxhooks
+            mhnb.rank.jaxhooks._probe = lambda: 'this JAX has no such hook'
+sys.meta_path.insert(0, Finder())
+"""
+"""Beside the ranks' Python, before anything of theirs: as on a version of JAX that nobody has seen yet."""
+
+
+def test_a_jax_that_does_not_fit_is_said_and_judged_without_a_record(
+    fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster starts and computes; the start line and `status` say that there is no guard, and a cell that differs is split."""
+    (tmp_path / "sitecustomize.py").write_text(_NO_PROBE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    cluster = fresh(2, 1)
+    assert cluster.guard == "unavailable (this JAX has no such hook)"
+    assert cluster.run("import jax\njax.process_index()").check()[1].text == "1"
+    result = cluster.run("if jax.process_index(): raise ValueError('no')")
+    assert result.state == "split"
+    assert "no launch record to judge by" in result.notes[0]
