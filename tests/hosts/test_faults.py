@@ -171,7 +171,9 @@ def test_a_disk_that_is_full_while_ranks_run(net: HostNet, begin: Begin) -> None
     said = cluster.run("for i in range(5_000): print(i, 'x' * 50)\nimport sys\nprint('end', file=sys.stderr)").check()
     assert said[1].stdout == said[0].stdout
     assert said[1].stdout.endswith(f"4999 {'x' * 50}\n")
-    assert said[1].stderr.startswith("end\nmhnb: this rank's log cannot be written ([Errno 28] No space left on device)")
+    assert said[1].stderr.startswith(
+        "end\nmhnb: this rank's log cannot be written ([Errno 28] No space left on device)"
+    )
     assert said[0].stderr == "end\n"
     check_sum(cluster)
     failed = cluster.run(f"open({home!r} + '/y', 'w').write('x' * 99999) if jax.process_index() == 1 else 0")

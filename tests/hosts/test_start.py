@@ -89,6 +89,8 @@ def test_a_kept_cluster_on_hosts_is_taken_over(net: HostNet, own_environment: No
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
     assert told.stdout == "ready\n", told.stderr
+    wrote = ["find", "/tmp", "-path", "/tmp/mhnb-*/log/supervisor.log", "-newer", str(net.ssh_config)]
+    wait_until(lambda: len(net[0].run(*wrote).split()) >= 2, "supervisors that nobody listens to write to their logs")
     cluster = starting.attach()
     try:
         assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
