@@ -84,7 +84,8 @@ def test_a_kept_cluster_on_hosts_is_taken_over(net: HostNet, own_environment: No
     """Its notebook is killed; another one finds the ranks where they are, and ends them for good."""
     program = (
         "import mhnb, os\n"
-        f"cluster = mhnb.start({[host.name for host in list(net)[:2]]!r}, 1, keep=True, config_file={str(net.ssh_config)!r})\n"
+        f"cluster = mhnb.start({[host.name for host in list(net)[:2]]!r}, 1, keep=True, config_file={str(net.ssh_config)!r}, "
+        f"environment={{'PYTHONPATH': {str(ROOT)!r}}})\n"
         "cluster.run('x = 41').check()\nprint('ready', flush=True)\nos.kill(os.getpid(), 9)"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
