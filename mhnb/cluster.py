@@ -28,7 +28,7 @@ from mhnb.core.shape import Shape, check_initialize
 from mhnb.core.variables import VarRow
 from mhnb.core.where import WhereCard
 from mhnb.ctrlc import CtrlC
-from mhnb.fleet import describe_ground, launch_hosts, open_ground
+from mhnb.fleet import describe_ground, end_hosts, launch_hosts, open_ground
 from mhnb.journaling import ClusterJournal
 from mhnb.listening import ClusterListener
 from mhnb.options import Place, StartOptions
@@ -361,8 +361,7 @@ class Cluster:
             return
         self._reader.post(StopRequested())
         self._reader.close(_STOP_S)
-        for host in self._hosts:
-            host.wait(tuple(pid for k in host.supervisors for pid in self._machine.roster.pids_of(k)))
+        end_hosts(self._hosts, self._machine.roster)
         if self.spare is not None:
             self.spare.stop()
         self._ground.close()

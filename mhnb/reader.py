@@ -191,6 +191,7 @@ class Reader:
         try:
             while not self._stopping:
                 self._turn()
+            self._hosts.see_off(self._clock)
         except Exception:  # noqa: BLE001  # reported below
             # The one broad catch of the link: a defect of ours ends the cluster in plain sight, and nobody waits for ever.
             text = traceback.format_exc()

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def prune_run_dirs(environment: Mapping[str, str]) -> None:
     home = state_home(environment)
     if not home.is_dir():
         return
-    ended = [path for path in home.iterdir() if _is_run_dir(path) and not _owner_lives(path)]
+    ended = [path for path in home.iterdir() if _is_run_dir(path) and _is_of_here(path) and not _owner_lives(path)]
     for path in ended:
         # What was killed, or lost its power, has left its own.
         remove_keys(path)
@@ -133,6 +134,12 @@ def _is_run_dir(path: Path) -> bool:
     return _RUN_NAME.fullmatch(path.name) is not None and (path / "log").is_dir() and (path / "profile").is_dir()
 
 
+def _is_of_here(path: Path) -> bool:
+    """Whether its processes are of this machine: a home may be shared, and the numbers of processes mean something on one only."""
+    record = _read_owner(path / "cluster.json") or {}
+    return bool(record.get("machine", socket.gethostname()) == socket.gethostname())
+
+
 def _changed_at(path: Path) -> float:
     return path.stat().st_mtime if path.exists() else 0.0
 
@@ -146,7 +153,14 @@ def _owner_lives(path: Path) -> bool:
 
 def write_owner(run_dir: Path, name: str, supervisor_pid: int, rank_pids: Sequence[int | None], *, keep: bool) -> None:
     """Note who runs here, so that a shell can list and stop it."""
-    record = {"name": name, "owner": os.getpid(), "supervisor": supervisor_pid, "ranks": list(rank_pids), "keep": keep}
+    record = {
+        "name": name,
+        "machine": socket.gethostname(),
+        "owner": os.getpid(),
+        "supervisor": supervisor_pid,
+        "ranks": list(rank_pids),
+        "keep": keep,
+    }
     _write_at_once(run_dir / "cluster.json", json.dumps(record))
 
 
@@ -186,7 +200,8 @@ def _read_owner(path: Path) -> dict[str, Any] | None:
 
 def read_owners(environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """List the clusters of this user on this machine whose supervisor lives."""
-    records = [_read_owner(path) for path in sorted(state_home(environment).glob("*/cluster.json"))]
+    found = sorted(state_home(environment).glob("*/cluster.json"))
+    records = [_read_owner(path) for path in found if _is_of_here(path.parent)]
     return [record for record in records if record is not None and _is_supervisor(record["supervisor"])]
 
 

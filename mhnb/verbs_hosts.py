@@ -36,7 +36,7 @@ def describe_sync(report: SyncReport) -> str:
     alike: dict[tuple[str, tuple[str, ...], int], list[HostSync]] = {}
     for host in report.hosts:
         alike.setdefault((host.folder, host.paths, host.nbytes), []).append(host)
-    lines = [f"mhjax · sync · {report.folder}, {report.file_count} files"]
+    lines = [f"mhjax · sync · {report.folder}, {report.file_count} file{'' if report.file_count == 1 else 's'}"]
     for (folder, paths, nbytes), hosts in alike.items():
         names = ", ".join(f"{host.host} ({host.hostname})" for host in hosts)
         what = f"{_count(paths, 'file')} copied, {format_nbytes(nbytes)}" if paths else "all there already"

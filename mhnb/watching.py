@@ -5,15 +5,17 @@ One of this machine is gone when its process has ended. One elsewhere also when 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from mhnb.core.protocol import Beat, HostUp, Message
+from mhnb.core.protocol import Beat, HostUp, Message, StopHost
 from mhnb.core.pulse import Pulse
 from mhnb.core.roster import Roster
 from mhnb.launch.base import Host, QueuedHost, ReportingHost
 from mhnb.link.base import Link, supervisor_peer
 
 __all__ = ["HostWatch"]
+
+_SEE_OFF_S = 1.5
 
 
 _IMPORTS_S = 60.0
@@ -32,15 +34,29 @@ class HostWatch:
         self._link, self._hosts = link, list(hosts)
         self._remote = {k for host in hosts if host.is_remote for k in host.supervisors}
         self._pulse = Pulse(timeout_s)
+        self._ends = False
 
     def tell(self, message: Message) -> None:
         """Send every supervisor the same; each does what concerns its own ranks."""
+        self._ends = self._ends or isinstance(message, StopHost)
         for supervisor in (k for host in self._hosts for k in host.supervisors):
             self._link.send(supervisor_peer(supervisor), message)
 
     def standing(self) -> str:
         """Say where the hosts stand in a scheduler's queue; empty where none waits."""
         return next((host.standing for host in self._hosts if isinstance(host, QueuedHost) and host.standing), "")
+
+    def see_off(self, clock: Callable[[], float]) -> None:
+        """Wait until supervisors elsewhere that were told to stop have hung up, as each does at its end; not for long.
+
+        A connection that is closed while something unread has come on it takes with it what was sent last. Most would
+        end all the same, by their lifeline; those that were told to outlive it would live on for ever.
+        """
+        waited_for = {supervisor_peer(k) for k in self._remote} if self._ends else set()
+        until = clock() + _SEE_OFF_S
+        while waited_for and (left_s := until - clock()) > 0:
+            self._link.poll(left_s)
+            waited_for -= set(self._link.take_lost())
 
     def hear(self, message: Message, now: float) -> None:
         """Take note of a sign of life."""

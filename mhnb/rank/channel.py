@@ -21,7 +21,7 @@ __all__ = ["Channel", "connect"]
 
 _BUFFER_NBYTES = 1 << 18
 _TRY_S = 1.0
-_CHALLENGE_S = 60.0
+_CHALLENGE_S, _AGAIN_CHALLENGE_S = 60.0, 5.0
 
 
 class Channel:
@@ -42,10 +42,10 @@ class Channel:
         """The notebook's end is gone: nothing will come, and nobody hears what is sent."""
         self._open_session(connect(url))
 
-    def _open_session(self, connected: socket.socket) -> None:
+    def _open_session(self, connected: socket.socket, wait_s: float = _CHALLENGE_S) -> None:
         """Greet the notebook's end, which has begun with a challenge."""
         self._socket, self._cutter = connected, MessageCutter()
-        challenge, answer = _read_challenge(connected), secrets.token_bytes(CHALLENGE_NBYTES)
+        challenge, answer = _read_challenge(connected, wait_s), secrets.token_bytes(CHALLENGE_NBYTES)
         key, encrypt = session_key(self._key, challenge, answer), self._url.startswith("sealed:")
         self._signer = make_sealer(key, self._peer, encrypt=encrypt)
         self._verifier = make_opener(key, encrypt=encrypt)
@@ -63,7 +63,8 @@ class Channel:
             self._arrived.clear()
             self.closed = False
             try:
-                self._open_session(connected)
+                # Somebody else may have the port by now, and say nothing; who tries has other things to do.
+                self._open_session(connected, _AGAIN_CHALLENGE_S)
             except OSError:
                 self.closed = True
         return not self.closed
@@ -149,13 +150,13 @@ def connect(url: str, timeout_s: float | None = None) -> socket.socket:
     return connected
 
 
-def _read_challenge(connected: socket.socket) -> bytes:
+def _read_challenge(connected: socket.socket, wait_s: float) -> bytes:
     """Wait for the notebook's first bytes.
 
     Raises:
         OSError: they do not come: who listens there is no notebook.
     """
-    connected.settimeout(_CHALLENGE_S)
+    connected.settimeout(wait_s)
     challenge = b""
     while len(challenge) < CHALLENGE_NBYTES:
         piece = connected.recv(CHALLENGE_NBYTES - len(challenge))

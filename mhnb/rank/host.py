@@ -173,9 +173,19 @@ class Supervisor:
                 watched.remove(sys.stdin.fileno())
                 if self._spec.lifeline and not self._spec.keep:
                     return
+                self._speak_alone()
             if os.getppid() != self._owner and not self._spec.keep:
                 # A copy of the pipe in another child of the owner can outlive the owner: the parent's change is the second sign.
                 return
+
+    def _speak_alone(self) -> None:
+        """Say what there is to say in the log: where a login brought this here, nobody reads what it printed any more."""
+        log = os.open(
+            Path(self._spec.run_dir) / "log" / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )
+        for fd in (1, 2):
+            os.dup2(log, fd)
+        os.close(log)
 
     def _is_forgotten(self) -> bool:
         """Whether nothing was heard of the notebook for so long that it, or the way to it, must be gone."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from mhnb.errors import LaunchError
-from mhnb.rundir import find_cwd, make_run_dir, prune_run_dirs, read_owners, read_where, write_where
+from mhnb.rundir import find_cwd, make_run_dir, prune_run_dirs, read_owners, read_where, write_owner, write_where
 
 GONE = 2**22 + 1
 """A process id that Linux never gives."""
@@ -40,6 +42,25 @@ def test_a_note_cut_short_stops_nobody(tmp_path: Path, text: str) -> None:
     (ended_run(tmp_path, 1) / "cluster.json").write_text(text)
     prune_run_dirs({"MHNB_HOME": str(tmp_path)})
     assert read_owners({"MHNB_HOME": str(tmp_path)}) == []
+
+
+def test_what_runs_on_another_machine_is_let_be(tmp_path: Path) -> None:
+    """A home may be shared: the numbers of processes there say nothing here, and keys and logs of what may live stay."""
+    place = {"MHNB_HOME": str(tmp_path)}
+    mine, others = ended_run(tmp_path, 1), ended_run(tmp_path, 2)
+    for run, machine in ((mine, socket.gethostname()), (others, "elsewhere")):
+        write_owner(run, "a", os.getpid(), [], keep=True)
+        record = json.loads((run / "cluster.json").read_text())
+        assert record["machine"] == socket.gethostname()
+        (run / "cluster.json").write_text(json.dumps(record | {"machine": machine}))
+        (run / "profile" / "security").mkdir()
+        (run / "profile" / "security" / "ipcontroller-engine.json").touch()
+        (run / "berth.json").touch()
+    prune_run_dirs(place)
+    assert not (mine / "berth.json").exists()
+    assert not list((mine / "profile" / "security").iterdir())
+    assert (others / "berth.json").exists()
+    assert list((others / "profile" / "security").iterdir())
 
 
 def test_a_relative_home_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_a_host_that_goes_while_starting(net: HostNet, begin: Begin) -> None:
 
 NOTEBOOK = """
 import sys, mhnb
-cluster = mhnb.start({names!r}, 1, name="orphan", config_file={config!r})
+cluster = mhnb.start({names!r}, 1, name="orphan", config_file={config!r}, environment={environment!r})
 print("ready", flush=True)
 cluster.run("import time; time.sleep(300)")
 """
@@ -107,7 +107,9 @@ cluster.run("import time; time.sleep(300)")
 
 def test_a_notebook_that_is_killed_leaves_nothing(net: HostNet, own_environment: None) -> None:
     """The ends of standard input and of the link tell every host."""
-    program = NOTEBOOK.format(names=[host.name for host in list(net)[:2]], config=str(net.ssh_config))
+    program = NOTEBOOK.format(
+        names=[host.name for host in list(net)[:2]], config=str(net.ssh_config), environment={"PYTHONPATH": str(ROOT)}
+    )
     notebook = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ
     )

@@ -84,11 +84,14 @@ def test_a_kept_cluster_on_hosts_is_taken_over(net: HostNet, own_environment: No
     """Its notebook is killed; another one finds the ranks where they are, and ends them for good."""
     program = (
         "import mhnb, os\n"
-        f"cluster = mhnb.start({[host.name for host in list(net)[:2]]!r}, 1, keep=True, config_file={str(net.ssh_config)!r})\n"
+        f"cluster = mhnb.start({[host.name for host in list(net)[:2]]!r}, 1, keep=True, config_file={str(net.ssh_config)!r}, "
+        f"environment={{'PYTHONPATH': {str(ROOT)!r}}})\n"
         "cluster.run('x = 41').check()\nprint('ready', flush=True)\nos.kill(os.getpid(), 9)"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
     assert told.stdout == "ready\n", told.stderr
+    wrote = ["find", "/tmp", "-path", "/tmp/mhnb-*/log/supervisor.log", "-newer", str(net.ssh_config)]
+    wait_until(lambda: len(net[0].run(*wrote).split()) >= 2, "supervisors that nobody listens to write to their logs")
     cluster = starting.attach()
     try:
         assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
