@@ -38,9 +38,7 @@ def _compare(mapped: Callable[..., Any], x: Any, wanted: np.ndarray, what: str, 
     got = mapped(x)
     if got.shape != wanted.shape:
         n = here.device_count
-        raise Differs(
-            f"{what} has shape {_each(got.shape, n)} on a device, expected {_each(wanted.shape, n)}"
-        )
+        raise Differs(f"{what} has shape {_each(got.shape, n)} on a device, expected {_each(wanted.shape, n)}")
     shards_hold(got, wanted, what, here)
 
 

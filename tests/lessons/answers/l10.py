@@ -23,7 +23,10 @@ ANSWERS = {
             (_CENTERED.format("piece - piece.mean()"), "centered(piece) on device"),
             (_CENTERED.format("piece - lax.psum(piece.sum(), 'i') / piece.size"), "centered(piece) on device"),
             (_CENTERED.format("piece - lax.all_gather(piece, 'i').mean()"), "1 all-gather, expected none"),
-            (_CENTERED.format("piece - lax.pmean(piece, 'i').mean()"), "sends 16 bytes from a device, expected at most 4"),
+            (
+                _CENTERED.format("piece - lax.pmean(piece, 'i').mean()"),
+                "sends 16 bytes from a device, expected at most 4",
+            ),
         ],
     ),
     "ring_gather": Answer(
@@ -40,7 +43,9 @@ ANSWERS = {
             ),
             (
                 _RING.format(
-                    steps=8, ring=_FORWARD, give="jnp.where(found[8] == found[0], found[:8][(mine - jnp.arange(8)) % 8], 0).ravel()"
+                    steps=8,
+                    ring=_FORWARD,
+                    give="jnp.where(found[8] == found[0], found[:8][(mine - jnp.arange(8)) % 8], 0).ravel()",
                 ),
                 "the program has 8 collective-permute, expected at most 7",
             ),
