@@ -12,7 +12,18 @@ from mhnb.teach.exercise import Exercise, Prediction
 
 __all__ = ["MODULES", "find", "names", "tasks"]
 
-MODULES = ("many_pythons", "devices", "meshes", "arrays", "loading", "order", "deadlock", "collectives", "by_hand")
+MODULES = (
+    "many_pythons",
+    "devices",
+    "meshes",
+    "arrays",
+    "loading",
+    "order",
+    "deadlock",
+    "collectives",
+    "by_hand",
+    "death",
+)
 """In the order of the lessons. Each has a tuple `TASKS`."""
 
 
