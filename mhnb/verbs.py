@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb import replaying, starting, verbs_collectives, verbs_doctor, verbs_layout
+from mhnb import replaying, starting, verbs_collectives, verbs_doctor, verbs_export, verbs_layout
 from mhnb.boards import gather_snapshot, gather_status, gather_summary, gather_vars
 from mhnb.core.expression import split_expression
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
@@ -263,6 +263,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "check": (_check, _check_flags),
     "collectives": (verbs_collectives.collectives, verbs_collectives.collectives_flags),
     "doctor": (verbs_doctor.run_doctor, verbs_doctor.doctor_flags),
+    "export": (verbs_export.export, verbs_export.export_flags),
     "interrupt": (_interrupt, _no_flags),
     **verbs_layout.VERBS,
     "list": (_list, _no_flags),
@@ -276,7 +277,6 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "where": (_where, _stop_flags),
 }
 _LATER = {
-    "export": "the lessons",
     "panel": "the output views",
     "profile": "real hosts",
 }

@@ -42,6 +42,7 @@ BESIDE = {
     "ctrlc": "cluster",
     "demo": "cli",
     "exchange": "cluster",
+    "exporting": "cluster",
     "fleet": "cluster",
     "hostflags": "cluster",
     "journaling": "cluster",
@@ -62,6 +63,7 @@ BESIDE = {
     "verbs": "magics",
     "verbs_collectives": "magics",
     "verbs_doctor": "magics",
+    "verbs_export": "magics",
     "verbs_layout": "magics",
     "watching": "cluster",
 }

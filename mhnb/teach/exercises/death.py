@@ -72,8 +72,8 @@ def _read_own(here: Here, restore: Any) -> str:
     return "each rank reads what its own devices hold"
 
 
-def _reader(values: np.ndarray, seen: list[tuple[slice, ...]]) -> Callable[[Any], np.ndarray]:
-    def read(index: Any) -> np.ndarray:
+def _reader(values: Any, seen: list[tuple[slice, ...]]) -> Callable[[Any], Any]:
+    def read(index: Any) -> Any:
         seen.append(index)
         return values[index]
 
