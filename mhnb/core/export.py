@@ -111,9 +111,11 @@ def _refuse(steps: Sequence[Step], cells: Mapping[str, Translated]) -> None:
 
 
 def _warn(step: Step) -> str:
+    ranks = step.ranks or ()
+    where = f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)} only"
     if isinstance(step, PushStep):
-        return f"push {' '.join(step.names)}: made on ranks {format_ranks(step.ranks or ())} only"
-    return f"{step.name} runs on ranks {format_ranks(step.ranks or ())} only: a collective in it that needs others would wait for ever"
+        return f"push {' '.join(step.names)}: made on {where}"
+    return f"{step.name} runs on {where}: a collective in it that needs others would wait for ever"
 
 
 # -- the parts
@@ -200,11 +202,13 @@ def _body(step: Step, cells: Mapping[str, Translated]) -> str:
             text = f"import numpy\n{text}"
     else:
         title, text = f"# -- {step.name}", cells[step.name].text
-    if step.ranks is None or not text.strip():
+    is_code = any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines())
+    if step.ranks is None or not is_code:
         return f"{title}\n{text}".rstrip()
     warning = "# Only these run it. A collective that needs the others would wait for ever."
-    ranks = ", ".join(map(str, step.ranks))
-    return f"{title}\n{warning}\nif jax.process_index() in {{{ranks}}}:\n{indent_code(text)}"
+    listed = ", ".join(map(str, step.ranks))
+    condition = f"== {listed}" if len(step.ranks) == 1 else f"in {{{listed}}}"
+    return f"{title}\n{warning}\nif jax.process_index() {condition}:\n{indent_code(text)}"
 
 
 def format_sbatch(script: str, *, nodes: int, tasks_per_node: int) -> str:

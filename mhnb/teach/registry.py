@@ -23,6 +23,7 @@ MODULES = (
     "collectives",
     "by_hand",
     "death",
+    "srun",
 )
 """In the order of the lessons. Each has a tuple `TASKS`."""
 

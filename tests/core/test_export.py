@@ -158,6 +158,13 @@ def test_display_is_print() -> None:
     assert "display = print" not in _export(CellStep("cell 1", "from IPython.display import display\ndisplay(x)"))
 
 
+def test_a_cell_of_one_rank_and_one_of_comments() -> None:
+    """One rank is compared, several are looked up, and a cell without code needs no condition."""
+    text = _export(CellStep("cell 1", "f()", (3,)), CellStep("cell 2", "# later", (0, 1)))
+    assert "if jax.process_index() == 3:\n    _show(f())" in text
+    assert text.endswith("# -- cell 2\n# later\n")
+
+
 # -- one cell
 
 
