@@ -47,9 +47,9 @@ TASKS = (
     Prediction(
         "who_logs",
         "13",
-        "Four plain processes run the script. How many of them print the line that begins with 'log:'?",
-        (0, 1, 4),
-        "All run the same file, and the cell of rank 0 stands under an if.",
+        "Two plain processes run the script. How many of them print the line that begins with 'log:'?",
+        (0, 1, 2),
+        "Both run the same file, and the cell of rank 0 stands under an if.",
     ),
     Exercise(
         "can_leave",
