@@ -22,6 +22,7 @@ MODULES = (
     "deadlock",
     "collectives",
     "by_hand",
+    "training",
     "death",
     "srun",
 )
