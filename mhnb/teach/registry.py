@@ -21,6 +21,7 @@ MODULES = (
     "order",
     "deadlock",
     "collectives",
+    "explicit",
     "by_hand",
     "training",
     "death",
