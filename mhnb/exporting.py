@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhnb.core.export import MARK, CellStep, Exported, PushStep, Step, export_script, format_sbatch
-from mhnb.core.export_notebook import read_notebook, write_literal
+from mhnb.core.export_notebook import drop_pushed, read_notebook, write_literal
 from mhnb.core.journal import CellRecord, PushRecord
 from mhnb.core.pack import NotHere, unpack
 from mhnb.core.ranks import format_ranks, parse_ranks
@@ -25,12 +25,24 @@ __all__ = ["export_cluster", "export_notebook", "parse_without"]
 _ARRAY_ELEMENTS = 64
 
 
-def parse_without(text: str | None) -> tuple[int, ...]:
-    """Read the numbers of `--without`, such as `3,5-7`; None for none."""
-    return () if text is None else parse_ranks(text, 10**6)
+def parse_without(text: str | None) -> list[str]:
+    """Read what `--without` names: numbers of cells and names that were pushed, such as `3,5-7,table`; None for nothing.
+
+    Raises:
+        InvalidRequest: a part that is neither.
+    """
+    found: list[str] = []
+    for part in (text or "").split(",") if text else ():
+        word = part.strip()
+        if not word.isidentifier() and not word.replace("-", "").isdecimal():
+            raise InvalidRequest(
+                f"--without {text}: {word!r} is neither a cell's number nor a pushed name; try 3,5-7,x"
+            )
+        found += [word] if word.isidentifier() else map(str, parse_ranks(word, 10**6))
+    return found
 
 
-def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, without: Sequence[int] = ()) -> list[str]:
+def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, without: Sequence[str] = ()) -> list[str]:
     """Write what was done to a cluster so far as a script; return what is to be said of it.
 
     Raises:
@@ -47,6 +59,8 @@ def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, withou
             left_out.append(f"cell {record.seq}: {why}")
         else:
             steps.append(CellStep(f"cell {record.seq}", record.source, record.ranks))
+    steps, dropped = drop_pushed(steps, without)
+    left_out += dropped
     shape = cluster.shape
     made = export_script(
         steps, name=path.name, process_count=shape.process_count, devices=shape.devices, left_out=left_out
@@ -55,7 +69,7 @@ def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, withou
     return _write(path, made, left_out, format_sbatch(path.name, nodes=nodes, tasks_per_node=each) if sbatch else "")
 
 
-def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without: Sequence[int] = ()) -> list[str]:
+def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without: Sequence[str] = ()) -> list[str]:
     """Write the `%%mhjax` cells of a notebook's file as a script; return what is to be said of it.
 
     Raises:
@@ -77,8 +91,8 @@ def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without
     return _write(path, made, found.left_out, batch)
 
 
-def _why_left_out(record: CellRecord, without: Sequence[int]) -> str:
-    if record.seq in without:
+def _why_left_out(record: CellRecord, without: Sequence[str]) -> str:
+    if str(record.seq) in without:
         return "as asked"
     if record.errors:
         names = " and ".join(sorted(set(record.errors.values())))

@@ -29,4 +29,4 @@ def export_flags(parser: MagicArgumentParser) -> None:
     """Declare the arguments of `%mhjax export`."""
     parser.add_argument("file", help="the script to write, such as train.py")
     parser.add_argument("--sbatch", action="store_true", help="write a batch script for Slurm beside it, train.sbatch")
-    parser.add_argument("--without", metavar="SEQ,...", help="leave out the cells of these numbers")
+    parser.add_argument("--without", metavar="SEQ,NAME,...", help="leave out these cells, and these pushed names")

@@ -106,7 +106,7 @@ def _refuse(steps: Sequence[Step], cells: Mapping[str, Translated]) -> None:
         things = "1 thing has" if len(faults) == 1 else f"{len(faults)} things have"
         raise InvalidRequest(
             f"export: {things} no form in a script, and nothing was written\n{listed}\n"
-            "  mend it and run the cell again, or leave cells out: --without 3,7"
+            "  mend it and run the cell again, or leave cells and pushed names out: --without 3,7,table"
         )
 
 

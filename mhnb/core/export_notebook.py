@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mhnb.core.export import CellStep, PushStep, Step
@@ -16,7 +16,7 @@ from mhnb.core.ranks import choose_ranks
 from mhnb.core.select import route_cell
 from mhnb.errors import InvalidRequest
 
-__all__ = ["NotebookSteps", "read_notebook", "write_literal"]
+__all__ = ["NotebookSteps", "drop_pushed", "read_notebook", "write_literal"]
 
 _LITERAL_CHARS = 2000
 _RAISES = "raises-exception"
@@ -37,12 +37,12 @@ class NotebookSteps:
     """What plain cells have bound to a literal: it can be pushed."""
 
 
-def read_notebook(notebook: Mapping[str, Any], without: Sequence[int] = ()) -> NotebookSteps:
+def read_notebook(notebook: Mapping[str, Any], without: Sequence[str] = ()) -> NotebookSteps:
     r"""Read a notebook's cells in order.
 
     Args:
         notebook: the JSON of an .ipynb file.
-        without: numbers of code cells that are left out, counted from 1.
+        without: what is left out: numbers of code cells, counted from 1, and names that are pushed.
 
     Raises:
         InvalidRequest: this is no notebook, or a `%%mhjax` line that cannot be.
@@ -58,11 +58,32 @@ def read_notebook(notebook: Mapping[str, Any], without: Sequence[int] = ()) -> N
         source = cell.get("source", "")
         text = source if isinstance(source, str) else "".join(source)
         name = f"code cell {number}"
-        if number in without:
+        if str(number) in without:
             found.left_out.append(f"{name}: as asked")
         else:
             _take(found, name, text, cell)
+    found.steps, dropped = drop_pushed(found.steps, without)
+    found.left_out += dropped
     return found
+
+
+def drop_pushed(steps: Sequence[Step], without: Sequence[str]) -> tuple[list[Step], list[str]]:
+    """Leave out pushed names as asked; return the steps, and a sentence for each that is not there.
+
+    >>> drop_pushed([PushStep(("a", "b"))], ["b", "3"])[1]
+    ['push b: as asked; the script has no b until you write it in']
+    """
+    kept: list[Step] = []
+    dropped: list[str] = []
+    for step in steps:
+        if isinstance(step, PushStep):
+            gone = [name for name in step.names if name in without]
+            dropped += [f"push {name}: as asked; the script has no {name} until you write it in" for name in gone]
+            names = tuple(name for name in step.names if name not in gone)
+            kept += [replace(step, names=names)] if names else []
+        else:
+            kept.append(step)
+    return kept, dropped
 
 
 def _take(found: NotebookSteps, name: str, text: str, cell: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from mhnb.core.export import CellStep, PushStep, Step, export_script, format_sba
 from mhnb.core.export_cell import indent_code, translate_cell
 from mhnb.core.export_notebook import read_notebook, write_literal
 from mhnb.errors import InvalidRequest
+from mhnb.exporting import parse_without
 
 STEPS: list[Step] = [
     CellStep("cell 1", "from __future__ import annotations\nimport jax\n%matplotlib inline\n%time x = 1"),
@@ -284,7 +285,7 @@ NOTEBOOK = {
 
 def test_a_notebook_is_read() -> None:
     """Cells for the ranks in order, also those of auto mode; failed ones are left out; a pushed literal is known."""
-    found = read_notebook(NOTEBOOK, [11])
+    found = read_notebook(NOTEBOOK, ["11"])
     assert found.steps == [
         PushStep(("lr",), None, {"lr": "0.5"}),
         CellStep("code cell 3", "x = lr", (1,)),
@@ -303,6 +304,17 @@ def test_a_push_of_something_computed_is_refused() -> None:
     found = read_notebook({"cells": [_code("lr = f()\n%mhjax push lr")]})
     with pytest.raises(InvalidRequest, match="push lr: its value"):
         _export(*found.steps)
+    without = read_notebook({"cells": [_code("lr = f()\n%mhjax push lr other")]}, parse_without("2-3,lr"))
+    assert without.steps == [PushStep(("other",))]
+    assert without.left_out == ["push lr: as asked; the script has no lr until you write it in"]
+
+
+def test_what_without_takes() -> None:
+    """Numbers, ranges and names; anything else is named."""
+    assert parse_without("3,5-7, table") == ["3", "5", "6", "7", "table"]
+    assert parse_without(None) == []
+    with pytest.raises(InvalidRequest, match="'a b' is neither"):
+        parse_without("3,a b")
 
 
 def test_the_shell_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

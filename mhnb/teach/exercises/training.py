@@ -56,7 +56,7 @@ def _accumulate_once(here: Here, accumulate: Any) -> str:
     n, parts = 2 * here.device_count, 4
     w, xs = _numbers(4, _DIM), _numbers(5, parts, n, _DIM)
     call(callable, accumulate, what="of w and xs")
-    spec = jax.sharding.PartitionSpec
+    spec: Any = jax.sharding.PartitionSpec
     mapped = jax.jit(
         # Unchecked, the gradient of whole parameters stays the device's own until the learner sums it.
         jax.shard_map(
