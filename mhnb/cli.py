@@ -1,4 +1,4 @@
-"""The shell's twin of the magics: `mhnb demo | lab | run | doctor | list | stop | reap | where`."""
+"""The shell's twin of the magics: `mhnb demo | lab | run | export | doctor | list | stop | reap | where`."""
 
 from __future__ import annotations
 
@@ -163,6 +163,15 @@ def _where(args: argparse.Namespace) -> int:
     return 0 if named else 1
 
 
+def _export(args: argparse.Namespace) -> int:
+    from mhnb.exporting import export_notebook, parse_without
+
+    script = Path(args.o or Path(args.notebook).with_suffix(".py").name)
+    without = parse_without(args.without)
+    print(*export_notebook(Path(args.notebook), script, sbatch=args.sbatch, without=without), sep="\n")
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mhnb", description="One notebook, many JAX hosts.")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -194,9 +203,17 @@ def _parser() -> argparse.ArgumentParser:
     verbs.add_parser("reap", help="end what notebooks that are gone have left behind on this machine")
     where = verbs.add_parser("where", help="where the ranks of a cluster are in the cell that runs: who waits for whom")
     where.add_argument("name")
+    export = verbs.add_parser("export", help="write a notebook's %%%%mhjax cells as one script that runs without mhnb")
+    export.add_argument("notebook")
+    export.add_argument("-o", metavar="SCRIPT", help="the script; the notebook's name with .py, here")
+    export.add_argument("--sbatch", action="store_true", help="write a batch script for Slurm beside it")
+    export.add_argument(
+        "--without", metavar="N,NAME,...", help="leave out these code cells, counted from 1, and pushed names"
+    )
     functions = {
         "demo": _demo,
         "doctor": _doctor,
+        "export": _export,
         "lab": _lab,
         "list": _list,
         "profile": run_profile_verb,

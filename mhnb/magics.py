@@ -80,6 +80,7 @@ verbs:
   %mhjax interrupt                                 stop the cell that runs
   %mhjax accept                                    go on with a split or tainted cluster as it is
   %mhjax restart [--replay [--to SEQ]]             fresh processes, without their variables; --replay brings them back
+  %mhjax export FILE.py [--sbatch]                 the cells so far as one script that runs under srun without mhnb
   %mhjax stop [NAME]                               end every process
   %mhjax doctor [--hosts A,B]                      look at this machine, or those, for what would stop a start
   %mhjax list                                      the clusters of this notebook, and of others on this machine

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb import replaying, starting, verbs_collectives, verbs_doctor, verbs_hosts, verbs_layout
+from mhnb import replaying, starting, verbs_collectives, verbs_doctor, verbs_export, verbs_hosts, verbs_layout
 from mhnb.boards import gather_status, gather_summary, gather_vars
 from mhnb.core.expression import split_expression
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
@@ -199,6 +199,7 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "check": (_check, _check_flags),
     "collectives": (verbs_collectives.collectives, verbs_collectives.collectives_flags),
     "doctor": (verbs_doctor.run_doctor, verbs_doctor.doctor_flags),
+    "export": (verbs_export.export, verbs_export.export_flags),
     "interrupt": (_interrupt, _no_flags),
     **verbs_hosts.VERBS,
     **verbs_layout.VERBS,
@@ -212,9 +213,6 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
     "stop": (_stop, _stop_flags),
     "vars": (_vars, _no_flags),
     "where": (_where, _stop_flags),
-}
-_LATER = {
-    "export": "the lessons",
 }
 
 
@@ -242,8 +240,6 @@ def run_verb(notebook: Notebook, line: str) -> Any:
     if not words:
         raise UsageError(f"%mhjax VERB, where VERB is one of {', '.join(VERBS)}; %%mhjax? is the manual")
     name, *rest = words
-    if name in _LATER:
-        raise UsageError(f"%mhjax {name} is planned and comes with {_LATER[name]}; this version has {', '.join(VERBS)}")
     if (parser := verb_parser(name)) is None:
         raise UsageError(f"%mhjax {name}: there is no such verb; choose one of {', '.join(VERBS)}")
     try:

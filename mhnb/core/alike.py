@@ -191,8 +191,11 @@ def _are_crowded(members: Sequence[_Member]) -> bool:
     lines = sum(
         "".join(skeleton).rstrip("\n").count("\n") + 1 for channel, skeleton in members[0].shapes if channel != "rich"
     )
-    columns = zip(*([number for part in member.numbers for number in part] for member in members), strict=True)
-    return lines == 1 and sum(len(set(column)) > 1 for column in columns) > _CROWD
+    rows = [[number for part in member.numbers for number in part] for member in members]
+    if lines != 1 or any(number.lstrip().startswith("|") for row in rows for number in row):
+        # Progress bars become one bar.
+        return False
+    return sum(len(set(column)) > 1 for column in zip(*rows, strict=True)) > _CROWD
 
 
 def _size(group: _Alike) -> int:

@@ -12,7 +12,21 @@ from mhnb.teach.exercise import Exercise, Prediction
 
 __all__ = ["MODULES", "find", "names", "tasks"]
 
-MODULES = ("many_pythons", "devices", "meshes", "arrays", "loading", "order", "deadlock")
+MODULES = (
+    "many_pythons",
+    "devices",
+    "meshes",
+    "arrays",
+    "loading",
+    "order",
+    "deadlock",
+    "collectives",
+    "explicit",
+    "by_hand",
+    "training",
+    "death",
+    "srun",
+)
 """In the order of the lessons. Each has a tuple `TASKS`."""
 
 

@@ -191,7 +191,6 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("restart --to 3", "--to 3 belongs to a replay"),
         ("restart --replay --to 999", "--to 999: the journal has"),
         ("restart --replay --to x", "invalid int value"),
-        ("export", "is planned"),
     ],
 )
 def test_a_bad_verb_or_flag_changes_nothing(nb: Session, line: str, said: str) -> None:

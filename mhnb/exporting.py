@@ -1,0 +1,145 @@
+"""The export at work: steps out of a cluster's journal or a notebook's file, and the script onto the disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mhnb.core.export import MARK, CellStep, Exported, PushStep, Step, export_script, format_sbatch
+from mhnb.core.export_notebook import drop_pushed, read_notebook, write_literal
+from mhnb.core.journal import CellRecord, PushRecord
+from mhnb.core.pack import NotHere, unpack
+from mhnb.core.ranks import format_ranks, parse_ranks
+from mhnb.core.replay import plan_replay
+from mhnb.errors import InvalidRequest
+from mhnb.exchange.push import Packed
+from mhnb.rank.transfer_arrays import dtype_from_name, is_plain, view_as
+
+if TYPE_CHECKING:
+    from mhnb.cluster import Cluster
+
+__all__ = ["export_cluster", "export_notebook", "parse_without"]
+
+_ARRAY_ELEMENTS = 64
+
+
+def parse_without(text: str | None) -> list[str]:
+    """Read what `--without` names: numbers of cells and names that were pushed, such as `3,5-7,table`; None for nothing.
+
+    Raises:
+        InvalidRequest: a part that is neither.
+    """
+    found: list[str] = []
+    for part in (text or "").split(",") if text else ():
+        word = part.strip()
+        if not word.isidentifier() and not word.replace("-", "").isdecimal():
+            raise InvalidRequest(
+                f"--without {text}: {word!r} is neither a cell's number nor a pushed name; try 3,5-7,x"
+            )
+        found += [word] if word.isidentifier() else map(str, parse_ranks(word, 10**6))
+    return found
+
+
+def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, without: Sequence[str] = ()) -> list[str]:
+    """Write what was done to a cluster so far as a script; return what is to be said of it.
+
+    Raises:
+        InvalidRequest: something has no form in a script, or the file is not ours to write over.
+    """
+    records, faults = cluster.journal.read()
+    plan = plan_replay(records)
+    steps: list[Step] = []
+    left_out = [*map(str, plan.left_out), *faults]
+    for record in plan.steps:
+        if isinstance(record, PushRecord):
+            steps.append(PushStep(record.names, record.ranks, _literals(cluster, record)))
+        elif why := _why_left_out(record, without):
+            left_out.append(f"cell {record.seq}: {why}")
+        else:
+            steps.append(CellStep(f"cell {record.seq}", record.source, record.ranks))
+    steps, dropped = drop_pushed(steps, without)
+    left_out += dropped
+    shape = cluster.shape
+    made = export_script(
+        steps, name=path.name, process_count=shape.process_count, devices=shape.devices, left_out=left_out
+    )
+    nodes, each = shape.hosts, shape.ranks_per_host
+    return _write(path, made, left_out, format_sbatch(path.name, nodes=nodes, tasks_per_node=each) if sbatch else "")
+
+
+def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without: Sequence[str] = ()) -> list[str]:
+    """Write the `%%mhjax` cells of a notebook's file as a script; return what is to be said of it.
+
+    Raises:
+        InvalidRequest: this is no notebook, something has no form in a script, or the file is not ours to write over.
+    """
+    try:
+        read: Any = json.loads(notebook.read_text(encoding="utf-8"))
+        found = read_notebook(read, without)
+    except (AttributeError, ValueError) as error:
+        raise InvalidRequest(f"{notebook}: {error}") from error
+    made = export_script(
+        found.steps,
+        name=path.name,
+        process_count=found.process_count,
+        devices=found.devices,
+        left_out=found.left_out,
+    )
+    batch = format_sbatch(path.name, nodes=found.process_count, tasks_per_node=1) if sbatch else ""
+    return _write(path, made, found.left_out, batch)
+
+
+def _why_left_out(record: CellRecord, without: Sequence[str]) -> str:
+    if str(record.seq) in without:
+        return "as asked"
+    if record.errors:
+        names = " and ".join(sorted(set(record.errors.values())))
+        return f"raised {names} on {'rank' if len(record.errors) == 1 else 'ranks'} {format_ranks(record.errors)}"
+    return ""
+
+
+# -- pushed values
+
+
+def _literals(cluster: Cluster, record: PushRecord) -> dict[str, str]:
+    packed = cluster.journal.read_push(record)
+    written = {str(value["name"]): _written(value, packed) for value in packed.values}
+    return {name: text for name, text in written.items() if text is not None}
+
+
+def _written(value: dict[str, Any], packed: Packed) -> str | None:
+    """One pushed value as Python; an array only where it is the whole value, and small."""
+    parts = packed.parts
+    arrays = [
+        view_as(parts[part], shape, dtype_from_name(dtype), order) for part, shape, dtype, order in value["arrays"]
+    ]
+    try:
+        made = unpack(parts[value["skeleton"]], arrays, [parts[part] for part in value["buffers"]])
+    except NotHere:
+        return None
+    if is_plain(made):
+        return _write_array(made)
+    return None if arrays else write_literal(made)
+
+
+def _write_array(array: Any) -> str | None:
+    if array.size > _ARRAY_ELEMENTS or array.dtype.kind not in "biufc":
+        return None
+    values = write_literal(array.tolist())
+    return None if values is None else f"numpy.array({values}, dtype={array.dtype.name!r})"
+
+
+# -- the files
+
+
+def _write(path: Path, made: Exported, left_out: Sequence[str], batch: str) -> list[str]:
+    files = {path: made.text, **({path.with_suffix(".sbatch"): batch} if batch else {})}
+    for file in files:
+        if file.exists() and MARK not in file.read_text(encoding="utf-8", errors="replace"):
+            raise InvalidRequest(f"{file} is there and no export of mhnb; give another name, or move it away")
+    for file, text in files.items():
+        file.write_text(text, encoding="utf-8")
+    said = [f"mhjax · {file}: {len(text.splitlines())} lines" for file, text in files.items()]
+    return [*said, *(f"  left out · {each}" for each in left_out), *(f"  note · {note}" for note in made.notes)]

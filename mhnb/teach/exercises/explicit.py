@@ -1,0 +1,76 @@
+"""Lesson 09: explicit sharding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mhnb.teach.budget import Budget, stay_within
+from mhnb.teach.compare import call, global_array, shards_hold
+from mhnb.teach.exercise import Differs, Exercise, Here, Prediction
+
+__all__ = ["TASKS"]
+
+
+def _typed(here: Here, values: np.ndarray, *spec: str | None) -> Any:
+    import jax
+
+    mesh = jax.make_mesh((here.process_count, here.local_device_count), ("hosts", "inside"))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*spec))
+    return jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
+
+
+def _judge(here: Here, function: Any, wanted: np.ndarray, arguments: tuple[Any, ...], budget: Budget) -> str:
+    """Compare values, then the type, then what is sent."""
+    import jax
+
+    call(callable, function, what="of two arrays")
+    with jax.set_mesh(arguments[0].sharding.mesh):
+        got = global_array(jax.jit(function)(*arguments), wanted.shape, "float32", "the result", here)
+        shards_hold(got, wanted, "the result", here)
+        spec = jax.sharding.PartitionSpec("hosts", "inside")
+        if got.sharding.spec != spec:
+            raise Differs(
+                f"the result is {jax.typeof(got)}, expected its rows split over hosts, its columns over inside"
+            )
+        return f"{jax.typeof(got)}; it sends {stay_within(budget, function, *arguments)}"
+
+
+def _add_typed(here: Here, add: Any) -> str:
+    n = here.device_count
+    values = np.arange(n * n, dtype=np.float32).reshape(n, n)
+    x, y = _typed(here, values, "hosts", None), _typed(here, 10 * values, None, "inside")
+    return _judge(here, add, 11 * values, (x, y), Budget({}))
+
+
+def _dot_typed(here: Here, dot: Any) -> str:
+    rng = np.random.default_rng(9)
+    u = rng.integers(-3, 4, (2 * here.process_count, 16)).astype(np.float32)
+    v = rng.integers(-3, 4, (16, 2 * here.local_device_count)).astype(np.float32)
+    arguments = _typed(here, u, "hosts", "inside"), _typed(here, v, "inside", None)
+    counts = {"reduce-scatter": 1, "all-reduce": 1, "all-to-all": 1}
+    return _judge(here, dot, u @ v, arguments, Budget(counts, nbytes_per_device=32, nbytes_across_hosts=0))
+
+
+TASKS = (
+    Prediction(
+        "type_of_sum",
+        "09",
+        "a is float32[8@hosts,1] and b is float32[1,6@inside]. What is the type of a + b?",
+        ("float32[8,6]", "float32[8@hosts,6]", "float32[8@hosts,6@inside]"),
+        "A dim of size 1 is repeated. The dim of size 8 keeps the axis of a, the dim of size 6 that of b.",
+    ),
+    Exercise(
+        "add_typed",
+        "09",
+        "Mend add(x, y): the sum of x, split over hosts, and y, split over inside, with nothing sent.",
+        _add_typed,
+    ),
+    Exercise(
+        "dot_typed",
+        "09",
+        "Write dot(u, v): the product, rows over hosts and columns over inside, with at most 32 bytes from a device.",
+        _dot_typed,
+    ),
+)

@@ -1,0 +1,126 @@
+"""Lesson 11: training and checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mhnb.teach.budget import Budget, stay_within
+from mhnb.teach.compare import call, global_array, shards_hold
+from mhnb.teach.exercise import Differs, Exercise, Here, Prediction
+
+__all__ = ["TASKS"]
+
+_DIM = 6
+
+
+def _mesh() -> Any:
+    import jax
+
+    return jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+
+
+def _global(values: np.ndarray, *spec: str | None) -> Any:
+    import jax
+
+    sharding = jax.sharding.NamedSharding(_mesh(), jax.sharding.PartitionSpec(*spec))
+    return jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
+
+
+def _numbers(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def _mended_step(here: Here, step: Any) -> str:
+    import jax
+
+    n = 2 * here.device_count
+    w, x, y = _numbers(1, _DIM), _numbers(2, n, _DIM), _numbers(3, n)
+    call(callable, step, what="of w, x and y")
+    held = _global(w), _global(x, "data"), _global(y, "data")
+    got = global_array(jax.jit(step)(*held), w.shape, "float32", "the new w", here)
+    shards_hold(got, w - 0.1 * _gradient(w, x, y), "the new w", here)
+    return f"the same w on every device; it sends {stay_within(Budget({'all-reduce': 1}), step, *held)}"
+
+
+def _gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of the mean squared error of a linear model."""
+    wanted: np.ndarray = 2 * x.T @ (x @ w - y) / len(x)
+    return wanted
+
+
+def _accumulate_once(here: Here, accumulate: Any) -> str:
+    import jax
+
+    n, parts = 2 * here.device_count, 4
+    w, xs = _numbers(4, _DIM), _numbers(5, parts, n, _DIM)
+    call(callable, accumulate, what="of w and xs")
+    spec: Any = jax.sharding.PartitionSpec
+    mapped = jax.jit(
+        # Unchecked, the gradient of whole parameters stays the device's own until the learner sums it.
+        jax.shard_map(
+            lambda w, xs: accumulate(w, xs)[None],
+            mesh=_mesh(),
+            in_specs=(spec(), spec(None, "data")),
+            out_specs=spec("data"),
+            check_vma=False,
+        )
+    )
+    held = _global(w), _global(xs, None, "data")
+    wanted = np.mean([_gradient(w, x, np.zeros(n, np.float32)) for x in xs], axis=0)
+    got = mapped(*held)
+    if got.shape != (here.device_count, _DIM):
+        raise Differs(f"accumulate(w, xs) has shape {got.shape[1:]}, expected {(_DIM,)}, the shape of w")
+    shards_hold(got, np.tile(wanted, (here.device_count, 1)), "accumulate(w, xs)", here)
+    budget = Budget({"all-reduce": 1}, nbytes_per_device=4 * _DIM)
+    return f"the mean over devices and batches; it sends {stay_within(budget, mapped, *held)}"
+
+
+def _split_params(here: Here, spec_of: Any) -> str:
+    import jax
+
+    n, mesh = here.device_count, _mesh()
+    for shape in ((16 * n, 3), (3, 16 * n), (2, 3, n), (n,), (n - 1,), (3, 5), ()):
+        spec = call(spec_of, shape, what="of a shape")
+        if not isinstance(spec, jax.sharding.PartitionSpec):
+            raise Differs(f"spec_of({shape}) is a {type(spec).__name__}, expected a PartitionSpec: P(...)")
+        try:
+            held = jax.sharding.NamedSharding(mesh, spec).shard_shape(shape)
+        except (ValueError, IndexError, KeyError) as error:
+            raise Differs(f"spec_of({shape}) is {spec}, which does not fit: {str(error).splitlines()[0]}") from None
+        can_split = any(size % n == 0 for size in shape)
+        most = int(np.prod(shape)) * 4 // (n if can_split else 1)
+        nbytes = int(np.prod(held)) * 4
+        if nbytes > most:
+            raise Differs(f"with spec_of({shape}), {spec}, a device holds {nbytes} bytes, expected at most {most}")
+    return f"1/{n} on each device wherever a dim can be split, all of it elsewhere"
+
+
+TASKS = (
+    Prediction(
+        "rows_that_differ",
+        "11",
+        "Each of 4 processes draws 16 rows from jax.random.key(0). How many different rows has the batch of 64?",
+        (64, 16, 4, 1),
+        "The same key gives the same numbers in every process.",
+    ),
+    Exercise(
+        "mended_step",
+        "11",
+        "Mend step(w, x, y): w less 0.1 times the gradient of the mean squared error, with one all-reduce.",
+        _mended_step,
+    ),
+    Exercise(
+        "accumulate_once",
+        "11",
+        "Write accumulate(w, xs) for shard_map: the mean gradient over devices and batches, sent once.",
+        _accumulate_once,
+    ),
+    Exercise(
+        "split_params",
+        "11",
+        "Write spec_of(shape): the PartitionSpec over the axis data by which no device holds more than it must.",
+        _split_params,
+    ),
+)

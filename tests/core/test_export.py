@@ -1,0 +1,350 @@
+"""The notebook as a script: whole texts, what is translated, what is refused and by which name, what a notebook's file says."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mhnb.cli import main
+from mhnb.core.export import CellStep, PushStep, Step, export_script, format_sbatch
+from mhnb.core.export_cell import indent_code, translate_cell
+from mhnb.core.export_notebook import read_notebook, write_literal
+from mhnb.errors import InvalidRequest
+from mhnb.exporting import parse_without
+
+STEPS: list[Step] = [
+    CellStep("cell 1", "from __future__ import annotations\nimport jax\n%matplotlib inline\n%time x = 1"),
+    PushStep(("lr", "table"), None, {"lr": "0.1", "table": "numpy.array([1, 2], dtype='int32')"}),
+    CellStep("cell 2", "%%time\ntext = '''a\n  b'''\nx, text  # both"),
+    CellStep("cell 4", "text = '''a\n b'''\n(x +\n  1)", (0, 2)),
+]
+
+WHOLE = '''r"""Exported by mhnb: the cells of a notebook as one program for 4 processes.
+
+The same program runs in each process; they find each other in one of three ways.
+
+    srun -n 4 python train.py                     under Slurm, by themselves
+    mpiexec -n 4 python train.py                  under Open MPI, by themselves
+    python train.py ADDRESS:PORT COUNT NUMBER     elsewhere: one for each NUMBER from 0 to COUNT - 1
+
+Elsewhere they may be in the environment, too: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID.
+Start all with PYTHONHASHSEED=0, as the notebook did: else sets have another order in each process.
+
+Left out:
+- cell 3: raised ValueError on rank 2
+
+Notes:
+- cell 1, line 3: %matplotlib inline dropped
+- cell 1, line 4: %time dropped, its statement kept
+- cell 2, line 1: %%time dropped
+- cell 4 runs on ranks 0,2 only: a collective in it that needs others would wait for ever
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# What the notebook's ranks had: 2 CPU devices each. A GPU or TPU takes no notice.
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
+# The threads for them are as many as the machine has cores, and two devices on few cores can wait for ever.
+os.environ.setdefault("PJRT_NPROC", "32")
+
+import jax
+
+
+def _initialize():
+    """Join the other processes, before anything else of JAX is used."""
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    given = sys.argv[1:4] if len(sys.argv) == 4 else [os.environ.get(name) for name in names]
+    if all(given):
+        address, count, number = given
+        jax.distributed.initialize(address, int(count), int(number))
+    elif any(given[1:]):
+        sys.exit(f"give all three of {', '.join(names)}, or none: {given}")
+    else:
+        # Under Slurm and Open MPI, and on a TPU pod, JAX knows.
+        jax.distributed.initialize()
+
+
+_initialize()
+
+
+def _show(value):
+    """Print what a notebook shows: the last value of a cell."""
+    if value is not None:
+        print(repr(value))
+
+
+# -- cell 1
+import jax
+
+x = 1
+
+# -- pushed from the notebook: lr table
+import numpy
+lr = 0.1
+table = numpy.array([1, 2], dtype='int32')
+
+# -- cell 2
+text = \'\'\'a
+  b\'\'\'
+_show((x, text))  # both
+
+# -- cell 4
+# Only these run it. A collective that needs the others would wait for ever.
+if jax.process_index() in {0, 2}:
+    text = \'\'\'a
+ b\'\'\'
+    _show((x +
+      1))
+'''
+
+SBATCH = """#!/bin/bash
+#SBATCH --job-name=my_train
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=2
+#SBATCH --output=%x-%j.log
+# With GPUs: one process for each of them.
+##SBATCH --gpus-per-task=1
+
+# Exported by mhnb. Submit it from the folder of my train.py; PYTHON names another interpreter.
+# Sets have the same order in every process.
+export PYTHONHASHSEED=0
+srun --label "${PYTHON:-python}" -u 'my train.py'
+"""
+
+
+def _export(*steps: Step) -> str:
+    return export_script(steps, name="train.py", process_count=4).text
+
+
+# -- whole texts
+
+
+def test_the_whole_script() -> None:
+    """Head, start, pushes and cells in order, strings untouched, the cell of some ranks under its condition."""
+    made = export_script(
+        STEPS, name="train.py", process_count=4, devices=2, left_out=["cell 3: raised ValueError on rank 2"]
+    )
+    assert made.text == WHOLE
+    assert len(made.notes) == 4
+    compile(made.text, "train.py", "exec")
+
+
+def test_the_whole_batch_script() -> None:
+    """A name with a space is quoted; bash takes the text."""
+    text = format_sbatch("my train.py", nodes=4, tasks_per_node=2)
+    assert text == SBATCH
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+def test_a_cell_that_initializes_is_left_to_do_so() -> None:
+    """Twice would be an error: where a cell calls initialize, the script's own start is not there, and a note says so."""
+    made = export_script([CellStep("cell 1", "import jax\njax.distributed.initialize()")], name="a.py", process_count=1)
+    assert "_initialize" not in made.text
+    assert made.notes == ("cell 1 calls jax.distributed.initialize itself, so the script does not",)
+
+
+def test_display_is_print() -> None:
+    """What a notebook displays, a script prints; a display that was imported stays what it is."""
+    assert "display = print" in _export(CellStep("cell 1", "display(x)"))
+    assert "display = print" not in _export(CellStep("cell 1", "from IPython.display import display\ndisplay(x)"))
+
+
+def test_a_cell_of_one_rank_and_one_of_comments() -> None:
+    """One rank is compared, several are looked up, and a cell without code needs no condition."""
+    text = _export(CellStep("cell 1", "f()", (3,)), CellStep("cell 2", "# later", (0, 1)))
+    assert "if jax.process_index() == 3:\n    _show(f())" in text
+    assert text.endswith("# -- cell 2\n# later\n")
+
+
+# -- one cell
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("x", "_show(x)"),
+        ("x;", "x;"),
+        ("print(x)", "print(x)"),
+        ("x = 1", "x = 1"),
+        ("é = 1; é + 1  # sum", "é = 1; _show(é + 1)  # sum"),
+        ("(a +\n b)", "_show((a +\n b))"),
+        ("1, 2", "_show((1, 2))"),
+        ("%time f(x)", "_show(f(x))"),
+        ("for i in y:\n    %time f(i)", "for i in y:\n    f(i)"),
+        ("if x:\n    %matplotlib inline", "if x:\n    pass"),
+        ("async def f():\n    await g()", "async def f():\n    await g()"),
+        ("for _ in range(3):\n    f(_)", "for _ in range(3):\n    f(_)"),
+        ("text = '''\n%cd /\n'''", "text = '''\n%cd /\n'''"),
+        ("y = (x\n % 3)", "y = (x\n % 3)"),
+    ],
+)
+def test_what_is_translated(source: str, text: str) -> None:
+    """A last expression is printed unless its display was off; magics that mean nothing in a script go; strings stay."""
+    made = translate_cell(source)
+    assert (made.text, made.refused) == (text, ())
+
+
+@pytest.mark.parametrize(
+    ("source", "refused"),
+    [
+        ("!ls -l", "line 1: !ls -l: a shell command"),
+        ("x = 1\nfiles = !ls", "line 2: files = !ls: a shell command"),
+        ("%cd /tmp", "line 1: %cd /tmp: a magic"),
+        ("%%bash\nls", "line 1: %%bash: a magic"),
+        ("%timeit -n 3 f()", "line 1: %timeit -n 3 f(): a magic"),
+        ("%mhjax status", "line 1: %mhjax status: belongs to the notebook"),
+        ("f?", "line 1: f?: help"),
+        ("x = await f()", "line 1: await at top level"),
+        ("async with f() as g:\n    pass", "line 1: await at top level"),
+        ("[x async for x in y]", "line 1: await at top level"),
+        ("import os, mhnb.teach", "line 1: import mhnb.teach"),
+        ("from mhnb import start", "line 1: import mhnb"),
+        ("get_ipython().run_line_magic('time', '')", "line 1: get_ipython: is there in a notebook only"),
+        ("y = _ + 1", "line 1: _: is there in a notebook only"),
+        ("def f(:\n    pass", "line 1: "),
+        ("x = 1\n!echo 'it\ny = 2", "line 2: !echo 'it: a shell command"),
+    ],
+)
+def test_what_is_refused(source: str, refused: str) -> None:
+    """By its name and line, with what to do."""
+    assert [each for each in translate_cell(source).refused if each.startswith(refused)], translate_cell(source)
+
+
+def test_all_that_is_refused_is_named_at_once() -> None:
+    """One look shows everything, the cell numbers to leave out among it."""
+    with pytest.raises(InvalidRequest) as refused:
+        _export(CellStep("cell 2", "!ls"), CellStep("cell 7", "x = 1\nawait f()"), PushStep(("data",)))
+    said = str(refused.value)
+    assert "3 things have no form in a script, and nothing was written" in said
+    assert all(
+        words in said for words in ("cell 2, line 1: !ls", "cell 7, line 2: await", "push data: its value is too")
+    )
+    assert "--without 3,7" in said
+
+
+@pytest.mark.parametrize(
+    "source", ["x = '''a\nb\n  c'''\nprint(x)", "y = 3\nprint(f'''{\ny}\n z''')", "print('a\\\nb')"]
+)
+def test_indenting_changes_no_value(source: str) -> None:
+    """A cell under a condition prints what it printed before, strings over several lines included."""
+    printed = []
+    for text in (source, f"if True:\n{indent_code(source)}"):
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            exec(compile(text, "cell", "exec"), {})
+        printed.append(out.getvalue())
+    assert printed[0] == printed[1] != ""
+
+
+def test_literals() -> None:
+    """A value is written only where reading it makes the same again."""
+    assert write_literal((1, "a", None)) == "(1, 'a', None)"
+    assert write_literal(list(range(5000))) is None
+    assert write_literal(float("inf")) is None
+
+
+# -- a notebook's file
+
+
+def _code(source: str, *tags: str, error: str = "") -> dict[str, Any]:
+    outputs = [{"output_type": "error", "ename": error}] if error else []
+    return {
+        "cell_type": "code",
+        "source": source.splitlines(keepends=True),
+        "metadata": {"tags": tags},
+        "outputs": outputs,
+    }
+
+
+NOTEBOOK = {
+    "cells": [
+        {"cell_type": "markdown", "source": "# title"},
+        _code("%load_ext mhnb\n%mhjax start -n 2 --devices 3\nlr = 0.5"),
+        _code("%mhjax push lr"),
+        _code("%%mhjax --ranks 1 --timeout 5\nx = lr"),
+        _code("%%mhjax\n1 / 0", error="ZeroDivisionError"),
+        _code("%%mhjax\n2 / 0", "raises-exception"),
+        _code("here = 1"),
+        _code("%mhjax auto on"),
+        _code("y = 2"),
+        _code("%%local\nz = 3"),
+        _code("%mhjax auto off"),
+        _code("%%mhjax\nlast = 1"),
+    ]
+}
+
+
+def test_a_notebook_is_read() -> None:
+    """Cells for the ranks in order, also those of auto mode; failed ones are left out; a pushed literal is known."""
+    found = read_notebook(NOTEBOOK, ["11"])
+    assert found.steps == [
+        PushStep(("lr",), None, {"lr": "0.5"}),
+        CellStep("code cell 3", "x = lr", (1,)),
+        CellStep("code cell 8", "y = 2"),
+    ]
+    assert (found.process_count, found.devices) == (2, 3)
+    assert found.left_out == [
+        "code cell 4: it failed with ZeroDivisionError",
+        "code cell 5: it is meant to fail (tag raises-exception)",
+        "code cell 11: as asked",
+    ]
+
+
+def test_a_push_of_something_computed_is_refused() -> None:
+    """Its value is not in the file."""
+    found = read_notebook({"cells": [_code("lr = f()\n%mhjax push lr")]})
+    with pytest.raises(InvalidRequest, match="push lr: its value"):
+        _export(*found.steps)
+    without = read_notebook({"cells": [_code("lr = f()\n%mhjax push lr other")]}, parse_without("2-3,lr"))
+    assert without.steps == [PushStep(("other",))]
+    assert without.left_out == ["push lr: as asked; the script has no lr until you write it in"]
+
+
+def test_what_without_takes() -> None:
+    """Numbers, ranges and names; anything else is named."""
+    assert parse_without("3,5-7, table") == ["3", "5", "6", "7", "table"]
+    assert parse_without(None) == []
+    with pytest.raises(InvalidRequest, match="'a b' is neither"):
+        parse_without("3,a b")
+
+
+def test_the_shell_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`mhnb export` writes both files and says what is left out; a file that is not its own is left alone."""
+    source, script = tmp_path / "n.ipynb", tmp_path / "train.py"
+    source.write_text(json.dumps(NOTEBOOK))
+    assert main(["export", str(source), "-o", str(script), "--sbatch"]) == 0
+    assert "left out · code cell 4: it failed with ZeroDivisionError" in capsys.readouterr().out
+    assert "last = 1" in script.read_text()
+    assert "--nodes=2" in script.with_suffix(".sbatch").read_text()
+    assert main(["export", str(source), "-o", str(script)]) == 0
+    script.write_text("mine")
+    assert main(["export", str(source), "-o", str(script)]) == 1
+    assert "is there and no export of mhnb" in capsys.readouterr().err
+    assert script.read_text() == "mine"
+    source.write_text("[]")
+    assert main(["export", str(source), "-o", str(script)]) == 1
+    assert str(source) in capsys.readouterr().err
+
+
+def test_half_of_the_three_is_refused(tmp_path: Path) -> None:
+    """A count without an address would start something else than was meant."""
+    script = tmp_path / "train.py"
+    script.write_text(_export(CellStep("cell 1", "print(1)")))
+    done = subprocess.run(
+        [sys.executable, script],
+        env={"JAX_NUM_PROCESSES": "2", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "give all three of JAX_COORDINATOR_ADDRESS" in done.stderr

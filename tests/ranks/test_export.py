@@ -1,0 +1,97 @@
+"""An exported script as N plain processes, without mhnb: it prints what the notebook's ranks printed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mhnb.cluster import Cluster
+from mhnb.core.export import CellStep, export_script
+from mhnb.exporting import export_cluster
+from mhnb.ports import find_free_port
+
+CELLS = (
+    "import jax, jax.numpy as jnp, numpy as np\nfrom jax.sharding import NamedSharding, PartitionSpec as P",
+    "mesh = jax.make_mesh((4,), ('data',))",
+    "x = jax.device_put(np.arange(8.0), NamedSharding(mesh, P('data')))\nprint('process', jax.process_index())",
+    "float(jax.jit(jnp.sum)(x)) * scale + float(table.sum())",
+    "[shard.data.tolist() for shard in x.addressable_shards]",
+)
+TIMEOUT_S = 120
+
+
+def _run_plain(command: Sequence[Sequence[str]], environment: dict[str, str] | None = None) -> list[str]:
+    """Run processes at once; give what each printed."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    own |= {"PYTHONHASHSEED": "0", "JAX_PLATFORMS": "cpu"} | (environment or {})
+    started = [
+        subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=own) for each in command
+    ]
+    try:
+        said = [process.communicate(timeout=TIMEOUT_S) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * len(started), said
+    return [_without_gloo(out) for out, _ in said]
+
+
+def _without_gloo(said: str) -> str:
+    """The library under the collectives speaks on stdout as well; the notebook leaves that out."""
+    return "".join(line for line in said.splitlines(keepends=True) if "[Gloo]" not in line)
+
+
+@pytest.fixture
+def driven(fresh: Callable[..., Cluster]) -> tuple[Cluster, list[str]]:
+    """A cluster that has run cells, a failing one and pushes among them; and what each rank printed."""
+    cluster = fresh(2, 2)
+    printed = ["", ""]
+    cluster.push(scale=10, table=np.array([1, 2], np.int32))
+    for source in CELLS:
+        for result in cluster.run(source).check():
+            printed[result.rank] += result.stdout + (f"{result.text}\n" if result.text else "")
+    assert not cluster.run("import jax\nif jax.process_index() == 1: raise ValueError").ok
+    only = cluster.run("print('alone', jax.process_index())", ranks=[1]).check()
+    printed[1] += only[1].stdout
+    return cluster, printed
+
+
+def test_plain_processes_print_what_the_ranks_printed(driven: tuple[Cluster, list[str]], tmp_path: Path) -> None:
+    """By arguments: two processes, neither of which can import mhnb. The failed cell is listed and not run."""
+    cluster, printed = driven
+    script = tmp_path / "train.py"
+    said = export_cluster(cluster, script, sbatch=True)
+    assert any("raised ValueError on rank 1" in line for line in said)
+    # Where mhnb is looked for, there is something that stops who finds it.
+    (tmp_path / "mhnb.py").write_text("raise SystemExit('the script imports mhnb')")
+    port = find_free_port()
+    commands = [[sys.executable, str(script), f"127.0.0.1:{port}", "2", str(rank)] for rank in range(2)]
+    assert _run_plain(commands) == printed
+
+
+def _open_mpi_absent() -> str:
+    if shutil.which("mpiexec") is None:
+        return "no mpiexec on PATH"
+    said = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, check=False).stdout
+    return "" if "Open" in said else f"mpiexec is not Open MPI's: {said.splitlines()[:1]}"
+
+
+def test_open_mpi_needs_no_argument(tmp_path: Path) -> None:
+    """JAX finds the other processes itself; each prints the sum over all."""
+    if reason := _open_mpi_absent():
+        pytest.skip(reason)
+    script = tmp_path / "train.py"
+    cells = [CellStep(f"cell {number}", source) for number, source in enumerate(CELLS[:3], 1)]
+    cells.append(CellStep("cell 4", "float(jax.jit(jnp.sum)(x))"))
+    script.write_text(export_script(cells, name="train.py", process_count=2, devices=2).text)
+    mpi = ["mpiexec", "-n", "2", "--allow-run-as-root", "--oversubscribe", "--output-filename", str(tmp_path / "out")]
+    _run_plain([[*mpi, sys.executable, str(script)]])
+    files = [next(tmp_path.glob(f"out/*/rank.{rank}/stdout")) for rank in range(2)]
+    assert [_without_gloo(file.read_text()) for file in files] == ["process 0\n28.0\n", "process 1\n28.0\n"]
