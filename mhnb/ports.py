@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import random
+import resource
 import socket
 
 from mhnb.errors import PreflightFailed
 
-__all__ = ["check_port_free", "find_free_port", "find_own_address"]
+__all__ = ["check_port_free", "count_strangers_kept", "find_free_port", "find_own_address"]
 
 
 _BELOW_EPHEMERAL = range(20_000, 32_000)
 """What the system gives to sockets that ask for any port lies above, on Linux and macOS."""
+
+
+_STRANGERS = 2048
+
+
+def count_strangers_kept() -> int:
+    """Say how many connections that have not shown a key a listener of this process keeps at a time.
+
+    As many as the ranks of a large start that all connect at once; and never more than half of the descriptors that the process may have,
+    since anybody who reaches the port can open connections and say nothing.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _STRANGERS if soft == resource.RLIM_INFINITY else min(_STRANGERS, soft // 2)
 
 
 def find_free_port(address: str = "127.0.0.1") -> int:

@@ -117,7 +117,7 @@ def _scan(source: Path) -> dict[str, FileFacts]:
             f"sync {source}: {len(paths)} files of {total >> 20} MiB together, and {LIMIT_NBYTES >> 20} MiB is the limit; "
             f"the largest are {largest}\n  leave data out by a .gitignore in that folder, or name a folder of code alone"
         )
-    return {path: _facts(source / path, sizes[path]) for path in paths}
+    return {path: _facts(source, path, sizes[path]) for path in paths}
 
 
 def _walk(source: Path, excludes: Excludes) -> Iterator[str]:
@@ -129,8 +129,13 @@ def _walk(source: Path, excludes: Excludes) -> Iterator[str]:
         yield from (p for p in paths if not excludes.leaves_out(p, is_folder=False) and (source / p).is_file())
 
 
-def _facts(path: Path, nbytes: int) -> FileFacts:
-    return FileFacts(nbytes, path.stat().st_mode & 0o777, digest_file(path))
+def _facts(source: Path, path: str, nbytes: int) -> FileFacts:
+    try:
+        return FileFacts(nbytes, (source / path).stat().st_mode & 0o777, digest_file(source / path))
+    except OSError as error:
+        raise InvalidRequest(
+            f"sync {source}: {path} cannot be read ({error.strerror}); leave it out by a .gitignore in that folder"
+        ) from error
 
 
 # -- what goes

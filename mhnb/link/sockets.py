@@ -21,6 +21,7 @@ from pathlib import Path
 from mhnb.core.framing import MessageCutter, join_frames
 from mhnb.core.protocol import Message, decode, encode
 from mhnb.errors import UnknownMessage
+from mhnb.ports import count_strangers_kept
 from mhnb.sealing import CHALLENGE_NBYTES, MessageOpener, MessageSealer, make_opener, make_sealer, session_key
 
 __all__ = ["SocketLink"]
@@ -28,8 +29,6 @@ __all__ = ["SocketLink"]
 _BUFFER_NBYTES = 1 << 20
 _STRANGER_NBYTES = 4096
 """The longest message of a peer that has not shown the key."""
-_STRANGERS = 256
-"""How many of those are kept at a time: whoever reaches the port can open connections and say nothing."""
 _NOTEBOOK = b"notebook"
 _BACKLOG = 1024
 _LONGEST_PATH = 100
@@ -83,6 +82,7 @@ class SocketLink:
         self._connections: dict[str, _Connection] = {}
         self._strangers: dict[_Connection, None] = {}
         """The oldest first."""
+        self._most_strangers = count_strangers_kept()
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -132,7 +132,7 @@ class SocketLink:
             return []
         self._strangers[connection] = None
         self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, connection))
-        if len(self._strangers) > _STRANGERS:
+        if len(self._strangers) > self._most_strangers:
             self._refuse_oldest()
         return []
 

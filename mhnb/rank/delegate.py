@@ -30,6 +30,7 @@ from mhnb.core.wishes import (
     encode_verdict,
 )
 from mhnb.errors import LaunchError, UnknownMessage
+from mhnb.ports import count_strangers_kept
 from mhnb.rank.board import Board
 from mhnb.rank.remote import keep_alive, signer_names
 from mhnb.rank.seat import INTERRUPTED, QUICK_LOOKS, Seat, lose
@@ -40,8 +41,8 @@ from mhnb.sealing import MessageSealer, make_opener, make_sealer
 __all__ = ["Delegate", "listen", "main", "run_delegate"]
 
 _BUFFER_NBYTES = 1 << 16
-_STRANGER_NBYTES, _STRANGERS = 4096, 64
-"""The longest message of a peer that has not shown the key, and how many such peers are kept at a time."""
+_STRANGER_NBYTES = 4096
+"""The longest message of a peer that has not shown the key."""
 _LONGEST_NBYTES = 1 << 20
 _BACKLOG = 1024
 
@@ -102,6 +103,7 @@ class Delegate:
         self._verifier = make_opener(key, encrypt=True)
         self._strangers: dict[_Guest, None] = {}
         """The oldest first."""
+        self._most_strangers = count_strangers_kept()
         self._waiting: dict[_Guest, None] = {}
         self._clogged: dict[_Guest, None] = {}
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
@@ -161,7 +163,7 @@ class Delegate:
         guest = _Guest(accepted)
         self._strangers[guest] = None
         self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, guest))
-        if len(self._strangers) > _STRANGERS:
+        if len(self._strangers) > self._most_strangers:
             self._drop(next(iter(self._strangers)))
 
     def _read(self, guest: _Guest) -> None:

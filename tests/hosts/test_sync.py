@@ -104,3 +104,13 @@ def test_a_folder_that_is_none(begin: Begin, tmp_path: Path, make: Callable[[Pat
     make(tmp_path / "what")
     with pytest.raises(InvalidRequest, match=rf"sync {tmp_path}/what: "):
         begin(2, 1, sync=str(tmp_path / "what"))
+
+
+def test_a_file_that_cannot_be_read_is_named(project: Path, begin: Begin) -> None:
+    """Before anything is copied, with what to do."""
+    cluster = begin(1, 1, sync="lib")
+    (project / "lib" / "odd").symlink_to("/proc/self/mem")
+    with pytest.raises(
+        InvalidRequest, match=r"odd cannot be read \(Input/output error\); leave it out by a .gitignore"
+    ):
+        sync(cluster, "lib")

@@ -262,7 +262,7 @@ def test_a_stranger_cannot_make_the_notebook_hold_much() -> None:
 @pytest.mark.parametrize("descriptors", ["enough", "none left"])
 def test_strangers_who_say_nothing_keep_nobody_out(descriptors: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only so many are kept, fewer still where the process runs out of descriptors; a rank that comes after them is heard."""
-    monkeypatch.setattr(sockets, "_STRANGERS", 20)
+    monkeypatch.setattr(sockets, "count_strangers_kept", lambda: 20)
     link = SocketLink(KEY)
     address, _, port = link.url.removeprefix("tcp:").rpartition(":")
     strangers: list[socket.socket] = []

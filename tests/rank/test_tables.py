@@ -19,6 +19,7 @@ from mhnb.core.agreement import ENDINGS, format_mismatch
 from mhnb.core.framing import join_frames
 from mhnb.core.wishes import LAUNCH, CellOver, Verdict, Wish, encode_from_rank
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost
+from mhnb.rank import delegate
 from mhnb.rank.board import Board, make_board
 from mhnb.rank.delegate import Delegate, listen
 from mhnb.rank.interrupts import InterruptWord, make_interrupt_word
@@ -527,8 +528,9 @@ def test_a_strangers_bytes_do_nothing(far: Rig, said: bytes) -> None:
     assert far.all(wish(), wish(), wish()) == [LAUNCH] * 3
 
 
-def test_strangers_who_say_nothing_do_not_keep_the_ranks_out(tmp_path: Path) -> None:
+def test_strangers_who_say_nothing_do_not_keep_the_ranks_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest go when there are too many."""
+    monkeypatch.setattr(delegate, "count_strangers_kept", lambda: 64)
     make_board(tmp_path, len(ALL))
     make_interrupt_word(tmp_path, 1)
     host, word = DelegateThread(tmp_path, frozenset((1,))), InterruptWord(tmp_path, 1)
