@@ -147,7 +147,7 @@ class Cluster:
 
     @property
     def state(self) -> ClusterState:
-        """DESIGN's state, as judged when the last cell ended."""
+        """The state, as judged when the last cell ended; README has what each means."""
         return self._machine.state
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 __all__ = ["ClusterState", "DeviceRef", "Outcome", "Output", "PHASES", "Phase", "RankError"]
 
 ClusterState: TypeAlias = Literal["starting", "clean", "running", "split", "tainted", "dead", "stopped"]
-"""DESIGN's states. `starting` and `running` pass by themselves; the others are judged."""
+"""The states of a cluster. `starting` and `running` pass by themselves; the others are judged."""
 
 Outcome: TypeAlias = Literal["running", "ok", "error", "interrupted", "skipped", "died", "killed", "refused"]
 """How a cell stands on one rank. `killed`: mhnb or JAX took the rank down after another one died."""

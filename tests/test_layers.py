@@ -163,8 +163,8 @@ def _breach(module: Module, imported: str) -> str | None:
         return "a pure wing imports nothing but the standard library"
     elif wing in PURE and top in WORLD:
         return "a pure wing does not touch clock, files, sockets, environment or chance"
-    elif top == "ipyparallel" and wing not in ("launch", "rank") and module.name != "mhnb.link.ipp":
-        return "ipyparallel is imported in link/ipp.py, launch/ and rank/ only"
+    elif top == "ipyparallel" and wing not in ("launch", "rank"):
+        return "ipyparallel is imported in launch/ and rank/ only"
     elif _is_jax_private(imported) and module.name not in _KNOW_JAX:
         return "private JAX names are touched in rank/jaxhooks.py and rank/jaxseams.py only"
     return None
@@ -234,7 +234,7 @@ def test_a_breach_is_found(name: str, text: str) -> None:
     [
         ("mhnb.core.good", "import json\nfrom mhnb.errors import MhnbError\nfrom mhnb.core.ranks import parse_ranks"),
         ("mhnb.core.good", "from . import ranks\nfrom .. import values"),
-        ("mhnb.link.ipp", "import ipyparallel"),
+        ("mhnb.launch.ipp", "import ipyparallel"),
         ("mhnb.rank.jaxhooks", "from jax._src import pjit\nimport jax\njax._src.pjit"),
         ("mhnb.rank.main", "import jax\njax.__version__\nimport ipyparallel.engine.app"),
         ("mhnb.cluster", "from mhnb.link.sockets import SocketLink\nimport threading"),
