@@ -26,7 +26,7 @@ REPORTS = ("exc_info", "exception", "format_exc", "print_exc", "print_exception"
 WORDS = re.compile(
     r"(?i:\b(TODO|FIXME|XXX|HACK)\b|\bseamless|\bblazing|\beffortless|\bcutting[- ]edge|\belegant)|world[ _]size"
 )
-"""Unfinished business, words that DESIGN avoids, and praise."""
+"""Unfinished business, words that the project avoids, and praise."""
 ADDRESSES = re.compile(r"/(?:home|root|Users)/\w|index-url|find-links|/simple[/\"]|\"resolved\":")
 """Paths of one machine, and addresses of a package index."""
 PROMISED = {

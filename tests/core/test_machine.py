@@ -216,7 +216,7 @@ def test_outputs_live_and_final_come_together_in_order(driver: Driver) -> None:
 
 
 def test_an_error_on_one_rank_leaves_the_cluster_clean_with_a_note_on_this_and_the_next_cell(driver: Driver) -> None:
-    """DESIGN's states: only some ranks raised, launches equal: clean, and said twice."""
+    """Only some ranks raised, launches equal: clean, and said twice."""
     driver.submit()
     result = finished(driver(ended(0, outcome="error", events=[error()]), ended(1))).result
     assert driver.machine.state == "clean"
