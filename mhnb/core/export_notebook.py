@@ -131,12 +131,20 @@ def _take_plain(found: NotebookSteps, text: str) -> None:
     for line in ours:
         verb, _, rest = line.removeprefix("%mhjax ").strip().partition(" ")
         if verb == "start":
-            found.process_count = int(_flag(rest, "-n") or 4)
-            found.devices = int(_flag(rest, "--devices") or 2)
+            _take_start(found, rest)
         elif verb == "auto":
             found.auto = rest.strip() == "on"
         elif verb == "push":
             found.steps.append(_push(found, rest))
+
+
+def _take_start(found: NotebookSteps, rest: str) -> None:
+    machines, devices = _flag(rest, "--hosts"), _flag(rest, "--devices")
+    hosts = len(machines.split(",")) if machines else int(_flag(rest, "-n") or 4)
+    found.process_count = hosts * int(_flag(rest, "--per-host") or 1)
+    # Simulated hosts have two devices each unless told otherwise; machines have their own.
+    is_simulated = machines is None and (_flag(rest, "--profile") or "local") == "local"
+    found.devices = int(devices) if devices else 2 if is_simulated else None
 
 
 def _push(found: NotebookSteps, rest: str) -> PushStep:

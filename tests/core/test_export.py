@@ -299,6 +299,21 @@ def test_a_notebook_is_read() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("flags", "shape"),
+    [
+        ("", (4, 2)),
+        ("-n 8 --devices 4", (8, 4)),
+        ("--hosts a,b,c --per-host 2", (6, None)),
+        ("--profile slurm -n 16", (16, None)),
+    ],
+)
+def test_the_shape_is_read(flags: str, shape: tuple[int, int | None]) -> None:
+    """As the start would take it: simulated hosts have two devices, machines what they have."""
+    found = read_notebook({"cells": [_code(f"%mhjax start {flags}")]})
+    assert (found.process_count, found.devices) == shape
+
+
 def test_a_push_of_something_computed_is_refused() -> None:
     """Its value is not in the file."""
     found = read_notebook({"cells": [_code("lr = f()\n%mhjax push lr")]})
