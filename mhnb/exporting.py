@@ -107,7 +107,7 @@ def _literals(cluster: Cluster, record: PushRecord) -> dict[str, str]:
     try:
         packed = cluster.journal.read_push(record)
     except OSError as error:
-        raise InvalidRequest(f"export: the values of push {' '.join(record.names)} cannot be read: {error}") from error
+        raise InvalidRequest(f"the values of push {' '.join(record.names)} cannot be read: {error}") from error
     written = {str(value["name"]): _written(value, packed) for value in packed.values}
     return {name: text for name, text in written.items() if text is not None}
 

@@ -96,7 +96,7 @@ def _refuse(steps: Sequence[Step], cells: Mapping[str, Translated]) -> None:
     for step in steps:
         if isinstance(step, PushStep):
             faults += [
-                f"push {name}: its value is too large for a script, or cannot be written as Python; "
+                f"push {name}: its value is too large for a script, unknown to the file, or has no form as Python; "
                 f"make {name} in a %%mhjax cell, or load it from a file there"
                 for name in step.names
                 if name not in step.literals
@@ -105,7 +105,7 @@ def _refuse(steps: Sequence[Step], cells: Mapping[str, Translated]) -> None:
         listed = "\n".join(f"  {fault}" for fault in faults)
         things = "1 thing has" if len(faults) == 1 else f"{len(faults)} things have"
         raise InvalidRequest(
-            f"export: {things} no form in a script, and nothing was written\n{listed}\n"
+            f"{things} no form in a script, and nothing was written\n{listed}\n"
             "  mend it and run the cell again, or leave cells and pushed names out: --without 3,7,table"
         )
 
