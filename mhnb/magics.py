@@ -65,6 +65,7 @@ A cell that begins with %%mhjax runs on every rank.
 
 verbs:
   %mhjax start [-n N] [--devices D] [--name NAME]  start N hosts with D devices each; 4 x 2
+  %mhjax start --hosts A,B[1-3] | --profile NAME   on other machines: ssh, slurm, mpi, gpu, tpu, kubernetes
   %mhjax start --spare                             and as many in reserve, for a restart in a moment
   %mhjax status                                    the ranks, their processes and the cluster's state
   %mhjax vars                                      what the ranks hold
@@ -82,6 +83,7 @@ verbs:
   %mhjax restart [--replay [--to SEQ]]             fresh processes, without their variables; --replay brings them back
   %mhjax export FILE.py [--sbatch]                 the cells so far as one script that runs under srun without mhnb
   %mhjax stop [NAME]                               end every process
+  %mhjax sync [DIR] · %mhjax pip install X         bring code to other machines; once per environment, not once per rank
   %mhjax doctor [--hosts A,B]                      look at this machine, or those, for what would stop a start
   %mhjax list                                      the clusters of this notebook, and of others on this machine
   %mhjax start --keep · %mhjax attach [NAME]       ranks that outlive the notebook, and taking them over from another
