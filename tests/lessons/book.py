@@ -24,7 +24,9 @@ __all__ = [
     "Answer",
     "Cell",
     "Lesson",
+    "Alike",
     "Ran",
+    "all_alike",
     "all_answers",
     "all_said",
     "lessons",
@@ -125,6 +127,15 @@ def all_answers() -> dict[str, Answer]:
 def all_said() -> dict[tuple[str, str], Sequence[str]]:
     """What cells must say: `SAID` of every module, by lesson and cell id."""
     return {key: words for module in _answer_modules() for key, words in module.SAID.items()}
+
+
+Alike = tuple[str, str, tuple[str, ...]]
+"""A lesson, a pattern with one group for whole lines, and the cells in which it must find the same."""
+
+
+def all_alike() -> list[Alike]:
+    """What must be the same in several cells: `ALIKE` of every module that has it."""
+    return [each for module in _answer_modules() for each in getattr(module, "ALIKE", [])]
 
 
 def _filled(lesson: Lesson) -> Iterator[Cell]:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from mhnb.teach.exercise import Prediction
 from mhnb.teach.registry import tasks
-from tests.lessons.book import Cell, Lesson, Ran, all_answers, all_said, lessons, read_lesson, run_lesson
+from tests.lessons.book import (
+    Alike,
+    Cell,
+    Lesson,
+    Ran,
+    all_alike,
+    all_answers,
+    all_said,
+    lessons,
+    read_lesson,
+    run_lesson,
+)
 
 _NOT_ALIKE = re.compile(r"differs|different outputs|only ranks? ")
 """How the view says that ranks did not say the same."""
@@ -31,6 +43,7 @@ def test_lesson(path: Path, leftovers: None, answers_home: Path) -> None:
     faults = [
         *_unmeant(lesson, ran),
         *_unsaid(lesson, ran),
+        *_unlike(lesson, ran, all_alike()),
         *_misjudged(lesson, ran),
         *_unrevealed(lesson, ran),
     ]
@@ -52,6 +65,17 @@ def _unsaid(lesson: Lesson, ran: Ran) -> list[str]:
         for words in wanted
         if words not in _one_spaced(ran.texts.get(cell, ""))
     ]
+
+
+def _unlike(lesson: Lesson, ran: Ran, alike: Sequence[Alike]) -> list[str]:
+    """What a restart, a replay or a checkpoint brings back must be what was there."""
+    faults = []
+    for number, pattern, cells in alike:
+        found = {cell: set(re.findall(pattern, ran.texts.get(cell, ""), re.MULTILINE)) for cell in cells}
+        same = all(found.values()) and len(set().union(*found.values())) == 1
+        if number == lesson.number and not same:
+            faults.append(f"{', '.join(cells)}: one and the same {pattern!r} should be in each, and there is {found}")
+    return faults
 
 
 def _one_spaced(text: str) -> str:
@@ -134,6 +158,15 @@ def test_what_did_not_fail_is_found() -> None:
     ran.failed.clear()
     assert "lost: was meant to fail" in "\n".join(_unmeant(_TWO, ran))
     assert "wrong answer 0 should be refused" in "\n".join(_misjudged(_TWO, ran))
+
+
+@pytest.mark.parametrize(
+    ("after", "faults"), [("loss 0.5", 0), ("loss 0.7", 1), ("nothing", 1), ("loss 0.5, or loss 0.7", 1)]
+)
+def test_what_did_not_come_back_is_found(after: str, faults: int) -> None:
+    """Another number after the restart, none, or two are seen."""
+    ran = Ran({"before": "loss 0.5", "after": after})
+    assert len(_unlike(_TWO, ran, [("01", r"loss ([0-9.]+)", ("before", "after"))])) == faults
 
 
 def test_what_was_not_said_is_found() -> None:

@@ -100,7 +100,7 @@ TASKS = (
     Exercise(
         "all_of_it",
         "04",
-        "Bind y to the values of x, held whole by every device.",
+        "Bind y to the values of source, held whole by every device.",
         _all_of_it,
     ),
     Exercise(

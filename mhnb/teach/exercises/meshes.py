@@ -63,7 +63,7 @@ def _shard_shape(here: Here, shard_shape: Any) -> str:
     axes = {"data": 4, "model": 2}
     for shape, spec in _CASES:
         wanted = tuple(size // _pieces(entry, axes) for size, entry in zip(shape, spec, strict=True))
-        got = call(shard_shape, shape, axes, spec, what="of a shape, a mesh and a spec")
+        got = call(shard_shape, shape, axes, spec, what="of a shape, axes and a spec")
         value_is(got, wanted, f"shard_shape({shape}, {axes}, {spec})")
     return f"{len(_CASES)} shapes"
 
@@ -120,7 +120,7 @@ TASKS = (
     Exercise(
         "shard_shape",
         "03",
-        "Write shard_shape(shape, mesh, spec) with mesh as a dict from axis to size, spec as a tuple of names, tuples or None.",
+        "Write shard_shape(shape, axes, spec) with axes as a dict from axis to size, spec as a tuple of names, tuples or None.",
         _shard_shape,
     ),
 )

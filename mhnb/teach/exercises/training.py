@@ -108,7 +108,7 @@ TASKS = (
     Exercise(
         "mended_step",
         "11",
-        "Mend step(w, x, y): w less 0.1 times the gradient of the mean squared error, with one all-reduce.",
+        "Mend mended(w, x, y): w less 0.1 times the gradient of the mean squared error, with one all-reduce.",
         _mended_step,
     ),
     Exercise(

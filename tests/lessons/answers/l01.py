@@ -48,4 +48,5 @@ SAID = {
     ("01", "push"): ["[0, 10, 20, 30]"],
     ("01", "ex-my_label"): ["NotYet on ranks 0-3"],
     ("01", "ex-log_once"): ["NotYet on ranks 1-3"],
+    ("01", "differ"): ["4 different outputs"],
 }

@@ -100,4 +100,5 @@ SAID = {
     ("04", "gather"): ["ndarray [30. 31. 32. 33.]"],
     ("04", "silent"): ["(4, 4)", "(8, 4)", "made one array in different shapes"],
     ("04", "accept"): ["tainted accepted, clean now"],
+    ("04", "single"): ["(8, 4) from 2 pieces on each rank"],
 }

@@ -50,4 +50,5 @@ SAID = {
     ("06", "sets"): ["2 different outputs"],
     ("06", "dicts"): ["ranks 0-1", "['wq', 'wk', 'wv'] ['wk', 'wq', 'wv']"],
     ("06", "seeds"): ["same key 0.", "numbers differ by rank"],
+    ("06", "replay"): ["replayed cells 1-4", "left out · cell 5: tainted"],
 }

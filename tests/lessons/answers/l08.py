@@ -46,4 +46,5 @@ SAID = {
     ],
     ("08", "apart"): ["2016.0 85344.0"],
     ("08", "together"): ["[2016.0, 85344.0]", "data (hosts) 1 8 B 6 B"],
+    ("08", "refused"): ["no function; give what jax.jit takes"],
 }

@@ -51,4 +51,5 @@ SAID = {
     ("09", "index"): ["float32[4@inside]"],
     ("09", "within"): ["float32[8@hosts,8@inside]"],
     ("09", "jit"): ["(8, 8) float32[8@hosts,8]"],
+    ("09", "reshard"): ["float32[8@hosts,8]", "[('all-to-all', 48)]"],
 }

@@ -81,4 +81,6 @@ SAID = {
     ("10", "swap-collectives"): ["all-to-all"],
     ("10", "unbound"): ["NameError", "nbound axis name"],
     ("10", "halves-collectives"): ["reduce-scatter", "all-gather"],
+    ("10", "inside"): ["[[0.0, 10.0], [20.0, 30.0]]"],
+    ("10", "varying"): ["ValueError", "out_specs"],
 }

@@ -70,4 +70,14 @@ SAID = {
     ("11", "twin"): ["True"],
     ("11", "silent"): ["put different values into replicas of one array", "tainted"],
     ("11", "restore"): ["step 40"],
+    ("11", "spread"): [
+        "P(): holds 262144, sends [('all-reduce'",
+        "P('data', None): holds 32768, sends [('all-gather', 32768",
+        "P(None, 'data'): holds 32768, sends [('all-gather', 8192",
+    ],
+    ("11", "accumulate-collectives"): ["all-reduce f32[4] data (hosts) 4 16 B 12 B"],
+    ("11", "uneven"): ["in order 243 · longest first 158 · mean 154.5"],
+    ("11", "restart"): ["replayed cells 1-4 and 1 push"],
 }
+
+ALIKE = [("11", r"^ *after 50 steps ([0-9.]+)$", ("more", "resumed"))]

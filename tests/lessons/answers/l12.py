@@ -62,4 +62,10 @@ SAID = {
     ("12", "replay"): ["replayed cells 1-4 and 1 push", "cell 5"],
     ("12", "twice"): ["['up', 'up']", "[-6, -6]"],
     ("12", "nobody"): ["-6 True"],
+    ("12", "back"): ["replayed cell 1 and 1 push"],
 }
+
+ALIKE = [
+    ("12", r"^ *after 3 steps ([0-9.]+)$", ("train", "restore")),
+    ("12", r"^ *after 5 steps ([0-9.]+)$", ("more", "replayed", "resume")),
+]

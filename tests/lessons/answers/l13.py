@@ -54,4 +54,7 @@ SAID = {
     ("13", "reveal-who_logs"): ["it is 1"],
     ("13", "slurm"): ["srun --label"],
     ("13", "devices"): ["cpu 4 devices in each of 2"],
+    ("13", "log"): ["log: loss 3.7820"],
+    ("13", "typo"): ["NameError", "best_loss"],
+    ("13", "head"): ["jax.distributed.initialize()"],
 }
