@@ -68,10 +68,10 @@ def _sync_flags(parser: MagicArgumentParser) -> None:
 
 def _pip(notebook: Notebook, args: argparse.Namespace) -> None:
     del notebook
-    words = shlex.split(args.text)
+    words = shlex.split(args.line)
     if not words or words[0] not in _PIP_VERBS:
         raise UsageError(
-            f"%mhjax pip {args.text}: one of {', '.join(_PIP_VERBS)}, then what pip takes: %mhjax pip install einops"
+            f"%mhjax pip {args.line}: one of {', '.join(_PIP_VERBS)}, then what pip takes: %mhjax pip install einops"
         )
     runs = run_pip(starting.current(), words)
     print(describe_pip(words, runs))
