@@ -126,14 +126,20 @@ def test_a_process_that_is_killed_ends_them_all(begin: Begin) -> None:
 
 
 def test_a_kept_cluster_is_taken_over(mhnb_home: Path) -> None:
-    """Its notebook is killed; another one finds the ranks behind mpiexec, and `mhnb stop` ends them and mpiexec."""
+    """Its notebook is killed; another one finds the ranks behind mpiexec with their values, a stop ends them and mpiexec."""
     with no_leftovers(mhnb_home):
         leave_kept({"profile": "mpi", "ranks": 2, "devices": 1, "extra": _ROOT})
         cluster = starting.attach("kept")
         try:
             assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
         finally:
-            cluster.leave()
+            cluster.stop()
+
+
+def test_a_kept_cluster_is_stopped_from_a_shell(mhnb_home: Path) -> None:
+    """`mhnb stop` reaches the ranks behind mpiexec as a notebook would, and nothing is left."""
+    with no_leftovers(mhnb_home):
+        leave_kept({"profile": "mpi", "ranks": 2, "devices": 1, "extra": _ROOT})
         told = subprocess.run(
             [sys.executable, "-m", "mhnb", "stop", "kept"], capture_output=True, text=True, check=False
         )
