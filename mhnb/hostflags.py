@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from mhnb.core.hosts import HostName, format_host
@@ -16,6 +17,7 @@ from mhnb.launch.hostfile import read_hosts
 __all__ = [
     "add_doctor_flags",
     "add_host_flags",
+    "check_login_files",
     "read_host_flags",
     "read_named_hosts",
     "read_per_host",
@@ -72,6 +74,7 @@ def read_host_flags(
     Raises:
         InvalidRequest: a machine, an option or a variable that cannot be.
     """
+    check_login_files(args.key, args.ssh_config)
     options = SshOptions(
         user=args.user,
         port=args.ssh_port,
@@ -114,6 +117,18 @@ def read_variables(texts: Sequence[str], environment: Mapping[str, str] = os.env
         InvalidRequest: a name alone that is no variable here.
     """
     return dict(_variable(text, environment) for text in texts)
+
+
+def check_login_files(key: str | None, config: str | None) -> None:
+    """Refuse files that are not there: ssh only warns of a missing key, and then tries others.
+
+    Raises:
+        InvalidRequest: naming the flag and the file.
+    """
+    for flag, name in (("--key", key), ("--ssh-config", config)):
+        # "none" is a word of ssh's own for no config.
+        if name is not None and name != "none" and not Path(name).expanduser().exists():
+            raise InvalidRequest(f"{flag} {name}: there is no such file on this machine")
 
 
 def split_setting(text: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 from mhnb.errors import InvalidRequest
-from mhnb.hostflags import read_named_hosts, read_variables, split_setting
+from mhnb.hostflags import check_login_files, read_named_hosts, read_variables, split_setting
 
 __all__ = ["add_place_flags", "place_options"]
 
@@ -65,6 +65,7 @@ def place_options(args: argparse.Namespace) -> dict[str, Any]:
     """
     from mhnb.asking import name_hosts, slots_of
 
+    check_login_files(args.set_key_file, args.set_config_file)
     options: dict[str, Any] = {"profile": args.profile, "ranks": args.n}
     hosts, each = read_named_hosts(args), args.per_host
     if hosts is not None:

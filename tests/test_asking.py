@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from mhnb.asking import take_shape
+from mhnb.berth import choose_berth
 from mhnb.core.shape import Shape, check_shape
-from mhnb.errors import InvalidRequest, LaunchError
+from mhnb.errors import InvalidRequest, LaunchError, NotStarted
 from mhnb.hostflags import add_doctor_flags, read_host_flags
 from mhnb.place_flags import add_place_flags, place_options
 
@@ -95,9 +96,26 @@ def test_doctor_and_start_name_machines_alike() -> None:
     assert (options.user, options.port, options.extra) == ("me", 7, ("X=1", "Y=2"))
 
 
+def test_what_attach_says_where_there_is_nothing() -> None:
+    """Once, and with the line that makes one."""
+    with pytest.raises(NotStarted) as failed:
+        choose_berth(None, [], [])
+    assert str(failed.value) == (
+        "there is no kept cluster on this machine; one that is started with %mhjax start --keep outlives its notebook"
+    )
+
+
+def test_files_of_the_login_that_are_not_there() -> None:
+    """ssh itself would only warn of a key that is missing, and log in with another or be refused for it."""
+    for line in ("--hosts a --key /no/key", "--hosts a --ssh-config /no/config"):
+        with pytest.raises(InvalidRequest, match=r"/no/\w+: there is no such file on this machine"):
+            _options(line)
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("--hosts a --key /no/key", "--key /no/key: there is no such file"),
         ("--set foo=1", "--set foo=1: there is no such setting; there are conda, config_file"),
         ("--set user", "--set user: write NAME=VALUE"),
         ("--set port=x", "--set port=x: give a whole number"),
