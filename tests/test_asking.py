@@ -180,8 +180,8 @@ def test_a_number_that_cannot_be_stays_one(hosts: int) -> None:
 
 def test_every_flag_is_a_setting(tmp_path: Path) -> None:
     """The common settings have flags of their own, and --set reaches the others, as a list too."""
-    assert _options("--key k --port 22 --venv v --time 1:00 --set extra=--a --set extra=b --set qos=high") == {
-        "key_file": "k", "port": "22", "venv": "v", "time": "1:00", "extra": ["--a", "b"], "qos": "high",
+    assert _options(f"--key {__file__} --port 22 --venv v --time 1:00 --set extra=--a --set extra=b --set qos=high") == {
+        "key_file": __file__, "port": "22", "venv": "v", "time": "1:00", "extra": ["--a", "b"], "qos": "high",
     }  # fmt: skip
     assert _options("--address 10.0.0.1 --no-encrypt") == {"address": "10.0.0.1", "encrypt": False}
 
