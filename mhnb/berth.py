@@ -155,12 +155,16 @@ def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str
         if meant[0].name in here:
             raise AlreadyStarted(f"this notebook drives cluster {meant[0].name!r} already", name=meant[0].name)
         return meant[0]
-    listed = ", ".join(berth.full_name for berth in berths) or "none"
-    what = f"no kept cluster {name!r}" if name else "no kept cluster"
+    if not berths:
+        what = f"no kept cluster {name!r}" if name else "no kept cluster"
+        raise NotStarted(
+            f"there is {what} on this machine; one that is started with %mhjax start --keep outlives its notebook"
+        )
+    listed = ", ".join(berth.full_name for berth in berths)
     if len(meant) > 1:
         raise NotStarted(f"%mhjax attach {name or ''}: which one? There are {listed}; give one of these names")
     raise NotStarted(
-        f"there is {what} on this machine; there are {listed}. A cluster outlives its notebook when started with --keep"
+        f"there is no kept cluster {name!r} on this machine; there are {listed}: %mhjax attach {berths[0].full_name}"
     )
 
 

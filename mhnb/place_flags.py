@@ -6,19 +6,19 @@ A flag that is not given is left to the profile; the settings of a profile that 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any
 
-from mhnb.core.hosts import HostName, parse_hosts
 from mhnb.errors import InvalidRequest
+from mhnb.hostflags import check_login_files, read_named_hosts, read_variables, split_setting
 
 __all__ = ["add_place_flags", "place_options"]
 
 _SETTINGS = {
     "--user": ("user", "NAME", "ssh: whom to log in as"),
-    "--port": ("port", "PORT", "ssh: the port of sshd"),
+    "--port/--ssh-port": ("port", "PORT", "ssh: the port of sshd"),
     "--key": ("key_file", "FILE", "ssh: a private key to log in with"),
     "--ssh-config": ("config_file", "FILE", "ssh: a config instead of ~/.ssh/config"),
+    "--connect-timeout": ("connect_timeout_s", "SECONDS", "ssh: limit for each login (10)"),
     "--setup": ("setup", "LINE", "a line of shell to run there first, like 'module load cuda'"),
     "--python": ("python", "PATH", "the interpreter on the hosts"),
     "--venv": ("venv", "FOLDER", "a virtual environment on the hosts"),
@@ -40,11 +40,15 @@ def add_place_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", type=int, metavar="N", help="ranks; on this machine a process each (4)")
     parser.add_argument("--devices", type=int, metavar="D", help="simulated CPU devices per rank (2 on this machine)")
     parser.add_argument("--profile", metavar="NAME", help="how hosts are reached: local, ssh, slurm, ..., or a folder")
-    parser.add_argument("--hosts", metavar="NAMES", help="machines: a,b,node[01-16],me@c:2222")
+    parser.add_argument("--hosts", metavar="NAMES", help="machines: a,b,node[01-16],me@c:2222; @FILE: a host file")
     parser.add_argument("--hostfile", metavar="FILE", help="a file that names them, one a line")
     parser.add_argument("--per-host", type=int, metavar="P", help="ranks on each host (1)")
     for flag, (setting, value, about) in _SETTINGS.items():
-        parser.add_argument(flag, dest=f"set_{setting}", metavar=value, help=about)
+        parser.add_argument(*flag.split("/"), dest=f"set_{setting}", metavar=value, help=about)
+    parser.add_argument("--ssh-option", action="append", default=[], metavar="NAME=VALUE", help="ssh: ProxyJump=gate")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME[=VALUE]", help="a variable there; alone: its value here"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="any setting of the profile, again and again"
     )
@@ -61,8 +65,9 @@ def place_options(args: argparse.Namespace) -> dict[str, Any]:
     """
     from mhnb.asking import name_hosts, slots_of
 
+    check_login_files(args.set_key_file, args.set_config_file)
     options: dict[str, Any] = {"profile": args.profile, "ranks": args.n}
-    hosts, each = _hosts(args), args.per_host
+    hosts, each = read_named_hosts(args), args.per_host
     if hosts is not None:
         options |= {"hosts": list(name_hosts(hosts))}
         each = each if each is not None else slots_of(hosts)
@@ -75,30 +80,25 @@ def place_options(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None} | _settings(args)
 
 
-def _hosts(args: argparse.Namespace) -> Sequence[HostName] | None:
-    from mhnb.asking import read_hostfile
-
-    if args.hosts is not None and args.hostfile is not None:
-        raise InvalidRequest(
-            f"--hosts {args.hosts} and --hostfile {args.hostfile}: give the one that names the machines"
-        )
-    if args.hosts is not None:
-        return parse_hosts(args.hosts)
-    return None if args.hostfile is None else read_hostfile(args.hostfile)
-
-
 def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    from mhnb.launch.settings import KINDS
+
     found: dict[str, Any] = {}
     for setting, _, _ in _SETTINGS.values():
         if (value := getattr(args, f"set_{setting}")) is not None:
             found[setting] = value
+    if args.env:
+        found["environment"] = read_variables(args.env)
+    if args.ssh_option:
+        # Other kinds have an `extra` too, which means something else.
+        if args.profile in set(KINDS) - {"ssh"}:
+            raise InvalidRequest(
+                f"--ssh-option {args.ssh_option[0]}: for machines over ssh, and --profile {args.profile} is another way"
+            )
+        found["extra"] = list(args.ssh_option)
     several: dict[str, list[str]] = {}
     for text in args.set:
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise InvalidRequest(
-                f"--set {text}: write NAME=VALUE, like --set partition=debug; mhnb profile show NAME lists a profile's settings"
-            )
+        name, value = split_setting(text)
         if name in _OWN_FLAGS:
             raise InvalidRequest(f"--set {text}: {name} has a flag of its own: {_OWN_FLAGS[name]} {value}")
         several.setdefault(name, []).append(value)

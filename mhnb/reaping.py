@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -35,7 +36,7 @@ def find_strays(environment: Mapping[str, str]) -> list[Stray]:
     kept = set(_kept_elsewhere())
     strays = []
     for process in _supervisors():
-        record = records.get(process.pid)
+        record = records.get(process.pid) or _record_of_its_own(process)
         if record is not None and not record["keep"] and not psutil.pid_exists(record["owner"]):
             strays.append(
                 _stray(process, f"the notebook of cluster {record['name']!r} (pid {record['owner']}) is gone")
@@ -74,6 +75,16 @@ def _supervisors() -> Iterator[psutil.Process]:
         if alive and info["uids"] and info["uids"].real == os.getuid() and _MARK in (info["cmdline"] or []):
             mine[process.pid] = process
     yield from (process for process in mine.values() if process.info["ppid"] not in mine)
+
+
+def _record_of_its_own(process: psutil.Process) -> dict[str, Any] | None:
+    """Read the record of a supervisor that was started with another MHNB_HOME than this shell has: its environment says which."""
+    try:
+        known = read_owners(process.environ())
+    except psutil.Error:
+        # It has ended in this moment.
+        return None
+    return next((record for record in known if record["supervisor"] == process.pid), None)
 
 
 def _kept_elsewhere() -> Iterator[int]:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from mhnb.asking import take_shape
+from mhnb.berth import choose_berth
 from mhnb.core.shape import Shape, check_shape
-from mhnb.errors import InvalidRequest, LaunchError
+from mhnb.errors import InvalidRequest, LaunchError, NotStarted
+from mhnb.hostflags import add_doctor_flags, read_host_flags
 from mhnb.place_flags import add_place_flags, place_options
 
 
@@ -56,6 +58,77 @@ def test_a_host_file_says_how_many(tmp_path: Path) -> None:
     file.write_text("a slots=2\nb\n")
     with pytest.raises(InvalidRequest, match=r"slots differ \(a has 2, b has none\)"):
         _shape(f"--hostfile {file}")
+
+
+def test_a_host_file_by_hosts(tmp_path: Path) -> None:
+    """`--hosts @FILE` is `--hostfile FILE`, as for `doctor`."""
+    file = tmp_path / "hosts"
+    file.write_text("a slots=2\nb slots=2\n")
+    assert _shape(f"--hosts @{file}") == _shape(f"--hosts {file}") == _shape(f"--hostfile {file}")
+
+
+def test_a_flag_of_the_login_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that `doctor` has too: a variable without a value takes the one from here, again and again where there are several."""
+    monkeypatch.setenv("HERE", "its value")
+    line = "--hosts a --ssh-port 22 --env HERE --env A=b=c --ssh-option X=1 --ssh-option Y=2 --connect-timeout 3"
+    assert _options(line) == {
+        "hosts": ["a"], "port": "22", "environment": {"HERE": "its value", "A": "b=c"}, "extra": ["X=1", "Y=2"],
+        "connect_timeout_s": "3",
+    }  # fmt: skip
+    with pytest.raises(InvalidRequest, match="--env GONE: there is no such variable here"):
+        _options("--hosts a --env GONE")
+    with pytest.raises(
+        InvalidRequest, match="--ssh-option X=1: for machines over ssh, and --profile slurm is another way"
+    ):
+        _options("--profile slurm --ssh-option X=1")
+
+
+def test_doctor_and_start_name_machines_alike() -> None:
+    """Every flag of `doctor` but the one that is of its own is a flag of `start` and `run`, and means the same."""
+    start, doctor = argparse.ArgumentParser(), argparse.ArgumentParser()
+    add_place_flags(start)
+    add_doctor_flags(doctor)
+    both = set(doctor._option_string_actions) - {"--coordinator-port"}  # argparse has no other way to ask
+    assert both - set(start._option_string_actions) == set()
+    assert {"--hostfile", "--set", "--port", "--ssh-port", "--key", "--ssh-config", "--env"} <= both
+    args = doctor.parse_args(shlex.split("--hosts a --set user=me --set port=7 --set extra=X=1 --set extra=Y=2"))
+    _, options = read_host_flags(args)
+    assert (options.user, options.port, options.extra) == ("me", 7, ("X=1", "Y=2"))
+
+
+def test_what_attach_says_where_there_is_nothing() -> None:
+    """Once, and with the line that makes one."""
+    with pytest.raises(NotStarted) as failed:
+        choose_berth(None, [], [])
+    assert str(failed.value) == (
+        "there is no kept cluster on this machine; one that is started with %mhjax start --keep outlives its notebook"
+    )
+
+
+def test_files_of_the_login_that_are_not_there() -> None:
+    """ssh itself would only warn of a key that is missing, and log in with another or be refused for it."""
+    for line in ("--hosts a --key /no/key", "--hosts a --ssh-config /no/config"):
+        with pytest.raises(InvalidRequest, match=r"/no/\w+: there is no such file on this machine"):
+            _options(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--hosts a --key /no/key", "--key /no/key: there is no such file"),
+        ("--set foo=1", "--set foo=1: there is no such setting; there are conda, config_file"),
+        ("--set user", "--set user: write NAME=VALUE"),
+        ("--set port=x", "--set port=x: give a whole number"),
+        ("--hostfile /no/file", "hostfile /no/file: No such file"),
+        ("--hosts a --hostfile b", "--hosts a and --hostfile b: give the one"),
+    ],
+)
+def test_what_doctor_refuses(line: str, said: str) -> None:
+    """The flag, its value and what was expected, as for `start`."""
+    doctor = argparse.ArgumentParser()
+    add_doctor_flags(doctor)
+    with pytest.raises(InvalidRequest, match=said):
+        read_host_flags(doctor.parse_args(shlex.split(line)))
 
 
 def test_a_profile_says_what_the_start_does_not(tmp_path: Path) -> None:
@@ -107,8 +180,8 @@ def test_a_number_that_cannot_be_stays_one(hosts: int) -> None:
 
 def test_every_flag_is_a_setting(tmp_path: Path) -> None:
     """The common settings have flags of their own, and --set reaches the others, as a list too."""
-    assert _options("--key k --port 22 --venv v --time 1:00 --set extra=--a --set extra=b --set qos=high") == {
-        "key_file": "k", "port": "22", "venv": "v", "time": "1:00", "extra": ["--a", "b"], "qos": "high",
+    assert _options(f"--key {__file__} --port 22 --venv v --time 1:00 --set extra=--a --set extra=b --set qos=high") == {
+        "key_file": __file__, "port": "22", "venv": "v", "time": "1:00", "extra": ["--a", "b"], "qos": "high",
     }  # fmt: skip
     assert _options("--address 10.0.0.1 --no-encrypt") == {"address": "10.0.0.1", "encrypt": False}
 

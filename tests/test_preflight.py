@@ -198,8 +198,11 @@ def _read(*words: str) -> tuple[tuple[HostName, ...], SshOptions]:
     return read_host_flags(_parse(*words), {"HERE": "its value"})
 
 
-def test_flags_become_options() -> None:
+def test_flags_become_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flag has its option; a variable without a value takes the one from here."""
+    monkeypatch.chdir(tmp_path)
+    for name in "kc":
+        Path(name).touch()
     hosts, options = _read(
         *("--hosts", "a,b:22", "--user", "me", "--ssh-port", "1", "--key", "k", "--ssh-config", "c", "--ssh-option", "X=1"),
         *("--connect-timeout", "3", "--python", "py", "--venv", "v", "--setup", "s", "--cwd", "d", "--env", "HERE", "--env", "A=b=c"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from typing import Any
 
 from mhnb.cluster import Cluster
+from tests.source import ROOT
 
-__all__ = ["Begin", "check_sum"]
+__all__ = ["Begin", "check_sum", "leave_kept"]
 
 Begin = Callable[..., Cluster]
 
@@ -21,3 +25,13 @@ def check_sum(cluster: Cluster) -> None:
     count = cluster.process_count
     said = cluster.run(_SUM).check()
     assert {rank.stdout for rank in said} == {f"{count * (count - 1) / 2}\n"}
+
+
+def leave_kept(options: dict[str, Any]) -> None:
+    """Another notebook starts the cluster `kept`, gives x a value, and is killed."""
+    program = (
+        f"import mhnb, os\ncluster = mhnb.start(name='kept', keep=True, **{options!r})\n"
+        "cluster.run('x = 41').check()\nprint('ready', flush=True)\nos.kill(os.getpid(), 9)"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert told.stdout == "ready\n", told.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.errors import LaunchError
+from tests.hosts.cluster import leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.mpi import find_mpich
 from tests.leftovers import no_leftovers
@@ -120,3 +123,24 @@ def test_a_process_that_is_killed_ends_them_all(begin: Begin) -> None:
     wait_until(lambda: told, "it is told")
     assert cluster.state == "dead"
     assert "host1" in told[0] or "mpiexec" in told[0]
+
+
+def test_a_kept_cluster_is_taken_over(mhnb_home: Path) -> None:
+    """Its notebook is killed; another one finds the ranks behind mpiexec with their values, a stop ends them and mpiexec."""
+    with no_leftovers(mhnb_home):
+        leave_kept({"profile": "mpi", "ranks": 2, "devices": 1, "extra": _ROOT})
+        cluster = starting.attach("kept")
+        try:
+            assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
+        finally:
+            cluster.stop()
+
+
+def test_a_kept_cluster_is_stopped_from_a_shell(mhnb_home: Path) -> None:
+    """`mhnb stop` reaches the ranks behind mpiexec as a notebook would, and nothing is left."""
+    with no_leftovers(mhnb_home):
+        leave_kept({"profile": "mpi", "ranks": 2, "devices": 1, "extra": _ROOT})
+        told = subprocess.run(
+            [sys.executable, "-m", "mhnb", "stop", "kept"], capture_output=True, text=True, check=False
+        )
+        assert told.stdout == "kept: 2 ranks stopped\n", told.stderr

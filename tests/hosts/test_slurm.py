@@ -19,6 +19,7 @@ from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.errors import LaunchError
 from mhnb.roll import StartReport
+from tests.hosts.cluster import check_sum, leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.slurm import Slurm
 
@@ -188,6 +189,21 @@ def test_a_notebook_that_is_killed_leaves_no_job(slurm: Slurm, request: pytest.F
         assert any("mhnb-own" in job for job in slurm.jobs())
         notebook.send_signal(signal.SIGKILL)
     wait_until(lambda: not any("mhnb-own" in job for job in slurm.jobs()), "the job is gone", timeout_s=30)
+
+
+def test_a_kept_job_is_taken_over_and_restarted(slurm: Slurm) -> None:
+    """Its notebook is killed and the job goes on; another one takes it over, a restart submits anew, a stop leaves no job."""
+    leave_kept({"profile": "slurm", "ranks": 2, "devices": 1, "partition": "debug"})
+    (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
+    cluster = starting.attach("kept")
+    try:
+        assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
+        cluster = cluster.restart()
+        (job,) = slurm.ask("squeue", "-h", "-o", "%i").split()
+        assert job != before
+        check_sum(cluster)
+    finally:
+        cluster.stop()
 
 
 def test_inside_a_job_it_is_a_step(slurm: Slurm) -> None:

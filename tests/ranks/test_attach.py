@@ -153,6 +153,17 @@ def test_a_name_that_nobody_has(leftovers: None) -> None:
         starting.attach("nothing")
 
 
+def test_what_is_kept_under_another_home_is_nobodys_stray(attach: Callable[..., Cluster], tmp_path: Path) -> None:
+    """A shell that has another MHNB_HOME, or none, does not know the cluster's record; the supervisor's own environment leads to it."""
+    with notebook() as owner:
+        owner.kill()
+        owner.wait()
+        (berth,) = find_berths(os.environ)
+        found = find_strays(os.environ | {"MHNB_HOME": str(tmp_path / "elsewhere")})
+        assert berth.supervisors[0] not in [stray.pid for stray in found]
+        attach()
+
+
 def test_reap_ends_only_what_was_left(attach: Callable[..., Cluster]) -> None:
     """A kept cluster is nobody's stray; one whose supervisor has lost its notebook without being told to go on is."""
     with notebook() as owner:
