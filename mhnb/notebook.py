@@ -121,7 +121,11 @@ class Notebook:
         keys = [key for key in reversed(self._results) if seq in (None, key[1])]
         # Not merely the later of the two: one looks for a cell of the cluster that one works with.
         last = next(reversed(self._results), None)
-        return next((self._results[key] for key in sorted(keys, key=lambda key: key[0] != last[0])), None) if last else None
+        return (
+            next((self._results[key] for key in sorted(keys, key=lambda key: key[0] != last[0])), None)
+            if last
+            else None
+        )
 
     def close_panel(self) -> bool:
         """Put the stored form in the panel's place; false where none is open."""
