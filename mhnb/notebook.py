@@ -56,7 +56,8 @@ class Notebook:
     """Whether each cell leaves a panel in place beside what is stored."""
     panels: deque[ResultPanel] = field(default_factory=deque)
     """Those that were left so, the oldest first."""
-    _results: OrderedDict[int, tuple[CellResult, Places]] = field(default_factory=OrderedDict)
+    _results: OrderedDict[tuple[str, int], tuple[CellResult, Places]] = field(default_factory=OrderedDict)
+    """By cluster and cell, the oldest first: clusters number their cells each for itself."""
     _panel: ResultPanel | None = None
     _follows: bool = True
     """Whether the panel shows what runs next."""
@@ -83,7 +84,7 @@ class Notebook:
         self._keep(cluster, result, view)
         if flags.collectives:
             show_launched(cluster, result)
-        self._show_in_panels(result, self._places_of(cluster), flags)
+        self._show_in_panels(cluster.name, result, self._places_of(cluster), flags)
         result.check()
 
     def _explain(self, result: CellResult) -> CellResult:
@@ -104,15 +105,27 @@ class Notebook:
     def open_panel(self, seq: int | None, *, view: View = "fold") -> bool:
         """Open the panel over a cell's result, the last one where `seq` is None; false where there is none.
 
+        Where two clusters have a cell of that number, it is the one whose cell ran last that is meant.
         Over the last one it stays live: what runs next is shown in it.
         """
-        if not self._results or (seq is not None and seq not in self._results):
+        found = self._find_result(seq)
+        if found is None:
             return False
-        result, places = self._results[next(reversed(self._results)) if seq is None else seq]
+        result, places = found
         self.close_panel()
         self._panel, self._follows = ResultPanel(result, places, view=view), seq is None
         self._panel.open()
         return True
+
+    def _find_result(self, seq: int | None) -> tuple[CellResult, Places] | None:
+        keys = [key for key in reversed(self._results) if seq in (None, key[1])]
+        # Not merely the later of the two: one looks for a cell of the cluster that one works with.
+        last = next(reversed(self._results), None)
+        return (
+            next((self._results[key] for key in sorted(keys, key=lambda key: key[0] != last[0])), None)
+            if last
+            else None
+        )
 
     def close_panel(self) -> bool:
         """Put the stored form in the panel's place; false where none is open."""
@@ -132,9 +145,9 @@ class Notebook:
 
         return both
 
-    def _show_in_panels(self, result: CellResult, places: Places, flags: CellFlags) -> None:
-        self._results.pop(result.seq, None)
-        self._results[result.seq] = (result, places)
+    def _show_in_panels(self, cluster: str, result: CellResult, places: Places, flags: CellFlags) -> None:
+        self._results.pop((cluster, result.seq), None)
+        self._results[cluster, result.seq] = (result, places)
         while len(self._results) > _KEPT_RESULTS:
             self._results.popitem(last=False)
         if self._panel is not None and self._follows:

@@ -47,6 +47,5 @@ def panel_start_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument(
         "--panel",
         choices=("keep", "close"),
-        default="close",
-        help="keep: leave each cell's widget in place beside what is stored, while the kernel lives",
+        help="keep: leave each cell's widget in place beside what is stored, while the kernel lives; close: no more",
     )

@@ -51,7 +51,9 @@ def add_start_flags(parser: MagicArgumentParser) -> None:
 
 def start_verb(notebook: Notebook, args: argparse.Namespace) -> None:
     """Start a cluster, or go on with the one that runs."""
-    notebook.keep_panels = args.panel == "keep"
+    if args.panel is not None:
+        # Not named, it stays: a cell that says `%mhjax start` again changes nothing.
+        notebook.keep_panels = args.panel == "keep"
     initialize = {name: _literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None}
     options = place_options(args) | {"init": not args.no_init, "initialize": initialize}
     shape = take_shape(

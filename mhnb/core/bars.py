@@ -48,6 +48,9 @@ def merge_bars(lines: Sequence[str], ranks: Sequence[int]) -> str | None:
     low, high = percents.index(min(percents)), percents.index(max(percents))
     solid, some = (percents[at] * _CELLS // 100 for at in (low, high))
     drawn = "█" * solid + "▒" * (some - solid) + " " * (_CELLS - some)
+    if len({(bar.percent, bar.count) for bar in bars}) == 1:
+        where = f"all {bars[0].count}" if bars[0].count else "all"
+        return f"{bars[0].name} {bars[0].percent} % |{drawn}| {where}".lstrip()
     range_ = f"{percents[low]}" if low == high else f"{percents[low]}-{percents[high]}"
     ends = [
         f"{word} {bars[at].count or f'{percents[at]} %'} (rank {ranks[at]})"

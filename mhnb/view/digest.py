@@ -11,12 +11,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mhnb.core.alike import Folded, Text, find_majority, fold_outputs, is_plain
+from mhnb.core.alike import Folded, Picture, Text, find_majority, fold_outputs, is_plain
 from mhnb.core.differ import Row, compare_lines
 from mhnb.core.results import CellResult, RankResult, group_by_outputs
 from mhnb.values import Output, RankError
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.folded import said_lines
+from mhnb.view.folded import block_items, said_lines
 from mhnb.view.words import format_nbytes, format_rank_label, format_seconds
 
 __all__ = [
@@ -87,7 +87,7 @@ class Digest:
     blocks: tuple[Block, ...]
     """The odd ones out first, the majority last; by rank where there is no majority. Empty when all were silent."""
     odd: frozenset[int]
-    """Ranks outside the majority; empty where there is none."""
+    """Ranks outside the majority; empty where there is none. One that failed before it said anything is none of them."""
     failures: tuple[Failure, ...]
     """The first to fail on top, those who waited for it last."""
     failure_heading: str
@@ -119,6 +119,8 @@ def digest(result: CellResult) -> Digest:
     spoke = any(not block.is_silent or block.omitted_nbytes for block in blocks)
     majority = find_majority([block.folded for block in blocks])
     odd = {rank for block in blocks if block.folded is not majority for rank in block.ranks} if majority else set()
+    # That one which failed said nothing is no difference of its own: its card tells why.
+    odd -= {r.rank for r in result.ranks if r.error is not None and not (without_errors(r).outputs or r.omitted_nbytes)}
     return Digest(
         heading=heading(result),
         verdict=_verdict(blocks, sorted(odd)) if spoke else "",
@@ -250,8 +252,13 @@ def _verdict(blocks: Sequence[Block], odd: Sequence[int]) -> str:
 
 
 def _what_varies(block: Folded) -> str:
-    numbers = any(isinstance(part, Text) and part.template.varying for part in block.parts)
-    return "numbers differ by rank" if numbers else "figures differ by rank"
+    if any(isinstance(part, Text) and part.template.varying for part in block.parts):
+        lines = [item for item in block_items(block) if not isinstance(item, Picture)]
+        # The speed of progress bars always differs.
+        return "numbers differ by rank" if any(line.slots for line in lines) else ""
+    pictures = [part for part in block.parts if isinstance(part, Picture) and len(part.variants) > 1]
+    kinds = {kind for picture in pictures for _, output in picture.variants for kind in output.get("data", ())}
+    return f"{'figures' if any(kind.startswith('image/') for kind in kinds) else 'displays'} differ by rank"
 
 
 def _lost_numbers(blocks: Sequence[Block]) -> list[int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.core.protocol import CellEnded, RankStatus
-from mhnb.rank.looking import _find_call
+from mhnb.rank.looking import _find_call, read_call
 from tests.rank.cellprocess import CellProcess
 
 
@@ -101,3 +101,31 @@ class Named:
     """Has a function as its attribute."""
 
     asked = staticmethod(called)
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("step(params, batch)", "step"),
+        ("await queue.get()", "get"),
+        ("np.asarray(jax.jit(f)(x))", "asarray"),
+        ("models[0].layers(')')[1].apply(\n    x,  # it\n)", "apply"),
+        ("', '.join(names)", "join"),
+        ("f(x)(y)", ""),
+        ("f(a) + g(b)", ""),
+        ("not done(x)", ""),
+        ("(a) + (b)", ""),
+        ("x.shape", ""),
+        ("'open", ""),
+        ("", ""),
+    ],
+)
+def test_a_call_is_read_without_a_parser(expression: str, name: str) -> None:
+    """As `ast` would read it, which no second thread may use in CPython 3.11."""
+    assert read_call(expression) == name
+
+
+def test_a_look_parses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parse beside the main thread's, which renders a traceback of JAX for seconds, spoilt the latter."""
+    monkeypatch.setattr("ast.parse", None)
+    assert called(list) == "called"

@@ -92,3 +92,28 @@ def test_what_was_not_compared_is_said() -> None:
     told = digest(cell([out("".join(lines))], [out("".join(other))])).notes
     assert any("only the beginning and the end were compared" in note for note in told)
     assert digest(cell(*[[out("".join(lines))]] * 2)).notes == ()
+
+
+def test_who_failed_in_silence_is_not_the_odd_one() -> None:
+    """The card tells of it; that it printed nothing follows."""
+    seen = digest(cell([out("loaded\n")], [out("loaded\n")], failed(2), [out("loaded\n")]))
+    assert seen.alarming == frozenset()
+    assert seen.verdict == "only ranks 0-1,3 said something"
+    spoke = digest(cell([out("loaded\n")], [out("loaded\n")], failed(2, said=[out("not so\n")])))
+    assert (spoke.alarming, spoke.verdict) == (frozenset({2}), "rank 2 differs")
+
+
+def test_a_finished_bar_is_no_difference() -> None:
+    """Ranks are never equally fast."""
+    bar = "epoch: 100%|██████████| 20/20 [00:00<00:00, {}.5it/s]\n"
+    assert digest(cell(*[[out(bar.format(3 + r), "stderr")] for r in range(4)])).verdict == ""
+    beside = [[out(bar.format(3 + r) + f"loss 0.{r + 3}\n", "stderr")] for r in range(4)]
+    assert digest(cell(*beside)).verdict == "numbers differ by rank"
+
+
+def test_what_differs_is_named_by_its_kind() -> None:
+    """A table is no figure."""
+    tables = [[shown(text__plain="<HTML>", text__html=f"<table><td>{word}</td></table>")] for word in "ab"]
+    assert digest(cell(*tables)).verdict == "displays differ by rank"
+    drawn = [[shown(text__plain="<Figure>", image__png=word)] for word in "ab"]
+    assert digest(cell(*drawn)).verdict == "figures differ by rank"
