@@ -35,7 +35,7 @@ def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -
         (name, seq): replace(cell([out(f"{name} {seq}")]), seq=seq)
         for name, seq in (("a", 1), ("a", 2), ("b", 3), ("a", 3), ("b", 1))
     }
-    for (name, seq), result in ran.items():
+    for (name, _), result in ran.items():
         notebook._show_in_panels(name, result, Places(), CellFlags())
     for seq, meant in ((None, ("b", 1)), (1, ("b", 1)), (2, ("a", 2)), (3, ("b", 3))):
         assert notebook.open_panel(seq)
