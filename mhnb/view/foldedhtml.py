@@ -146,7 +146,7 @@ def _picture(picture: Picture, pictures: Pictures) -> str:
         parts.append(f'<div style="min-width:0">{head}{pictures.show(output, label)}</div>')
     if len(parts) == 1:
         return parts[0]
-    grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(15em,1fr));gap:8px"
+    grid = "display:grid;grid-template-columns:repeat(auto-fill,minmax(14em,1fr));gap:8px"
     return f'<div style="{grid}">{"".join(parts)}</div>'
 
 

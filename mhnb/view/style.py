@@ -19,7 +19,7 @@ BAD = "#d55e00"
 """A stroke beside what failed; never text, which would not read on both white and black."""
 CHANGED = "background-color:rgba(230,159,0,.25);text-decoration:underline;text-underline-offset:2px"
 """A word that differs: underlined too, for who does not see the colour."""
-GRID = "display:grid;grid-template-columns:repeat(auto-fill,minmax(15em,1fr));gap:6px;margin-top:3px"
+GRID = "display:grid;grid-template-columns:repeat(auto-fill,minmax(14em,1fr));gap:6px;margin-top:3px"
 GRID_CARD = "border:1px solid rgba(128,128,128,.45);padding:3px 6px;min-width:0"
 
 _HOST_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800", "#7f7fd5")

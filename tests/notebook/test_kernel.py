@@ -252,11 +252,13 @@ def test_a_replay_shows_one_line_that_moves(own_front: Front) -> None:
 
 
 def test_a_kept_panel_stands_beside_what_is_stored(front: Front) -> None:
-    """`--panel keep` leaves a widget in a display of its own, and the stored form in another; without it there is none."""
+    """`--panel keep` leaves a widget in a display of its own, and the stored form in another, until `close`."""
     front.run("%mhjax start -n 2 --devices 2 --panel keep")
     kept, _ = _displays(front, "%%mhjax\nprint('kept')")
     assert kept == [{"text/html", "text/plain"}, {_WIDGET, "text/plain"}]
     front.run("%mhjax start -n 2 --devices 2")
+    assert _displays(front, "%%mhjax\nprint('kept')")[0] == kept, "what is not named stays"
+    front.run("%mhjax start -n 2 --devices 2 --panel close")
     assert _displays(front, "%%mhjax\nprint('not kept')")[0] == [{"text/html", "text/plain"}]
 
 

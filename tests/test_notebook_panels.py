@@ -1,0 +1,44 @@
+"""Which result a notebook opens its panel over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mhnb.notebook import CellFlags, Notebook
+from mhnb.view.words import Places
+from tests.view.samples import cell, out
+
+
+def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both number theirs from 1; meant is the cluster that one works with, else the one that has such a cell."""
+    opened: list[Any] = []
+
+    class Panel:
+        def __init__(self, result: Any, *_: object, **__: object) -> None:
+            opened.append(result)
+
+        def open(self) -> None:
+            pass
+
+        def close(self) -> None:
+            pass
+
+        def finish(self, _: object) -> None:
+            pass
+
+    monkeypatch.setattr("mhnb.notebook.ResultPanel", Panel)
+    notebook = Notebook(shell=None)
+    ran = {
+        (name, seq): replace(cell([out(f"{name} {seq}")]), seq=seq)
+        for name, seq in (("a", 1), ("a", 2), ("b", 3), ("a", 3), ("b", 1))
+    }
+    for (name, _), result in ran.items():
+        notebook._show_in_panels(name, result, Places(), CellFlags())
+    for seq, meant in ((None, ("b", 1)), (1, ("b", 1)), (2, ("a", 2)), (3, ("b", 3))):
+        assert notebook.open_panel(seq)
+        assert opened[-1] is ran[meant]
+    assert not notebook.open_panel(4)
+    assert not Notebook(shell=None).open_panel(None)
