@@ -124,7 +124,7 @@ class Supervisor:
             coordinator_address=begin.coordinator_address,
             # On one host only, that of rank 0.
             board=0 in self._spec.ranks and not self._spec.engine_only,
-            board_url="" if alone else begin.board_url,
+            board_url="" if alone or self._spec.engine_only else begin.board_url,
             address=self._spec.address or begin.names[f"host{self._spec.supervisor}"],
         )
         self._spawn_ranks(self._spec)

@@ -23,7 +23,7 @@ def find_words(spec: HostSpec) -> Board | InterruptWord | None:
 
 
 def take_place(spec: HostSpec, rank: int) -> Agreement | None:
-    """Give a rank its part in the agreement; None where there is nobody to agree with.
+    """Give a rank its part in the agreement; None where there is nobody to agree with, or ipyparallel's client drives the ranks.
 
     Raises:
         HostUnreachable: the board's host did not answer.
@@ -35,7 +35,7 @@ def take_place(spec: HostSpec, rank: int) -> Agreement | None:
         asked = InterruptWord(Path(spec.run_dir), spec.supervisor or 0)
         reached = reach_board(spec.board_url)
         return Agreement(RemoteTable(reached, bytes.fromhex(spec.key), rank, asked))
-    if spec.process_count > 1:
+    if spec.process_count > 1 and not spec.engine_only:
         # Without one, nobody would notice that the guard lets everything pass.
         raise LaunchError(
             f"rank {rank} was told of no place where the {spec.process_count} ranks agree on launches: "
