@@ -65,7 +65,9 @@ def format_cell_html(
         parts.append(_heading(seen) + (_tabs if view == "tabs" else _grid)(result, seen, where, uid, Pictures()))
         css = TABS_CSS.format(uid=uid) if view == "tabs" else ""
     parts += [_noise_part(result, seen)] if seen.noise else []
-    parts += [f'<div style="margin-top:4px">{escape(note, quote=False)}</div>' for note in seen.notes]
+    parts += [
+        f'<div style="margin-top:4px;white-space:pre-wrap">{escape(note, quote=False)}</div>' for note in seen.notes
+    ]
     return wrap("".join(parts), css=css)
 
 

@@ -252,3 +252,9 @@ def test_many_lines_of_many_ranks_are_summarised_line_by_line() -> None:
     assert "min 3.5 (rank 0) · median 17.5 · max 32.5 (rank 29)" in page.visible
     assert "12: 15.5" not in page.visible
     assert "12: 15.5" in page.text
+
+
+def test_a_note_keeps_its_lines() -> None:
+    """What the ranks launched, a line a side: run together it could not be read."""
+    html = format_cell_html(cell((), (), notes=("launch 1 differs\n  rank 0  a\n  rank 1  b",)))
+    assert 'white-space:pre-wrap">launch 1 differs\n  rank 0  a\n  rank 1  b</div>' in html
