@@ -23,6 +23,9 @@ TAIL_LIMIT = 512 * 1024
 _CHUNK = 32 * 1024
 """A stream is cut into chunks of about this many characters, so that the middle can be dropped."""
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+_PLOTLY = "application/vnd.plotly.v1+json"
+_SHOWN = ("text/html", "image/png", "image/svg+xml", "image/jpeg")
+_WHY_PLOTLY = "told as text: only an extension of the front end draws this form; fig.show('png') or fig.show('notebook') is drawn"
 
 _WHY_TEXT = "a widget made on a rank lives there, out of the browser's reach: this is its text form"
 
@@ -256,8 +259,14 @@ def _make_output(event: OutputEvent, execution_count: int | None) -> Output:
 
 def _clean(data: dict[str, Any]) -> dict[str, Any]:
     """Leave out the widget's view: its model lives on the rank, and a front end would look for it in vain."""
-    if _WIDGET_VIEW not in data:
-        return data
-    text = data.get("text/plain", "a widget")
-    rest = {mime: value for mime, value in data.items() if mime != _WIDGET_VIEW}
-    return {**rest, "text/plain": f"{text if isinstance(text, str) else ''.join(text)}\n({_WHY_TEXT})"}
+    if _WIDGET_VIEW in data:
+        rest = {mime: value for mime, value in data.items() if mime != _WIDGET_VIEW}
+        return _with_reason(rest, "a widget", _WHY_TEXT)
+    if _PLOTLY in data and not any(mime in data for mime in _SHOWN):
+        return _with_reason(data, "a plotly figure", _WHY_PLOTLY)
+    return data
+
+
+def _with_reason(data: dict[str, Any], what: str, why: str) -> dict[str, Any]:
+    text = data.get("text/plain", what)
+    return {**data, "text/plain": f"{text if isinstance(text, str) else ''.join(text)}\n({why})"}

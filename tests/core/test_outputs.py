@@ -105,6 +105,17 @@ def test_foreign_updates_are_handed_over_once() -> None:
     assert not folder.update_display("z", {}, {})
 
 
+def test_a_plotly_figure_that_nobody_here_draws_says_why() -> None:
+    """Its own form needs an extension of the front end for each output; where it has another one, that is shown."""
+    folder = OutputFolder()
+    form = {"application/vnd.plotly.v1+json": {"data": []}, "text/plain": "Figure()"}
+    folder.add([["display", form, {}, None], ["display", form | {"text/html": "<b>x</b>"}, {}, None]])
+    bare, drawn = folder.outputs()
+    assert bare["data"]["text/plain"].startswith("Figure()\n(told as text:")
+    assert "fig.show('png')" in bare["data"]["text/plain"]
+    assert drawn["data"]["text/plain"] == "Figure()"
+
+
 def test_widget_views_are_left_out() -> None:
     """A widget's model lives on the rank, so its view is dropped; its text stays, with one line that says why."""
     view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
