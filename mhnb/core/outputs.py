@@ -25,7 +25,9 @@ _CHUNK = 32 * 1024
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 _PLOTLY = "application/vnd.plotly.v1+json"
 _SHOWN = ("text/html", "image/png", "image/svg+xml", "image/jpeg")
-_WHY_PLOTLY = "told as text: only an extension of the front end draws this form; fig.show('png') or fig.show('notebook') is drawn"
+_WHY_PLOTLY = (
+    "told as text: only an extension of the front end draws this form; fig.show('png') or fig.show('notebook') is drawn"
+)
 
 _WHY_TEXT = "a widget made on a rank lives there, out of the browser's reach: this is its text form"
 
