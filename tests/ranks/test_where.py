@@ -70,6 +70,11 @@ def wait_for_card(cluster: Cluster, wanted: Callable[[WhereCard], bool], limit_s
         time.sleep(0.05)
 
 
+def _has_settled(card: WhereCard) -> bool:
+    """Ranks wait, and no rank was on its way still when it was last looked at: a slow machine brings them one after another."""
+    return card.stuck and not card.progress
+
+
 @contextmanager
 def running(cluster: Cluster, source: str, flag: Path, **flags: Any) -> Iterator[Future[CellResult]]:
     """Run a cell that lasts until `flag` is there, and expect it to end well then."""
@@ -109,7 +114,7 @@ def test_who_waits_and_who_is_absent(prepared: Cluster, flag: Path, case: str) -
     """While one rank is elsewhere, the card says who waits, in what, on which line, and where the other is."""
     act, launch = CASES[case]
     with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\n{act}", flag):
-        card = wait_for_card(prepared, lambda card: card.stuck, 30)
+        card = wait_for_card(prepared, _has_settled, 30)
         text = format_where_text(card, name="shared")
     # In a ring only those who send to the late rank, or receive from it, have anything to wait for.
     waiting = (0, 2) if case == "ppermute" else (0, 2, 3)
@@ -135,7 +140,7 @@ def test_a_python_lock(prepared: Cluster, flag: Path) -> None:
             pass
     """
     with running(prepared, source, flag):
-        card = wait_for_card(prepared, lambda card: card.stuck, WAIT_S)
+        card = wait_for_card(prepared, _has_settled, WAIT_S)
     assert (card.waiting, card.absent) == ((0, 2, 3), (LATE,))
     assert [place.activity for place in card.places] == ["lock", "sleep"]
     assert card.lines[0] == 6
@@ -152,7 +157,7 @@ def test_a_lock_on_one_rank_while_the_others_wait_in_a_launch(prepared: Cluster,
     float(add(x))
     """
     with running(prepared, source, flag):
-        card = wait_for_card(prepared, lambda card: card.stuck, WAIT_S)
+        card = wait_for_card(prepared, _has_settled, WAIT_S)
     assert (card.waiting, card.absent) == ((0, 2, 3), (LATE,))
     assert (card.places[1].activity, card.places[1].what, card.lines[LATE]) == ("lock", "acquire", 5)
 
@@ -165,7 +170,7 @@ def test_a_rank_that_lags_with_the_same_stack(prepared: Cluster, flag: Path) -> 
         if me == {LATE}: come_late({str(flag)!r})
     """
     with running(prepared, source, flag):
-        card = wait_for_card(prepared, lambda card: card.stuck, WAIT_S)
+        card = wait_for_card(prepared, _has_settled, WAIT_S)
     assert (card.waiting, card.absent) == ((0, 2, 3), (LATE,))
 
 
@@ -174,7 +179,7 @@ def test_a_rank_that_ended_the_cell_is_absent(fresh: Callable[..., Cluster], fre
     cluster = fresh(3, 1)
     cluster.run(PREPARE).check()
     future = in_thread(lambda: cluster.run("if me != 1:\n    float(add(x))", guard="parity"))
-    card = wait_for_card(cluster, lambda card: card.stuck, WAIT_S)
+    card = wait_for_card(cluster, _has_settled, WAIT_S)
     assert (card.waiting, card.absent, card.lines[1]) == ((0, 2), (1,), None)
     assert "rank 1 ended the cell" in format_where_text(card)
     cluster.interrupt()
@@ -264,7 +269,7 @@ def test_a_terminal_sees_it_too(prepared: Cluster, flag: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     with running(prepared, f"if me == {LATE}:\n    come_late({str(flag)!r})\nfloat(add(x))", flag):
-        wait_for_card(prepared, lambda card: card.stuck, 30)
+        wait_for_card(prepared, _has_settled, 30)
         # The file is written once a second, and may be that much behind.
         end = time.monotonic() + WAIT_S
         while "waiting" not in (seen := ask("shared")).stdout:
