@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from mhnb.core.hosts import HostName, parse_hostfile, parse_hosts
+from mhnb.core.hosts import HostName, parse_hosts
 from mhnb.core.shape import Shape, parse_hosts_argument
 from mhnb.errors import InvalidRequest
 from mhnb.gpus import find_gpus
+from mhnb.launch.hostfile import read_hostfile, slots_of
 from mhnb.launch.profile import Profile, is_path, load_profile
 from mhnb.launch.settings import KINDS
 from mhnb.options import OPTION_NAMES
 
-__all__ = ["name_hosts", "read_hostfile", "slots_of", "take_shape"]
+__all__ = ["name_hosts", "take_shape"]
 
 _OF_SHAPE = ("init", "initialize", "profile", "ranks")
 _RANKS = 4
@@ -109,39 +109,9 @@ def _machines(profile: Profile, named: tuple[str, ...], each: int | None) -> tup
     return name_hosts(listed), slots_of(listed) if each is None else each
 
 
-def slots_of(hosts: Sequence[HostName]) -> int | None:
-    """Give the number of ranks that a host file gives every host; None where it says none.
-
-    Raises:
-        InvalidRequest: not the same number on each.
-    """
-    slots = {host.slots for host in hosts}
-    if len(slots) > 1:
-        odd = ", ".join(f"{host} has {host.slots or 'none'}" for host in hosts[:4])
-        raise InvalidRequest(
-            f"slots differ ({odd}): every host needs the same number of ranks; --per-host says it for all"
-        )
-    return slots.pop() if slots else None
-
-
 def name_hosts(hosts: Sequence[HostName]) -> tuple[str, ...]:
     """Give the names as a Shape has them."""
     return tuple(str(host) for host in hosts)
-
-
-def read_hostfile(name: str) -> tuple[HostName, ...]:
-    """Read a host file.
-
-    Raises:
-        InvalidRequest: it cannot be read, or names a machine that cannot be.
-    """
-    path = Path(name).expanduser()
-    try:
-        return parse_hostfile(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise InvalidRequest(
-            f"hostfile {path}: {error.strerror}; give a file with a machine's name on each line"
-        ) from error
 
 
 def _devices(profile: Profile, devices: int | None) -> int | None:

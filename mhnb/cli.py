@@ -241,7 +241,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; return the exit status."""
     args = parse_arguments(argv)
     try:
-        return int(args.function(args))
+        status = int(args.function(args))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Who reads has seen enough, `| head` say. What is left must not fail once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (MhnbError, FileNotFoundError) as error:
         print(f"mhnb {args.verb}: {error}", file=sys.stderr)
         return 1

@@ -9,10 +9,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.hosts import HostName, format_host
+from mhnb.core.hosts import HostName
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import InvalidRequest
-from mhnb.launch.hostfile import read_hosts
+from mhnb.launch.hostfile import read_hostfile, read_hosts, slots_of
 
 __all__ = [
     "add_doctor_flags",
@@ -21,7 +21,6 @@ __all__ = [
     "read_host_flags",
     "read_named_hosts",
     "read_per_host",
-    "read_reach",
     "read_variables",
     "split_setting",
 ]
@@ -104,9 +103,6 @@ def read_named_hosts(args: argparse.Namespace) -> tuple[HostName, ...] | None:
         )
     if args.hosts is not None:
         return read_hosts(args.hosts)
-    # Late: `asking` reads profiles, which the flags alone do not need.
-    from mhnb.asking import read_hostfile
-
     return None if args.hostfile is None else read_hostfile(args.hostfile)
 
 
@@ -158,30 +154,6 @@ def _read_settings(texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def read_reach(args: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Read what `mhnb.start` takes of these flags, by its names: only what was given.
-
-    Raises:
-        InvalidRequest: as `read_host_flags`, and flags for the login without a machine to log in to.
-    """
-    hosts, options = read_host_flags(args, environment)
-    plain = SshOptions()
-    reach = {
-        part.name: value
-        for part in fields(options)
-        if (value := getattr(options, part.name)) != getattr(plain, part.name)
-    }
-    if reach and not hosts:
-        raise InvalidRequest(f"{', '.join(sorted(reach))}: for machines over ssh; name them with --hosts a,b,c")
-    if hosts:
-        reach["hosts"] = [format_host(host) for host in hosts]
-    if (per_host := read_per_host(args, hosts)) != 1:
-        reach["ranks_per_host"] = per_host
-    if args.address is not None:
-        reach["address"] = args.address
-    return reach
-
-
 def read_per_host(args: argparse.Namespace, hosts: Sequence[HostName]) -> int:
     """Give the ranks per machine: of --per-host, else of a host file's slots.
 
@@ -190,12 +162,7 @@ def read_per_host(args: argparse.Namespace, hosts: Sequence[HostName]) -> int:
     """
     if args.per_host is not None:
         return int(args.per_host)
-    slots = {1 if host.slots is None else host.slots for host in hosts}
-    if len(slots) > 1:
-        raise InvalidRequest(
-            f"--hosts {args.hosts}: slots are {', '.join(map(str, sorted(slots)))}, and every machine runs as many ranks: say --per-host P"
-        )
-    return slots.pop() if slots else 1
+    return slots_of(hosts) or 1
 
 
 def _variable(text: str, environment: Mapping[str, str]) -> tuple[str, str]:

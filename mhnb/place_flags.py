@@ -10,6 +10,7 @@ from typing import Any
 
 from mhnb.errors import InvalidRequest
 from mhnb.hostflags import check_login_files, read_named_hosts, read_variables, split_setting
+from mhnb.launch.hostfile import slots_of
 
 __all__ = ["add_place_flags", "place_options"]
 
@@ -63,7 +64,7 @@ def place_options(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         InvalidRequest: flags that do not go together, names that cannot be, a --set without a name or a value.
     """
-    from mhnb.asking import name_hosts, slots_of
+    from mhnb.asking import name_hosts
 
     check_login_files(args.set_key_file, args.set_config_file)
     options: dict[str, Any] = {"profile": args.profile, "ranks": args.n}

@@ -119,7 +119,7 @@ def test_files_of_the_login_that_are_not_there() -> None:
         ("--set foo=1", "--set foo=1: there is no such setting; there are conda, config_file"),
         ("--set user", "--set user: write NAME=VALUE"),
         ("--set port=x", "--set port=x: give a whole number"),
-        ("--hostfile /no/file", "hostfile /no/file: No such file"),
+        ("--hostfile /no/file", "cannot read the host file /no/file"),
         ("--hosts a --hostfile b", "--hosts a and --hostfile b: give the one"),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_profile_says_what_the_start_does_not(tmp_path: Path) -> None:
         ("-n 3 --per-host 2", "-n 3 ranks cannot be 1 hosts with the same number of ranks each, 2 a host"),
         ("--hosts a,b -n 3", "-n 3 ranks cannot be 2 hosts"),
         ("--hosts a --hostfile b", "--hosts a and --hostfile b: give the one"),
-        ("--hostfile /no/file", "hostfile /no/file: No such file or directory"),
+        ("--hostfile /no/file", "cannot read the host file /no/file"),
         ("--profile nowhere", "there is no such profile; there are gpu"),
         ("--profile local --hosts a", "--profile local takes no names of machines, and got a"),
         ("--user me", "user is a setting of the profile ssh: --profile ssh"),

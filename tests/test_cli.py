@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -149,3 +150,16 @@ def test_root_is_told_what_to_type(tmp_path: Path) -> None:
         assert lab.process.wait(50) == 1
         assert lab.said().rstrip().endswith("make lab LAB=--allow-root")
         assert "mhnb lab --allow-root\n" in lab.said()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    """`mhnb profile show slurm | head -1` ends quietly."""
+    program = subprocess.Popen(
+        [sys.executable, "-m", "mhnb", "profile", "show", "slurm"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert program.stdout is not None
+    assert program.stderr is not None
+    program.stdout.close()
+    said = program.stderr.read().decode()
+    program.stderr.close()
+    assert (program.wait(60), said) == (0, "")

@@ -18,7 +18,7 @@ from mhnb.core.facts import Endpoint, Wanted
 from mhnb.core.hosts import HostName
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import HostUnreachable, InvalidRequest, LaunchError
-from mhnb.hostflags import add_doctor_flags, read_host_flags, read_reach
+from mhnb.hostflags import add_doctor_flags, read_host_flags, read_per_host
 from mhnb.launch import probe
 from mhnb.launch.probing import PRELUDE, Probe, ThisMachine
 from mhnb.preflight import look_at
@@ -226,22 +226,17 @@ def test_hosts_from_a_file(tmp_path: Path) -> None:
     )
 
 
-def test_flags_become_arguments_of_start(tmp_path: Path) -> None:
-    """What was given, by the names that `start` has for it, and nothing else; a host file's slots are the ranks per host."""
-    assert read_reach(_parse()) == {}
-    flags = ("--hosts", "me@a:22,b", "--venv", "v", "--address", "head", "--per-host", "2", "--env", "A=1")
-    assert read_reach(_parse(*flags)) == {
-        "hosts": ["me@a:22", "b"], "venv": "v", "address": "head", "ranks_per_host": 2, "environment": {"A": "1"},
-    }  # fmt: skip
+def test_a_host_file_says_how_many_ranks(tmp_path: Path) -> None:
+    """Its slots are the ranks per host, unless the flag says it; they must be the same on each."""
     path = tmp_path / "hosts.txt"
     path.write_text("a slots=4\nb slots=4\n")
-    assert read_reach(_parse("--hosts", str(path))) == {"hosts": ["a", "b"], "ranks_per_host": 4}
+    args = _parse("--hosts", str(path))
+    assert read_per_host(args, read_host_flags(args)[0]) == 4
     path.write_text("a slots=4\nb\n")
-    with pytest.raises(InvalidRequest, match="slots are 1, 4, and every machine runs as many ranks: say --per-host P"):
-        read_reach(_parse("--hosts", str(path)))
-    assert read_reach(_parse("--hosts", str(path), "--per-host", "1")) == {"hosts": ["a", "b"]}
-    with pytest.raises(InvalidRequest, match="port, venv: for machines over ssh; name them with --hosts"):
-        read_reach(_parse("--venv", "v", "--ssh-port", "1"))
+    hosts = read_host_flags(args)[0]
+    with pytest.raises(InvalidRequest, match="slots differ"):
+        read_per_host(args, hosts)
+    assert read_per_host(_parse("--hosts", str(path), "--per-host", "1"), hosts) == 1
 
 
 @pytest.mark.parametrize(

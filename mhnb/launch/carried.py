@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mhnb.core.hostspec import HostSpec, format_hostspec
-from mhnb.core.ssh import SshOptions, remote_line
+from mhnb.core.ssh import SshOptions, choose_python, remote_line
 from mhnb.errors import LaunchError
 from mhnb.launch.lifeline import lifeline_command
 
-__all__ = ["CarriedHosts", "Carrier", "check_program", "far_side", "spec_input"]
+__all__ = ["CarriedHosts", "Carrier", "check_program", "spec_input"]
 
 _END_S = 15.0
 """More than the lifeline itself needs to end the command by force."""
@@ -38,17 +38,11 @@ def check_program(name: str, *, setting: str, install: str) -> str:
     return found
 
 
-def far_side(options: SshOptions) -> SshOptions:
-    """Choose the interpreter where nothing was said of it: this one's path, which machines that share a file system have."""
-    here = options.python is None and options.venv is None and options.conda is None
-    return replace(options, python=sys.executable) if here else options
-
-
 def spec_input(spec: HostSpec, far: SshOptions) -> bytes:
     """Give what the command reads: a line of shell that becomes the supervisor, and the supervisor's spec, which holds the key."""
     # The interpreter takes the seed of its hashes from here: it cannot be set later.
     seed = {"PYTHONHASHSEED": spec.environment["PYTHONHASHSEED"]}
-    options = replace(far_side(far), environment={**seed, **far.environment})
+    options = replace(choose_python(far, sys.executable), environment={**seed, **far.environment})
     return (remote_line(options, ["-P", "-m", "mhnb.rank.host"]) + format_hostspec(spec)).encode()
 
 

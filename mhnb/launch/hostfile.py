@@ -1,13 +1,14 @@
-"""Reads the machines that `--hosts` names, from its text or from a file."""
+"""Reads the machines that `--hosts` or a host file names, and how many ranks a file gives each."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from mhnb.core.hosts import HostName, parse_hostfile, parse_hosts
 from mhnb.errors import InvalidRequest
 
-__all__ = ["read_hosts"]
+__all__ = ["read_hostfile", "read_hosts", "slots_of"]
 
 
 def read_hosts(spec: str) -> tuple[HostName, ...]:
@@ -18,9 +19,35 @@ def read_hosts(spec: str) -> tuple[HostName, ...]:
     """
     if not spec.startswith("@") and "/" not in spec:
         return parse_hosts(spec)
-    path = Path(spec.removeprefix("@")).expanduser()
+    return read_hostfile(spec.removeprefix("@"))
+
+
+def read_hostfile(name: str) -> tuple[HostName, ...]:
+    """Read a host file.
+
+    Raises:
+        InvalidRequest: it cannot be read, or names a machine that cannot be.
+    """
+    path = Path(name).expanduser()
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"--hosts {spec}: cannot read the host file: {error}") from error
+        raise InvalidRequest(
+            f"cannot read the host file {path}: {error}; give a file with a machine's name on each line"
+        ) from error
     return parse_hostfile(text, str(path))
+
+
+def slots_of(hosts: Sequence[HostName]) -> int | None:
+    """Give the number of ranks that a host file gives every host; None where it says none.
+
+    Raises:
+        InvalidRequest: not the same number on each.
+    """
+    slots = {host.slots for host in hosts}
+    if len(slots) > 1:
+        odd = ", ".join(f"{host} has {host.slots or 'none'}" for host in hosts[:4])
+        raise InvalidRequest(
+            f"slots differ ({odd}): every host needs the same number of ranks; --per-host says it for all"
+        )
+    return slots.pop() if slots else None

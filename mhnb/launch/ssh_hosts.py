@@ -12,7 +12,7 @@ from pathlib import Path
 from mhnb.core.hosts import HostName
 from mhnb.core.hostspec import HostSpec, format_hostspec
 from mhnb.core.shape import HostShare
-from mhnb.core.ssh import SshOptions, ssh_command
+from mhnb.core.ssh import SshOptions, choose_python, ssh_command
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.ssh import SshProcess
@@ -66,9 +66,7 @@ class SshLauncher:
 
     def __init__(self, machines: Sequence[HostName], options: SshOptions) -> None:
         self._machines = tuple(machines)
-        here = options.python is None and options.venv is None and options.conda is None
-        # Machines that share a file system have the notebook's own interpreter.
-        self._options = replace(options, python=sys.executable) if here else options
+        self._options = choose_python(options, sys.executable)
 
     def find_own_address(self) -> str:
         """Find the address from which this machine would reach the first host.

@@ -10,9 +10,9 @@ from typing import Any
 
 from mhnb.core.results import CellResult
 from mhnb.view.digest import digest
-from mhnb.view.frame import ByteBudget, make_frame
+from mhnb.view.frame import ByteBudget
 from mhnb.view.html import View, format_cell_html, rank_body_html
-from mhnb.view.livehtml import frame_to_html
+from mhnb.view.livehtml import format_live_html
 from mhnb.view.panel import make_panel_widget
 from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.style import host_color
@@ -69,7 +69,7 @@ class ResultPanel:
         """Show a cell that runs now."""
         if self._widget is None:
             return
-        html = frame_to_html(make_frame(snapshot, self._places))
+        html = format_live_html(snapshot, places=self._places)
         left = self._budget.spend(len(html), max(self._budget.at_s, snapshot.wall_s))
         if left is not None:
             self._budget, self._result = left, snapshot

@@ -28,7 +28,7 @@ def test_a_short_partition_is_survived(net: HostNet, begin: Begin) -> None:
     cluster = begin(3, 1)
     net[1].draw_cable()
     going = cluster.submit("import time; time.sleep(6)")
-    time.sleep(4)
+    time.sleep(4)  # the fault itself: how long the network is away
     net[1].push_cable_in()
     assert cluster.follow(going).ok
     check_sum(cluster)

@@ -25,6 +25,7 @@ from tests.ranks.hosts import HostsCluster, Wire
 from tests.ranks.test_lockstep import (  # noqa: F401 - they are run from here too
     SETUP,
     check_sum,
+    gives_up_again_and_again,
     names,
     ready,
     run_until_said,
@@ -132,34 +133,7 @@ def test_an_interrupt_stops_the_ranks_of_all_hosts_before_the_same_launch(ready:
 
 def test_who_gives_up_again_and_again_on_a_far_host_is_held(ready: Cluster, tmp_path: Path) -> None:  # noqa: F811
     """Rank 3's posts are kept at four places too: a fifth attempt must not pass for the first."""
-    code = (
-        f"flag = {str(tmp_path / 'done')!r}"
-        """
-import os, signal
-def bell(_, frame):
-    # Only in the wait: a bell before the post would not be an attempt.
-    while frame is not None:
-        if frame.f_code.co_name == 'wait': raise TimeoutError('the bell')
-        frame = frame.f_back
-told = []
-if rank == 3:
-    signal.signal(signal.SIGALRM, bell)
-    for attempt in range(5):
-        signal.setitimer(signal.ITIMER_REAL, 0.1, 0.05)
-        try: add(x)
-        except Exception as error: told.append(type(error).__name__)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    open(flag, 'w').close()
-else:
-    while not os.path.exists(flag): time.sleep(0.05)
-    try: add(x)
-    except Exception as error: told.append(type(error).__name__)
-' '.join(told)"""
-    )
-    result = ready.run(code).check()
-    assert result[3].text == "'TimeoutError TimeoutError TimeoutError OrderMismatch OrderMismatch'"
-    assert {result[rank].text for rank in (0, 1, 2)} == {"'OrderMismatch'"}
-    check_sum(ready)
+    gives_up_again_and_again(ready, tmp_path, quitter=3)
 
 
 def test_a_bell_on_a_far_host_that_rings_again_and_again_does_not_break_the_agreement(

@@ -34,14 +34,9 @@ def test_a_restart_takes_the_reserve(fresh: Fresh) -> None:
     cluster = fresh(4, 1, spare=True)
     cluster.run("import jax\nx = jax.device_count()").check()
     old, warm = every_pid(cluster), wait_for_spare(cluster)
-    began = time.monotonic()
     after = cluster.restart(replay=True)
-    took_s = time.monotonic() - began
     try:
         assert [rank.pid for rank in after.ranks] == warm
-        # A cold start of four ranks takes several times as long; on an idle machine this is a third of a second.
-        assert took_s < 2
-        assert after.started_in_s < 1
         assert wait_gone(old) == []
         assert after.run("x")[3].text == "4"
         wait_for_spare(after)

@@ -18,12 +18,12 @@ REDUCE = Collective(
     32768,
     24576,
     "f32",
-    SourceLine("/work/model.py", 18, "step"),
+    SourceLine("/src/model.py", 18, "step"),
     shape="f32[128,64]",
     crosses=True,
     ring_nbytes_per_device=49152,
     ring_nbytes_across_hosts=49152,
-    why=Why("jit(step)/dot_general", SourceLine("/work/model.py", 18), before=("P('data', None)", None), after="P()"),
+    why=Why("jit(step)/dot_general", SourceLine("/src/model.py", 18), before=("P('data', None)", None), after="P()"),
 )
 GATHER = replace(
     REDUCE,
@@ -34,7 +34,7 @@ GATHER = replace(
     times=2,
     nbytes_per_device=8192,
     nbytes_across_hosts=0,
-    source=SourceLine("/work/model.py", 12),
+    source=SourceLine("/src/model.py", 12),
     shape="f32[64,64]",
     crosses=False,
     ring_nbytes_per_device=8192,
