@@ -29,8 +29,11 @@ TIMEOUT_S = 120
 
 
 def _run_plain(command: Sequence[Sequence[str]], environment: dict[str, str] | None = None) -> list[str]:
-    """Run processes at once; give what each printed."""
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    """Run processes at once; give what each printed.
+
+    Unbuffered, a print would leave in pieces, and Gloo's lines could come between them.
+    """
+    own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONUNBUFFERED")}
     own |= {"PYTHONHASHSEED": "0", "JAX_PLATFORMS": "cpu"} | (environment or {})
     started = [
         subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=own) for each in command
