@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from mhnb.core.hostspec import HostSpec
 from mhnb.rank.launches import LaunchRecorder
+from mhnb.rank.localwork import LocalWork
 from mhnb.rank.seating import find_words, take_place
 from mhnb.rank.severing import Severing
 from mhnb.values import Phase
@@ -37,7 +38,6 @@ class Bootstrap:
         self.recorder = LaunchRecorder()
         self.severing = Severing(find_words(spec))
         self.guard: dict[str, Any] = {}
-        self.notes: list[str] = []
         self._awaits_init = not spec.init
         """Whether a cell has yet to bring up JAX."""
 
@@ -57,6 +57,7 @@ class Bootstrap:
                 from mhnb.rank.making import watch_making
 
                 watch_making(self.recorder)
+            self.recorder.local = LocalWork(jaxseams.list_arrays)
             jaxseams.wrap_collectives(self.severing.watch)
         self._progress("jax", jax=jax.__version__)
         if "jax_check_proxy_envs" in jax.config.values:

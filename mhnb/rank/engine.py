@@ -29,6 +29,7 @@ from mhnb.rank.defects import ends_rank_on_defect
 from mhnb.rank.paths import RankPaths
 from mhnb.rank.runner import CellRunner
 from mhnb.rank.shell import RankShell
+from mhnb.rank.timed import time_to_the_end
 from mhnb.rank.versions import versions
 
 __all__ = ["RankEngine", "RankKernel", "serve"]
@@ -88,6 +89,7 @@ class _Server:
             look_beside=bootstrap.severing.look,
         )
         show_global_arrays(self._shell)
+        time_to_the_end(bootstrap.recorder.wait)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel.fileno(), self._read)
         self._engine = engine

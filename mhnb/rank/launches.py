@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from itertools import chain, islice, repeat
+from itertools import islice
 from types import FrameType
 from typing import Any, Protocol, cast
 
@@ -22,15 +22,14 @@ from mhnb.core.stacks import Flight, cell_line
 from mhnb.core.where import count_launches
 from mhnb.errors import OrderMismatch
 from mhnb.rank.agreement import Agreement
+from mhnb.rank.localwork import LocalWork, pauses_s
 from mhnb.rank.made import MadeRecord
 from mhnb.values import Outcome
 
 __all__ = ["LaunchRecorder", "Launched"]
 
-_PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
-"""Between two looks at what still runs; then `_LONG_PAUSE_S`. Short ones first: most launches end within 1 ms."""
-_LONG_PAUSE_S = 2e-3
 _SWEEP_AT = 64
+_LOCAL_STOPPED_WAIT_S = 0.2
 
 
 class _Output(Protocol):
@@ -129,6 +128,8 @@ class LaunchRecorder:
         self._broken: list[int] = []
         self._failed_in_callback: list[int] = []
         self._is_cell: dict[str, bool] = {}
+        self.local: LocalWork | None = None
+        """What programs of this process alone have still to make; None where there is no JAX."""
         self.made: MadeRecord | None = None
         """What the cell made of host data; None where that is not seen."""
         self.gate: Agreement | None = None
@@ -151,6 +152,8 @@ class LaunchRecorder:
     ) -> None:
         """Forget which files were the last cell's; from now on launches belong to this one."""
         self._is_cell.clear()
+        if self.local is not None:
+            self.local.begin_cell(source)
         if self.made is not None:
             self.made.begin_cell(active=guard != "off")
         self._seq = seq
@@ -240,7 +243,11 @@ class LaunchRecorder:
         Raises:
             Exception: what the first launch that failed failed with.
         """
-        if self._is_busy() and not self._outwait(limit_s):
+        gave_up = self._is_busy() and not self._outwait(limit_s)
+        # After an interrupt nobody misses what is local: it is not waited for as long.
+        local_limit_s = 0.0 if gave_up else limit_s and min(limit_s, _LOCAL_STOPPED_WAIT_S)
+        local = None if self.local is None else self.local.wait(local_limit_s)
+        if gave_up:
             return
         if self.finish_effects is not None:
             self.finish_effects()
@@ -249,6 +256,8 @@ class LaunchRecorder:
             raise failure
         if self.gate is not None and (mismatch := self.gate.take_failure()) is not None:
             raise mismatch
+        if local is not None:
+            raise local
 
     def check_left(self, fingerprint: str, name: str, participants: Collection[int]) -> None:
         """Hold that no collective of an earlier cell still waits for ranks that a new launch would reach.
@@ -350,7 +359,7 @@ class LaunchRecorder:
 
     def _outwait(self, limit_s: float | None) -> bool:
         """Look again and again until nothing runs; give up, with False, after the limit."""
-        pauses_s, began_s = chain(_PAUSES_S, repeat(_LONG_PAUSE_S)), self._clock()
+        pauses, began_s = pauses_s(), self._clock()
         while True:
             with self._lock:
                 self._sweep(every=True)
@@ -359,7 +368,7 @@ class LaunchRecorder:
             # By the clock: on a loaded machine a pause is longer than it was meant to be.
             if limit_s is not None and self._clock() - began_s >= limit_s:
                 return False
-            self._sleep(next(pauses_s))
+            self._sleep(next(pauses))
 
     def _sweep(self, *, every: bool = False) -> None:
         # Outputs are let go as soon as they are ready, or a long loop would keep all of its arrays.
