@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import textwrap
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from mhnb.cluster import Cluster
+
+Fresh = Callable[..., Cluster]
 
 SETUP = """
 import jax, jax.numpy as jnp, time
@@ -92,3 +97,32 @@ def test_a_cell_with_many_arrays_ends(ready: Cluster) -> None:
     for source in ("pass", "many[-1] = steps(m, 20)", "del many[10:]", "made = steps(m, 300)"):
         ready.run(source).check()
     assert {rank.text for rank in ready.run("made.is_ready()").check()} == {"True"}
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_signal_that_is_not_for_this_cell_is_none(fresh: Fresh, hosts: int) -> None:
+    """A SIGINT names no cell: one that was meant for the cell before does not stop this one, and one that is meant for it does."""
+    cluster = fresh(hosts, 1)
+    late = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(0.1)\n'went on'"
+    assert {rank.text for rank in cluster.run(late).check()} == {"'went on'"}
+    assert cluster.run("import time\ntime.sleep(1000)", timeout_s=0.5).how == "timeout"
+    assert {rank.text for rank in cluster.run(late).check()} == {"'went on'"}
+
+
+def test_ctrl_c_between_the_sending_and_the_waiting_is_the_cells(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell is on its way and nobody waits for it yet: it is interrupted, and its end is waited for."""
+    reader = cluster._reader
+    submit = reader.submit
+
+    def submit_and_stop(*args: Any, **kwargs: Any) -> Any:
+        submission = submit(*args, **kwargs)
+        signal.raise_signal(signal.SIGINT)
+        return submission
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reader, "submit", submit_and_stop)
+        result = cluster.run("import time\ntime.sleep(1000)")
+    assert (result.how, result.done, cluster.state) == ("interrupted", True, "clean")
+    assert cluster.run("'next'").check()[0].text == "'next'"
