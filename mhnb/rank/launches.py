@@ -10,18 +10,18 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from types import FrameType
 from typing import Any, Protocol, cast
 
-from mhnb.core.guard import STILL_LEFT, communicates
+from mhnb.core.guard import communicates
 from mhnb.core.made import MadeRow
 from mhnb.core.protocol import LaunchRow
 from mhnb.core.stacks import Flight, cell_line
 from mhnb.core.where import count_launches
-from mhnb.errors import OrderMismatch
 from mhnb.rank.agreement import Agreement
+from mhnb.rank.left import LeftLaunches
 from mhnb.rank.localwork import LocalWork, pauses_s
 from mhnb.rank.made import MadeRecord
 from mhnb.values import Outcome
@@ -139,8 +139,7 @@ class LaunchRecorder:
         self._counts: dict[tuple[int, ...], int] = {}
         self._seq = 0
         self._programs: dict[str, Any] = {}
-        self._left: list[tuple[int, Launched]] = []
-        """Launches that communicate and were under way when their cell ended, each with that cell."""
+        self.left = LeftLaunches()
         self.ended_seq = 0
         """The cell that ended last; what it launched is kept until the next one has ended."""
         self.ended_rows: list[LaunchRow] = []
@@ -156,14 +155,14 @@ class LaunchRecorder:
             self.local.begin_cell(source)
         if self.made is not None:
             self.made.begin_cell(active=guard != "off")
-        self._seq = seq
+        self._seq, self.left.refused = seq, False
         if self.gate is not None:
             self.gate.begin_cell(seq, source, guard, chosen)
 
     def leave_cell(self, seq: int, outcome: Outcome) -> None:
         """Tell the other ranks that nothing more comes from here in this cell."""
         if self.gate is not None:
-            self.gate.end_cell(seq, outcome)
+            self.gate.end_cell(seq, "left" if self.left.refused and outcome == "error" else outcome)
 
     def takes_interrupt(self) -> bool:
         """Whether an interrupt is meant for the cell that runs: a late one may be the last cell's."""
@@ -259,25 +258,6 @@ class LaunchRecorder:
         if local is not None:
             raise local
 
-    def check_left(self, fingerprint: str, name: str, participants: Collection[int]) -> None:
-        """Hold that no collective of an earlier cell still waits for ranks that a new launch would reach.
-
-        The ranks that met it would take the one for the other, and read a wrong number: also where the user has accepted that.
-
-        Raises:
-            OrderMismatch: there is one.
-        """
-        if not self._left or not communicates(fingerprint):
-            return
-        self._left = [(seq, left) for seq, left in self._left if left.is_under_way()]
-        for seq, left in self._left:
-            if not set(participants).isdisjoint(left.row[2]):
-                raise OrderMismatch(
-                    f"nothing was launched\n  {name} would meet {left.row[1]} of cell {seq}, {STILL_LEFT}"
-                    "\n  Wait until it ends, if it does; else %mhjax restart --replay",
-                    result=None,
-                )
-
     def count(self) -> int:
         """How many launches that communicate were made in this cell so far."""
         return self._number
@@ -309,7 +289,7 @@ class LaunchRecorder:
             excused = [number for number in self._failed_in_callback if number == self._number]
             abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
-            self._left += [(self._seq, launched) for launched in unfinished if launched.outputs]
+            self.left.add(self._seq, [launched for launched in unfinished if launched.outputs])
             self.ended_seq, self.ended_rows = self._seq, rows
             self.ended_programs, self._programs = self._programs, {}
             self._forget_counts()

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
 
-__all__ = ["PAUSES_S", "LocalWork", "pauses_s"]
+__all__ = ["LocalWork", "pauses_s"]
 
-PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
+_PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
 """Between two looks at what still runs; then `_LONG_PAUSE_S`. Short ones first: most launches end within 1 ms."""
 _LONG_PAUSE_S = 2e-3
 _IDLE = re.compile(r"\s*\w*\s*")
@@ -25,7 +25,7 @@ _IDLE = re.compile(r"\s*\w*\s*")
 
 def pauses_s() -> Iterator[float]:
     """Yield how long to sleep between two looks at what still runs, without end."""
-    return chain(PAUSES_S, repeat(_LONG_PAUSE_S))
+    return chain(_PAUSES_S, repeat(_LONG_PAUSE_S))
 
 
 class LocalWork:
