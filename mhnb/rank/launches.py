@@ -272,6 +272,10 @@ class LaunchRecorder:
         """Hand out what the cell made of host data; to be called before `end_cell`."""
         return [] if self.made is None else self.made.end_cell()
 
+    def take_notes(self) -> list[str]:
+        """Say what the user should know of how the cell is compared."""
+        return [] if self.made is None else self.made.take_notes()
+
     def _is_busy(self) -> bool:
         return bool(self._running) or (self.gate is not None and self.gate.is_busy())
 
