@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,7 +27,7 @@ from mhnb.options import StartOptions, take_options
 from mhnb.ports import check_port_free
 from mhnb.preflight import ENDPOINTS, run_preflight
 from mhnb.roll import StartReport
-from mhnb.rundir import prune_run_dirs
+from mhnb.rundir import check_name, prune_run_dirs
 from mhnb.spares import keep_spare, take_over
 from mhnb.syncing import check_folder, sync
 
@@ -33,6 +35,8 @@ __all__ = ["all_clusters", "attach", "by_name", "current", "find_running", "late
 
 _clusters: dict[str, Cluster] = {}
 _in_use: list[str] = []
+_turns: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+"""By name. Of two threads that start or restart one name at once, the second finds what the first has started."""
 
 
 def current() -> Cluster:
@@ -124,6 +128,13 @@ def start(
         LaunchError: the processes did not come up; none is left.
     """
     shape = take_shape(hosts, devices, ranks_per_host, options)
+    with _turns[check_name(name)]:
+        return _start(name, shape, options, on_progress)
+
+
+def _start(
+    name: str, shape: Shape, options: dict[str, Any], on_progress: Callable[[StartReport], None] | None
+) -> Cluster:
     if (running := find_running(name, shape)) is not None:
         _use(running)
         return running
@@ -143,6 +154,11 @@ def start(
 
 def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
     """Give a cluster fresh processes: same ranks, no variables, one generation on."""
+    with _turns[cluster.name]:
+        return _restart(cluster, on_progress)
+
+
+def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
     # One that was restarted before: its successor has the name and the folder.
     newest = _clusters.get(cluster.name, cluster)
     spare, newest.spare = newest.spare, None

@@ -43,6 +43,19 @@ def test_a_contracted_axis_is_reduced(compiler: PlanCompiler) -> None:
     assert row.nbytes_across_hosts == 0
 
 
+_CONTRACTED = ("x f32[64,32] P('data', 'model')", "w f32[32,16] P('model', None)")
+
+
+@pytest.mark.parametrize(("program", "line"), [("matmul", 3), ("mlp", 3), ("attention", 5)])
+def test_a_built_in_program_is_named_as_such(compiler: PlanCompiler, program: str, line: int) -> None:
+    """Its source is no file of the user's: the line is of the program, by its name, and never mhnb's own file."""
+    plan = make_plan(4, 2, {"data": 4, "model": 2}, example_arrays(program, ("data", "model")))
+    arrays = lay(*_CONTRACTED) if program == "matmul" else [layout for _, layout in plan.legal]
+    (row,) = compiler.ask_program(program, arrays).rows
+    assert str(row.source) == f"built-in {program}, line {line}"
+    assert "plan_compiler" not in str(row.why)
+
+
 def test_an_axis_over_hosts_crosses(compiler: PlanCompiler) -> None:
     """The same over the data axis, which visits every host; with labels of two hosts less of it crosses."""
     arrays = lay("x f32[64,32] P(None, 'data')", "w f32[32,16] P('data', None)")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from mhnb.core.guard import LaunchDifference, LaunchSide, format_difference
 from mhnb.core.ranks import format_ranks
@@ -15,6 +16,7 @@ from mhnb.values import Outcome
 
 __all__ = [
     "ENDINGS",
+    "Ending",
     "MARKS",
     "Stand",
     "format_behind",
@@ -24,19 +26,24 @@ __all__ = [
     "judge_launch",
 ]
 
-ENDINGS: tuple[Outcome, ...] = ("ok", "error", "interrupted", "skipped", "died")
-"""How a cell ended on a rank; its place here is what goes on the board."""
+Ending: TypeAlias = Outcome | Literal["left"]
+
+ENDINGS: tuple[Ending, ...] = ("ok", "error", "interrupted", "skipped", "died", "left")
+"""How a cell ended on a rank; its place here is what goes on the board. `left`: it refused a launch for what it had left before."""
 
 MARKS = ("stands", "interrupted", "ring", "cell ended", "lost")
 """What became of a post; its place here is what goes on the board."""
 
-_WORDS: dict[Outcome, str] = {
+_WORDS: dict[Ending, str] = {
     "error": "raised an error before it",
     "interrupted": "was interrupted before it",
     "skipped": "does not run this cell (--ranks)",
     "died": "was lost before it: it died, or its connection did",
+    "left": "refused it: a collective that it left in an earlier cell still waits",
 }
-_INTACT = "nothing was launched, the cluster is clean"
+_NOTHING = "nothing was launched"
+_INTACT = f"{_NOTHING}, the cluster is clean"
+_AFTER_LEFT = "  Wait until that one ends, if it does; else %mhjax restart --replay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,7 @@ class Stand:
     line: int | None = None
     stopped: bool = False
     """It had been asked to stop when it posted, or was stopped while it waited."""
-    ending: Outcome = "ok"
+    ending: Ending = "ok"
     """How its cell ended; of meaning only where it did not post."""
 
 
@@ -103,6 +110,8 @@ def format_mismatch(stands: Sequence[Stand], names: Mapping[int, str], *, number
         for (fingerprint, why), same in members.items()
     )
     told = format_difference(LaunchDifference(number - 1, sides), seq, source)
+    if any(stand.fingerprint is None and stand.ending == "left" for stand in stands):
+        return f"{_NOTHING}\n{told}\n{_AFTER_LEFT}"
     cure = _cure(source, [side.line for side in sides if side.line is not None])
     return "\n".join([_INTACT, told, *([f"  {cure}"] if cure else [])])
 

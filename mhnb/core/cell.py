@@ -12,6 +12,7 @@ from mhnb.core.hints import find_hint
 from mhnb.core.ladder import Ladder
 from mhnb.core.outputs import OutputFolder
 from mhnb.core.protocol import CellEnded, LaunchRow, OutputEvent, RankStatus
+from mhnb.core.ranks import format_ranks
 from mhnb.core.results import CellResult, RankResult
 from mhnb.core.where import RankSeen, WhereCard, make_card
 from mhnb.values import ClusterState, Outcome, RankError
@@ -74,6 +75,8 @@ class Cell:
         self.how = ""
         self.state: ClusterState = "running"
         self.notes: tuple[str, ...] = ()
+        self.left_by: tuple[int, ...] = ()
+        """Ranks with a collective of an earlier cell: for their sake it runs in lockstep, whatever guard was asked for."""
         self.parts = {rank: RankPart(OutputFolder(execution_count=seq)) for rank in ranks}
 
     def _is_looked_at(self) -> bool:
@@ -117,7 +120,19 @@ class Cell:
     def told_by_ranks(self) -> tuple[str, ...]:
         """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
         said = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
-        return tuple(f"{note} · {self.state}" for note in said)
+        return (*self._lockstep_note(), *(f"{note} · {self.state}" for note in said))
+
+    def _lockstep_note(self) -> tuple[str, ...]:
+        if not self.left_by:
+            return ()
+        who = f"{'ranks' if len(self.left_by) > 1 else 'rank'} {format_ranks(self.left_by)}"
+        left = f"{who} left a collective in an earlier cell, which may still wait"
+        return (f"guard lockstep instead of {self.request.guard}: {left}, and no rank is to launch alone",)
+
+    @property
+    def guard(self) -> str:
+        """The guard in force."""
+        return "lockstep" if self.left_by else self.request.guard
 
     def end_rank(self, ended: CellEnded) -> None:
         """Take in a rank's one reply."""

@@ -185,10 +185,13 @@ class Machine:
         skipped, seq = self._count_up_to(submitted.request.again)
         self._next_seq = seq + 1
         self.current = Cell(submitted.ticket, submitted.request, seq=seq, ranks=ranks, now=now)
+        if submitted.request.guard != "lockstep":
+            # Without agreement the others would launch, and wait for a rank that refuses.
+            self.current.left_by = self.roster.find_left()
         self.state = "running"
         chosen = None if submitted.request.ranks is None else list(ranks)
         # One object for all: the link writes it once.
-        run = RunCell(self.generation, seq, submitted.request.source, submitted.request.guard, chosen)
+        run = RunCell(self.generation, seq, submitted.request.source, self.current.guard, chosen)
         skip = SkipCell(self.generation, seq)
         sent = [SendToRank(rank, run if rank in self.current.parts else skip) for rank in range(self.process_count)]
         return [*skipped, *sent]
@@ -312,7 +315,7 @@ class Machine:
         if cell is None or ticket not in (None, cell.ticket):
             return []
         if cell.ladder is None:
-            agrees = self.guard_available and cell.request.guard == "lockstep"
+            agrees = self.guard_available and cell.guard == "lockstep"
             cell.ladder, cell.how = Ladder.begin(cell.seq, now, agrees=agrees, frees=self.roster.can_free()), how
         else:
             cell.ladder.hurry(now)

@@ -139,6 +139,10 @@ class Roster:
         entry.facts |= ended.facts
         entry.last = (ended.seq, ended.outcome)
 
+    def find_left(self) -> tuple[int, ...]:
+        """Ranks that have left a collective which still ran or waited when they last ended a cell."""
+        return tuple(entry.rank for entry in self.entries if entry.facts.get("left"))
+
     def note_beat(self, beat: Beat) -> None:
         """Take in what the ranks of a host weigh."""
         for rank, nbytes in beat.nbytes.items():

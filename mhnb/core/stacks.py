@@ -170,6 +170,9 @@ def _judge(sight: Sight, library: Sequence[tuple[str, str]], compiles: bool) -> 
     if sight.flight is not None:
         # A method of an array that is written in C: `x.block_until_ready()`.
         return "launch", _name_launch(library, sight.flight)
+    if "_outwait" in ours:
+        # The cell's end, and nothing that several ranks launched.
+        return "blocked", "a program of this rank alone"
     api = [function for function, home in library if home == "jax"]
     return "blocked", api[-1] if api else sight.call
 

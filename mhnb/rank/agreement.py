@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 
-from mhnb.core.agreement import ENDINGS, format_mismatch, format_outside
+from mhnb.core.agreement import ENDINGS, Ending, format_mismatch, format_outside
 from mhnb.core.guard import communicates
 from mhnb.core.wishes import Verdict, Wish
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
@@ -72,7 +72,7 @@ class Agreement:
         self.interrupt_pending = self.agreed_stop = False
         self._failure = None
 
-    def end_cell(self, seq: int, outcome: Outcome) -> None:
+    def end_cell(self, seq: int, outcome: Ending | Outcome) -> None:
         """The cell has ended here: whoever waits for us in it need not. What threads launch from now on belongs to the next."""
         ending = outcome if outcome in ENDINGS else "error"
         self._table.end_cell(seq, ENDINGS.index(ending))

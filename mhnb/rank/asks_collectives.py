@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from mhnb.errors import HloError, MhnbError
+from mhnb.rank.cells import cell_file
 from mhnb.rank.jaxhooks import current_recorder
 from mhnb.rank.lowering import CALL, describe_compiled, is_plain, lower_program
 from mhnb.rank.overhearing import overhear
 from mhnb.rank.programs import launched_programs, no_launches
+from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.report import program_to_wire
 
 __all__ = ["describe_call", "describe_launched"]
@@ -71,10 +73,13 @@ def describe_launched(seq: int) -> dict[str, Any]:
     launched = launched_programs(recorder, seq)
     if launched is None:
         return {"gone": True, "programs": []}
+    # The first launch of each; those of no line of the cell have none.
+    made = [(row[0], SourceLine(cell_file(seq), row[3])) for row in reversed(recorder.ended_rows) if row[3]]
+    lines = dict(made)
     rows: list[list[Any]] = []
     for fingerprint, count, compiled in launched:
         try:
-            rows.append([fingerprint, count, program_to_wire(describe_compiled(compiled))])
+            rows.append([fingerprint, count, program_to_wire(describe_compiled(compiled, lines.get(fingerprint)))])
         except HloError as error:
             rows.append([fingerprint, count, f"{compiled.name}: {error}"])
     return {"gone": False, "programs": rows}

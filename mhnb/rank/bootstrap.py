@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from mhnb.core.hostspec import HostSpec
 from mhnb.rank.launches import LaunchRecorder
+from mhnb.rank.localwork import LocalWork
 from mhnb.rank.seating import find_words, take_place
 from mhnb.rank.severing import Severing
 from mhnb.values import Phase
@@ -37,7 +38,7 @@ class Bootstrap:
         self.recorder = LaunchRecorder()
         self.severing = Severing(find_words(spec))
         self.guard: dict[str, Any] = {}
-        self.notes: list[str] = []
+        self._left = 0
         self._awaits_init = not spec.init
         """Whether a cell has yet to bring up JAX."""
 
@@ -57,6 +58,7 @@ class Bootstrap:
                 from mhnb.rank.making import watch_making
 
                 watch_making(self.recorder)
+            self.recorder.local = LocalWork(jaxseams.list_arrays)
             jaxseams.wrap_collectives(self.severing.watch)
         self._progress("jax", jax=jax.__version__)
         if "jax_check_proxy_envs" in jax.config.values:
@@ -134,9 +136,13 @@ class Bootstrap:
             self.guard = {"available": False, "reason": f"of 2 launches the record has {seen}"}
 
     def news(self) -> dict[str, Any]:
-        """Give the facts once more as soon as a cell has brought up JAX itself; else nothing. To be asked after each cell."""
-        if not self._awaits_init:
-            return {}
+        """Give what has changed, to be asked after each cell: the facts, once a cell has brought up JAX itself, and what it left."""
+        left = self.recorder.left.count()
+        changed = {} if left == self._left else {"left": left}
+        self._left = left
+        return changed if not self._awaits_init else changed | self._brought_up()
+
+    def _brought_up(self) -> dict[str, Any]:
         import jax
 
         from mhnb.rank import jaxseams
@@ -164,6 +170,7 @@ class Bootstrap:
         return {
             "guard": self.guard,
             "frees": self.severing.available,
+            "left": self.recorder.left.count(),
             "process_index": jax.process_index(),
             "process_count": jax.process_count(),
             "devices": devices,

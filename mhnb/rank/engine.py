@@ -29,6 +29,7 @@ from mhnb.rank.defects import ends_rank_on_defect
 from mhnb.rank.paths import RankPaths
 from mhnb.rank.runner import CellRunner
 from mhnb.rank.shell import RankShell
+from mhnb.rank.timed import time_to_the_end
 from mhnb.rank.versions import versions
 
 __all__ = ["RankEngine", "RankKernel", "serve"]
@@ -88,6 +89,7 @@ class _Server:
             look_beside=bootstrap.severing.look,
         )
         show_global_arrays(self._shell)
+        time_to_the_end(bootstrap.recorder.wait)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel.fileno(), self._read)
         self._engine = engine
@@ -96,6 +98,7 @@ class _Server:
         gc.freeze()
         channel.send(RankReady(rank, _facts(engine, bootstrap)))
 
+    @ends_rank_on_defect
     def _read(self) -> None:
         while (message := self._channel.receive()) is not None:
             self._take(message)
@@ -105,6 +108,7 @@ class _Server:
             if self._keep:
                 self._loop.call_later(_LOOK_S, self._look_for_notebook)
 
+    @ends_rank_on_defect
     def _look_for_notebook(self) -> None:
         # Between cells only: this is the thread and the loop that they run on.
         if not self._channel.try_again():
@@ -114,7 +118,6 @@ class _Server:
         self._channel.send(RankReady(self._rank, _facts(self._engine, self._bootstrap) | standing))
         self._loop.add_reader(self._channel.fileno(), self._read)
 
-    @ends_rank_on_defect
     def _take(self, message: Message) -> None:
         if isinstance(message, RunCell | SkipCell):
             self._runner.handle(message)

@@ -265,7 +265,7 @@ class _NotingExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         check_may_launch(program.name)
-        recorder.check_left(program.fingerprint, program.name, program.participants)
+        recorder.left.check(program.fingerprint, program.name, program.participants)
         line, gate = recorder.find_line(), recorder.gate
         if gate is None:
             return self._launch(line, *args, **kwargs)

@@ -11,7 +11,14 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-__all__ = ["backend_is_initialized", "bind_gloo", "offer_cluster", "wrap_collectives", "wrap_makers"]
+__all__ = [
+    "backend_is_initialized",
+    "bind_gloo",
+    "list_arrays",
+    "offer_cluster",
+    "wrap_collectives",
+    "wrap_makers",
+]
 
 _Wrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -75,6 +82,22 @@ def wrap_collectives(around: Callable[[Callable[[], Any]], Any]) -> None:
     make = getattr(native, "make_gloo_tcp_collectives", None)
     if make is not None:
         native.make_gloo_tcp_collectives = lambda *args, **kwargs: around(lambda: make(*args, **kwargs))
+
+
+def list_arrays() -> list[Any]:
+    """Give every living array of this process, the newest first; none before there is a backend. Initialises nothing."""
+    if not backend_is_initialized():
+        return []
+    bridge: Any = sys.modules["jax._src.xla_bridge"]
+    try:
+        # Of every platform, and at half of what `jax.live_arrays` takes, as no list is copied.
+        first, *others = (backend.live_arrays() for backend in bridge._backends.values())
+    except AttributeError:
+        return list(sys.modules["jax"].live_arrays())
+    for more in others:
+        first += more
+    arrays: list[Any] = first
+    return arrays
 
 
 def backend_is_initialized() -> bool:

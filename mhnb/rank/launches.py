@@ -10,27 +10,26 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from itertools import chain, islice, repeat
+from collections.abc import Callable, Sequence
+from itertools import islice
 from types import FrameType
 from typing import Any, Protocol, cast
 
-from mhnb.core.guard import STILL_LEFT, communicates
+from mhnb.core.guard import communicates
 from mhnb.core.made import MadeRow
 from mhnb.core.protocol import LaunchRow
 from mhnb.core.stacks import Flight, cell_line
 from mhnb.core.where import count_launches
-from mhnb.errors import OrderMismatch
 from mhnb.rank.agreement import Agreement
+from mhnb.rank.left import LeftLaunches
+from mhnb.rank.localwork import LocalWork, pauses_s
 from mhnb.rank.made import MadeRecord
 from mhnb.values import Outcome
 
 __all__ = ["LaunchRecorder", "Launched"]
 
-_PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
-"""Between two looks at what still runs; then `_LONG_PAUSE_S`. Short ones first: most launches end within 1 ms."""
-_LONG_PAUSE_S = 2e-3
 _SWEEP_AT = 64
+_LOCAL_STOPPED_WAIT_S = 0.2
 
 
 class _Output(Protocol):
@@ -129,6 +128,8 @@ class LaunchRecorder:
         self._broken: list[int] = []
         self._failed_in_callback: list[int] = []
         self._is_cell: dict[str, bool] = {}
+        self.local: LocalWork | None = None
+        """What programs of this process alone have still to make; None where there is no JAX."""
         self.made: MadeRecord | None = None
         """What the cell made of host data; None where that is not seen."""
         self.gate: Agreement | None = None
@@ -138,8 +139,7 @@ class LaunchRecorder:
         self._counts: dict[tuple[int, ...], int] = {}
         self._seq = 0
         self._programs: dict[str, Any] = {}
-        self._left: list[tuple[int, Launched]] = []
-        """Launches that communicate and were under way when their cell ended, each with that cell."""
+        self.left = LeftLaunches()
         self.ended_seq = 0
         """The cell that ended last; what it launched is kept until the next one has ended."""
         self.ended_rows: list[LaunchRow] = []
@@ -151,16 +151,18 @@ class LaunchRecorder:
     ) -> None:
         """Forget which files were the last cell's; from now on launches belong to this one."""
         self._is_cell.clear()
+        if self.local is not None:
+            self.local.begin_cell(source)
         if self.made is not None:
             self.made.begin_cell(active=guard != "off")
-        self._seq = seq
+        self._seq, self.left.refused = seq, False
         if self.gate is not None:
             self.gate.begin_cell(seq, source, guard, chosen)
 
     def leave_cell(self, seq: int, outcome: Outcome) -> None:
         """Tell the other ranks that nothing more comes from here in this cell."""
         if self.gate is not None:
-            self.gate.end_cell(seq, outcome)
+            self.gate.end_cell(seq, "left" if self.left.refused and outcome == "error" else outcome)
 
     def takes_interrupt(self) -> bool:
         """Whether an interrupt is meant for the cell that runs: a late one may be the last cell's."""
@@ -240,7 +242,11 @@ class LaunchRecorder:
         Raises:
             Exception: what the first launch that failed failed with.
         """
-        if self._is_busy() and not self._outwait(limit_s):
+        gave_up = self._is_busy() and not self._outwait(limit_s)
+        # After an interrupt nobody misses what is local: it is not waited for as long.
+        local_limit_s = 0.0 if gave_up else limit_s and min(limit_s, _LOCAL_STOPPED_WAIT_S)
+        local = None if self.local is None else self.local.wait(local_limit_s)
+        if gave_up:
             return
         if self.finish_effects is not None:
             self.finish_effects()
@@ -249,25 +255,8 @@ class LaunchRecorder:
             raise failure
         if self.gate is not None and (mismatch := self.gate.take_failure()) is not None:
             raise mismatch
-
-    def check_left(self, fingerprint: str, name: str, participants: Collection[int]) -> None:
-        """Hold that no collective of an earlier cell still waits for ranks that a new launch would reach.
-
-        The ranks that met it would take the one for the other, and read a wrong number: also where the user has accepted that.
-
-        Raises:
-            OrderMismatch: there is one.
-        """
-        if not self._left or not communicates(fingerprint):
-            return
-        self._left = [(seq, left) for seq, left in self._left if left.is_under_way()]
-        for seq, left in self._left:
-            if not set(participants).isdisjoint(left.row[2]):
-                raise OrderMismatch(
-                    f"nothing was launched\n  {name} would meet {left.row[1]} of cell {seq}, {STILL_LEFT}"
-                    "\n  Wait until it ends, if it does; else %mhjax restart --replay",
-                    result=None,
-                )
+        if local is not None:
+            raise local
 
     def count(self) -> int:
         """How many launches that communicate were made in this cell so far."""
@@ -282,6 +271,10 @@ class LaunchRecorder:
     def end_making(self) -> list[MadeRow]:
         """Hand out what the cell made of host data; to be called before `end_cell`."""
         return [] if self.made is None else self.made.end_cell()
+
+    def take_notes(self) -> list[str]:
+        """Say what the user should know of how the cell is compared."""
+        return [] if self.made is None else self.made.take_notes()
 
     def _is_busy(self) -> bool:
         return bool(self._running) or (self.gate is not None and self.gate.is_busy())
@@ -300,7 +293,7 @@ class LaunchRecorder:
             excused = [number for number in self._failed_in_callback if number == self._number]
             abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
-            self._left += [(self._seq, launched) for launched in unfinished if launched.outputs]
+            self.left.add(self._seq, [launched for launched in unfinished if launched.outputs])
             self.ended_seq, self.ended_rows = self._seq, rows
             self.ended_programs, self._programs = self._programs, {}
             self._forget_counts()
@@ -350,7 +343,7 @@ class LaunchRecorder:
 
     def _outwait(self, limit_s: float | None) -> bool:
         """Look again and again until nothing runs; give up, with False, after the limit."""
-        pauses_s, began_s = chain(_PAUSES_S, repeat(_LONG_PAUSE_S)), self._clock()
+        pauses, began_s = pauses_s(), self._clock()
         while True:
             with self._lock:
                 self._sweep(every=True)
@@ -359,7 +352,7 @@ class LaunchRecorder:
             # By the clock: on a loaded machine a pause is longer than it was meant to be.
             if limit_s is not None and self._clock() - began_s >= limit_s:
                 return False
-            self._sleep(next(pauses_s))
+            self._sleep(next(pauses))
 
     def _sweep(self, *, every: bool = False) -> None:
         # Outputs are let go as soon as they are ready, or a long loop would keep all of its arrays.

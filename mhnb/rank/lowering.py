@@ -22,7 +22,7 @@ from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.report import Collective, Program, make_report
 from mhnb.sharding.why import Why
 
-__all__ = ["CALL", "collectives", "describe_compiled", "is_plain", "lower_program"]
+__all__ = ["CALL", "collectives", "describe_compiled", "is_plain", "lower_program", "rename_source"]
 
 CALL = "<this call>"
 """The file of a call that was typed."""
@@ -117,15 +117,24 @@ def _read(compiled: Any, stablehlo: str, sharded: Any) -> Program:
     meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(sharded, devices))))
     found = parse_collectives(compiled.as_text())
     program = Program(name, ranks_of_devices(devices), devices[0].platform, found, meshes).explained(stablehlo)
-    why = tuple(one and _as_typed(one) for one in program.why)
-    return dataclasses.replace(program, collectives=tuple(map(_as_typed, found)), why=why)
+    # Where no line of the user's lies between an operation of JAX's and this file, it is the call's own.
+    return rename_source(program, __file__, lambda _: SourceLine(CALL, 1))
 
 
-def _as_typed(one: _Sourced) -> _Sourced:
-    """Where no line of the user's lies between an operation of JAX's and this file, it is the call's own."""
-    if one.source is None or one.source.file != __file__:
-        return one
-    return dataclasses.replace(one, source=SourceLine(CALL, 1))
+def rename_source(program: Program, file: str, name: Callable[[int], SourceLine | None]) -> Program:
+    """Give what arose in a file of mhnb's own another name.
+
+    Args:
+        name: of one of its lines; None: not known.
+    """
+
+    def renamed(one: _Sourced) -> _Sourced:
+        if one.source is None or one.source.file != file:
+            return one
+        return dataclasses.replace(one, source=name(one.source.line))
+
+    why = tuple(one and renamed(one) for one in program.why)
+    return dataclasses.replace(program, collectives=tuple(map(renamed, program.collectives)), why=why)
 
 
 def _types(info: Any) -> str:
@@ -142,7 +151,13 @@ def _meshes(tree: Any, devices: list[Any]) -> Iterator[NamedMesh]:
             yield NamedMesh(tuple(map(str, mesh.axis_names)), tuple(mesh.axis_sizes))
 
 
-def describe_compiled(compiled: CompiledProgram) -> Program:
-    """Read a program that was launched. Its lowered module is not kept: why a collective is there is what its text says."""
+def describe_compiled(compiled: CompiledProgram, line: SourceLine | None) -> Program:
+    """Read a program that was launched. Its lowered module is not kept: why a collective is there is what its text says.
+
+    Args:
+        line: the cell's, that launched it first: where it was traced by a report before that, the text names this file instead.
+    """
     found, meshes = parse_collectives(compiled.text()), parse_meshes(compiled.meshes)
-    return Program(compiled.name, compiled.ranks, compiled.platform, found, meshes).explained("")
+    program = Program(compiled.name, compiled.ranks, compiled.platform, found, meshes).explained("")
+    why = tuple(one and dataclasses.replace(one, is_kept=False) for one in program.why)
+    return rename_source(dataclasses.replace(program, why=why), __file__, lambda _: line)

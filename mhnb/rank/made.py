@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
@@ -96,6 +96,9 @@ class MadeRecord:
         self._later: list[tuple[_Sums, int, Any]] = []
         self.active = False
         """Whether anybody will compare."""
+        self._large: tuple[int | None, int] | None = None
+        """Line and size of the first box that was too large to be hashed; told once."""
+        self._told_large = False
 
     def begin_cell(self, *, active: bool) -> None:
         """Forget the last cell."""
@@ -119,6 +122,8 @@ class MadeRecord:
             source = _shards_of(array)
         values = {text: source(device, index) for device, (index, text) in place.shared.items() if source is not None}
         words = {text: self._word(value, array.dtype) for text, value in values.items()}
+        if not self._told_large:
+            self._note_large(line, values.values())
         with self._lock:
             row = self._rows.setdefault((line, place.ranks, place.name), _Row())
             row.kinds.add(group, kind, _hash(kind.encode()))
@@ -128,6 +133,18 @@ class MadeRecord:
                     sums.add(group, f"{word:016x}", word)
                 elif len(self._later) < _LATER:
                     self._later.append((sums, group, values[text]))
+
+    def take_notes(self) -> list[str]:
+        """Say, once in this process's life, that something was too large to be compared, and what compares it."""
+        large, self._large = self._large, None
+        if large is None or self._told_large:
+            return []
+        self._told_large = True
+        line, nbytes = large
+        where = "a line of another file" if line is None else f"line {line}"
+        size, limit = f"{nbytes / 2**20:.1f} MiB", f"{_LIMIT_NBYTES >> 20} MiB"
+        told = f"{where} makes copies of {size} on several ranks: above {limit} only shapes are compared"
+        return [f"{told}, and %mhjax check NAME compares what is in them (said once)"]
 
     def end_cell(self) -> list[MadeRow]:
         """Hand out the rows. Everything that the cell launched has ended by now, or was given up."""
@@ -140,6 +157,11 @@ class MadeRecord:
             [line, list(ranks), name, row.kinds.to_wire(), {text: sums.to_wire() for text, sums in row.boxes.items()}]
             for (line, ranks, name), row in rows.items()
         ]
+
+    def _note_large(self, line: int | None, values: Iterable[Any]) -> None:
+        nbytes = max((getattr(value, "nbytes", 0) for value in values), default=0)
+        if nbytes > _LIMIT_NBYTES and self._large is None:
+            self._large = line, nbytes
 
     def _word(self, value: Any, dtype: Any) -> int | None:
         """Hash a value's bytes; None where they are not there yet, or no longer. Of large ones the shape must do."""

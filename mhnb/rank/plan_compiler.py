@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -19,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mhnb.rank.lowering import lower_program
+from mhnb.rank.lowering import lower_program, rename_source
+from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.report import program_to_wire
 from mhnb.sharding.spec import parse_spec
 
@@ -82,7 +84,17 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     if question["to"] is not None:
         whole = jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, _spec(question["to"])))
         return {"program": program_to_wire(lower_program(whole, tuple(arrays), {}))}
-    return {"program": program_to_wire(lower_program(find_program(question["program"]), tuple(arrays), {}))}
+    program = lower_program(find_program(question["program"]), tuple(arrays), {})
+    return {"program": program_to_wire(rename_source(program, __file__, _name_line))}
+
+
+def _name_line(line: int) -> SourceLine | None:
+    """Name a line of this file by the program of ours that it is of."""
+    for name, function in _PROGRAMS.items():
+        lines, first = inspect.getsourcelines(function)
+        if first <= line < first + len(lines):
+            return SourceLine(f"<built-in {name}>", line - first + 1)
+    return None
 
 
 def _spec(text: str) -> PartitionSpec:

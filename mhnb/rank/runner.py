@@ -69,6 +69,9 @@ class Launches(Protocol):
     def end_making(self) -> list[MadeRow]:
         """Return what was made of host data."""
 
+    def take_notes(self) -> list[str]:
+        """Return what the user should know of how the cell is compared."""
+
     def end_cell(self) -> tuple[list[LaunchRow], int]:
         """Return the rows, and how many launches were abandoned."""
 
@@ -257,7 +260,7 @@ class CellRunner:
         running = self.launches.count_running()
         rows, abandoned = self.launches.end_cell()
         notes = [_stop_note(rows)] if outcome == "interrupted" and self.launches.agreed_stop() else []
-        notes += [_RUNNING] if running else []
+        notes += [*([_RUNNING] if running else []), *self.launches.take_notes()]
         self.launches.leave_cell(seq, outcome)
         facts = self.news()
         with self._lock:

@@ -107,6 +107,9 @@ class RankShell(ZMQInteractiveShell):
         self.display_trap.__enter__()
         # IPython adds to each SystemExit how to leave a terminal.
         warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)
+        # ipykernel names a terminal of 16 colours, in which neighbours of `visualize_array_sharding` share one. rich does not take
+        # this shell for a notebook's, and that is well: its widgets would reach no browser.
+        os.environ.setdefault("COLORTERM", "truecolor")
         os.environ.setdefault("MPLBACKEND", _INLINE)
         if os.environ["MPLBACKEND"] == _INLINE:
             _reload_inline_backend()

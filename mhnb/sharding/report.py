@@ -199,7 +199,7 @@ def program_to_wire(program: Program) -> dict[str, Any]:
         "digest": program.digest,
         "takes": program.takes,
         "meshes": [[mesh.names, mesh.sizes, mesh.positions] for mesh in program.meshes],
-        "why": [None if one is None else [one.written, one.before, one.after] for one in program.why],
+        "why": [None if one is None else [one.written, one.before, one.after, one.is_kept] for one in program.why],
     }
 
 
@@ -213,7 +213,7 @@ def program_from_wire(wire: Mapping[str, Any]) -> Program:
     collectives = tuple(HloCollective.from_wire(row, groups[number]) for number, *row in wire["collectives"])
     meshes = tuple(NamedMesh(tuple(names), tuple(sizes), tuple(order)) for names, sizes, order in wire["meshes"])
     why = tuple(
-        None if row is None else Why(one.op_name, one.source, bool(row[0]), tuple(row[1]), row[2])
+        None if row is None else Why(one.op_name, one.source, bool(row[0]), tuple(row[1]), row[2], bool(row[3]))
         for one, row in zip(collectives, wire["why"], strict=bool(wire["why"]))
     )
     told = wire["digest"], wire["takes"]

@@ -49,11 +49,17 @@ class Why:
     """The shardings stated for what the operation takes, as `P('data', None)`; None for one that is not stated."""
     after: str | None = None
     """The sharding stated for what it makes."""
+    is_kept: bool = True
+    """Whether the module before partitioning was there to be read: of what was launched it is not kept."""
 
     def __str__(self) -> str:
         line = f"{self.operation or 'operation not known'}, {self.source or 'line not known'}"
         if self.written:
             return f"{line}: written in the program"
+        if not self.is_kept:
+            return (
+                f"{line}: the stated shardings are not kept after a launch; %mhjax collectives --why f(args) tells them"
+            )
         took = ", ".join(spec or "not known" for spec in self.before) or "not known"
         return f"{line}: {took} → {self.after or 'not known'}"
 

@@ -65,3 +65,15 @@ def test_who_raised_or_does_not_run_the_cell_is_told_apart() -> None:
     assert "rank 1   raised an error before it" in text
     assert "rank 2   does not run this cell (--ranks)" in text
     assert "rank 3   ended the cell without it" in text
+
+
+def test_who_refuses_for_what_it_left_is_said_and_nothing_is_called_clean() -> None:
+    """The cluster is tainted then, and a replay, where nothing was left, is the way out."""
+    told = format_mismatch([Stand(0, ending="left"), Stand(1, 7)], {7: "jit(f)"}, number=1, seq=4, source="")
+    assert told.splitlines() == [
+        "nothing was launched",
+        "launch 1 of cell 4 differs",
+        "  rank 0   refused it: a collective that it left in an earlier cell still waits",
+        "  rank 1   jit(f)",
+        "  Wait until that one ends, if it does; else %mhjax restart --replay",
+    ]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from mhnb.core.events import Accepted, FreeRanks, InterruptRequested, KillRanks, Ticked
+from mhnb.core.events import Accepted, Command, FreeRanks, InterruptRequested, KillRanks, SendToRank, Ticked
 from mhnb.core.guard import STILL_LEFT
 from mhnb.core.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
-from mhnb.core.protocol import OutputProduced, RankExited, RankReady, RankSpawned, RankStatus
+from mhnb.core.protocol import OutputProduced, RankExited, RankReady, RankSpawned, RankStatus, RunCell
 from tests.core.test_machine import GUARD, Driver, ended, error, finished
 
 FREES = GUARD | {"frees": True}
@@ -38,6 +39,12 @@ def climb(driver: Driver, until_s: float, *looks: RankStatus) -> list[float]:
         if FreeRanks() in driver(Ticked()):
             at.append(driver.now - began_at)
     return at
+
+
+def guards(commands: list[Command]) -> list[str]:
+    """The guard that each rank is told."""
+    sent = [command.message for command in commands if isinstance(command, SendToRank)]
+    return [message.guard for message in sent if isinstance(message, RunCell)]
 
 
 def test_a_rank_in_a_collective_is_freed_once() -> None:
@@ -146,3 +153,15 @@ def test_after_an_accept_a_launch_refused_for_what_was_left_taints_again() -> No
     result = finished(driver(ended(0, 2, "error", events=events), ended(1, 2, "error"))).result
     assert result.state == "tainted"
     assert driver.machine.reason.startswith("a collective of an earlier cell was left")
+
+
+@pytest.mark.parametrize("guard", ["parity", "off"])
+def test_while_a_collective_is_left_every_cell_is_run_in_lockstep(guard: str) -> None:
+    """Without agreement the rank that left it would refuse alone, and the others wait; once it has ended, the guard is as asked."""
+    driver = begin()
+    driver(*(replace(ended(rank), facts={"left": 1 - rank}, abandoned=1 - rank) for rank in (0, 1)), Accepted())
+    assert guards(driver.submit(2, guard=guard)) == ["lockstep"] * 2
+    result = finished(driver(replace(ended(0, 2), facts={"left": 0}), ended(1, 2))).result
+    told = "rank 0 left a collective in an earlier cell, which may still wait"
+    assert result.notes == (f"guard lockstep instead of {guard}: {told}, and no rank is to launch alone",)
+    assert guards(driver.submit(3, guard=guard)) == [guard] * 2

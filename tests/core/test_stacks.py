@@ -54,6 +54,13 @@ SEEN: dict[str, tuple[Sight, Activity, str]] = {
     "the cell's end": (
         Sight((Frame("/src/mhnb/rank/launches.py", 212, "_outwait"),), CELL, flight=STEP), "launch", "jit(step)",
     ),
+    "the cell's end, with a callback of this rank that waits": (
+        Sight((Frame("/src/mhnb/rank/localwork.py", 90, "_outwait"),), CELL, call="_sleep"),
+        "blocked", "a program of this rank alone",
+    ),
+    "the cell's end, with a program of this rank that computes": (
+        Sight((Frame("/src/mhnb/rank/localwork.py", 90, "_outwait"),), CELL, call="_sleep", busy=1.0), "computing", "",
+    ),
     "busy in a launch": (
         Sight(frames(("jax/array.py", "_value")), CELL, busy=0.8, flight=STEP), "computing", "jit(step)",
     ),

@@ -287,12 +287,12 @@ def test_what_would_meet_a_collective_that_was_left_is_refused() -> None:
     assert recorder.end_cell()[1] == 1
     recorder.begin_cell(5)
     with pytest.raises(OrderMismatch, match=r"jit\(g\) would meet .* of cell 4") as caught:
-        recorder.check_left("f2", "jit(g)", (1, 2))
+        recorder.left.check("f2", "jit(g)", (1, 2))
     assert "nothing was launched" in str(caught.value)
-    recorder.check_left("f2", "jit(g)", (2, 3))
-    recorder.check_left(FREE_PREFIX + "f2", "jit(g)", (0, 1))
+    recorder.left.check("f2", "jit(g)", (2, 3))
+    recorder.left.check(FREE_PREFIX + "f2", "jit(g)", (0, 1))
     left.ready = True
-    recorder.check_left("f2", "jit(g)", (1, 2))
+    recorder.left.check("f2", "jit(g)", (1, 2))
 
 
 def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
@@ -304,4 +304,4 @@ def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
     assert recorder.count_running() == 1
     assert recorder.end_cell()[1] == 0
     recorder.begin_cell(5)
-    recorder.check_left("f2", "jit(g)", (0, 1))
+    recorder.left.check("f2", "jit(g)", (0, 1))

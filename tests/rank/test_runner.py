@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import ANY
@@ -139,6 +140,12 @@ def test_time_magic(rank: CellProcess) -> None:
     assert "Wall time" in said.stdout
     assert said.result == "4"
     assert rank.run("v").result == "2"
+
+
+def test_colours_of_a_terminal(rank: CellProcess) -> None:
+    """What draws with the colours of a terminal, as rich does for visualize_array_sharding, finds one of all colours."""
+    shown = rank.run("import os; [os.environ.get(name) for name in ('COLORTERM', 'FORCE_COLOR')]").result
+    assert shown == f"[{os.environ.get('COLORTERM', 'truecolor')!r}, '1']"
 
 
 def test_other_magics(rank: CellProcess, tmp_path: Path) -> None:

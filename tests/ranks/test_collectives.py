@@ -222,3 +222,14 @@ def test_python_values_of_a_plain_function_may_decide(ready: Cluster) -> None:
         (row,) = ask_collectives(ready, call, hosts(ready)).rows
         assert (row.op, row.nbytes_per_device) == ("all-reduce", 4 * 64), call
     assert ask_collectives(ready, "pick(x, 'no')", hosts(ready)).rows == ()
+
+
+def test_what_a_report_has_traced_first_is_the_cells_once_it_is_launched(ready: Cluster) -> None:
+    """JAX remembers where a function of its own was traced, and that was in mhnb: the line told is that of the launch."""
+    ready.run("total = jax.jit(jnp.sum, out_shardings=NamedSharding(mesh, P()))").check()
+    (before,) = {str(row.source) for row in ask_collectives(ready, "total(up)", hosts(ready)).rows}
+    assert before == "this call, line 1"
+    result = ready.run("y = 1\ns = total(up)").check()
+    (after,) = ask_launched(ready, result.seq, range(4), hosts(ready))
+    assert {str(row.source) for row in after.rows} == {f"cell {result.seq}, line 2"}
+    assert all("are not kept after a launch" in str(row.why) for row in after.rows)

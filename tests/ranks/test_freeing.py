@@ -68,21 +68,26 @@ def test_what_no_signal_and_no_closed_connection_ends_is_killed(fresh: Fresh, ki
 
 
 @pytest.mark.other_python
-def test_after_accept_a_collective_that_was_left_meets_nothing(fresh: Fresh) -> None:
-    """Rank 0 left a sum that nobody else made: the next sum of the others must not be taken for it, nor wait behind it."""
+@pytest.mark.parametrize("guard", ["lockstep", "parity", "off"])
+def test_after_accept_a_collective_that_was_left_meets_nothing(fresh: Fresh, guard: str) -> None:
+    """Rank 0 left a sum that nobody else made: the next sum is not taken for it, and nobody waits for rank 0, under any guard."""
     cluster = fresh(2, 2)
     cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4")).check()
     left = cluster.run("if rank == 0: y = add(x * 100)", guard="parity", timeout_s=2)
     assert (left.state, left[0].outcome) == ("tainted", "interrupted")
     cluster.accept()
-    result = cluster.run("y = float(add(x))", timeout_s=100)
+    result = cluster.run("y = float(add(x))", guard=guard, timeout_s=100)
     assert (result.how, result.state) == ("", "tainted")
     assert [rank.error.ename for rank in result if rank.error is not None] == ["OrderMismatch"] * 2
-    assert result[0].error is not None
-    assert "would meet jit(" in result[0].error.evalue
-    assert "%mhjax restart --replay" in result[0].error.evalue
+    first, second = (rank.error.evalue for rank in result if rank.error is not None)
+    assert "would meet jit(" in first
+    assert "%mhjax restart --replay" in first
+    assert "rank 0   refused it: a collective that it left in an earlier cell still waits" in second
+    assert "the cluster is clean" not in second
+    lifted = [note for note in result.notes if f"guard lockstep instead of {guard}: rank 0 left" in note]
+    assert len(lifted) == (guard != "lockstep")
     cluster.accept()
-    assert {rank.text for rank in cluster.run("1 + 1")} == {"2"}
+    assert {rank.text for rank in cluster.run("1 + 1", guard=guard)} == {"2"}
     again = cluster.restart(replay=True)
     assert {rank.text for rank in again.run("float(add(x))")} == {"6.0"}
     again.stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -94,3 +94,17 @@ def test_different_local_sizes_are_told(ready: Cluster) -> None:
 def test_without_a_guard_nothing_is_compared(ready: Cluster) -> None:
     """`--guard off` costs nothing."""
     assert ready.run(DIFFER["a callback"], guard="off").state == "clean"
+
+
+def test_what_is_too_large_to_be_compared_is_told_once(fresh: Callable[..., Cluster]) -> None:
+    """Different values in copies of 17 MiB raise no alarm: the user hears that, once, with what compares them."""
+    cluster = fresh(2, 1)
+    cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4")).check()
+    large = EQUAL["larger than is hashed"]
+    first = cluster.run(large, guard="parity").check()
+    (told,) = first.notes
+    assert told.startswith("line 2 makes copies of 17.0 MiB on several ranks: above 16 MiB only shapes are compared")
+    assert "%mhjax check NAME" in told
+    assert cluster.run(large).check().notes == ()
+    (row,) = cluster.check("w")
+    assert not row.same

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -390,3 +391,12 @@ def test_a_jax_that_does_not_fit_is_said_and_judged_without_a_record(
     result = cluster.run("if jax.process_index(): raise ValueError('no')")
     assert result.state == "split"
     assert "no launch record to judge by" in result.notes[0]
+
+
+def test_two_threads_that_start_one_name_share_one_cluster(fresh: Fresh) -> None:
+    """The second waits for the first and finds its cluster, not half of its folder."""
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(lambda _: fresh(2, 1, name="twice"), range(2))
+    assert first is second
+    assert first.generation == 1
+    assert first.run("1").ok

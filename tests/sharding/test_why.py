@@ -139,3 +139,13 @@ def test_two_that_cannot_be_told_apart_are_not_known(value: str) -> None:
 def test_specs(text: str, spec: str) -> None:
     """Shardy's dimensions as JAX writes them."""
     assert format_spec(text) == spec
+
+
+def test_after_a_launch_the_module_is_not_there_and_that_is_said() -> None:
+    """Less is known than before it, and where more is to be had is named; what the program itself asks for is known anyway."""
+    left = Why("jit(f)/mul", SourceLine("/a/model.py", 3), is_kept=False)
+    assert str(left) == (
+        "jit(f)/mul, model.py:3: the stated shardings are not kept after a launch; "
+        "%mhjax collectives --why f(args) tells them"
+    )
+    assert str(Why("psum", None, written=True, is_kept=False)).endswith("written in the program")

@@ -1,0 +1,129 @@
+"""What a cell started on its rank's own devices, and which the cell waits for at its end, as for launches of several ranks.
+
+JAX keeps programs of one process on its C++ fast path, where nobody notes them: so its list of living arrays is asked which are
+not ready yet. What was started and whose result nobody kept is not in it; nothing can tell of that any more.
+It knows no JAX: arrays are anything with `is_ready`, `is_deleted`, `is_fully_addressable` and `block_until_ready`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, repeat
+from typing import Any
+
+__all__ = ["LocalWork", "pauses_s"]
+
+_PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
+"""Between two looks at what still runs; then `_LONG_PAUSE_S`. Short ones first: most launches end within 1 ms."""
+_LONG_PAUSE_S = 2e-3
+_IDLE = re.compile(r"\s*\w*\s*")
+"""A cell that starts nothing: no more than a word, as `pass`, or a name whose value is shown."""
+
+
+def pauses_s() -> Iterator[float]:
+    """Yield how long to sleep between two looks at what still runs, without end."""
+    return chain(_PAUSES_S, repeat(_LONG_PAUSE_S))
+
+
+class LocalWork:
+    """The arrays of this process alone that a cell leaves behind before they are ready.
+
+    Args:
+        list_arrays: every living array, the newest first. To list 1,000 takes 15 us; to ask each, 150 us more, so that
+            what is older than one that was looked at is not looked at again.
+    """
+
+    def __init__(
+        self,
+        list_arrays: Callable[[], Sequence[Any]],
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._list, self._sleep, self._clock = list_arrays, sleep, clock
+        self._is_idle = False
+        self._seen: dict[int, weakref.ref[Any]] = {}
+        """Some of the arrays that were looked at, by id; what is older was looked at with them."""
+        self._left: list[weakref.ref[Any]] = []
+        """Not ready when their cell was given up: they may wait for a collective that never ends, and no later cell is held up."""
+
+    def begin_cell(self, source: str) -> None:
+        """Take note whether the cell can start anything at all."""
+        self._is_idle = _IDLE.fullmatch(source) is not None
+
+    def wait(self, limit_s: float | None = None) -> Exception | None:
+        """Wait until everything is ready. An interrupt ends the wait at once.
+
+        Args:
+            limit_s: give up after about so long; None waits for ever.
+
+        Returns:
+            What the first failed with of those that were not ready yet: nobody can have seen it before.
+        """
+        if self._is_idle:
+            return None
+        arrays = self._list()
+        fresh = self._newer_than_seen(arrays)
+        if not fresh:
+            return None
+        waiting = self._without_left([array for array in fresh if not _is_over(array)])
+        failure = self._outwait(waiting, limit_s)
+        self._see(arrays)
+        return failure
+
+    def _newer_than_seen(self, arrays: Sequence[Any]) -> Sequence[Any]:
+        for index, array in enumerate(arrays):
+            known = self._seen.get(id(array))
+            if known is not None and known() is array:
+                return arrays[:index]
+        return arrays
+
+    def _see(self, arrays: Sequence[Any]) -> None:
+        # A few, farther and farther back: of the newest ones many do not live long.
+        self._seen.clear()
+        place = 0
+        while place < len(arrays):
+            self._seen[id(arrays[place])] = weakref.ref(arrays[place])
+            place = 2 * place + 1
+
+    def _without_left(self, arrays: list[Any]) -> list[Any]:
+        if not arrays:
+            return arrays
+        left = {id(array) for ref in self._left if (array := ref()) is not None}
+        return [array for array in arrays if array.is_fully_addressable and id(array) not in left]
+
+    def _outwait(self, waiting: list[Any], limit_s: float | None) -> Exception | None:
+        failure: Exception | None = None
+        pauses, began_s = pauses_s(), self._clock()
+        while waiting:
+            # The oldest first: the others may be made of it, and fail with it.
+            array = waiting[-1]
+            if _is_over(array):
+                failure = failure or _failure_of(array)
+                waiting.pop()
+                continue
+            if limit_s is not None and self._clock() - began_s >= limit_s:
+                self._left = [ref for ref in self._left if ref() is not None] + [weakref.ref(each) for each in waiting]
+                return failure
+            self._sleep(next(pauses))
+        return failure
+
+
+def _is_over(array: Any) -> bool:
+    try:
+        return bool(array.is_ready())
+    except RuntimeError:
+        # It is deleted; a thread of the user's may have donated it in between.
+        return True
+
+
+def _failure_of(array: Any) -> Exception | None:
+    if array.is_deleted():
+        return None
+    try:
+        array.block_until_ready()
+    except Exception as error:  # noqa: BLE001 - whatever the program failed with: whoever waits raises it
+        return error
+    return None

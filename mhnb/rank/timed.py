@@ -1,0 +1,28 @@
+"""What `%time` and `%%time` measure: also what the cell has launched, which goes on while Python is done with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from IPython.utils import timing
+
+__all__ = ["time_to_the_end"]
+
+
+def time_to_the_end(wait: Callable[[], None]) -> None:
+    """Have IPython's clock of processor time, which its magics read before and after the code, wait first.
+
+    The wall clock is read before the first and after the second reading.
+
+    Args:
+        wait: waits until what was launched has finished, and raises what that failed with. Called on the main thread.
+    """
+    read = timing.clock2
+
+    def wait_and_read() -> tuple[float, float]:
+        if threading.current_thread() is threading.main_thread():
+            wait()
+        return read()
+
+    timing.clock2 = wait_and_read

@@ -1,0 +1,128 @@
+"""A cell ends when what it launched has finished, also on a rank's own devices: what it shows, fails with and takes is its own."""
+
+from __future__ import annotations
+
+import signal
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mhnb.cluster import Cluster
+
+Fresh = Callable[..., Cluster]
+
+SETUP = """
+import jax, jax.numpy as jnp, time
+from jax.experimental import io_callback
+
+shape = jax.ShapeDtypeStruct((), jnp.float32)
+steps = jax.jit(lambda m, n: jax.lax.fori_loop(0, n, lambda i, a: a @ a * 1e-3, m), static_argnums=1)
+
+def tell(x):
+    time.sleep(2)
+    print('told', flush=True)
+    return x
+
+def refuse(x):
+    time.sleep(0.5)
+    raise ValueError('no such luck')
+
+told = jax.jit(lambda m: jax.pure_callback(tell, shape, m[0, 0]))
+refused = jax.jit(lambda m: jax.pure_callback(refuse, shape, m[0, 0]))
+m = jnp.ones((300, 300))
+steps(m, 20).block_until_ready()
+steps(m, 300).block_until_ready()
+"""
+
+
+@pytest.fixture
+def ready(cluster: Cluster) -> Cluster:
+    """Programs of one rank alone, compiled, that go on while Python is done with them."""
+    cluster.run(textwrap.dedent(SETUP)).check()
+    return cluster
+
+
+@pytest.mark.other_python
+def test_local_programs_have_finished_when_the_cell_ends(ready: Cluster) -> None:
+    """The next cell finds what this one started and did not read: made, on every rank."""
+    begun = ready.run("made = steps(m, 300); 'begun'").check()
+    assert {rank.text for rank in begun} == {"'begun'"}
+    assert {rank.text for rank in ready.run("made.is_ready()").check()} == {"True"}
+
+
+def test_what_a_local_callback_says_belongs_to_its_cell(ready: Cluster) -> None:
+    """A callback of two seconds, whose result nobody reads, has said its word when the reply comes."""
+    result = ready.run("made = told(steps(m, 20)); print('dispatched')").check()
+    assert {rank.stdout.replace("told\n", "", 1) for rank in result} == {"dispatched\n"}
+    assert ready.run("'next'").check()[0].stdout == ""
+
+
+def test_time_measures_to_the_end(ready: Cluster) -> None:
+    """%%time tells the time when what it timed has finished, not when that was dispatched."""
+    for result in (ready.run("%%time\nmade = told(steps(m, 20))"), ready.run("%time made = told(steps(m, 20))")):
+        assert all(rank.stdout.index("told") < rank.stdout.index("Wall time") for rank in result.check())
+
+
+def test_time_of_a_local_program_without_callbacks(ready: Cluster) -> None:
+    """Also where nothing but its array tells that it has finished: asked right after %time, that is ready."""
+    result = ready.run("%time made = steps(m, 300)\nmade.is_ready()").check()
+    assert {rank.text for rank in result} == {"True"}
+
+
+def test_an_error_that_comes_late_is_the_cells(ready: Cluster) -> None:
+    """It fails the cell that launched it, on the ranks that did, and only that cell."""
+    result = ready.run("if jax.process_index() == 1: made = refused(steps(m, 20))")
+    assert [rank.error is not None for rank in result] == [False, True, False, False]
+    assert "no such luck" in str(result[1].error)
+    assert ready.state == "clean"
+    assert ready.run("'next'").ok
+
+
+def test_an_interrupted_cell_leaves_local_work_behind(ready: Cluster) -> None:
+    """What cannot be stopped goes on; the cell ends, and no later cell waits for it."""
+    result = ready.run("made = steps(m, 3000 if jax.process_index() == 1 else 1)", timeout_s=0.3)
+    assert result[1].error is not None
+    assert ready.state == "clean"
+    # The next one is not held up, nor told to be anything but itself.
+    after = ready.run("made.is_ready()").check()
+    assert after[0].text == "True"
+    ready.run("made.block_until_ready(); None").check()
+
+
+def test_a_cell_with_many_arrays_ends(ready: Cluster) -> None:
+    """Thousands of living arrays, then cells that make none, some, and delete all."""
+    ready.run("many = [jax.device_put(float(i)) for i in range(3000)]").check()
+    for source in ("pass", "many[-1] = steps(m, 20)", "del many[10:]", "made = steps(m, 300)"):
+        ready.run(source).check()
+    assert {rank.text for rank in ready.run("made.is_ready()").check()} == {"True"}
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_signal_that_is_not_for_this_cell_is_none(fresh: Fresh, hosts: int) -> None:
+    """A SIGINT names no cell: one that was meant for the cell before does not stop this one, and one that is meant for it does."""
+    cluster = fresh(hosts, 1)
+    late = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(0.1)\n'went on'"
+    assert {rank.text for rank in cluster.run(late).check()} == {"'went on'"}
+    assert cluster.run("import time\ntime.sleep(1000)", timeout_s=0.5).how == "timeout"
+    assert {rank.text for rank in cluster.run(late).check()} == {"'went on'"}
+
+
+def test_ctrl_c_between_the_sending_and_the_waiting_is_the_cells(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell is on its way and nobody waits for it yet: it is interrupted, and its end is waited for."""
+    reader = cluster._reader
+    submit = reader.submit
+
+    def submit_and_stop(*args: Any, **kwargs: Any) -> Any:
+        submission = submit(*args, **kwargs)
+        signal.raise_signal(signal.SIGINT)
+        return submission
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reader, "submit", submit_and_stop)
+        result = cluster.run("import time\ntime.sleep(1000)")
+    assert (result.how, result.done, cluster.state) == ("interrupted", True, "clean")
+    assert cluster.run("'next'").check()[0].text == "'next'"
