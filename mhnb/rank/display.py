@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import numbers
 from typing import TYPE_CHECKING, Any
 
 from ipykernel.displayhook import ZMQShellDisplayHook
-from ipykernel.jsonutil import encode_images, json_clean
 from ipykernel.zmqshell import ZMQDisplayPublisher
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
             super().publish(data, metadata, transient=transient, update=update, **unused)
             return
         self._validate_data(data, metadata)
-        bundle, about = clean_bundle(data), json_clean(metadata or {})
+        bundle, about = clean_bundle(data), clean_bundle(metadata or {})
         display_id = (transient or {}).get("display_id")
         self.capture.publish(["update" if update else "display", bundle, about, display_id])
 
@@ -74,7 +76,7 @@ class RankDisplayHook(ZMQShellDisplayHook):
         if self.capture is None:
             super().write_format_data(format_dict, md_dict)
         else:
-            self._bundle = clean_bundle(format_dict), json_clean(md_dict or {})
+            self._bundle = clean_bundle(format_dict), clean_bundle(md_dict or {})
 
     def log_output(self, format_dict: dict[str, Any]) -> None:
         """Keep the text for %history; IPython would keep every picture too."""
@@ -92,8 +94,30 @@ class RankDisplayHook(ZMQShellDisplayHook):
 
 
 def clean_bundle(data: dict[str, Any]) -> dict[str, Any]:
-    """Make a bundle fit for JSON: pictures as base64, odd values as plain ones."""
+    """Make a bundle fit for JSON: pictures as base64, odd values as plain ones.
+
+    >>> clean_bundle({"image/png": b"abc", "text/plain": "x", "application/json": {"n": {1}}})
+    {'image/png': 'YWJj', 'text/plain': 'x', 'application/json': {'n': [1]}}
+    """
     if all(type(value) is str for value in data.values()):
         return dict(data)
-    cleaned: dict[str, Any] = json_clean(encode_images(data))
-    return cleaned
+    return {str(mime): _plain(value) for mime, value in data.items()}
+
+
+def _plain(value: Any) -> Any:
+    # since ipykernel 7: its own json_clean and encode_images do nothing and leave this to jupyter_client's session,
+    # which no rank has. What is no JSON at the end would end the rank.
+    try:
+        return json.loads(json.dumps(value, default=_plain_one))
+    except (TypeError, ValueError):  # a key that is no text, or a circle
+        return repr(value)
+
+
+def _plain_one(value: object) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, set | frozenset):
+        return list(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else repr(value)

@@ -7,6 +7,7 @@ A widget's view is never kept: outside its kernel it is an error message.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable
 from html import escape
 from typing import Any
@@ -31,6 +32,9 @@ MAX_RICH_NBYTES = 8 * 2**20
 
 PRE_STYLE = "font-family:monospace;margin:0;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 STDERR_STYLE = "background-color:rgba(230,90,80,0.14);padding:1px 4px"
+_BLANK = re.compile(r"(?<=\n)([ \t]*)\n")
+_NAMELESS = re.compile(r"<IPython\.core\.display\.\w+ object>")
+"""What IPython says of a formula or of Markdown instead of their source."""
 
 
 def output_to_html(output: Output) -> str:
@@ -80,7 +84,9 @@ def pre(text: str, *, style: str = "") -> str:
 
 def pre_html(html: str, *, style: str = "") -> str:
     """The same, for what is HTML already."""
-    block = f'<pre style="{PRE_STYLE}{";" + style if style else ""}">{html}</pre>'
+    # A notebook becomes Markdown by nbconvert: there a blank line would end the HTML, and the rest of the text be markup.
+    unbroken = _BLANK.sub(r"\1&#10;", html)
+    block = f'<pre style="{PRE_STYLE}{";" + style if style else ""}">{unbroken}</pre>'
     # JupyterLab and nbconvert paint the ansi classes inside this class only, in the theme's own colours
     return f'<div class="jp-RenderedText" style="padding:0">{block}</div>'
 
@@ -92,9 +98,9 @@ def plain_nbytes(outputs: Iterable[Output]) -> int:
 
 
 def _plain(data: dict[str, Any]) -> str:
-    for mime in ("text/plain", "text/markdown", "text/latex"):
-        if mime in data:
-            return _joined(data[mime])
+    texts = [_joined(data[mime]) for mime in ("text/plain", "text/markdown", "text/latex") if mime in data]
+    if told := [text for text in texts if not _NAMELESS.fullmatch(text)] or texts:
+        return told[0]
     return f"<{', '.join(sorted(data)) or 'nothing'}>"
 
 

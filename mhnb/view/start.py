@@ -158,7 +158,8 @@ def format_summary_html(summary: StartSummary) -> str:
     """Write the summary, the ranks behind a click when they are many."""
     logs = f' <span style="{QUIET}">logs {escape(summary.log_dir)}</span>' if summary.log_dir else ""
     rows = "".join(
-        f'<span style="{_bar(rank)};margin-right:14px;display:inline-block">{escape(_rank_words(rank))}</span> '
+        # Blocks, so that they are lines where styles are dropped.
+        f'<div style="{_bar(rank)};margin-right:14px;display:inline-block">{escape(_rank_words(rank))}</div> '
         for rank in summary.ranks
     )
     is_open = " open" if len(summary.ranks) <= _MAX_ROWS else ""

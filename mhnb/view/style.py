@@ -29,7 +29,7 @@ _DIGITS = re.compile(r"(\d+)$")
 
 _CSS = (
     ".mhnb pre{font-family:var(--jp-code-font-family,monospace)!important}.mhnb summary::marker{color:#8c8c8c}"
-    ".mhnb .mhnb-bad{color:var(--jp-error-color1,#c62828)}"
+    ".mhnb .mhnb-bad{color:var(--jp-error-color1,#c62828)}.vscode-dark .mhnb-bad{color:#f48771}"
     ".mhnb summary:focus-visible,.mhnb [tabindex]:focus-visible,.mhnb button:focus-visible"
     "{outline:2px solid var(--jp-brand-color1,#0072b2)!important;outline-offset:1px}"
 )

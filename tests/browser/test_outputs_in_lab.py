@@ -1,4 +1,4 @@
-"""Outputs of the ranks in a real JupyterLab: live, folded, in tabs, in the panel, dark, after the kernel and the trust are gone."""
+"""Outputs of the ranks in a real JupyterLab: live, folded, rich, in tabs, in the panel, dark, after kernel and trust are gone."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.browser, pytest.mark.ranks, pytest.mark.requires_part("browser"), pytest.mark.timeout(600)]
 
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="30"><circle cx="20" cy="15" r="9"/></svg>'
 START = "%load_ext mhnb\n%mhjax start -n 4 --devices 1"
 OWN = "%%mhjax\nimport jax, time\nme = jax.process_index()\nprint(f'process {me} of 4: local device {me}:0')"
 ODD = "%%mhjax\nprint('loss', 0.731 if me == 2 else 0.312)"
@@ -30,13 +31,22 @@ GRID = "%%mhjax --view grid\nprint('card', 'abcd'[me])"
 ERROR = "%%mhjax\nx = 1\nif me == 2:\n    raise ValueError('only here')"
 LONG = "%%mhjax\nfor step in range(25):\n    print(f'rank {me} at step {step}', flush=True)\n    time.sleep(0.1)"
 PANEL = "%mhjax panel 2"
-BLOCKED = "%%mhjax\nprint('it begins')\nwhile True: time.sleep(0.01)"
+FORMULAS = "%%mhjax\nfrom IPython.display import HTML, SVG, Math, display\ntime.sleep(0.5)\nMath(rf'\\frac{{{me}}}{{7}} + \\alpha')"
+PICTURES = "%%mhjax\nfrom PIL import Image\nImage.new('RGB', (40, 20), (90 * (me == 1), 120, 200))"
+DRAWINGS = f"""%%mhjax
+display(SVG('{SVG}'))
+HTML(f'<table><tr><th>part</th></tr><tr><td><i>of rank</i> {{me}}</td></tr></table>')
+"""
+WIDGET = "%%mhjax\nimport ipywidgets\nipywidgets.IntSlider(value=3)"
+BARS = "%%mhjax\nfrom tqdm.auto import tqdm\nfor _ in tqdm(range(20), desc='train'): time.sleep(0.02)"
+RICH = (FORMULAS, PICTURES, DRAWINGS, WIDGET, BARS)
+BLOCKED = "%%mhjax\nprint(f'it begins at place {me}')\nwhile True: time.sleep(0.01)"
 MANY = """
 from mhnb.view.live import CellView
 from tests.view.samples import cell, out
 CellView().finish(cell(*[[out(f"rank {r} loss {1 / (1 + r % 9):.3f}\\n" if r != 40 else "rank 40 loss nan\\n")] for r in range(64)]))
 """
-SOURCES = (START, OWN, ODD, NUMBERS, TABS, GRID, ERROR, LONG, MANY, PANEL, BLOCKED)
+SOURCES = (START, OWN, ODD, NUMBERS, TABS, GRID, ERROR, LONG, MANY, PANEL, *RICH, BLOCKED)
 EACH = {OWN: "process {} of 4", NUMBERS: "0.{}", LONG: "rank {} at step 24"}
 
 
@@ -195,6 +205,92 @@ def test_the_panel_filters_and_searches(ran: Ran) -> None:
     assert ran.page.page.locator(".jp-Notebook .jp-Cell").count() == cells
 
 
+def test_copy_takes_what_a_rank_said(ran: Ran) -> None:
+    """What the open tab shows, and of no other rank, is on the clipboard."""
+    page, panel = ran.page.page, ran.area(PANEL).locator(".mhnb-panel")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    panel.get_by_role("radio", name="Tabs").click()
+    panel.get_by_role("tab", name="rank 2").click()
+    panel.get_by_role("tabpanel").get_by_text("loss 0.731").wait_for()
+    panel.get_by_role("button", name="Copy").click()
+    panel.get_by_text("copied").wait_for()
+    assert page.evaluate("() => navigator.clipboard.readText()").strip() == "loss 0.731"
+
+
+def test_a_formula_of_a_rank_is_typeset(ran: Ran) -> None:
+    """By Lab's own typesetter, each rank's, also where the output took a live view's place."""
+    formulas = ran.area(FORMULAS).locator("mjx-container:visible")
+    formulas.nth(3).wait_for(timeout=60_000)
+    assert formulas.count() == 4
+    assert "$" not in ran.area(FORMULAS).inner_text()
+
+
+@pytest.mark.parametrize(("source", "size", "count"), [(PICTURES, (40, 20), 2), (DRAWINGS, (40, 30), 1)])
+def test_a_picture_of_a_rank_is_drawn(ran: Ran, source: str, size: tuple[int, int], count: int) -> None:
+    """In its own size, and equal ones once."""
+    pictures = ran.area(source).locator("img:visible")
+    assert pictures.count() == count
+    assert pictures.evaluate_all("all => all.map(e => [e.naturalWidth, e.naturalHeight])") == [list(size)] * count
+
+
+def test_html_of_a_rank_is_drawn(ran: Ran) -> None:
+    """As HTML, every rank's."""
+    cells = ran.area(DRAWINGS).locator("td:has(i)")
+    assert set(cells.evaluate_all("all => all.map(e => e.textContent)")) == {f"of rank {rank}" for rank in range(4)}
+
+
+def test_a_widget_of_a_rank_says_why_it_is_text(ran: Ran) -> None:
+    """No broken widget: its text, and one line why, once for all ranks."""
+    text = ran.area(WIDGET).inner_text()
+    assert text.count("IntSlider(value=3)") == 1
+    assert text.count("a widget made on a rank lives there") == 1
+    assert ran.area(WIDGET).locator(".jupyter-widgets").count() == 0
+
+
+def test_bars_of_the_ranks_are_one_line_of_text(ran: Ran) -> None:
+    """`tqdm.auto` draws text there, and four bars are one."""
+    text = ran.area(BARS).inner_text()
+    assert text.count("train: 100 %") == text.count("train") == 1
+    assert "3: 20/20" in text
+    assert ran.area(BARS).locator(".jupyter-widgets, progress").count() == 0
+
+
+def test_high_contrast_leaves_a_second_cue(ran: Ran) -> None:
+    """Where the system takes every colour away, borders, signs, underlines and weight still tell what colours told."""
+    page, panel = ran.page.page, ran.area(PANEL).locator(".mhnb-panel")
+    panel.get_by_role("radio", name="Tabs").click()
+    style = "(e, name) => getComputedStyle(e)[name]"
+    page.emulate_media(forced_colors="active")
+    try:
+        odd = ran.area(ODD).locator(".mhnb-odd").first
+        assert (odd.evaluate(style, "borderLeftStyle"), odd.evaluate(style, "borderLeftWidth")) == ("double", "3px")
+        assert "≠" in odd.inner_text()
+        assert odd.locator("b", has_text="0.731").evaluate(style, "textDecorationLine") == "underline"
+        buttons = panel.locator("button:visible, input:visible").all()
+        assert [b.inner_text() for b in buttons if b.evaluate(style, "borderTopWidth") == "0px"] == []
+        chosen, other = (panel.locator(f'[role="tab"][aria-selected="{on}"]').first for on in ("true", "false"))
+        assert int(chosen.evaluate(style, "fontWeight")) > int(other.evaluate(style, "fontWeight"))
+        assert violations(page, ".mhnb") == []
+    finally:
+        page.emulate_media(forced_colors="none")
+
+
+def test_reduced_motion_stops_what_moves(ran: Ran) -> None:
+    """Nothing moves in our outputs for whoever asked for that, whatever a style sheet of the page says."""
+    page = ran.page.page
+    page.evaluate("""() => { const sheet = document.createElement('style'); sheet.id = 'moving';
+      sheet.textContent = '@keyframes m { to { opacity: .5 } } .mhnb-panel button { animation: m 9s infinite }';
+      document.head.append(sheet) }""")
+    moving = "() => document.querySelector('.mhnb-panel').getAnimations({subtree: true}).length"
+    try:
+        assert page.evaluate(moving) > 0
+        page.emulate_media(reduced_motion="reduce")
+        assert page.evaluate(moving) == 0
+    finally:
+        page.emulate_media(reduced_motion="no-preference")
+        page.evaluate("() => document.getElementById('moving').remove()")
+
+
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
 def test_nothing_is_hard_to_read(ran: Ran, theme: str) -> None:
     """axe finds no fault in any output, in either theme."""
@@ -220,6 +316,24 @@ def test_a_button_interrupts_a_cell_that_blocks(ran: Ran) -> None:
     ran.page.wait_idle(limit_s=60)
     assert "interrupted" in area.inner_text().lower()
     assert "it begins" in area.inner_text()
+
+
+def test_show_all_shows_each_rank_while_a_cell_blocks(ran: Ran) -> None:
+    """What was folded comes apart by a click, and folds again by another."""
+    ran.page.begin_cell(SOURCES.index(BLOCKED))
+    area = ran.area(BLOCKED)
+    button = area.get_by_role("button", name="Show all")
+    button.wait_for(timeout=60_000)
+    area.get_by_text("it begins at place ‹rank›").wait_for(timeout=60_000)
+    assert area.get_by_text("it begins at place 3").count() == 0
+    button.click()
+    for rank in range(4):
+        area.get_by_text(f"it begins at place {rank}").wait_for(timeout=60_000)
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    area.get_by_text("it begins at place ‹rank›").wait_for(timeout=60_000)
+    area.get_by_role("button", name="Interrupt").click()
+    ran.page.wait_idle(limit_s=60)
 
 
 def _readable(page: LabPage) -> None:

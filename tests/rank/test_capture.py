@@ -304,3 +304,27 @@ def test_output_before_the_first_cell_is_for_the_log(tmp_path: Path) -> None:
     with CellProcess(tmp_path) as rank:
         assert rank.run("print('first')").stdout == "first\n"
         assert "Gloo" in rank.log
+
+
+ODD_DISPLAY = """
+from IPython.display import display
+class Picture:
+    def _repr_png_(self): return b"\\x89PNG"
+class Odd:
+    def _repr_mimebundle_(self, **_):
+        circle = {}
+        circle["self"] = circle
+        data = {"text/plain": "odd", "application/json": {"set": {1}, "kind": Odd}, "application/x-circle": circle}
+        return data, {"application/json": {"root": frozenset({2})}}
+display(Picture())
+Odd()
+"""
+
+
+def test_what_json_has_no_form_for_is_shown_all_the_same(rank: CellProcess) -> None:
+    """A picture given as bytes travels as base64, as Jupyter has it; odder things as numbers, lists or their repr."""
+    picture, odd = rank.run(ODD_DISPLAY).events
+    assert picture[1]["image/png"] == "iVBORw=="
+    assert odd[1]["application/json"] == {"set": [1], "kind": "<class '__main__.Odd'>"}
+    assert odd[1]["application/x-circle"] == "{'self': {...}}"
+    assert odd[2] == {"application/json": {"root": [2]}}

@@ -106,6 +106,13 @@ def test_a_tile_is_read_in_both_themes(page: Page, theme: str) -> None:
         assert _contrast(seen, letters) >= 4.5
 
 
+def test_an_error_is_read_in_a_dark_editor(page: Page) -> None:
+    """VS Code has none of JupyterLab's variables; on its dark ground the red is another."""
+    page.set_content(f'<body class="vscode-dark" style="background:#1f1f1f;color:#ccc">{OUTPUTS["error"]}</body>')
+    letters = _rgb(page.locator(".mhnb-bad").first.evaluate("e => getComputedStyle(e).color"))
+    assert _contrast([31, 31, 31], letters[:3]) >= 4.5
+
+
 def _rgb(text: str) -> list[float]:
     return [float(part) for part in re.findall(r"[\d.]+", text)]
 

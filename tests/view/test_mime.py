@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from html import unescape
 
 import pytest
 
@@ -20,6 +21,13 @@ def test_text_is_escaped_in_a_monospace_block() -> None:
     html = output_to_html(out("<b>&\n"))
     assert "&lt;b&gt;&amp;</pre>" in html
     assert "font-family:monospace" in html
+
+
+def test_no_line_of_a_block_is_blank() -> None:
+    """Markdown takes HTML up to the next blank line; a reader of the page sees the same lines."""
+    html = output_to_html(out("a\n\n \n\n    b\n\n"))
+    assert not re.search(r"\n[ \t]*\n", html)
+    assert "a\n\n \n\n    b\n" in unescape(html)
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg"])
@@ -73,6 +81,8 @@ def test_a_figure_too_large_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         (out("\x1b[31mred\x1b[0m"), "red"),
         (value("3"), "3"),
         (shown(text__markdown="**b**"), "**b**"),
+        (shown(text__plain="<IPython.core.display.Math object>", text__latex="$a$"), "$a$"),
+        (shown(text__plain="<IPython.core.display.HTML object>", text__html="x"), "<IPython.core.display.HTML object>"),
         (shown(image__png=PNG), "<image/png>"),
         ({"output_type": "error", "ename": "E", "evalue": "", "traceback": ["a", "b"]}, "a\nb"),
     ],
