@@ -75,9 +75,12 @@ def format_cell_html(
 
 
 def _heading(seen: Digest) -> str:
+    """Say who ran it and how they differ; a panel has said the first already."""
     if seen.alarming:
-        return f'<div><span style="{QUIET}">{escape(seen.heading)} ·</span> <b>{escape(seen.verdict)}</b></div>'
-    return f'<div style="{QUIET}">{escape(" · ".join(filter(None, (seen.heading, seen.verdict))))}</div>'
+        head = f'<span style="{QUIET}">{escape(seen.heading)} ·</span> ' if seen.heading else ""
+        return f"<div>{head}<b>{escape(seen.verdict)}</b></div>"
+    words = " · ".join(filter(None, (seen.heading, seen.verdict)))
+    return f'<div style="{QUIET}">{escape(words)}</div>' if words else ""
 
 
 def _fold_part(seen: Digest, places: Places, pictures: Pictures) -> str:

@@ -26,7 +26,7 @@ def test_a_mismatch_is_named_once() -> None:
 
 def test_another_error_keeps_its_name() -> None:
     """CellFailed alone would not say what was raised."""
-    with pytest.raises(CellFailed, match="^ValueError on ranks 0-1$"):
+    with pytest.raises(CellFailed, match=r"^ValueError on ranks 0-1$"):
         _raised("ValueError", "no").check()
 
 
@@ -34,6 +34,6 @@ def test_a_mismatch_that_was_being_stopped_is_told_as_such() -> None:
     """Who pressed the button is told of the stop first, and what was raised then."""
     result = _raised("OrderMismatch", _TOLD)
     stopped = CellResult(3, "x", result.ranks, 0.1, how="interrupted")
-    with pytest.raises(Exception, match="^OrderMismatch on ranks 0-1$") as caught:
+    with pytest.raises(Exception, match=r"^OrderMismatch on ranks 0-1$") as caught:
         stopped.check()
     assert type(caught.value).__name__ == "CellInterrupted"
