@@ -119,7 +119,7 @@ def test_a_panel_that_followed_leaves_the_last_cell() -> None:
     shell = Shell()
     screen = NotebookScreen(shell)
     shown: dict[str, dict[str, str]] = {}
-    screen.replace_late = lambda data, display_id: shown.update({display_id: dict(data)})  # type: ignore[assignment,method-assign]
+    screen.replace_late = lambda data, display_id: shown.update({display_id: dict(data)})  # type: ignore[method-assign]
     opened = ResultPanel(cell([out("first\n")]), Places(), screen=screen)
     opened.open()
     opened.finish(replace(cell([out("second\n")]), seq=13))
