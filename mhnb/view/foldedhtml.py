@@ -31,6 +31,7 @@ from mhnb.view.folded import (
     tell_values,
 )
 from mhnb.view.mime import STDERR_STYLE, output_to_html, pre_html
+from mhnb.view.nearby import near_changes, shorten
 from mhnb.view.recurring import Cells, Run, Table, find_runs, run_tables
 from mhnb.view.style import CHANGED, QUIET
 from mhnb.view.words import format_rank_label
@@ -250,7 +251,7 @@ def _row_lines(block: Block) -> Iterator[str]:
         elif row.kind == "added":
             yield f"+ <b>{_line_html(row.channel, row.here)}</b>"
         elif row.kind == "missing":
-            yield f'<span style="{QUIET}">- {_line_html(row.channel, row.there)}   ← elsewhere</span>'
+            yield f'<span style="{QUIET}">- {_line_html(row.channel, shorten(row.there))}   ← elsewhere</span>'
         else:
             yield from _changed(row, indent)
         at += 0 if row.kind == "missing" else row.count
@@ -264,13 +265,15 @@ def _line_html(channel: str, text: str) -> str:
 
 
 def _changed(row: Row, indent: str) -> Iterator[str]:
-    changed = [span for span in row.spans if span.there is not None]
-    here = indent + "".join(map(_span, row.spans))
+    spans = near_changes(row)
+    changed = [span for span in spans if span.there is not None]
+    here = indent + "".join(map(_span, spans))
     if len(changed) == 1 and changed[0].here and changed[0].there:
         yield f'{here} <span style="{QUIET}">← {escape(changed[0].there, quote=False)} elsewhere</span>'
     else:
         yield here
-        yield f'<span style="{QUIET}">{indent}← {escape(row.there, quote=False)} elsewhere</span>'
+        there = "".join(span.here if span.there is None else span.there for span in spans)
+        yield f'<span style="{QUIET}">{indent}← {escape(there, quote=False)} elsewhere</span>'
 
 
 def _span(span: Span) -> str:

@@ -26,6 +26,7 @@ from mhnb.view.folded import (
     tell_values,
 )
 from mhnb.view.mime import output_to_text
+from mhnb.view.nearby import near_changes, shorten
 from mhnb.view.recurring import Run, find_runs, format_table, run_tables
 from mhnb.view.trace import count_user_frames, format_trace_text, trim_traceback
 from mhnb.view.words import Places, format_rank_label
@@ -194,17 +195,19 @@ def _row_lines(block: Block, painter: _Painter) -> Iterator[str]:
         elif row.kind == "added":
             yield f"+ {row.here}"
         elif row.kind == "missing":
-            yield painter(_QUIET, f"- {row.there}   ← elsewhere")
+            yield painter(_QUIET, f"- {shorten(row.there)}   ← elsewhere")
         else:
             yield from _changed_lines(row, painter, "  " if marked else "")
         at += 0 if row.kind == "missing" else row.count
 
 
 def _changed_lines(row: Row, painter: _Painter, indent: str) -> Iterator[str]:
-    changed = [span for span in row.spans if span.there is not None]
-    here = "".join(span.here if span.there is None else painter(_BOLD, span.here) for span in row.spans)
+    spans = near_changes(row)
+    changed = [span for span in spans if span.there is not None]
+    here = "".join(span.here if span.there is None else painter(_BOLD, span.here) for span in spans)
     if len(changed) == 1 and changed[0].here and changed[0].there:
         yield f"{indent}{here} {painter(_QUIET, f'← {changed[0].there} elsewhere')}"
     else:
         yield indent + here
-        yield painter(_QUIET, f"{indent}← {row.there} elsewhere")
+        there = "".join(span.here if span.there is None else span.there for span in spans)
+        yield painter(_QUIET, f"{indent}← {there} elsewhere")

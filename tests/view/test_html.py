@@ -258,3 +258,32 @@ def test_a_note_keeps_its_lines() -> None:
     """What the ranks launched, a line a side: run together it could not be read."""
     html = format_cell_html(cell((), (), notes=("launch 1 differs\n  rank 0  a\n  rank 1  b",)))
     assert 'white-space:pre-wrap">launch 1 differs\n  rank 0  a\n  rank 1  b</div>' in html
+
+
+def test_of_a_long_odd_line_only_what_is_near_the_difference_is_told() -> None:
+    """The rest is as in the majority's line, which stands there whole, once."""
+    words = " ".join(f"w{at}" for at in range(300))
+    said = [[out(f"{words.replace('w150 ', 'odd ') if rank == 2 else words}\n")] for rank in range(4)]
+    page = StrictPage(format_cell_html(cell(*said)))
+    assert "w149 odd w151" in page.visible
+    assert "← w150 elsewhere" in page.visible
+    assert page.visible.count("w20 ") == page.visible.count("w290 ") == 1
+    assert words in page.visible
+    assert words.replace("w150 ", "odd ") in page.text, "word for word, behind a click"
+
+
+def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -> None:
+    """What others have there stands below, cut at the same places; a line that only others have is cut too."""
+    words = " ".join(f"w{at}" for at in range(300))
+    odd = words.replace("w50 ", "one ").replace("w200 ", "two ")
+    said = [[out(f"{odd if rank == 2 else words}\nend\n")] for rank in range(4)]
+    text = StrictPage(format_cell_html(cell(*said))).visible
+    assert "w49 one w51" in text
+    assert "w199 two w201" in text
+    below = text.partition("←")[2].partition("elsewhere")[0]
+    assert "w49 w50 w51" in below
+    assert "w100" not in below
+    assert text.count("w100 ") == 1
+    lost = [[out("end\n" if rank == 2 else f"{words}\nend\n")] for rank in range(4)]
+    text = StrictPage(format_cell_html(cell(*lost))).visible
+    assert text.count("w100 ") == 1
