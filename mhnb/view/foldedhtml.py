@@ -8,7 +8,6 @@ from dataclasses import replace
 from html import escape
 from itertools import count, groupby
 from typing import TypeAlias
-from urllib.parse import quote
 
 from mhnb.core.alike import Picture, is_plain
 from mhnb.core.differ import Row, Span
@@ -30,6 +29,7 @@ from mhnb.view.folded import (
     tell_each,
     tell_values,
 )
+from mhnb.view.logs import log_html
 from mhnb.view.mime import STDERR_STYLE, output_to_html, pre_html
 from mhnb.view.nearby import near_changes, shorten
 from mhnb.view.recurring import Cells, Run, Table, find_runs, run_tables
@@ -66,7 +66,9 @@ class Pictures:
         return output_to_html(output) if is_plain(output) else self.show(output, whose)
 
 
-def block_to_html(block: Block, pictures: Pictures, *, limit_nbytes: int, where: str, brief: bool = False) -> str:
+def block_to_html(
+    block: Block, pictures: Pictures, *, limit_nbytes: int, where: str, folder: str = "", brief: bool = False
+) -> str:
     """Write a block.
 
     Args:
@@ -74,6 +76,7 @@ def block_to_html(block: Block, pictures: Pictures, *, limit_nbytes: int, where:
         pictures: those of the page so far.
         limit_nbytes: text it may store; the rest is in the log.
         where: the log file's path, or a word for it.
+        folder: the notebook's, where it is known.
         brief: whether of progress bars the one that stands for all is enough, for now.
     """
     if block.rows:
@@ -87,7 +90,7 @@ def block_to_html(block: Block, pictures: Pictures, *, limit_nbytes: int, where:
             taken = [[(next(names), slot) for slot in line.slots] for line in lines]
             named += [one for slots in taken for one in slots]
             html = _lines(lines, taken, block.ranks, table=table)
-            parts.append(_note(html, where) if channel == "note" else _pre_lines(channel, html))
+            parts.append(_note(html, where, folder) if channel == "note" else _pre_lines(channel, html))
             continue
         for item in same:
             if isinstance(item, Picture):
@@ -101,10 +104,11 @@ def _pre_lines(channel: str, lines: Sequence[str]) -> str:
     return pre_html("\n".join(lines), style=STDERR_STYLE if channel == "stderr" else "")
 
 
-def _note(lines: Sequence[str], where: str) -> str:
+def _note(lines: Sequence[str], where: str, folder: str) -> str:
     path = escape(where, quote=False)
-    link = f'<a href="file://{quote(where)}">{path}</a>' if where.startswith("/") else path
-    return f'<div style="{QUIET}">{"<br>".join(lines).replace(path, link)}</div>'
+    shown = "<br>".join(lines)
+    shown = shown.replace(path, log_html(where, folder)) if where.startswith("/") else shown
+    return f'<div style="{QUIET}">{shown}</div>'
 
 
 _Named: TypeAlias = tuple[str, Slot]

@@ -22,6 +22,8 @@ class Places:
     """Path of the log file that has everything the rank ever said."""
     cluster: str = ""
     """The cluster's name."""
+    folder: str = ""
+    """The notebook's folder, from which a front end opens files; empty where it is unknown."""
 
     def host_of(self, ranks: Iterable[int]) -> str | None:
         """The one host that holds all of `ranks`; None when there are several or it is unknown."""

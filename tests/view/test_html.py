@@ -15,6 +15,8 @@ from tests.view.samples import StrictPage, cell, failed, out, shown, value
 PLACES = Places({rank: f"host{rank}" for rank in range(64)}, {rank: f"rank{rank}.log" for rank in range(64)})
 LINES = "one\ntwo\n"
 
+VIEWS: tuple[View, ...] = ("fold", "tabs", "grid")
+
 RESULTS = {
     "agree": cell(*[[out("said 0 1 2\n")]] * 3),
     "lines": cell(*[[out(f"{LINES}said {rank}\n")] for rank in range(3)]),
@@ -287,3 +289,24 @@ def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -
     lost = [[out("end\n" if rank == 2 else f"{words}\nend\n")] for rank in range(4)]
     text = StrictPage(format_cell_html(cell(*lost))).visible
     assert text.count("w100 ") == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "written"),
+    [
+        ("/nb", '<a href="logs/rank0.log" title="opens in JupyterLab">/nb/logs/rank0.log</a>'),
+        ("/nb/logs/deeper", '<code style="user-select:all" title="a click selects it">/nb/logs/rank0.log</code>'),
+        ("", '<code style="user-select:all" title="a click selects it">/nb/logs/rank0.log</code>'),
+    ],
+)
+def test_a_log_is_a_link_that_lab_opens_or_a_path_to_copy(folder: str, written: str) -> None:
+    """A browser opens no file from a page of a server's: no link says that it would."""
+    places = Places(logs={0: "/nb/logs/rank0.log"}, folder=folder)
+    much = cell([out("a line\n" * 90_000)])
+    lost = cell(RankResult(0, "ok", (out("a\n"),), omitted_nbytes=2000))
+    for result in (much, lost):
+        for view in VIEWS:
+            html = format_cell_html(result, view=view, places=places)
+            assert "file:" not in html
+            assert "/nb/logs/rank0.log" in StrictPage(html).text
+            assert (view != "fold" and result is much) or written in html
