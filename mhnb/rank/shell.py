@@ -108,6 +108,8 @@ class RankShell(ZMQInteractiveShell):
         # IPython adds to each SystemExit how to leave a terminal.
         warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)
         os.environ.setdefault("MPLBACKEND", _INLINE)
+        # Else plotly sends its whole script, 5 MB of each rank; the front end has it, or draws nothing anyway.
+        os.environ.setdefault("PLOTLY_RENDERER", "plotly_mimetype")
         if os.environ["MPLBACKEND"] == _INLINE:
             _reload_inline_backend()
 
