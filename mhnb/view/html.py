@@ -131,9 +131,10 @@ def _scroll(body: str) -> str:
 def _row(block: Block, body: str, places: Places, *, odd: bool, width_em: float) -> str:
     bar = f"border-left:3px {'double' if odd else 'solid'} {host_color(places, block.ranks)}"
     mark = " ≠" if odd else ""
+    beside = f"flex:0 0 {width_em:.1f}em;padding-right:.8em;overflow-wrap:anywhere"
     return (
         f'<div class="mhnb-block{" mhnb-odd" if odd else ""}" style="display:flex;align-items:baseline;{bar};margin:1px 0;'
-        f'padding-left:8px"><div style="flex:0 0 {width_em:.1f}em">{label_html(block.ranks, places)}{mark}</div>'
+        f'padding-left:8px"><div style="{beside}">{label_html(block.ranks, places)}{mark}</div>'
         f'<div style="flex:1;min-width:0">{body}</div></div>'
     )
 

@@ -310,3 +310,12 @@ def test_a_log_is_a_link_that_lab_opens_or_a_path_to_copy(folder: str, written: 
             assert "file:" not in html
             assert "/nb/logs/rank0.log" in StrictPage(html).text
             assert (view != "fold" and result is much) or written in html
+
+
+def test_a_long_list_of_hosts_is_a_number() -> None:
+    """Every 16th of 256 is a line of its own; the ranks' own list says which."""
+    places = Places({rank: f"host{rank}" for rank in range(256)})
+    said = [[out("odd\n" if rank % 16 == 0 else "a\n")] for rank in range(256)]
+    page = StrictPage(format_cell_html(cell(*said), places=places))
+    assert "ranks 0,16,32,48,64,80,96,112,128,144,160,176,192,208,224,240 16 hosts ≠" in page.visible
+    assert "240 hosts" in page.visible
