@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from mhnb.core.variables import VarRow as VarFound
@@ -99,11 +100,19 @@ def _weigh(row: StatusRow) -> StatusRow:
     return replace(row, nbytes=resident_nbytes(row.pid or 0) if alive else None)
 
 
-def gather_places(cluster: Cluster) -> Places:
-    """Which host each rank is on, and where its log is."""
+def gather_places(cluster: Cluster, environment: Mapping[str, str] | None = None) -> Places:
+    """Which host each rank is on, and where its log is.
+
+    Args:
+        cluster: whose.
+        environment: of the kernel; with it also the folder of the notebook, where the server told it.
+    """
     ranks = cluster.ranks
     logs = {r.rank: str(r.log_path) for r in ranks}
-    return Places(hosts={r.rank: r.host for r in ranks}, logs=logs, cluster=cluster.name)
+    notebook = PurePath((environment or {}).get("JPY_SESSION_NAME", ""))
+    # Files of another machine are not the notebook's to open; older servers tell no whole path.
+    folder = str(notebook.parent) if notebook.is_absolute() and cluster.shape.is_local else ""
+    return Places(hosts={r.rank: r.host for r in ranks}, logs=logs, cluster=cluster.name, folder=folder)
 
 
 def gather_vars(found: Sequence[VarFound]) -> tuple[VarRow, ...]:

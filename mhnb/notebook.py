@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import traceback
@@ -167,7 +168,7 @@ class Notebook:
     def _places_of(self, cluster: Cluster) -> Places:
         key = (cluster.name, cluster.generation)
         if self._places is None or self._places[0] != key:
-            self._places = (key, gather_places(cluster))
+            self._places = (key, gather_places(cluster, os.environ))
         return self._places[1]
 
     def _listen(self, cluster: Cluster) -> None:

@@ -41,7 +41,13 @@ def test_a_call_is_a_call() -> None:
         assert check_call(f" {call} ") == call
 
 
-@pytest.mark.parametrize("text", ["", "step", "step(w,", "x = f(x)", "f(x) + 1", "import os", "f(x); g(x)"])
+def test_no_call_at_all_is_asked_for() -> None:
+    """Nothing is no Python that went wrong: the error says what is missing, and how it is written."""
+    with pytest.raises(InvalidRequest, match=r"^collectives of which call\? Write %mhjax collectives f\(x, y\)"):
+        check_call("  ")
+
+
+@pytest.mark.parametrize("text", ["step", "step(w,", "x = f(x)", "f(x) + 1", "import os", "f(x); g(x)"])
 def test_what_is_no_call_is_refused(text: str) -> None:
     """The error holds what was typed and how a call is written."""
     with pytest.raises(InvalidRequest) as caught:

@@ -91,13 +91,27 @@ def compare_words(here: str, there: str) -> tuple[Span, ...]:
     (Span(here='loss ', there=None), Span(here='0.7', there='0.3'))
     """
     ours, theirs = _WORD.findall(here), _WORD.findall(there)
+    head, tail = _equal_ends(ours, theirs)
+    h1, t1 = len(ours) - tail, len(theirs) - tail
+    # Most long lines differ in one place: what is between equal ends is all there is to compare.
+    ends = [Span("".join(ours[:head]))] if head else [], [Span("".join(ours[h1:]))] if tail else []
+    return (*ends[0], *_between(ours[head:h1], theirs[head:t1]), *ends[1])
+
+
+def _between(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[Span]:
     if max(len(ours), len(theirs)) > _MAX_WORDS:
-        return (Span(here, there),)
-    spans = []
+        yield Span("".join(ours), "".join(theirs))
+        return
     for kind, h0, h1, t0, t1 in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
         text = "".join(ours[h0:h1])
-        spans.append(Span(text) if kind == "equal" else Span(text, "".join(theirs[t0:t1])))
-    return tuple(spans)
+        yield Span(text) if kind == "equal" else Span(text, "".join(theirs[t0:t1]))
+
+
+def _equal_ends(here: Sequence[object], there: Sequence[object]) -> tuple[int, int]:
+    """How many are the same from the beginning, and of the others from the end."""
+    shorter = min(len(here), len(there))
+    head = next((i for i in range(shorter) if here[i] != there[i]), shorter)
+    return head, next((i for i in range(shorter - head) if here[-1 - i] != there[-1 - i]), shorter - head)
 
 
 _Opcode: TypeAlias = tuple[str, int, int, int, int]
@@ -105,9 +119,7 @@ _Opcode: TypeAlias = tuple[str, int, int, int, int]
 
 def _opcodes(here: Sequence[Line], there: Sequence[Line]) -> Iterator[_Opcode]:
     """Give difflib's opcodes; ends that are equal are cut off first, since most texts differ in few lines."""
-    shorter = min(len(here), len(there))
-    head = next((i for i in range(shorter) if here[i] != there[i]), shorter)
-    tail = next((i for i in range(shorter - head) if here[-1 - i] != there[-1 - i]), shorter - head)
+    head, tail = _equal_ends(here, there)
     h1, t1 = len(here) - tail, len(there) - tail
     if head:
         yield "equal", 0, head, 0, head

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from mhnb.core.figures import describe_figure, find_form
 from mhnb.core.protocol import OutputEvent
 from mhnb.core.terminal import TerminalText
 from mhnb.values import Output
@@ -23,11 +24,7 @@ TAIL_LIMIT = 512 * 1024
 _CHUNK = 32 * 1024
 """A stream is cut into chunks of about this many characters, so that the middle can be dropped."""
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-_PLOTLY = "application/vnd.plotly.v1+json"
-_SHOWN = ("text/html", "image/png", "image/svg+xml", "image/jpeg")
-_WHY_PLOTLY = (
-    "told as text: only an extension of the front end draws this form; fig.show('png') or fig.show('notebook') is drawn"
-)
+_WHY_FIGURE = "told as text: only a notebook's front end draws this form; fig.show('png') makes an image of it"
 
 _WHY_TEXT = "a widget made on a rank lives there, out of the browser's reach: this is its text form"
 
@@ -264,8 +261,8 @@ def _clean(data: dict[str, Any]) -> dict[str, Any]:
     if _WIDGET_VIEW in data:
         rest = {mime: value for mime, value in data.items() if mime != _WIDGET_VIEW}
         return _with_reason(rest, "a widget", _WHY_TEXT)
-    if _PLOTLY in data and not any(mime in data for mime in _SHOWN):
-        return _with_reason(data, "a plotly figure", _WHY_PLOTLY)
+    if (form := find_form(data)) is not None:
+        return _with_reason(data, describe_figure(form, data[form]), _WHY_FIGURE)
     return data
 
 

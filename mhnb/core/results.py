@@ -130,8 +130,11 @@ class CellResult:
         kinds: dict[str, type[CellError]] = {"interrupted": CellInterrupted, "timeout": CellTimeout}
         # A cell that was being stopped may have reached its end all the same: whoever stopped it is told, not "ok".
         first = self.failed[0].error if self.failed else None
-        kind = OrderMismatch if first is not None and first.ename == OrderMismatch.__name__ else CellFailed
-        raise kinds.get(self.how, kind)(self.summary(), result=self)
+        if first is not None and first.ename == OrderMismatch.__name__ and not self.how:
+            # The error's own name stands before this text wherever it is shown.
+            told = self.summary().removeprefix(f"{first.ename} on ")
+            raise OrderMismatch(" · ".join(filter(None, (told, first.evalue.partition("\n")[0]))), result=self)
+        raise kinds.get(self.how, CellFailed)(self.summary(), result=self)
 
     def summary(self) -> str:
         """One line: what failed where, first to fail first."""

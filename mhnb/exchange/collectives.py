@@ -22,11 +22,13 @@ def check_call(text: str) -> str:
     """Return the text of a call.
 
     Raises:
-        InvalidRequest: something else.
+        InvalidRequest: something else, or nothing.
 
     >>> check_call("step(params, batch) ")
     'step(params, batch)'
     """
+    if not text.strip():
+        raise InvalidRequest(f"collectives of which call? Write {_USE}", text=text)
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:

@@ -111,6 +111,8 @@ class RankShell(ZMQInteractiveShell):
         # this shell for a notebook's, and that is well: its widgets would reach no browser.
         os.environ.setdefault("COLORTERM", "truecolor")
         os.environ.setdefault("MPLBACKEND", _INLINE)
+        # Else plotly sends its whole script, 5 MB of each rank; the front end has it, or draws nothing anyway.
+        os.environ.setdefault("PLOTLY_RENDERER", "plotly_mimetype")
         if os.environ["MPLBACKEND"] == _INLINE:
             _reload_inline_backend()
 

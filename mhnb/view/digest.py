@@ -89,7 +89,7 @@ class Digest:
     odd: frozenset[int]
     """Ranks outside the majority; empty where there is none. One that failed before it said anything is none of them."""
     failures: tuple[Failure, ...]
-    """The first to fail on top, those who waited for it last."""
+    """The first to fail on top, then by rank; those who waited for it last."""
     failure_heading: str
     """As `ValueError on rank 2 · ranks 0-1,3 finished`; empty when nothing failed."""
     notes: tuple[str, ...]
@@ -293,7 +293,10 @@ def _failures(result: CellResult) -> tuple[Failure, ...]:
         )
         for same in alike.values()
     ]
-    return tuple(sorted(failures, key=lambda failure: failure.waited))
+    told = sorted(failures, key=lambda failure: failure.waited)
+    # Who failed first is the news. When the others did is chance: they are looked up by rank.
+    later = sorted(told[1:], key=lambda failure: (failure.waited, failure.error is None, failure.ranks[0]))
+    return (*told[:1], *later)
 
 
 def _word(failed: RankResult) -> str:

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
-from itertools import groupby
-from urllib.parse import quote
+from itertools import count, groupby
+from typing import TypeAlias
 
 from mhnb.core.alike import Picture, is_plain
 from mhnb.core.differ import Row, Span
@@ -29,13 +29,17 @@ from mhnb.view.folded import (
     tell_each,
     tell_values,
 )
+from mhnb.view.logs import log_html
 from mhnb.view.mime import STDERR_STYLE, output_to_html, pre_html
+from mhnb.view.nearby import near_changes, shorten
+from mhnb.view.recurring import Cells, Run, Table, find_runs, run_tables
 from mhnb.view.style import CHANGED, QUIET
 from mhnb.view.words import format_rank_label
 
 __all__ = ["Pictures", "block_to_html"]
 
 _TABLE_SLOTS, _TABLE_RANKS = 12, 16
+_STEPS = 64
 _CONTEXT = 3
 _SMALL_NBYTES = 512
 _CELL = "padding:0 .7em 0 0;text-align:right;border:0;background:none;font-weight:normal"
@@ -62,7 +66,9 @@ class Pictures:
         return output_to_html(output) if is_plain(output) else self.show(output, whose)
 
 
-def block_to_html(block: Block, pictures: Pictures, *, limit_nbytes: int, where: str, brief: bool = False) -> str:
+def block_to_html(
+    block: Block, pictures: Pictures, *, limit_nbytes: int, where: str, folder: str = "", brief: bool = False
+) -> str:
     """Write a block.
 
     Args:
@@ -70,54 +76,66 @@ def block_to_html(block: Block, pictures: Pictures, *, limit_nbytes: int, where:
         pictures: those of the page so far.
         limit_nbytes: text it may store; the rest is in the log.
         where: the log file's path, or a word for it.
+        folder: the notebook's, where it is known.
         brief: whether of progress bars the one that stands for all is enough, for now.
     """
     if block.rows:
         return _pre_lines("stdout", clip_told(list(_row_lines(block)), limit_nbytes, where=escape(where)))
-    items = clip_items(block_items(block.folded), limit_nbytes, where=where)
-    slots = [slot for item in items if isinstance(item, ShownLine) for slot in item.slots]
-    table = 0 < len(slots) <= _TABLE_SLOTS
-    parts, named = [], 0
-    for is_picture, run in groupby(items, key=lambda item: isinstance(item, Picture)):
-        for item in run if is_picture else ():
-            assert isinstance(item, Picture)
-            parts.append(_picture(item, pictures))
-        lines = [] if is_picture else [item for item in run if isinstance(item, ShownLine)]
-        lines = [replace(line, each=()) for line in lines] if brief else lines
-        for channel, same in groupby(lines, key=lambda line: line.channel):
-            html, named = _lines(list(same), block.ranks, named, table=table)
-            parts.append(_note(html, where) if channel == "note" else _pre_lines(channel, html))
-    return "".join(parts) + (_table(slots, block.ranks) if table else _every_value(slots, block.ranks))
+    items = find_runs(clip_items(block_items(block.folded), limit_nbytes, where=where), block.ranks)
+    table = 0 < sum(len(item.slots) for item in items if isinstance(item, ShownLine)) <= _TABLE_SLOTS
+    names, named, parts = map(letter, count()), [], []
+    for (kind, channel), same in groupby(items, key=lambda item: (type(item), getattr(item, "channel", ""))):
+        if kind is ShownLine:
+            lines = [replace(item, each=() if brief else item.each) for item in same if isinstance(item, ShownLine)]
+            taken = [[(next(names), slot) for slot in line.slots] for line in lines]
+            named += [one for slots in taken for one in slots]
+            html = _lines(lines, taken, block.ranks, table=table)
+            parts.append(_note(html, where, folder) if channel == "note" else _pre_lines(channel, html))
+            continue
+        for item in same:
+            if isinstance(item, Picture):
+                parts.append(_picture(item, pictures))
+            elif isinstance(item, Run):
+                parts.append(_run(item, block.ranks, [next(names) for _ in item.columns]))
+    return "".join(parts) + (_table(named, block.ranks) if table else _every_value(named, block.ranks))
 
 
 def _pre_lines(channel: str, lines: Sequence[str]) -> str:
     return pre_html("\n".join(lines), style=STDERR_STYLE if channel == "stderr" else "")
 
 
-def _note(lines: Sequence[str], where: str) -> str:
+def _note(lines: Sequence[str], where: str, folder: str) -> str:
     path = escape(where, quote=False)
-    link = f'<a href="file://{quote(where)}">{path}</a>' if where.startswith("/") else path
-    return f'<div style="{QUIET}">{"<br>".join(lines).replace(path, link)}</div>'
+    shown = "<br>".join(lines)
+    shown = shown.replace(path, log_html(where, folder)) if where.startswith("/") else shown
+    return f'<div style="{QUIET}">{shown}</div>'
 
 
-def _lines(lines: Sequence[ShownLine], ranks: Sequence[int], named: int, *, table: bool) -> tuple[list[str], int]:
+_Named: TypeAlias = tuple[str, Slot]
+
+
+def _lines(
+    lines: Sequence[ShownLine], named: Sequence[Sequence[_Named]], ranks: Sequence[int], *, table: bool
+) -> list[str]:
     """Write lines, and below each its numbers where no table has them. The names of slots go on from line to line."""
     # Together, since a colour may go on at the next line's beginning.
     plain = ansi_to_html("\n".join(line.text for line in lines)).split("\n")
     written: list[str] = []
-    for line, html in zip(lines, plain, strict=True):
-        shown = html.replace(OWN_MARK, f"<i>{OWN}</i>")
-        names = [letter(named + at) for at in range(len(line.slots))]
-        named += len(names)
-        for name in names:
-            shown = shown.replace(SLOT_MARK, f"<b>‹{name}›</b>", 1)
-        written.append(shown)
+    for line, html, slots in zip(lines, plain, named, strict=True):
+        written.append(_marked(html, [name for name, _ in slots]))
         if not table:
-            told = zip(names, line.slots, strict=True)
-            written += [f"  <b>{name}</b> {_told(slot, ranks)}" for name, slot in told if not slot.is_bar]
+            written += [f"  <b>{name}</b> {_told(slot, ranks)}" for name, slot in slots if not slot.is_bar]
         if line.each:
             written.append(f'<span style="{QUIET}">  each {escape(tell_each(line, ranks), quote=False)}</span>')
-    return written, named
+    return written
+
+
+def _marked(html: str, names: Sequence[str]) -> str:
+    """Put names where the marks are."""
+    shown = html.replace(OWN_MARK, f"<i>{OWN}</i>")
+    for name in names:
+        shown = shown.replace(SLOT_MARK, f"<b>‹{name}›</b>", 1)
+    return shown
 
 
 def _told(slot: Slot, ranks: Sequence[int]) -> str:
@@ -125,13 +143,19 @@ def _told(slot: Slot, ranks: Sequence[int]) -> str:
     return f'<span style="{QUIET}">{escape(told, quote=False)}</span>'
 
 
-def _every_value(slots: Sequence[Slot], ranks: Sequence[int]) -> str:
-    """Every value of slots that were only summarised above; closed, since they are many."""
-    rows = [
-        f"<b>{letter(at)}</b> {escape(tell_values(slot, ranks), quote=False)}"
-        for at, slot in enumerate(slots)
-        if not slot.is_bar and summarise_slot(slot, ranks)
-    ]
+def _every_value(named: Sequence[_Named], ranks: Sequence[int]) -> str:
+    """Every value of slots that were only summarised above."""
+    return _closed(
+        [
+            f"<b>{name}</b> {escape(tell_values(slot, ranks), quote=False)}"
+            for name, slot in named
+            if not slot.is_bar and summarise_slot(slot, ranks)
+        ]
+    )
+
+
+def _closed(rows: Sequence[str]) -> str:
+    """Every value, closed, since they are many."""
     if not rows:
         return ""
     summary = f'<summary style="cursor:pointer;{QUIET}">every value of every rank</summary>'
@@ -153,27 +177,61 @@ def _picture(picture: Picture, pictures: Pictures) -> str:
 # -- the numbers of a template
 
 
-def _table(slots: Sequence[Slot], ranks: Sequence[int]) -> str:
-    rows = "".join(_table_row(letter(at), slot, ranks) for at, slot in enumerate(slots) if not slot.is_bar)
+_TABLE = "border-collapse:collapse;margin:2px 0 4px 1em;font-family:monospace;font-size:1em;border:0"
+
+
+def _table(named: Sequence[_Named], ranks: Sequence[int]) -> str:
+    rows = "".join(_table_row(name, slot, ranks) for name, slot in named if not slot.is_bar)
     head = ""
     if len(ranks) <= _TABLE_RANKS:
         cells = "".join(f'<th scope="col" style="{_CELL};{QUIET}">{rank}</th>' for rank in ranks)
         head = f'<tr><th scope="col" style="{_CELL};{QUIET}">rank</th><td style="{_CELL}"></td>{cells}</tr>'
-    style = "border-collapse:collapse;margin:2px 0 4px 1em;font-family:monospace;font-size:1em;border:0"
-    return f'<div style="overflow-x:auto"><table style="{style}">{head}{rows}</table></div>'
+    return f'<div style="overflow-x:auto"><table style="{_TABLE}">{head}{rows}</table></div>'
 
 
 def _table_row(name: str, slot: Slot, ranks: Sequence[int]) -> str:
     start = (
-        f'<th scope="row" style="{_CELL}"><b>{name}</b></th><td style="{_CELL};text-align:left">{sparkline(slot)}</td>'
+        f'<tr><th scope="row" style="{_CELL};vertical-align:top"><b>{name}</b></th><td style="{_CELL};text-align:left'
     )
     if len(ranks) <= _TABLE_RANKS:
-        return f"<tr>{start}{''.join(_values(slot))}</tr>"
-    wide = f'<td style="{_CELL};text-align:left;white-space:normal">'
+        return f'{start}">{sparkline(slot)}</td>{"".join(_values(slot))}</tr>'
     summary, values = summarise_slot(slot, ranks), escape(tell_values(slot, ranks), quote=False)
-    if not summary:
-        return f"<tr>{start}{wide}{values}</td></tr>"
-    return f"<tr>{start}{wide}<details><summary>{escape(summary)}</summary>{values}</details></td></tr>"
+    told = f"<details><summary>{escape(summary)}</summary>{values}</details>" if summary else values
+    return f'{start};white-space:normal">{_beside(sparkline(slot), told)}</td></tr>'
+
+
+def _beside(steps: str, told: str) -> str:
+    """Put words beside many ranks' steps where there is room, else below; of very many ranks a line holds 64."""
+    lines = "<br>".join(steps[at : at + _STEPS] for at in range(0, len(steps), _STEPS))
+    return f'<div style="display:flex;flex-wrap:wrap;gap:0 1em"><div style="white-space:pre">{lines}</div><div>{told}</div></div>'
+
+
+def _run(run: Run, ranks: Sequence[int], names: Sequence[str]) -> str:
+    """Write lines of one form: the form, how many there are, and a table for each field."""
+    form = f'{_marked(ansi_to_html(run.text), names)}   <span style="{QUIET}">× {run.count} lines</span>'
+    tables = "".join(_run_table(table) for table in run_tables(run, ranks, names))
+    flex = "display:flex;flex-wrap:wrap;gap:0 1.5em;overflow-x:auto"
+    return f'{_pre_lines(run.channel, [form])}<div style="{flex}">{tables}</div>'
+
+
+def _run_table(table: Table) -> str:
+    heads = "".join(f'<th scope="col">{head}</th>' for head in table.labels)
+    columns = "".join(f'<th scope="col">{rank}</th>' for rank in table.ranks) or "<td></td>"
+    head = f'<tr>{heads}<td style="text-align:left"><b>{table.name}</b></td>{columns}</tr>'
+    rows = "".join(f"<tr>{_run_row(row)}</tr>" for row in table.rows)
+    label = f"{', '.join(table.labels)} " if table.labels else ""
+    every = [f"{' '.join(row.label)}  {escape(row.told, quote=False)}" for row in table.rows if row.told]
+    shown = f'<table class="mhnb-run" style="{_TABLE}">{head}{rows}</table>'
+    return f"<div>{shown}{_closed([f'<b>{label}{table.name}</b>', *every] if every else [])}</div>"
+
+
+def _run_row(row: Cells) -> str:
+    labels = "".join(f'<th scope="row">{escape(text, quote=False)}</th>' for text in row.label)
+    values = [escape(value, quote=False) for value in row.values]
+    if not row.told and len(values) > 1:
+        marked = (f"<b>{text}&nbsp;≠</b>" if at in row.odd else text for at, text in enumerate(values))
+        return f"{labels}<td>{row.steps}</td>{''.join(f'<td>{text}</td>' for text in marked)}"
+    return f'{labels}<td colspan="2" style="text-align:left">{_beside(row.steps, values[0])}</td>'
 
 
 def _values(slot: Slot) -> Iterator[str]:
@@ -197,7 +255,7 @@ def _row_lines(block: Block) -> Iterator[str]:
         elif row.kind == "added":
             yield f"+ <b>{_line_html(row.channel, row.here)}</b>"
         elif row.kind == "missing":
-            yield f'<span style="{QUIET}">- {_line_html(row.channel, row.there)}   ← elsewhere</span>'
+            yield f'<span style="{QUIET}">- {_line_html(row.channel, shorten(row.there))}   ← elsewhere</span>'
         else:
             yield from _changed(row, indent)
         at += 0 if row.kind == "missing" else row.count
@@ -211,13 +269,15 @@ def _line_html(channel: str, text: str) -> str:
 
 
 def _changed(row: Row, indent: str) -> Iterator[str]:
-    changed = [span for span in row.spans if span.there is not None]
-    here = indent + "".join(map(_span, row.spans))
+    spans = near_changes(row)
+    changed = [span for span in spans if span.there is not None]
+    here = indent + "".join(map(_span, spans))
     if len(changed) == 1 and changed[0].here and changed[0].there:
         yield f'{here} <span style="{QUIET}">← {escape(changed[0].there, quote=False)} elsewhere</span>'
     else:
         yield here
-        yield f'<span style="{QUIET}">{indent}← {escape(row.there, quote=False)} elsewhere</span>'
+        there = "".join(span.here if span.there is None else span.there for span in spans)
+        yield f'<span style="{QUIET}">{indent}← {escape(there, quote=False)} elsewhere</span>'
 
 
 def _span(span: Span) -> str:

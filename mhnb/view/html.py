@@ -13,6 +13,7 @@ from mhnb.view.card import failure_card, label_html
 from mhnb.view.digest import Block, Digest, clip_outputs, digest, missing_note, noise_label, without_errors
 from mhnb.view.folded import block_items
 from mhnb.view.foldedhtml import Pictures, block_to_html
+from mhnb.view.logs import log_html, with_log
 from mhnb.view.mime import output_to_html, plain_nbytes, pre
 from mhnb.view.style import GRID, GRID_CARD, QUIET, TABS_CSS, host_color, wrap
 from mhnb.view.words import Places, format_hosts_of, format_rank_label
@@ -75,9 +76,12 @@ def format_cell_html(
 
 
 def _heading(seen: Digest) -> str:
+    """Say who ran it and how they differ; a panel has said the first already."""
     if seen.alarming:
-        return f'<div><span style="{QUIET}">{escape(seen.heading)} ·</span> <b>{escape(seen.verdict)}</b></div>'
-    return f'<div style="{QUIET}">{escape(" · ".join(filter(None, (seen.heading, seen.verdict))))}</div>'
+        head = f'<span style="{QUIET}">{escape(seen.heading)} ·</span> ' if seen.heading else ""
+        return f"<div>{head}<b>{escape(seen.verdict)}</b></div>"
+    words = " · ".join(filter(None, (seen.heading, seen.verdict)))
+    return f'<div style="{QUIET}">{escape(words)}</div>' if words else ""
 
 
 def _fold_part(seen: Digest, places: Places, pictures: Pictures) -> str:
@@ -127,9 +131,10 @@ def _scroll(body: str) -> str:
 def _row(block: Block, body: str, places: Places, *, odd: bool, width_em: float) -> str:
     bar = f"border-left:3px {'double' if odd else 'solid'} {host_color(places, block.ranks)}"
     mark = " ≠" if odd else ""
+    beside = f"flex:0 0 {width_em:.1f}em;padding-right:.8em;overflow-wrap:anywhere"
     return (
         f'<div class="mhnb-block{" mhnb-odd" if odd else ""}" style="display:flex;align-items:baseline;{bar};margin:1px 0;'
-        f'padding-left:8px"><div style="flex:0 0 {width_em:.1f}em">{label_html(block.ranks, places)}{mark}</div>'
+        f'padding-left:8px"><div style="{beside}">{label_html(block.ranks, places)}{mark}</div>'
         f'<div style="flex:1;min-width:0">{body}</div></div>'
     )
 
@@ -150,10 +155,10 @@ def _barred(body: str, color: str) -> str:
 def _block_body(block: Block, blocks: int, places: Places, pictures: Pictures) -> str:
     log = places.logs.get(block.ranks[0])
     limit = max(1024, MAX_CELL_NBYTES // blocks)
-    body = block_to_html(block, pictures, limit_nbytes=limit, where=log or "the log file")
+    body = block_to_html(block, pictures, limit_nbytes=limit, where=log or "the log file", folder=places.folder)
     missing = missing_note(block, log)
     if missing:
-        body += f'<div style="{QUIET}">{escape(missing)}</div>'
+        body += f'<div style="{QUIET}">{with_log(missing, log, places.folder)}</div>'
     return body or f'<span style="{QUIET}">(no output)</span>'
 
 
@@ -178,7 +183,7 @@ def _each_part(result: CellResult, seen: Digest, places: Places, uid: str, pictu
 
 def _log_dir(places: Places, result: CellResult) -> str:
     log = places.logs.get(result.ranks[0].rank, "")
-    return f", as {escape(log)}" if log else ""
+    return f", as {log_html(log, places.folder)}" if log else ""
 
 
 def _tabs(result: CellResult, seen: Digest, places: Places, uid: str, pictures: Pictures) -> str:
@@ -255,5 +260,5 @@ def rank_body_html(
     body = "".join(output_to_html(o) if pictures is None else pictures.show_rich(o, label) for o in shown)
     if rank.omitted_nbytes:
         missing = f"… {rank.omitted_nbytes:,} B more in {log or 'the log file'}"
-        body += f'<div style="{QUIET}">{escape(missing)}</div>'
+        body += f'<div style="{QUIET}">{with_log(missing, log, places.folder)}</div>'
     return body or f'<span style="{QUIET}">(no output)</span>'

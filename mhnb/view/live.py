@@ -13,6 +13,7 @@ from typing import Any
 
 from mhnb.core.results import CellResult
 from mhnb.view.digest import digest
+from mhnb.view.figures import FigureDisplays
 from mhnb.view.frame import LiveFrame, make_frame
 from mhnb.view.html import View, format_cell_html
 from mhnb.view.livehtml import format_live_text
@@ -55,6 +56,7 @@ class CellView:
         self._view, self._quiet, self._places, self._badge = view, quiet, places or Places(), badge
         self._screen = screen or detect_screen()
         self._uid = uid or f"mhnb-{secrets.token_hex(6)}"
+        self._figures = FigureDisplays(self._screen, self._uid)
         self._lock = threading.RLock()  # late output comes from another thread
         self._live: LiveBox | None = None
         self.interrupt: Callable[[], None] | None = None
@@ -82,6 +84,7 @@ class CellView:
             last, self._early_late = self._early_late or result, None
             if not self._guarded(self._finish, last):
                 self._fall_back(last)
+            self._guarded(self._show_figures, last, late=False)
             self._guarded(self._close_live)
 
     def late(self, result: CellResult) -> None:
@@ -91,6 +94,8 @@ class CellView:
                 self._early_late = result
             elif not self._guarded(self._late, result):
                 self._fall_back(result)
+            else:
+                self._guarded(self._show_figures, result, late=True)
 
     # -- what each does
 
@@ -144,6 +149,10 @@ class CellView:
             self._shown = True
             self._screen.show_late(data, self._uid)
 
+    def _show_figures(self, result: CellResult, *, late: bool) -> None:
+        if not (self._quiet and result.ok):
+            self._figures.show(result, late=late)
+
     def _bundle(self, result: CellResult) -> dict[str, str]:
         """The stored form; a display that was opened is replaced also where there is nothing to say."""
         return self._bundle_if_any(result) or {"text/html": "", "text/plain": ""}
@@ -173,10 +182,10 @@ class CellView:
 
     # -- when a view fails
 
-    def _guarded(self, act: Callable[..., None], *arguments: Any) -> bool:
+    def _guarded(self, act: Callable[..., None], *arguments: Any, **named: Any) -> bool:
         """Run a step of the view; report, once, that it failed."""
         try:
-            act(*arguments)
+            act(*arguments, **named)
         except Exception as error:  # noqa: BLE001  # a view that fails never fails the cell
             self._report(error)
             return False

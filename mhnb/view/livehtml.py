@@ -29,9 +29,9 @@ def format_live_html(snapshot: CellResult, *, places: Places | None = None, aske
 
 
 def frame_to_html(frame: LiveFrame) -> str:
-    """Write a frame."""
+    """Write a frame; a panel has a head of its own."""
     more = f'<div style="{QUIET}">{escape(frame.more)}</div>' if frame.more else ""
-    head = f'<div><span style="{QUIET}">{escape(frame.head)}</span></div>'
+    head = f'<div><span style="{QUIET}">{escape(frame.head)}</span></div>' if frame.head else ""
     return wrap(head + "".join(map(_block, frame.blocks)) + more + frame.card)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from html import escape
 from typing import Any
 
+from mhnb.core.figures import describe_figure, find_form
 from mhnb.values import Output
 from mhnb.view.ansi import ansi_to_html, strip_ansi
 from mhnb.view.words import format_nbytes
@@ -50,6 +51,9 @@ def output_to_html(output: Output) -> str:
     if kind == "error":
         return pre("\n".join(output["traceback"]))
     data, metadata = output.get("data", {}), output.get("metadata") or {}
+    if (form := find_form(data)) is not None:
+        what = escape(describe_figure(form, data[form]), quote=False)
+        return f'<div>{what} <span style="opacity:.65">· see below the cell\'s output</span></div>'
     too_large = ""
     for mime, write in _WRITERS:
         if mime not in data:

@@ -1,20 +1,24 @@
 """The panel over a result: fold, tabs and grid, filter, search and differences, in a widget; it goes on to the next results.
 
-When it is closed its display is replaced by the stored form, so that a notebook keeps no widget of it.
+When it is closed its display is replaced by the stored form, so that a notebook keeps no widget of it; for one that is never closed
+words stand beside it that a notebook keeps.
 """
 
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import Any
 
 from mhnb.core.results import CellResult
-from mhnb.view.digest import digest
-from mhnb.view.frame import ByteBudget
+from mhnb.view.digest import digest, without_errors
+from mhnb.view.frame import ByteBudget, make_frame
 from mhnb.view.html import View, format_cell_html, rank_body_html
-from mhnb.view.livehtml import format_live_html
+from mhnb.view.livehtml import frame_to_html
+from mhnb.view.mime import pre
 from mhnb.view.panel import make_panel_widget
 from mhnb.view.screen import Screen, detect_screen
+from mhnb.view.still import LIVE_TEXT, format_still
 from mhnb.view.style import host_color
 from mhnb.view.text import format_cell_text
 from mhnb.view.words import Places
@@ -57,19 +61,24 @@ class ResultPanel:
             self._screen.show(self._static(), self._uid)
             return
         bundle = self._widget._repr_mimebundle_()[0]
-        text = format_cell_text(self._result, places=self._places)
-        self._screen.show({_WIDGET_VIEW: bundle[_WIDGET_VIEW], "text/plain": text}, self._uid)
+        self._screen.show(self._still(), self._still_uid)
+        self._screen.show({_WIDGET_VIEW: bundle[_WIDGET_VIEW], "text/plain": LIVE_TEXT}, self._uid)
 
     def body_of(self, rank: int) -> str:
         """Write what a rank said."""
         found = [one for one in self._result if one.rank == rank]
-        return rank_body_html(found[0], self._places) if found else "(this rank did not run the cell)"
+        if not found:
+            return "(this rank did not run the cell)"
+        error = found[0].error
+        failed = pre(f"✗ {error.ename}: {error.evalue}") if error is not None else ""
+        said = without_errors(found[0]).outputs or found[0].omitted_nbytes
+        return failed + (rank_body_html(found[0], self._places) if said or not failed else "")
 
     def update(self, snapshot: CellResult) -> None:
         """Show a cell that runs now."""
         if self._widget is None:
             return
-        html = format_live_html(snapshot, places=self._places)
+        html = frame_to_html(replace(make_frame(snapshot, self._places), head=""))
         left = self._budget.spend(len(html), max(self._budget.at_s, snapshot.wall_s))
         if left is not None:
             self._budget, self._result = left, snapshot
@@ -80,6 +89,7 @@ class ResultPanel:
         self._result, self._budget = result, ByteBudget()
         if self._widget is not None:
             self._renew(panel_state(result, self._places, uid=self._uid, view=self._view))
+            self._screen.replace_late(self._still(), self._still_uid)
         elif self._screen.rich:
             self._screen.replace_late(self._static(), self._uid)
 
@@ -94,9 +104,17 @@ class ResultPanel:
         """Put the stored form in its place."""
         widget, self._widget = self._widget, None
         if widget is not None:
+            self._screen.replace_late({"text/html": "", "text/plain": ""}, self._still_uid)
             self._screen.replace_late(self._static(), self._uid)
             widget.close()
             widget.layout.close()
+
+    @property
+    def _still_uid(self) -> str:
+        return f"{self._uid}-still"
+
+    def _still(self) -> dict[str, str]:
+        return format_still(self._result, self._places, uid=self._still_uid)
 
     def _static(self) -> dict[str, str]:
         html = format_cell_html(self._result, view=self._view, uid=self._uid, places=self._places, badge=True)
@@ -114,7 +132,9 @@ def panel_state(result: CellResult, places: Places, *, uid: str, view: View, pag
         page: the folded page, where the caller has another than the stored form.
     """
     seen = digest(result)
-    shown = format_cell_html(result, uid=uid, places=places, badge=True, seen=seen) if page is None else page
+    if page is None:
+        # Its head says who ran and for how long; the page says only how they differ.
+        page = format_cell_html(result, uid=uid, places=places, seen=replace(seen, heading="")) or "(it said nothing)"
     ranks = [
         {
             "rank": one.rank,
@@ -125,4 +145,4 @@ def panel_state(result: CellResult, places: Places, *, uid: str, view: View, pag
         }
         for one in result
     ]
-    return {"head": f"cell {result.seq} · {seen.heading}", "page": shown, "ranks": ranks, "view": view}
+    return {"head": f"cell {result.seq} · {seen.heading}", "page": page, "ranks": ranks, "view": view}

@@ -39,16 +39,16 @@ class Screen(Protocol):
     color: bool
     """Whether text may carry colours."""
 
-    def show(self, data: Mapping[str, str], display_id: str) -> None:
+    def show(self, data: Mapping[str, Any], display_id: str) -> None:
         """Make a display in the current cell."""
 
-    def replace(self, data: Mapping[str, str], display_id: str) -> None:
+    def replace(self, data: Mapping[str, Any], display_id: str) -> None:
         """Replace a display."""
 
-    def show_late(self, data: Mapping[str, str], display_id: str) -> None:
+    def show_late(self, data: Mapping[str, Any], display_id: str) -> None:
         """Make a display in the cell that this screen is bound to, from any thread, also after it ended."""
 
-    def replace_late(self, data: Mapping[str, str], display_id: str) -> None:
+    def replace_late(self, data: Mapping[str, Any], display_id: str) -> None:
         """Replace a display, from any thread."""
 
     def open_live(self, frame: LiveFrame, text: str, display_id: str, act: Act) -> LiveBox | None:
@@ -86,7 +86,7 @@ class TextScreen(_Streams):
     def __init__(self, stream: TextIO | None = None) -> None:
         self.color = (stream or sys.stdout).isatty()
 
-    def show(self, data: Mapping[str, str], display_id: str) -> None:  # noqa: ARG002  # text cannot be replaced
+    def show(self, data: Mapping[str, Any], display_id: str) -> None:  # noqa: ARG002  # text cannot be replaced
         """Print the text form."""
         self.write(data["text/plain"])
 
@@ -108,23 +108,23 @@ class NotebookScreen(_Streams):
         # the cell that is current now, so that late output finds its way back to it
         self._parent = dict(shell.get_parent() or {})
 
-    def show(self, data: Mapping[str, str], display_id: str) -> None:
+    def show(self, data: Mapping[str, Any], display_id: str) -> None:
         """Make a display in the current cell."""
         self._shell.display_pub.publish(dict(data), metadata={}, transient={"display_id": display_id})
 
-    def replace(self, data: Mapping[str, str], display_id: str) -> None:
+    def replace(self, data: Mapping[str, Any], display_id: str) -> None:
         """Replace a display."""
         self._shell.display_pub.publish(dict(data), metadata={}, transient={"display_id": display_id}, update=True)
 
-    def show_late(self, data: Mapping[str, str], display_id: str) -> None:
+    def show_late(self, data: Mapping[str, Any], display_id: str) -> None:
         """Make a display in the cell that this screen was made in."""
         self._send("display_data", data, display_id, parent=self._parent)
 
-    def replace_late(self, data: Mapping[str, str], display_id: str) -> None:
+    def replace_late(self, data: Mapping[str, Any], display_id: str) -> None:
         """Replace a display; its id finds it, and nbclient reads only what has the running cell as its parent."""
         self._send("update_display_data", data, display_id, parent=self._shell.get_parent())
 
-    def _send(self, kind: str, data: Mapping[str, str], display_id: str, *, parent: Any) -> None:
+    def _send(self, kind: str, data: Mapping[str, Any], display_id: str, *, parent: Any) -> None:
         # Not through display_pub: it takes no parent, and ipykernel before 7.4 cannot set one for a thread alone.
         kernel = self._shell.kernel
         content = {"data": dict(data), "metadata": {}, "transient": {"display_id": display_id}}

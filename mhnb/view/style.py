@@ -42,6 +42,12 @@ ANSI_CSS = "".join(
 )  # fmt: skip
 """For pages that do not know JupyterLab's classes; its own rules are more specific and win."""
 
+RUN_CSS = (
+    ".mhnb .mhnb-run th,.mhnb .mhnb-run td{padding:0 .7em 0 0;border:0;background:none;text-align:right;font-weight:normal;"
+    "vertical-align:top}.mhnb .mhnb-run th{opacity:.75}"
+)
+"""For tables of many cells, which would store the same style in each."""
+
 TABS_CSS = (
     "@supports selector(::details-content){{"
     ".{uid}{{display:flex;flex-wrap:wrap;gap:0 2px}}"
@@ -69,4 +75,5 @@ def host_color(places: Places, ranks: Sequence[int]) -> str:
 def wrap(body: str, *, css: str = "") -> str:
     """Put a view's HTML into its frame, with the style sheet that it needs."""
     ansi = ANSI_CSS if "ansi-" in body else ""
-    return f'<div class="mhnb"><style>{_CSS}{ansi}{css}</style>{body}</div>'
+    runs = RUN_CSS if "mhnb-run" in body else ""
+    return f'<div class="mhnb"><style>{_CSS}{ansi}{runs}{css}</style>{body}</div>'

@@ -26,6 +26,8 @@ from mhnb.view.folded import (
     tell_values,
 )
 from mhnb.view.mime import output_to_text
+from mhnb.view.nearby import near_changes, shorten
+from mhnb.view.recurring import Run, find_runs, format_table, run_tables
 from mhnb.view.trace import count_user_frames, format_trace_text, trim_traceback
 from mhnb.view.words import Places, format_rank_label
 
@@ -150,22 +152,28 @@ def _block_lines(block: Block, blocks: int, painter: _Painter, places: Places) -
         lines = clip_told(list(_row_lines(block, painter)), limit, where=log or "the log file")
     else:
         items = clip_items(block_items(block.folded), limit, where=log or "the log file")
-        lines = [line for item in items for line in _item_lines(item, block.ranks, painter)]
+        lines = [line for item in find_runs(items, block.ranks) for line in _item_lines(item, block.ranks, painter)]
     missing = missing_note(block, log)
     return [*lines, *([missing] if missing else [])] or [painter(_QUIET, "(no output)")]
 
 
-def _item_lines(item: Item, ranks: Sequence[int], painter: _Painter) -> Iterator[str]:
+def _item_lines(item: Item | Run, ranks: Sequence[int], painter: _Painter) -> Iterator[str]:
     if isinstance(item, Picture):
         for whose, output in item.variants:
             label = f"{format_rank_label(whose)}: " if len(item.variants) > 1 else ""
             yield from (label + output_to_text(output, color=painter.color)).splitlines()
         return
     text = item.text.replace(OWN_MARK, painter(_QUIET, OWN))
-    names = [letter(at) for at in range(len(item.slots))]
+    names = [letter(at) for at in range(len(item.columns if isinstance(item, Run) else item.slots))]
     for name in names:
         text = text.replace(SLOT_MARK, f"‹{name}›", 1)
-    yield text if painter.color else strip_ansi(text)
+    shown = text if painter.color else strip_ansi(text)
+    if isinstance(item, Run):
+        yield f"{shown}   {painter(_QUIET, f'× {item.count} lines')}"
+        for table in run_tables(item, ranks, names):
+            yield from (f"  {line}" for line in format_table(table))
+        return
+    yield shown
     if item.each:
         yield f"  {painter(_BOLD, 'each')} {tell_each(item, ranks)}"
     for name, slot in zip(names, item.slots, strict=True):
@@ -187,17 +195,19 @@ def _row_lines(block: Block, painter: _Painter) -> Iterator[str]:
         elif row.kind == "added":
             yield f"+ {row.here}"
         elif row.kind == "missing":
-            yield painter(_QUIET, f"- {row.there}   ← elsewhere")
+            yield painter(_QUIET, f"- {shorten(row.there)}   ← elsewhere")
         else:
             yield from _changed_lines(row, painter, "  " if marked else "")
         at += 0 if row.kind == "missing" else row.count
 
 
 def _changed_lines(row: Row, painter: _Painter, indent: str) -> Iterator[str]:
-    changed = [span for span in row.spans if span.there is not None]
-    here = "".join(span.here if span.there is None else painter(_BOLD, span.here) for span in row.spans)
+    spans = near_changes(row)
+    changed = [span for span in spans if span.there is not None]
+    here = "".join(span.here if span.there is None else painter(_BOLD, span.here) for span in spans)
     if len(changed) == 1 and changed[0].here and changed[0].there:
         yield f"{indent}{here} {painter(_QUIET, f'← {changed[0].there} elsewhere')}"
     else:
         yield indent + here
-        yield painter(_QUIET, f"{indent}← {row.there} elsewhere")
+        there = "".join(span.here if span.there is None else span.there for span in spans)
+        yield painter(_QUIET, f"{indent}← {there} elsewhere")

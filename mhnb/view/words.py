@@ -12,6 +12,9 @@ from mhnb.sharding.words import format_nbytes
 __all__ = ["Places", "format_hosts_of", "format_nbytes", "format_rank_label", "format_seconds", "join_words"]
 
 
+_MAX_HOSTS_CHARS = 32
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """Where each rank lives and writes, by rank. A rank that is missing is shown without."""
@@ -22,6 +25,8 @@ class Places:
     """Path of the log file that has everything the rank ever said."""
     cluster: str = ""
     """The cluster's name."""
+    folder: str = ""
+    """The notebook's folder, from which a front end opens files; empty where it is unknown."""
 
     def host_of(self, ranks: Iterable[int]) -> str | None:
         """The one host that holds all of `ranks`; None when there are several or it is unknown."""
@@ -39,7 +44,9 @@ def format_hosts_of(places: Places, ranks: Iterable[int]) -> str:
     known = [host for host in hosts if host is not None]
     if len(known) < len(hosts) or (len(known) > 1 and set(known) == set(places.hosts.values())):
         return ""
-    return format_hosts(known)
+    named = format_hosts(known)
+    # A long list reads as its number does, and the ranks before it say the rest.
+    return named if len(named) <= _MAX_HOSTS_CHARS else f"{len(set(known))} hosts"
 
 
 def format_seconds(seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.differ import apply_rows, compare_lines, compare_words
+from mhnb.core.differ import Span, apply_rows, compare_lines, compare_words
 
 LINES = st.lists(
     st.tuples(
@@ -55,3 +55,12 @@ def test_texts_without_anything_in_common_cost_little() -> None:
     """They are paired by their place instead of being searched."""
     here, there = ([("stdout", f"{word} {n}") for n in range(3000)] for word in ("left", "right"))
     assert {row.kind for row in compare_lines(list(here), list(there))} <= {"missing", "added", "changed"}
+
+
+def test_a_very_long_line_that_differs_in_one_word_says_which() -> None:
+    """However many words stand before and after it."""
+    words = [f"w{at}" for at in range(5000)]
+    there = " ".join(words)
+    here = there.replace("w2500", "other")
+    assert [span for span in compare_words(here, there) if span.there is not None] == [Span("other", "w2500")]
+    assert "".join(span.here for span in compare_words(here, there)) == here

@@ -116,6 +116,13 @@ def test_a_plotly_figure_that_nobody_here_draws_says_why() -> None:
     assert drawn["data"]["text/plain"] == "Figure()"
 
 
+def test_a_figure_without_a_text_is_described() -> None:
+    """Plotly gives none, and its data is no reading matter."""
+    form = {"application/vnd.plotly.v1+json": {"data": [{"type": "bar"}, {}, {}], "layout": {"title": "loss"}}}
+    ((output),) = fold_events([["display", form, {}, None]])
+    assert output["data"]["text/plain"].startswith("a plotly figure “loss”: bar, 2 scatter\n(told as text:")
+
+
 def test_widget_views_are_left_out() -> None:
     """A widget's model lives on the rank, so its view is dropped; its text stays, with one line that says why."""
     view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}

@@ -75,7 +75,8 @@ def test_a_cell_that_failed_tells_what_it_launched(ready: Session) -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("", "is not Python"),
+        ("", "collectives of which call? Write %mhjax collectives f(x, y)"),
+        ("--why", "collectives of which call? Write %mhjax collectives f(x, y)"),
         ("total", "'total' is no call of a function"),
         ("total(batch", "was never closed"),
         ("totl(batch)", "did you mean total?"),

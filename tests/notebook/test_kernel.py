@@ -252,10 +252,10 @@ def test_a_replay_shows_one_line_that_moves(own_front: Front) -> None:
 
 
 def test_a_kept_panel_stands_beside_what_is_stored(front: Front) -> None:
-    """`--panel keep` leaves a widget in a display of its own, and the stored form in another, until `close`."""
+    """`--panel keep` leaves a widget in a display of its own after its words for later, and the stored form in another, until `close`."""
     front.run("%mhjax start -n 2 --devices 2 --panel keep")
     kept, _ = _displays(front, "%%mhjax\nprint('kept')")
-    assert kept == [{"text/html", "text/plain"}, {_WIDGET, "text/plain"}]
+    assert kept == [{"text/html", "text/plain"}, {"text/html", "text/plain"}, {_WIDGET, "text/plain"}]
     front.run("%mhjax start -n 2 --devices 2")
     assert _displays(front, "%%mhjax\nprint('kept')")[0] == kept, "what is not named stays"
     front.run("%mhjax start -n 2 --devices 2 --panel close")
@@ -266,7 +266,7 @@ def test_a_panel_answers_what_is_asked_of_it(front: Front) -> None:
     """The browser asks for a rank's outputs when somebody looks at it, and gets them as HTML."""
     front.run("%%mhjax\nprint('said by', 'ab'[jax.process_index()] if 'jax' in globals() else 'nobody')")
     shown, opened = _displays(front, "%mhjax panel")
-    assert shown == [{_WIDGET, "text/plain"}]
+    assert shown == [{"text/html", "text/plain"}, {_WIDGET, "text/plain"}]
     (comm_id,) = [m["content"]["comm_id"] for m in opened if m["content"]["data"]["state"].get("mode") == "panel"]
     front.client.shell_channel.send(
         front.client.session.msg(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from html.parser import HTMLParser
+from typing import Any
 
 from mhnb.core.results import CellResult, RankResult
 from mhnb.values import Outcome, Output, RankError
@@ -141,29 +142,29 @@ class RecordingScreen:
 
     def __init__(self, *, rich: bool = True, widgets: bool = True, broken: bool = False) -> None:
         self.rich, self.widgets, self.broken = rich, widgets, broken
-        self.acts: list[tuple[str, Mapping[str, str], str]] = []
+        self.acts: list[tuple[str, Mapping[str, Any], str]] = []
         self.boxes: list[RecordingBox] = []
         self.written: list[str] = []
         self.complaints: list[str] = []
 
-    def _act(self, name: str, data: Mapping[str, str], display_id: str) -> None:
+    def _act(self, name: str, data: Mapping[str, Any], display_id: str) -> None:
         if self.broken:
             raise RuntimeError("no front end")
         self.acts.append((name, data, display_id))
 
-    def show(self, data: Mapping[str, str], display_id: str) -> None:
+    def show(self, data: Mapping[str, Any], display_id: str) -> None:
         """Make a display."""
         self._act("show", data, display_id)
 
-    def replace(self, data: Mapping[str, str], display_id: str) -> None:
+    def replace(self, data: Mapping[str, Any], display_id: str) -> None:
         """Replace a display."""
         self._act("replace", data, display_id)
 
-    def show_late(self, data: Mapping[str, str], display_id: str) -> None:
+    def show_late(self, data: Mapping[str, Any], display_id: str) -> None:
         """Make a display in an ended cell."""
         self._act("show_late", data, display_id)
 
-    def replace_late(self, data: Mapping[str, str], display_id: str) -> None:
+    def replace_late(self, data: Mapping[str, Any], display_id: str) -> None:
         """Replace a display of an ended cell."""
         self._act("replace_late", data, display_id)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mhnb.core.results import RankResult
-from mhnb.view.digest import clip_outputs, digest
+from mhnb.view.digest import MISMATCH, clip_outputs, digest
 from tests.view.samples import cell, failed, out, shown, value
 
 
@@ -49,6 +49,14 @@ def test_the_first_to_fail_is_on_top() -> None:
     seen = digest(cell(failed(0, "KeyError", at_s=0.3), failed(1, at_s=0.1), []))
     assert [failure.word for failure in seen.failures] == ["ValueError", "KeyError"]
     assert seen.failure_heading == "ValueError on rank 1 · KeyError on rank 0 · rank 2 finished"
+
+
+def test_those_who_failed_later_stand_by_rank() -> None:
+    """Only the first one's time is news; those who were left waiting and those without a traceback come last."""
+    late = [failed(0, "TypeError", at_s=0.9), failed(1, "KeyError", at_s=0.8), failed(2, "IndexError", at_s=0.5)]
+    seen = digest(cell(*late, failed(3, at_s=0.1), failed(4, MISMATCH, at_s=0.05), RankResult(5, "killed")))
+    assert [failure.ranks for failure in seen.failures] == [(3,), (0,), (1,), (2,), (5,), (4,)]
+    assert seen.failure_heading.startswith("ValueError on rank 3 · TypeError on rank 0 · KeyError on rank 1 · ")
 
 
 def test_equal_tracebacks_are_one_failure() -> None:

@@ -15,6 +15,8 @@ from tests.view.samples import StrictPage, cell, failed, out, shown, value
 PLACES = Places({rank: f"host{rank}" for rank in range(64)}, {rank: f"rank{rank}.log" for rank in range(64)})
 LINES = "one\ntwo\n"
 
+VIEWS: tuple[View, ...] = ("fold", "tabs", "grid")
+
 RESULTS = {
     "agree": cell(*[[out("said 0 1 2\n")]] * 3),
     "lines": cell(*[[out(f"{LINES}said {rank}\n")] for rank in range(3)]),
@@ -258,3 +260,62 @@ def test_a_note_keeps_its_lines() -> None:
     """What the ranks launched, a line a side: run together it could not be read."""
     html = format_cell_html(cell((), (), notes=("launch 1 differs\n  rank 0  a\n  rank 1  b",)))
     assert 'white-space:pre-wrap">launch 1 differs\n  rank 0  a\n  rank 1  b</div>' in html
+
+
+def test_of_a_long_odd_line_only_what_is_near_the_difference_is_told() -> None:
+    """The rest is as in the majority's line, which stands there whole, once."""
+    words = " ".join(f"w{at}" for at in range(300))
+    said = [[out(f"{words.replace('w150 ', 'odd ') if rank == 2 else words}\n")] for rank in range(4)]
+    page = StrictPage(format_cell_html(cell(*said)))
+    assert "w149 odd w151" in page.visible
+    assert "← w150 elsewhere" in page.visible
+    assert page.visible.count("w20 ") == page.visible.count("w290 ") == 1
+    assert words in page.visible
+    assert words.replace("w150 ", "odd ") in page.text, "word for word, behind a click"
+
+
+def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -> None:
+    """What others have there stands below, cut at the same places; a line that only others have is cut too."""
+    words = " ".join(f"w{at}" for at in range(300))
+    odd = words.replace("w50 ", "one ").replace("w200 ", "two ")
+    said = [[out(f"{odd if rank == 2 else words}\nend\n")] for rank in range(4)]
+    text = StrictPage(format_cell_html(cell(*said))).visible
+    assert "w49 one w51" in text
+    assert "w199 two w201" in text
+    below = text.partition("←")[2].partition("elsewhere")[0]
+    assert "w49 w50 w51" in below
+    assert "w100" not in below
+    assert text.count("w100 ") == 1
+    lost = [[out("end\n" if rank == 2 else f"{words}\nend\n")] for rank in range(4)]
+    text = StrictPage(format_cell_html(cell(*lost))).visible
+    assert text.count("w100 ") == 1
+
+
+@pytest.mark.parametrize(
+    ("folder", "written"),
+    [
+        ("/nb", '<a href="logs/rank0.log" title="opens in JupyterLab">/nb/logs/rank0.log</a>'),
+        ("/nb/logs/deeper", '<code style="user-select:all" title="a click selects it">/nb/logs/rank0.log</code>'),
+        ("", '<code style="user-select:all" title="a click selects it">/nb/logs/rank0.log</code>'),
+    ],
+)
+def test_a_log_is_a_link_that_lab_opens_or_a_path_to_copy(folder: str, written: str) -> None:
+    """A browser opens no file from a page of a server's: no link says that it would."""
+    places = Places(logs={0: "/nb/logs/rank0.log"}, folder=folder)
+    much = cell([out("a line\n" * 90_000)])
+    lost = cell(RankResult(0, "ok", (out("a\n"),), omitted_nbytes=2000))
+    for result in (much, lost):
+        for view in VIEWS:
+            html = format_cell_html(result, view=view, places=places)
+            assert "file:" not in html
+            assert "/nb/logs/rank0.log" in StrictPage(html).text
+            assert (view != "fold" and result is much) or written in html
+
+
+def test_a_long_list_of_hosts_is_a_number() -> None:
+    """Every 16th of 256 is a line of its own; the ranks' own list says which."""
+    places = Places({rank: f"host{rank}" for rank in range(256)})
+    said = [[out("odd\n" if rank % 16 == 0 else "a\n")] for rank in range(256)]
+    page = StrictPage(format_cell_html(cell(*said), places=places))
+    assert "ranks 0,16,32,48,64,80,96,112,128,144,160,176,192,208,224,240 16 hosts ≠" in page.visible
+    assert "240 hosts" in page.visible

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from mhnb.view.live import CellView
 from mhnb.view.resultpanel import ResultPanel
 from mhnb.view.screen import NotebookScreen, TextScreen, detect_screen
 from mhnb.view.words import Places
-from tests.view.samples import cell, out
+from tests.view.samples import StrictPage, cell, failed, out
 
 
 class Shell:
@@ -95,3 +96,57 @@ def test_a_panel_follows_and_leaves_no_widget() -> None:
     opened.close()
     assert set(replaced[-1]) == {"text/html", "text/plain"}
     assert widget.comm is None
+
+
+def test_what_a_saved_panel_leaves_is_readable() -> None:
+    """No front end saves a widget: before it stand words that say what it was over, how to have it again, and all that was said."""
+    shell = Shell()
+    opened = ResultPanel(cell([out("first\n")], [out("other\n")]), Places(), screen=NotebookScreen(shell))
+    opened.open()
+    still, widget = shell.published
+    assert "application/vnd.jupyter.widget-view+json" in widget
+    page = StrictPage(still["text/html"])
+    for told in (page.visible, still["text/plain"]):
+        assert "mhjax · panel over cell 12 · ranks 0-1 · 0.21 s · " in told
+        assert "%mhjax panel brings it back" in told
+    for told in (page.text, still["text/plain"]):
+        assert "first" in told
+        assert "other" in told
+
+
+def test_a_panel_that_followed_leaves_the_last_cell() -> None:
+    """What is saved is what was seen last; closed, the stored form alone is left."""
+    shell = Shell()
+    screen = NotebookScreen(shell)
+    shown: dict[str, dict[str, str]] = {}
+    screen.replace_late = lambda data, display_id: shown.update({display_id: dict(data)})  # type: ignore[method-assign]
+    opened = ResultPanel(cell([out("first\n")]), Places(), screen=screen)
+    opened.open()
+    opened.finish(replace(cell([out("second\n")]), seq=13))
+    (still,) = shown
+    assert "panel over cell 13" in shown[still]["text/html"]
+    assert "second" in shown[still]["text/html"]
+    opened.close()
+    assert shown.pop(still) == {"text/html": "", "text/plain": ""}
+    assert "second" in next(iter(shown.values()))["text/html"]
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_panel_has_one_heading(done: bool) -> None:  # noqa: FBT001  # a parametrized test's argument
+    """Who ran and for how long stands in its head, and not again on its page."""
+    opened = ResultPanel(cell([out("a\n")], [out("b\n")]), Places(), screen=NotebookScreen(Shell()))
+    opened.open()
+    if not done:
+        opened.update(cell([out("a\n")], [out("b\n")], done=False, wall_s=1.0))
+    widget = opened._widget
+    assert widget.head.startswith("cell 12 · ranks 0-1 · ")
+    assert "ranks 0-1 ·" not in widget.page
+    assert "2 different outputs" in widget.page or not done
+
+
+def test_a_failed_rank_is_no_silent_one_in_a_panel() -> None:
+    """Who opens its tab sees why it has a cross."""
+    opened = ResultPanel(cell(failed(0), failed(1, said=[out("so far\n")])), Places(), screen=NotebookScreen(Shell()))
+    assert StrictPage(opened.body_of(0)).text.strip() == "✗ ValueError: cannot reshape"
+    assert "ValueError: cannot reshape" in opened.body_of(1)
+    assert "so far" in opened.body_of(1)

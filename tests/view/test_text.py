@@ -126,3 +126,31 @@ def test_a_number_that_is_none_is_in_the_heading() -> None:
     """Nobody should have to read values for it."""
     text = format_cell_text(cell([out("loss 1.5")], [out("loss nan")], [out("loss 2.5")]))
     assert text.splitlines()[0].endswith("numbers differ by rank · not a finite number on rank 1")
+
+
+def test_of_a_long_odd_line_only_what_is_near_the_difference_is_told() -> None:
+    """The rest is as in the majority's line, which stands there whole, once."""
+    words = " ".join(f"w{at}" for at in range(300))
+    said = [[out(f"{words.replace('w150 ', 'odd ') if rank == 2 else words}\n")] for rank in range(4)]
+    text = format_cell_text(cell(*said))
+    assert "w149 odd w151" in text
+    assert "← w150 elsewhere" in text
+    assert text.count("w20 ") == text.count("w290 ") == 1
+    assert words in text
+
+
+def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -> None:
+    """What others have there stands below, cut at the same places; a line that only others have is cut too."""
+    words = " ".join(f"w{at}" for at in range(300))
+    odd = words.replace("w50 ", "one ").replace("w200 ", "two ")
+    said = [[out(f"{odd if rank == 2 else words}\nend\n")] for rank in range(4)]
+    text = format_cell_text(cell(*said))
+    assert "w49 one w51" in text
+    assert "w199 two w201" in text
+    below = text.partition("←")[2].partition("elsewhere")[0]
+    assert "w49 w50 w51" in below
+    assert "w100" not in below
+    assert text.count("w100 ") == 1
+    lost = [[out("end\n" if rank == 2 else f"{words}\nend\n")] for rank in range(4)]
+    text = format_cell_text(cell(*lost))
+    assert text.count("w100 ") == 1

@@ -1,0 +1,39 @@
+"""What a result raises: one line whose words stand once, also after the name of the error that carries it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.results import CellResult, RankResult
+from mhnb.errors import CellFailed, OrderMismatch
+from mhnb.values import RankError
+
+_TOLD = "nothing was launched, the cluster is clean\nlaunch 1 of cell 3 differs"
+
+
+def _raised(ename: str, evalue: str) -> CellResult:
+    return CellResult(3, "x", tuple(RankResult(r, "error", error=RankError(ename, evalue)) for r in (0, 1)), 0.1)
+
+
+def test_a_mismatch_is_named_once() -> None:
+    """A notebook and a script both write the error's class before the text."""
+    with pytest.raises(OrderMismatch) as caught:
+        _raised("OrderMismatch", _TOLD).check()
+    assert caught.value._render_traceback_() == [
+        "OrderMismatch: ranks 0-1 · nothing was launched, the cluster is clean"
+    ]
+
+
+def test_another_error_keeps_its_name() -> None:
+    """CellFailed alone would not say what was raised."""
+    with pytest.raises(CellFailed, match=r"^ValueError on ranks 0-1$"):
+        _raised("ValueError", "no").check()
+
+
+def test_a_mismatch_that_was_being_stopped_is_told_as_such() -> None:
+    """Who pressed the button is told of the stop first, and what was raised then."""
+    result = _raised("OrderMismatch", _TOLD)
+    stopped = CellResult(3, "x", result.ranks, 0.1, how="interrupted")
+    with pytest.raises(Exception, match=r"^OrderMismatch on ranks 0-1$") as caught:
+        stopped.check()
+    assert type(caught.value).__name__ == "CellInterrupted"
