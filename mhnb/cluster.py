@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["Cluster", "StartOptions"]
 
 _STOP_S = 2.0
+_real_time = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+"""Seconds that also pass while the machine sleeps, unlike those of `time.monotonic`."""
 
 
 class Cluster:
@@ -91,10 +93,13 @@ class Cluster:
             for host in self._hosts:
                 host.wait(())
             raise
+        self._watch = HostWatch(
+            self._ground.link, self._hosts, timeout_s=options.host_timeout_s, real_clock=_real_time
+        )
         self._reader = Reader(
             self._ground.link,
             self._machine,
-            HostWatch(self._ground.link, self._hosts, timeout_s=options.host_timeout_s),
+            self._watch,
             clock=time.monotonic,
             listener=self._listener,
             keep=self.journal.write,
@@ -127,6 +132,7 @@ class Cluster:
             self._write_owner([rank.pid for rank in self.ranks])
             if self.options.keep:
                 write_berth(describe_ground(self._ground, self.shape, self.options, self.started_in_s))
+                self._watch.keep()
         except BaseException:
             if self._is_taken_over:
                 self.leave()
