@@ -15,6 +15,7 @@ from mhnb.core.gathering import Gathering
 from mhnb.core.machine import Machine
 from mhnb.core.roster import Roster
 from mhnb.core.shape import Shape
+from mhnb.ctrlc import CtrlC
 from mhnb.journaling import ClusterJournal
 from mhnb.launch.attached import AttachedHost, LeftHosts
 from mhnb.launch.base import Host
@@ -24,7 +25,7 @@ from mhnb.launch.profile import find_profile
 from mhnb.link.sockets import SocketLink
 from mhnb.options import Place, StartOptions, host_spec, hub_spec, local_spec
 from mhnb.ports import find_free_port
-from mhnb.rundir import configure_hub, make_run_dir
+from mhnb.rundir import configure_hub, make_run_dir, remove_keys, write_owner
 
 __all__ = [
     "Ground",
@@ -32,7 +33,6 @@ __all__ = [
     "end_hosts",
     "find_ground",
     "find_settings",
-    "launch_hosts",
     "make_ground",
     "make_machine",
     "open_ground",
@@ -57,6 +57,40 @@ class Ground:
     origin: int
     """The process that has started it first: part of the names of its directory and its journal."""
     lock: DriverLock | None = None
+
+    def launch(self, shape: Shape, options: StartOptions, cwd: str) -> None:
+        """Start every supervisor; `hosts` has each as soon as there is one, so that it can be ended when a later one fails.
+
+        Raises:
+            LaunchError: one could not be started.
+        """
+        place = Place(self.link.url, self.key, self.machine.generation, cwd, str(self.run_dir))
+        launched = _launch_hosts(shape, options, place)
+        while True:
+            with CtrlC():
+                # It comes between two hosts: a process that was just made would be nobody's.
+                host = next(launched, None)
+                self.hosts += [] if host is None else [host]
+            if host is None:
+                return
+            # At once: with `keep` the processes outlive a notebook that is killed while they start, and must be found.
+            self.note_owner(options, [None] * shape.process_count)
+
+    def note_owner(self, options: StartOptions, rank_pids: Sequence[int | None]) -> None:
+        """Note who runs here, so that a shell can list and stop it."""
+        write_owner(self.run_dir, options.name, self.hosts[0].pid, rank_pids, keep=options.keep)
+
+    def take_back(self) -> None:
+        """End what was launched, before anybody has served it; nothing that another notebook has left."""
+        self.close()
+        if not self.machine.roster.is_left:
+            end_hosts(self.hosts, self.machine.roster)
+            remove_keys(self.run_dir)
+
+    def end(self) -> None:
+        """Let go of everything, and leave no key: all processes have ended."""
+        self.close()
+        remove_keys(self.run_dir)
 
     def close(self) -> None:
         """Let go of the link, the journal and the right to drive; the reader closes the link too, and twice is no error."""
@@ -175,12 +209,8 @@ def end_hosts(hosts: Sequence[Host], roster: Roster) -> None:
         list(pool.map(end, hosts))
 
 
-def launch_hosts(shape: Shape, options: StartOptions, place: Place) -> Iterator[Host]:
-    """Start every supervisor; yield each as soon as there is one, so that it can be ended when a later one fails.
-
-    Raises:
-        LaunchError: one could not be started.
-    """
+def _launch_hosts(shape: Shape, options: StartOptions, place: Place) -> Iterator[Host]:
+    """Start every supervisor; yield each as soon as there is one."""
     if shape.is_local:
         spec = local_spec(shape, options, place, os.environ, f"127.0.0.1:{find_free_port()}")
         yield LocalHost(spec, os.environ | spec.environment)

@@ -5,7 +5,9 @@ One of this machine is gone when its process has ended. One elsewhere also when 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from mhnb.core.protocol import Beat, HostUp, Message, StopHost
 from mhnb.core.pulse import PATIENCE, Pulse, Standstill
@@ -19,6 +21,7 @@ _SEE_OFF_S = 1.5
 
 
 _IMPORTS_S = 60.0
+_read_real_clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class HostWatch:
@@ -28,7 +31,7 @@ class HostWatch:
         link: that they are reached by.
         hosts: their processes.
         timeout_s: one on another machine that is silent for longer is lost.
-        real_clock: seconds, rising also while this machine sleeps; None: the reader's clock has to do.
+        real_clock: seconds, rising also while this machine sleeps.
     """
 
     def __init__(
@@ -37,7 +40,7 @@ class HostWatch:
         hosts: Sequence[Host],
         *,
         timeout_s: float = 20.0,
-        real_clock: Callable[[], float] | None = None,
+        real_clock: Callable[[], float] = _read_real_clock,
     ) -> None:
         self._link, self._hosts = link, list(hosts)
         self._remote = {k for host in hosts if host.is_remote for k in host.supervisors}
@@ -89,7 +92,7 @@ class HostWatch:
 
     def find_lost(self, roster: Roster, now: float) -> Iterator[tuple[int, str]]:
         """Give each supervisor that is found to be gone since the last call, and how; ask the others for a sign of life."""
-        self._pulse.allow(self._standstill.look(now, now if self._real_clock is None else self._real_clock()))
+        self._pulse.allow(self._standstill.look(now, self._real_clock()))
         for supervisor, cause in (*self._ended(roster), *self._cut_off(roster), *self._silent(roster, now)):
             yield supervisor, cause + self._say_standstill(now)
         if self._pulse.is_due(now):

@@ -49,6 +49,7 @@ BESIDE = {
     "engines": "cluster",
     "exchange": "cluster",
     "exporting": "cluster",
+    "finishing": "cluster",
     "fleet": "cluster",
     "installing": "cluster",
     "hostflags": "cluster",

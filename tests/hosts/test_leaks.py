@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.hosts.cluster import Begin, check_sum
+from tests.hosts.cluster import Begin
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.leftovers import no_leftovers
 from tests.source import ROOT
@@ -141,3 +141,37 @@ def test_a_notebook_that_stands_still_for_long_finds_what_it_kept(net: HostNet, 
         notebook.do("cluster.stop()")
     finally:
         notebook.close()
+
+
+_IMPATIENT = """
+import os, signal, sys, threading, mhnb
+again = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+def give_up(report):
+    again.start()
+    raise KeyboardInterrupt
+try:
+    mhnb.start({names!r}, 1, name="twice", on_progress=give_up, **{options!r})
+except KeyboardInterrupt as error:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # As IPython does, which shows it.
+    sys.last_value = error
+    print("given up", again.is_alive(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_ctrl_c_twice_while_hosts_come_up(net: HostNet, own_environment: None) -> None:
+    """The second one ends the waiting, not the end of what was started: the notebook lives on, and nothing else."""
+    names = [host.name for host in list(net)[:3]]
+    options = {"config_file": str(net.ssh_config), "environment": {"PYTHONPATH": str(ROOT)}, "setup": STAGGER}
+    words = [sys.executable, "-c", _IMPATIENT.format(names=names, options=options)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as notebook:
+        assert notebook.stdout is not None
+        assert notebook.stdout.readline() == "given up False\n"
+        me = psutil.Process(notebook.pid)
+        wait_until(lambda: not any(host.pids() for host in net), "every host is without a process", timeout_s=60)
+        wait_until(lambda: not me.children(recursive=True), "the notebook has no process left", timeout_s=60)
+        assert notebook.poll() is None
+        assert notebook.stdin is not None
+        notebook.stdin.close()
+        assert notebook.wait(60) == 0
