@@ -255,6 +255,8 @@ class Supervisor:
 
     def end(self) -> None:
         """Kill every process of this machine and wait until each is gone."""
+        # Schedulers say it more than once: what was begun is gone through with, to the last key.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         services = (self._hub, self._board.delegate if self._board is not None else None)
         pids = [*self._ranks, *(pid for pid in services if pid is not None)]
         for pid in pids:
