@@ -191,7 +191,7 @@ class Reader:
         try:
             while not self._stopping:
                 self._turn()
-            self._hosts.see_off(self._clock)
+            self._tell_left(self._hosts.see_off(self._clock))
         except Exception:  # noqa: BLE001  # reported below
             # The one broad catch of the link: a defect of ours ends the cluster in plain sight, and nobody waits for ever.
             text = traceback.format_exc()
@@ -207,6 +207,14 @@ class Reader:
                 self._closed = True
                 self._give_up()
                 self._link.close()
+
+    def _tell_left(self, supervisors: Sequence[int]) -> None:
+        names = ", ".join(self._machine.roster.name_host(k) for k in supervisors)
+        if names:
+            self._listener.on_notice(
+                f"{names} could not be told to end: what was started there with --keep may live on, and waits for a notebook\n"
+                "  when the machine can be reached again, end it there: pkill -f mhnb.rank.host"
+            )
 
     def _turn(self) -> None:
         busy = self._machine.current is not None or self._machine.state == "starting"

@@ -46,6 +46,7 @@ BESIDE = {
     "cli_profile": "cli",
     "ctrlc": "cluster",
     "demo": "cli",
+    "ending": "cluster",
     "engines": "cluster",
     "exchange": "cluster",
     "exporting": "cluster",

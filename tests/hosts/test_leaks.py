@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.hosts.cluster import Begin
+from mhnb.berth import DriverLock, find_berths
+from mhnb.cluster import Cluster
+from mhnb.ending import end_left
+from mhnb.errors import LaunchError
+from tests.hosts.cluster import Begin, leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.leftovers import no_leftovers
 from tests.source import ROOT
@@ -175,3 +181,38 @@ def test_ctrl_c_twice_while_hosts_come_up(net: HostNet, own_environment: None) -
         assert notebook.stdin is not None
         notebook.stdin.close()
         assert notebook.wait(60) == 0
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_kept_host_that_was_given_up(net: HostNet, begin: Begin, comes_back: bool) -> None:  # noqa: FBT001
+    """It outlives a notebook that it cannot hear. One that can be reached again is ended with the others; else the stop says so."""
+    cluster = begin(2, 1, keep=True, host_timeout_s=3)
+    told: list[str] = []
+    cluster.on_notice(told.append)
+    net[1].draw_cable()
+    wait_until(lambda: cluster.state == "dead", "the host is given up", timeout_s=60)
+    assert "host1 (beta) is lost: it has not answered for" in cluster.reason
+    if comes_back:
+        net[1].push_cable_in()
+        cluster.stop()
+        return
+    cluster.stop()
+    assert told[-1].startswith("host1 (beta) could not be told to end")
+    net[1].push_cable_in()
+    # What it says to do there.
+    net[1].run("pkill", "-f", "mhnb.rank.host")
+
+
+def test_a_kept_cluster_that_has_lost_a_host_is_ended(net: HostNet, mhnb_home: Path) -> None:
+    """A try to take it over that fails leaves it free for the next; a stop from a shell ends the rest, and names what it did not reach."""
+    names = [host.name for host in list(net)[:2]]
+    reach = {"config_file": str(net.ssh_config), "environment": {"PYTHONPATH": str(ROOT)}}
+    leave_kept({"hosts": names, "devices": 1} | reach)
+    net[1].cut_power()
+    (berth,) = find_berths(os.environ)
+    with pytest.raises(LaunchError, match=r"has ended; mhnb stop kept ends the rest"):
+        Cluster(berth.shape, berth.options, origin=berth.origin, berth=replace(berth, supervisors={2: 2**22 + 1}))
+    assert not DriverLock.is_held(berth.run_dir)
+    assert end_left(berth, wait_s=8) == ("host1 (beta)",)
+    wait_until(lambda: not any(host.pids() for host in net), "every host is without a process", timeout_s=60)
+    assert not list(berth.run_dir.rglob("berth.json*"))
