@@ -276,9 +276,7 @@ class Reader:
         # A rank whose supervisor is gone went with it, though nobody was left to tell.
         lost = item.rank not in self._machine.roster.alive
         if lost or self._machine.state == "stopped":
-            item.future.set_exception(
-                RanksLost(f"rank {item.rank} is gone; %mhjax restart --replay", ranks=(item.rank,))
-            )
+            item.future.set_exception(self._say_gone(item.rank, "is gone"))
             return
         self._asks[item.ask.ask_id] = (item.rank, item.future)
         self._link.send(rank_peer(item.rank), item.ask)
@@ -287,9 +285,11 @@ class Reader:
         for number, (asked, future) in list(self._asks.items()):
             if asked == rank:
                 del self._asks[number]
-                future.set_exception(
-                    RanksLost(f"rank {rank} ended before it answered; %mhjax restart --replay", ranks=(rank,))
-                )
+                future.set_exception(self._say_gone(rank, "ended before it answered"))
+
+    def _say_gone(self, rank: int, how: str) -> RanksLost:
+        why = f": {self._machine.reason}\n  " if self._machine.reason else "; "
+        return RanksLost(f"rank {rank} {how}{why}%mhjax restart --replay", ranks=(rank,))
 
     def _look_at_hosts(self, now: float) -> None:
         if self._machine.state == "starting" and (standing := self._hosts.standing()):
