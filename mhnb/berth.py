@@ -90,6 +90,8 @@ class DriverLock:
     def release(self) -> None:
         """Let another process have it. A second call does nothing."""
         if self._fd >= 0:
+            # Else `is_held` would take this process, while it lives, for the driver.
+            os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
 

@@ -119,22 +119,29 @@ def _list(args: argparse.Namespace) -> int:
 
 def _stop(args: argparse.Namespace) -> int:
     from mhnb.berth import find_berths
+    from mhnb.ending import end_left
     from mhnb.rundir import read_owners
-    from mhnb.starting import attach
 
     kept = {str(berth.run_dir): berth for berth in find_berths(os.environ)}
     named = [record for record in read_owners(os.environ) if record["name"] == args.name]
+    missing: tuple[str, ...] = ()
     for record in named:
         berth = kept.get(record["run_dir"])
         if berth is not None and not berth.shape.is_local:
             # Its ranks are on other machines: only who drives it reaches them.
-            attach(berth.full_name).stop()
+            missing += end_left(berth)
         else:
             os.kill(record["supervisor"], signal.SIGTERM)
         print(f"{args.name}: {len(record['ranks'])} ranks stopped")
     if not named:
         print(f"mhnb stop {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)
-    return 0 if named else 1
+    if missing:
+        print(
+            f"mhnb stop {args.name}: {', '.join(missing)} did not answer; what runs there waits for a notebook: "
+            "when the machine can be reached again, end it there: pkill -f mhnb.rank.host",
+            file=sys.stderr,
+        )
+    return 0 if named and not missing else 1
 
 
 def _reap(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -28,13 +29,14 @@ from mhnb.core.shape import Shape, check_initialize
 from mhnb.core.variables import VarRow
 from mhnb.core.where import WhereCard
 from mhnb.ctrlc import CtrlC
-from mhnb.fleet import describe_ground, end_hosts, launch_hosts, open_ground
+from mhnb.finishing import see_through
+from mhnb.fleet import describe_ground, end_hosts, open_ground
 from mhnb.journaling import ClusterJournal
 from mhnb.listening import ClusterListener
-from mhnb.options import Place, StartOptions
+from mhnb.options import StartOptions
 from mhnb.reader import Reader
 from mhnb.roll import RankInfo, StartReport, describe_ranks, report_start
-from mhnb.rundir import check_name, find_cwd, remove_keys, write_owner
+from mhnb.rundir import check_name, find_cwd
 from mhnb.submission import Submission
 from mhnb.values import ClusterState, DeviceRef
 from mhnb.watching import HostWatch
@@ -73,47 +75,38 @@ class Cluster:
         )
         self.replayed: ReplayReport | None = None
         self.spare: Spare | None = None
-        self._ended, self._pid = False, os.getpid()
+        self._ended, self._pid, self._ending = True, os.getpid(), threading.Lock()
         self._is_taken_over = berth is not None
         try:
             self._ground = open_ground(shape, options, self.journal, berth, generation=generation, now=self._began)
         except BaseException:
             self.journal.close()
             raise
-        self._listener.keep_where(self._ground.run_dir)
         self._machine, self._hosts = self._ground.machine, self._ground.hosts
         try:
+            self._listener.keep_where(self._ground.run_dir)
             if berth is None:
                 self._launch()
+            with CtrlC():
+                self._serve()
         except BaseException:
             # Also by Ctrl-C: nobody holds this object yet, so nobody else could end it.
-            self._ground.close()
-            for host in self._hosts:
-                host.wait(())
+            see_through(self._end if not self._ended else self._ground.take_back)
             raise
-        self._reader = Reader(
-            self._ground.link,
-            self._machine,
-            HostWatch(self._ground.link, self._hosts, timeout_s=options.host_timeout_s),
-            clock=time.monotonic,
-            listener=self._listener,
-            keep=self.journal.write,
-        )
+
+    def _launch(self) -> None:
+        self._ground.launch(self.shape, self.options, self.cwd)
+
+    def _serve(self) -> None:
+        link, machine, timeout_s = self._ground.link, self._machine, self.options.host_timeout_s
+        self._watch = HostWatch(link, self._hosts, timeout_s=timeout_s)
+        listener, keep = self._listener, self.journal.write
+        self._reader = Reader(link, machine, self._watch, clock=time.monotonic, listener=listener, keep=keep)
         self._reader.start()
+        self._ended = False
         atexit.register(self._at_exit)
 
     # -- start
-
-    def _launch(self) -> None:
-        ground = self._ground
-        place = Place(ground.link.url, ground.key, self.generation, self.cwd, str(ground.run_dir))
-        for host in launch_hosts(self.shape, self.options, place):
-            self._hosts.append(host)
-            # At once: with `keep` the processes outlive a notebook that is killed while they start, and must be found.
-            self._write_owner([None] * self.shape.process_count)
-
-    def _write_owner(self, rank_pids: Sequence[int | None]) -> None:
-        write_owner(self._ground.run_dir, self.name, self._hosts[0].pid, rank_pids, keep=self.options.keep)
 
     def wait_ready(self, on_progress: Callable[[StartReport], None] | None = None) -> None:
         """Wait until every rank can take cells.
@@ -124,9 +117,10 @@ class Cluster:
         """
         try:
             self.started_in_s = self._listener.wait_ready(on_progress)
-            self._write_owner([rank.pid for rank in self.ranks])
+            self._ground.note_owner(self.options, [rank.pid for rank in self.ranks])
             if self.options.keep:
                 write_berth(describe_ground(self._ground, self.shape, self.options, self.started_in_s))
+                self._watch.keep()
         except BaseException:
             if self._is_taken_over:
                 self.leave()
@@ -355,19 +349,27 @@ class Cluster:
     # -- end
 
     def stop(self) -> None:
-        """End every process of the cluster and wait until they are gone. A second call does nothing."""
+        """End every process of the cluster and wait until they are gone. A second call does nothing.
+
+        Ctrl-C ends the waiting; what is ending ends all the same.
+        """
         if self._ended or os.getpid() != self._pid:
             # A forked child of the user's has a copy of this object, and no business with its processes.
             return
-        self._reader.post(StopRequested())
-        self._reader.close(_STOP_S)
-        end_hosts(self._hosts, self._machine.roster)
-        if self.spare is not None:
-            self.spare.stop()
-        self._ground.close()
-        remove_keys(self._ground.run_dir)
-        # Last: a stop that a second Ctrl-C broke off is gone on with by the next one.
-        self._ended = True
+        see_through(self._end)
+
+    def _end(self) -> None:
+        with self._ending:
+            if self._ended:
+                return
+            self._reader.post(StopRequested())
+            self._reader.close(_STOP_S)
+            end_hosts(self._hosts, self._machine.roster)
+            if self.spare is not None:
+                self.spare.stop()
+            self._ground.end()
+            # Last: a stop that failed is gone on with by the next one.
+            self._ended = True
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:

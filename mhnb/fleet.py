@@ -7,14 +7,19 @@ import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import psutil
 
 from mhnb.berth import Berth, DriverLock
 from mhnb.core.gathering import Gathering
 from mhnb.core.machine import Machine
 from mhnb.core.roster import Roster
 from mhnb.core.shape import Shape
+from mhnb.ctrlc import CtrlC
+from mhnb.errors import LaunchError
 from mhnb.journaling import ClusterJournal
 from mhnb.launch.attached import AttachedHost, LeftHosts
 from mhnb.launch.base import Host
@@ -24,7 +29,7 @@ from mhnb.launch.profile import find_profile
 from mhnb.link.sockets import SocketLink
 from mhnb.options import Place, StartOptions, host_spec, hub_spec, local_spec
 from mhnb.ports import find_free_port
-from mhnb.rundir import configure_hub, make_run_dir
+from mhnb.rundir import configure_hub, make_run_dir, remove_keys, write_owner
 
 __all__ = [
     "Ground",
@@ -32,10 +37,10 @@ __all__ = [
     "end_hosts",
     "find_ground",
     "find_settings",
-    "launch_hosts",
     "make_ground",
     "make_machine",
     "open_ground",
+    "open_left_link",
     "open_link",
 ]
 
@@ -57,6 +62,40 @@ class Ground:
     origin: int
     """The process that has started it first: part of the names of its directory and its journal."""
     lock: DriverLock | None = None
+
+    def launch(self, shape: Shape, options: StartOptions, cwd: str) -> None:
+        """Start every supervisor; `hosts` has each as soon as there is one, so that it can be ended when a later one fails.
+
+        Raises:
+            LaunchError: one could not be started.
+        """
+        place = Place(self.link.url, self.key, self.machine.generation, cwd, str(self.run_dir))
+        launched = _launch_hosts(shape, options, place)
+        while True:
+            with CtrlC():
+                # It comes between two hosts: a process that was just made would be nobody's.
+                host = next(launched, None)
+                self.hosts += [] if host is None else [host]
+            if host is None:
+                return
+            # At once: with `keep` the processes outlive a notebook that is killed while they start, and must be found.
+            self.note_owner(options, [None] * shape.process_count)
+
+    def note_owner(self, options: StartOptions, rank_pids: Sequence[int | None]) -> None:
+        """Note who runs here, so that a shell can list and stop it."""
+        write_owner(self.run_dir, options.name, self.hosts[0].pid, rank_pids, keep=options.keep)
+
+    def take_back(self) -> None:
+        """End what was launched, before anybody has served it; nothing that another notebook has left."""
+        self.close()
+        if not self.machine.roster.is_left:
+            end_hosts(self.hosts, self.machine.roster)
+            remove_keys(self.run_dir)
+
+    def end(self) -> None:
+        """Let go of everything, and leave no key: all processes have ended."""
+        self.close()
+        remove_keys(self.run_dir)
 
     def close(self) -> None:
         """Let go of the link, the journal and the right to drive; the reader closes the link too, and twice is no error."""
@@ -85,9 +124,12 @@ def make_ground(shape: Shape, options: StartOptions, journal: ClusterJournal, *,
     """Make the place of a new generation: directory, key, open link. Its hosts are yet to be launched."""
     run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=find_settings(shape))
     key = secrets.token_bytes(32)
-    link = open_link(shape, options, key, run_dir)
-    machine = make_machine(shape, options, run_dir, generation=generation, now=now)
-    lock = DriverLock(run_dir, options.name) if options.keep else None
+    with ExitStack() as undone:
+        link = open_link(shape, options, key, run_dir)
+        undone.callback(link.close)
+        machine = make_machine(shape, options, run_dir, generation=generation, now=now)
+        lock = DriverLock(run_dir, options.name) if options.keep else None
+        undone.pop_all()
     return Ground(run_dir, key, link, machine, journal, [], journal.origin, lock)
 
 
@@ -97,22 +139,50 @@ def find_ground(berth: Berth, journal: ClusterJournal, *, now: float) -> Ground:
     Raises:
         NotDriver: another notebook drives it.
     """
-    lock = DriverLock(berth.run_dir, berth.name)
-    shape, options = berth.shape, replace(berth.options, start_timeout_s=_TAKE_OVER_S)
-    machine = make_machine(shape, options, berth.run_dir, generation=berth.generation, now=now)
-    machine.roster.leave_to_another()
-    machine.left_records = journal.read()[0]
+    with ExitStack() as undone:
+        lock = DriverLock(berth.run_dir, berth.name)
+        # What fails must leave it to others, and to another try.
+        undone.callback(lock.release)
+        shape, options = berth.shape, replace(berth.options, start_timeout_s=_TAKE_OVER_S)
+        machine = make_machine(shape, options, berth.run_dir, generation=berth.generation, now=now)
+        machine.roster.leave_to_another()
+        machine.left_records = journal.read()[0]
+        link = open_left_link(berth)
+        undone.callback(link.close)
+        hosts: list[Host] = [_find_left(number, pid, berth) for number, pid in berth.supervisors.items()]
+        elsewhere = tuple(share.supervisor for share in shape.shares() if share.supervisor not in berth.supervisors)
+        if elsewhere and not shape.is_local:
+            hosts.append(LeftHosts(elsewhere))
+        undone.pop_all()
+    return Ground(berth.run_dir, berth.key, link, machine, journal, hosts, berth.origin, lock)
+
+
+def open_left_link(berth: Berth) -> SocketLink:
+    """Open the link where the ranks that were left look for one.
+
+    Raises:
+        LaunchError: somebody else has that address by now.
+    """
     kind, _, place = berth.url.partition(":")
     if kind == "unix":
-        link = SocketLink(berth.key, path=Path(place))
-    else:
-        address, _, port = place.rpartition(":")
-        link = SocketLink(berth.key, address=address, port=int(port), encrypt=kind == "sealed")
-    hosts: list[Host] = [AttachedHost(number, pid) for number, pid in berth.supervisors.items()]
-    elsewhere = tuple(share.supervisor for share in shape.shares() if share.supervisor not in berth.supervisors)
-    if elsewhere and not shape.is_local:
-        hosts.append(LeftHosts(elsewhere))
-    return Ground(berth.run_dir, berth.key, link, machine, journal, hosts, berth.origin, lock)
+        return SocketLink(berth.key, path=Path(place))
+    address, _, port = place.rpartition(":")
+    try:
+        return SocketLink(berth.key, address=address, port=int(port), encrypt=kind == "sealed")
+    except OSError as error:
+        raise LaunchError(
+            f"cluster {berth.name!r} looks for its notebook at {place}, and nothing can listen there now: {error.strerror}\n"
+            f"  this machine must have that address, and no other program the port (ss -ltnp 'sport = :{port}')"
+        ) from error
+
+
+def _find_left(number: int, pid: int, berth: Berth) -> AttachedHost:
+    try:
+        return AttachedHost(number, pid)
+    except psutil.NoSuchProcess as error:
+        raise LaunchError(
+            f"the supervisor of cluster {berth.name!r} (pid {pid}) has ended; mhnb stop {berth.name} ends the rest"
+        ) from error
 
 
 def describe_ground(ground: Ground, shape: Shape, options: StartOptions, started_in_s: float) -> Berth:
@@ -175,12 +245,8 @@ def end_hosts(hosts: Sequence[Host], roster: Roster) -> None:
         list(pool.map(end, hosts))
 
 
-def launch_hosts(shape: Shape, options: StartOptions, place: Place) -> Iterator[Host]:
-    """Start every supervisor; yield each as soon as there is one, so that it can be ended when a later one fails.
-
-    Raises:
-        LaunchError: one could not be started.
-    """
+def _launch_hosts(shape: Shape, options: StartOptions, place: Place) -> Iterator[Host]:
+    """Start every supervisor; yield each as soon as there is one."""
     if shape.is_local:
         spec = local_spec(shape, options, place, os.environ, f"127.0.0.1:{find_free_port()}")
         yield LocalHost(spec, os.environ | spec.environment)

@@ -9,6 +9,7 @@ from typing import Any
 
 from mhnb.core.environment import rank_environment
 from mhnb.core.hostspec import HostSpec
+from mhnb.core.pulse import PATIENCE
 from mhnb.core.shape import HostShare, Shape
 from mhnb.errors import InvalidRequest
 
@@ -135,8 +136,7 @@ def host_spec(
         board=False,
         waits=True,
         makes_cwd=bool(options.sync),
-        # The supervisor gives up later than the notebook: what it would end is named by the one who reports it.
-        host_timeout_s=2 * options.host_timeout_s,
+        host_timeout_s=PATIENCE * options.host_timeout_s,
     )
 
 

@@ -191,7 +191,7 @@ class Reader:
         try:
             while not self._stopping:
                 self._turn()
-            self._hosts.see_off(self._clock)
+            self._tell_left(self._hosts.see_off(self._clock))
         except Exception:  # noqa: BLE001  # reported below
             # The one broad catch of the link: a defect of ours ends the cluster in plain sight, and nobody waits for ever.
             text = traceback.format_exc()
@@ -207,6 +207,14 @@ class Reader:
                 self._closed = True
                 self._give_up()
                 self._link.close()
+
+    def _tell_left(self, supervisors: Sequence[int]) -> None:
+        names = ", ".join(self._machine.roster.name_host(k) for k in supervisors)
+        if names:
+            self._listener.on_notice(
+                f"{names} could not be told to end: what was started there with --keep may live on, and waits for a notebook\n"
+                "  when the machine can be reached again, end it there: pkill -f mhnb.rank.host"
+            )
 
     def _turn(self) -> None:
         busy = self._machine.current is not None or self._machine.state == "starting"
@@ -268,9 +276,7 @@ class Reader:
         # A rank whose supervisor is gone went with it, though nobody was left to tell.
         lost = item.rank not in self._machine.roster.alive
         if lost or self._machine.state == "stopped":
-            item.future.set_exception(
-                RanksLost(f"rank {item.rank} is gone; %mhjax restart --replay", ranks=(item.rank,))
-            )
+            item.future.set_exception(self._say_gone(item.rank, "is gone"))
             return
         self._asks[item.ask.ask_id] = (item.rank, item.future)
         self._link.send(rank_peer(item.rank), item.ask)
@@ -279,9 +285,11 @@ class Reader:
         for number, (asked, future) in list(self._asks.items()):
             if asked == rank:
                 del self._asks[number]
-                future.set_exception(
-                    RanksLost(f"rank {rank} ended before it answered; %mhjax restart --replay", ranks=(rank,))
-                )
+                future.set_exception(self._say_gone(rank, "ended before it answered"))
+
+    def _say_gone(self, rank: int, how: str) -> RanksLost:
+        why = f": {self._machine.reason}\n  " if self._machine.reason else "; "
+        return RanksLost(f"rank {rank} {how}{why}%mhjax restart --replay", ranks=(rank,))
 
     def _look_at_hosts(self, now: float) -> None:
         if self._machine.state == "starting" and (standing := self._hosts.standing()):

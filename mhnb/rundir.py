@@ -32,8 +32,8 @@ __all__ = [
 ]
 
 _KEPT_RUNS = 20
-_KEYS = ("berth.json", "profile/security/*.json")
-"""Files of a run directory that hold a key: of the link in the first, of the hub in the others."""
+_KEYS = ("berth.json*", "mpi.start", "profile/security/*.json")
+"""Files of a run directory that hold a key: of the link in the first two, of the hub in the others."""
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
 
 

@@ -5,10 +5,12 @@ One of this machine is gone when its process has ended. One elsewhere also when 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from mhnb.core.protocol import Beat, HostUp, Message, StopHost
-from mhnb.core.pulse import Pulse
+from mhnb.core.pulse import PATIENCE, Pulse, Standstill
 from mhnb.core.roster import Roster
 from mhnb.launch.base import Host, QueuedHost, ReportingHost
 from mhnb.link.base import Link, supervisor_peer
@@ -19,6 +21,7 @@ _SEE_OFF_S = 1.5
 
 
 _IMPORTS_S = 60.0
+_read_real_clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class HostWatch:
@@ -28,39 +31,67 @@ class HostWatch:
         link: that they are reached by.
         hosts: their processes.
         timeout_s: one on another machine that is silent for longer is lost.
+        real_clock: seconds, rising also while this machine sleeps.
     """
 
-    def __init__(self, link: Link, hosts: Sequence[Host], *, timeout_s: float = 20.0) -> None:
+    def __init__(
+        self,
+        link: Link,
+        hosts: Sequence[Host],
+        *,
+        timeout_s: float = 20.0,
+        real_clock: Callable[[], float] = _read_real_clock,
+    ) -> None:
         self._link, self._hosts = link, list(hosts)
         self._remote = {k for host in hosts if host.is_remote for k in host.supervisors}
-        self._pulse = Pulse(timeout_s)
-        self._ends = False
+        self._elsewhere = frozenset(self._remote)
+        self._all = tuple(k for host in hosts for k in host.supervisors)
+        self._there = set(self._remote)
+        """Those elsewhere that have not been seen to end."""
+        self._pulse, self._standstill = Pulse(timeout_s), Standstill()
+        self._timeout_s, self._real_clock = timeout_s, real_clock
+        self._ends = self._stays = False
 
     def tell(self, message: Message) -> None:
         """Send every supervisor the same; each does what concerns its own ranks."""
         self._ends = self._ends or isinstance(message, StopHost)
-        for supervisor in (k for host in self._hosts for k in host.supervisors):
+        # Also those that were given up: one that comes back is to end with the others.
+        for supervisor in self._all:
             self._link.send(supervisor_peer(supervisor), message)
+
+    def keep(self) -> None:
+        """Have supervisors that were asked to outlive this process do so from now on: it is noted where they are. From any thread."""
+        self._stays = True
+        for supervisor in self._all:
+            self._link.send(supervisor_peer(supervisor), Beat(supervisor, kept=True))
 
     def standing(self) -> str:
         """Say where the hosts stand in a scheduler's queue; empty where none waits."""
         return next((host.standing for host in self._hosts if isinstance(host, QueuedHost) and host.standing), "")
 
-    def see_off(self, clock: Callable[[], float]) -> None:
+    def see_off(self, clock: Callable[[], float]) -> tuple[int, ...]:
         """Wait until supervisors elsewhere that were told to stop have hung up, as each does at its end; not for long.
 
         A connection that is closed while something unread has come on it takes with it what was sent last. Most would
         end all the same, by their lifeline; those that were told to outlive it would live on for ever.
+
+        Returns:
+            Those of the latter that could not be seen off.
         """
-        waited_for = {supervisor_peer(k) for k in self._remote} if self._ends else set()
+        waited_for = {supervisor_peer(k) for k in self._there} if self._ends else set()
         until = clock() + _SEE_OFF_S
         while waited_for and (left_s := until - clock()) > 0:
-            self._link.poll(left_s)
+            for message in self._link.poll(left_s):
+                if isinstance(message, HostUp):
+                    # It came up while the others were told to end.
+                    self._link.send(supervisor_peer(message.supervisor), StopHost())
             waited_for -= set(self._link.take_lost())
+        return tuple(k for k in self._all if self._stays and supervisor_peer(k) in waited_for)
 
     def hear(self, message: Message, now: float) -> None:
         """Take note of a sign of life."""
         if isinstance(message, HostUp):
+            self._there |= {message.supervisor} & self._elsewhere
             for host in self._hosts:
                 if isinstance(host, ReportingHost):
                     host.note_up(message.supervisor)
@@ -70,17 +101,37 @@ class HostWatch:
 
     def find_lost(self, roster: Roster, now: float) -> Iterator[tuple[int, str]]:
         """Give each supervisor that is found to be gone since the last call, and how; ask the others for a sign of life."""
-        yield from self._ended(roster)
+        self._pulse.allow(self._standstill.look(now, self._real_clock()))
+        for supervisor, cause in (*self._ended(roster), *self._cut_off(roster), *self._silent(roster, now)):
+            yield supervisor, cause + self._say_standstill(now)
+        if self._pulse.is_due(now):
+            for supervisor in self._remote:
+                self._link.send(supervisor_peer(supervisor), Beat(supervisor, kept=self._stays))
+
+    def _cut_off(self, roster: Roster) -> Iterator[tuple[int, str]]:
         for peer in self._link.take_lost():
             supervisor = int(peer[1:]) if peer.startswith("s") else -1
+            self._there.discard(supervisor)
             if supervisor in self._remote:
                 yield self._lose(supervisor, f"{roster.name_host(supervisor)} is lost: the connection to it ended")
+
+    def _silent(self, roster: Roster, now: float) -> Iterator[tuple[int, str]]:
         for supervisor, silent_s in self._pulse.silent(now).items():
             name = roster.name_host(supervisor)
             yield self._lose(supervisor, f"{name} is lost: it has not answered for {silent_s:.0f} s")
-        if self._pulse.is_due(now):
-            for supervisor in self._remote:
-                self._link.send(supervisor_peer(supervisor), Beat(supervisor))
+
+    def _say_standstill(self, now: float) -> str:
+        """Say that this process stood still, where hosts that heard nothing of it may have ended for that."""
+        lasted_s = self._standstill.recall(now)
+        if lasted_s < self._timeout_s or not self._elsewhere:
+            return ""
+        said = f"\n  this notebook stood still for {lasted_s:.0f} s (suspended, or its machine slept)"
+        if self._stays:
+            return said
+        return (
+            f"{said}: hosts that hear nothing of it for {PATIENCE * self._timeout_s:.0f} s end their ranks; "
+            "those of %mhjax start --keep wait for it"
+        )
 
     def _ended(self, roster: Roster) -> Iterator[tuple[int, str]]:
         for host in [host for host in self._hosts if host.has_exited()]:

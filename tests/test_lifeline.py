@@ -80,3 +80,36 @@ def test_one_that_is_kept_lives_on() -> None:
     held.wait(60)
     assert held.stdout is not None
     held.stdout.close()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_one_that_is_told_to_end_ends_its_command(tmp_path: Path, keep: bool) -> None:  # noqa: FBT001
+    """SIGTERM is the owner's last word, also to what was kept; a command that does not hear it is killed and cleaned up after."""
+    mark = tmp_path / "cleaned up"
+    held = _hold(["sh", "-c", _STUBBORN], keep=keep, clean_up=["touch", str(mark)])
+    assert held.stdout is not None
+    assert held.stdout.readline() == b"here\n"
+    held.terminate()
+    held.communicate(timeout=60)
+    assert held.returncode == 128 + 9
+    assert mark.exists()
+
+
+def test_what_a_killed_command_has_started_goes_with_it() -> None:
+    """As the ssh of a gcloud that was ended: alone it would hold the connection for hours."""
+    held = _hold(["sh", "-c", "sleep 600 & echo $!; while :; do sleep 1; done"])
+    assert held.stdout is not None
+    started = psutil.Process(int(held.stdout.readline()))
+    held.communicate(timeout=60)
+    wait_until(lambda: not started.is_running() or started.status() == psutil.STATUS_ZOMBIE, "it has ended")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's end on Linux only")
+def test_a_command_whose_holder_is_killed_is_told_to_end() -> None:
+    """It reads nothing, as an srun in the queue, and would stay there."""
+    held = _hold(["sh", "-c", "echo $$; exec sleep 600"])
+    assert held.stdout is not None
+    command = psutil.Process(int(held.stdout.readline()))
+    held.kill()
+    held.communicate(timeout=60)
+    wait_until(lambda: not command.is_running() or command.status() == psutil.STATUS_ZOMBIE, "it has ended")

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["BEAT_S", "Pulse"]
+__all__ = ["BEAT_S", "PATIENCE", "Pulse", "Standstill"]
 
 BEAT_S = 2.0
 """How often each host is asked for a sign of life."""
+PATIENCE = 2
+"""A host gives its notebook up after so many times the limit that the notebook gives it: who reports a loss first is who names it."""
+_STANDSTILL_S = 5.0
+"""Between two looks a tenth of a second passes. After so long it was this process that stood still."""
+_RECALL_S = 45.0
+"""Long enough for a host that was cut off meanwhile to be found silent."""
 
 
 class Pulse:
@@ -42,6 +48,10 @@ class Pulse:
         """It is known to be gone."""
         self._heard_at.pop(supervisor, None)
 
+    def allow(self, missed_s: float) -> None:
+        """So long nobody was asked, and so nobody could answer: it is not held against the hosts."""
+        self._heard_at = {k: at + missed_s for k, at in self._heard_at.items()}
+
     def is_due(self, now: float) -> bool:
         """Whether to ask now; the question counts as asked."""
         if not self._heard_at or now - self._asked_at < BEAT_S:
@@ -52,3 +62,35 @@ class Pulse:
     def silent(self, now: float) -> Mapping[int, float]:
         """Give the hosts that are lost, and for how many seconds each has said nothing."""
         return {k: now - at for k, at in self._heard_at.items() if now - at > self._allowed_s[k]}
+
+
+class Standstill:
+    """Notices that this process itself stood still: it was suspended, or its machine slept.
+
+    >>> still = Standstill()
+    >>> still.look(1.0, 501.0), still.look(2.0, 502.0), still.look(2.5, 552.0), still.look(52.0, 602.0)
+    (0.0, 0.0, 0.5, 49.5)
+    >>> still.recall(60.0), still.recall(110.0)
+    (50.0, 0.0)
+    """
+
+    def __init__(self) -> None:
+        self._looked: tuple[float, float] | None = None
+        self._lasted_s = self._woke_at = 0.0
+
+    def look(self, now: float, real_now: float) -> float:
+        """Return how many seconds of the owner's clock were missed; 0 where none were.
+
+        Args:
+            now: seconds on the owner's clock, which may stand still while the machine sleeps.
+            real_now: seconds on one that does not.
+        """
+        before, self._looked = self._looked or (now, real_now), (now, real_now)
+        if real_now - before[1] < _STANDSTILL_S:
+            return 0.0
+        self._lasted_s, self._woke_at = real_now - before[1], now
+        return now - before[0]
+
+    def recall(self, now: float) -> float:
+        """Return how long it lasted, in real seconds, where that may be why a host is found gone now; else 0."""
+        return self._lasted_s if now - self._woke_at < _RECALL_S else 0.0

@@ -6,6 +6,7 @@ The command is held by `lifeline`; the far side's line and the spec go over its 
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,10 +19,12 @@ from mhnb.core.ssh import SshOptions, choose_python, remote_line
 from mhnb.errors import LaunchError
 from mhnb.launch.lifeline import lifeline_command
 
-__all__ = ["CarriedHosts", "Carrier", "check_program", "spec_input"]
+__all__ = ["CarriedHosts", "Carrier", "ask_program", "check_program", "spec_input"]
 
+_KEPT_S = 3.0
 _END_S = 15.0
 """More than the lifeline itself needs to end the command by force."""
+_ANSWER_S = 30.0
 
 
 def check_program(name: str, *, setting: str, install: str) -> str:
@@ -36,6 +39,22 @@ def check_program(name: str, *, setting: str, install: str) -> str:
             f"there is no {name!r} on this machine's PATH; {install}, or name it: --set {setting}=/path/to/{name}"
         )
     return found
+
+
+def ask_program(words: Sequence[str], limit_s: float = _ANSWER_S) -> subprocess.CompletedProcess[str]:
+    """Run a program of this machine that answers and ends.
+
+    Raises:
+        LaunchError: it does not, in that time.
+    """
+    try:
+        return subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=limit_s, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(
+            f"{shlex.join(words)}: no answer within {limit_s:g} s; try it by hand: what it asks may be down"
+        ) from error
 
 
 def spec_input(spec: HostSpec, far: SshOptions) -> bytes:
@@ -121,11 +140,19 @@ class CarriedHosts:
         # It may have ended before it had read everything.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
+        if self._carrier.keep and not self._ends(_KEPT_S):
+            # What is to outlive its input was told over the link; an srun that still waits in the queue has nobody to hear it.
+            self._process.terminate()
+        if not self._ends(_END_S):
             self._process.kill()
             self._process.wait()
+
+    def _ends(self, limit_s: float) -> bool:
+        try:
+            self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def release(self) -> None:
         """Let it live on after this process (`keep`)."""

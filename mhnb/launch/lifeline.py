@@ -2,20 +2,23 @@
 
 `python -m mhnb.launch.lifeline [--keep] [--clean-up WORDS] -- COMMAND...`: standard input goes on to the command as it comes. When it ends,
 because the notebook let go of it or was killed, so does the command's, and what has not ended a moment later is told to: an srun that
-waits in the queue reads nothing. Where the command had to be killed, WORDS are run, to take back what it had asked for.
+waits in the queue reads nothing. SIGTERM says the same at once, also where the end of standard input means nothing (`--keep`).
+Where the command had to be killed, WORDS are run, to take back what it had asked for; and what it has started here goes with it:
+gcloud and mpiexec leave their ssh behind.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 __all__ = ["lifeline_command", "main"]
 
@@ -23,6 +26,7 @@ _GRACE_S = 3.0
 """For the ranks to end by themselves, when they see the end of their standard input."""
 _KILL_S = 8.0
 """For the command to end what it has started, once it was told to."""
+_PR_SET_PDEATHSIG = 1
 
 
 def lifeline_command(command: Sequence[str], *, keep: bool = False, clean_up: Sequence[str] = ()) -> list[str]:
@@ -44,18 +48,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--clean-up", default="")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args(argv)
-    child = subprocess.Popen(args.command, stdin=subprocess.PIPE)
+    told = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _signum, _frame: told.set())
+    # There is no other thread yet.
+    child = subprocess.Popen(args.command, stdin=subprocess.PIPE, process_group=0, preexec_fn=_end_with_us)  # noqa: PLW1509
     # A terminal's Ctrl-C is the notebook's to interpret; to be told to end is to tell the command so.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda _signum, _frame: child.terminate())
-    threading.Thread(target=_feed, args=(child,), kwargs={"keep": args.keep}, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda _signum, _frame: _begin(_end, child, 0.0))
+    if told.is_set():
+        # In the moment before.
+        _begin(_end, child, 0.0)
+    _begin(_feed, child, args.keep)
     code = child.wait()
+    if code < 0:
+        _kill_all(child)
     if code < 0 and args.clean_up:
         subprocess.run(shlex.split(args.clean_up), stdin=subprocess.DEVNULL, check=False)
     return code if code >= 0 else 128 - code
 
 
-def _feed(child: subprocess.Popen[bytes], *, keep: bool) -> None:
+def _begin(work: Callable[..., None], *arguments: object) -> None:
+    threading.Thread(target=work, args=arguments, daemon=True).start()
+
+
+def _end_with_us() -> None:
+    """Have the command told to end when this process is killed: it may read nothing, and so not see the end of its input."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _feed(child: subprocess.Popen[bytes], keep: bool) -> None:  # noqa: FBT001  # of a thread
     assert child.stdin is not None
     while data := os.read(0, 65536):
         try:
@@ -69,11 +91,22 @@ def _feed(child: subprocess.Popen[bytes], *, keep: bool) -> None:
     # What it has not read goes with it.
     with contextlib.suppress(BrokenPipeError):
         child.stdin.close()
-    for grace_s, end in ((_GRACE_S, child.terminate), (_KILL_S, child.kill)):
+    _end(child, _GRACE_S)
+
+
+def _end(child: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Tell it to end, after so long, and kill it where that does not help."""
+    for limit_s, act in ((grace_s, child.terminate), (_KILL_S, lambda: _kill_all(child))):
         try:
-            child.wait(grace_s)
+            child.wait(limit_s)
         except subprocess.TimeoutExpired:
-            end()
+            act()
+
+
+def _kill_all(child: subprocess.Popen[bytes]) -> None:
+    """Kill it, and what it has started and left in its process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from mhnb.core.shape import HostShare
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
-from mhnb.launch.carried import CarriedHosts, Carrier, check_program, spec_input
+from mhnb.launch.carried import CarriedHosts, Carrier, ask_program, check_program, spec_input
 from mhnb.ports import find_own_address
 
 __all__ = ["MpiHosts", "MpiLauncher"]
@@ -98,7 +97,7 @@ class MpiLauncher:
         """
         del environment
         program = check_program(self._options.mpiexec, setting="mpiexec", install="install Open MPI or MPICH")
-        asked = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+        asked = ask_program([program, "--version"])
         file = run_dir / "mpi.start"
         command = mpiexec_command(
             replace(self._options, mpiexec=program),

@@ -88,7 +88,11 @@ class ThisMachine:
 
     def end(self, grace_s: float) -> None:
         """Ask it to end, wait so long, then kill it."""
-        self._process.stdin.close()  # type: ignore[union-attr]
+        try:
+            self._process.stdin.close()  # type: ignore[union-attr]
+        except BrokenPipeError:
+            # It ended before it had read everything.
+            self.kill()
         if not self.wait(grace_s):
             self.kill()
         self.stdout.close()

@@ -15,7 +15,7 @@ from mhnb.core.slurm import QUEUE_FORMAT, SlurmOptions, describe_queue, explain_
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
-from mhnb.launch.carried import CarriedHosts, Carrier, check_program, spec_input
+from mhnb.launch.carried import CarriedHosts, Carrier, ask_program, check_program, spec_input
 from mhnb.ports import find_own_address
 
 __all__ = ["SlurmHosts", "SlurmLauncher"]
@@ -93,7 +93,7 @@ class SlurmLauncher:
         check_program(self._options.srun, setting="srun", install="install Slurm's client commands")
         where = [] if self._options.partition is None else [f"--partition={self._options.partition}"]
         words = ["sinfo", "--noheader", "--Node", "--format=%o", *where]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = ask_program(words)
         addresses = done.stdout.split()
         if not addresses:
             said = done.stderr.strip() or f"no node in partition {self._options.partition or '(default)'}"

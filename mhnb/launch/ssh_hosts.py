@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from mhnb.core.shape import HostShare
 from mhnb.core.ssh import SshOptions, choose_python, ssh_command
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
+from mhnb.launch.carried import ask_program
 from mhnb.launch.ssh import SshProcess
 from mhnb.ports import find_own_address
 
@@ -108,6 +108,6 @@ class SshLauncher:
 def _resolve_alias(machine: HostName, options: SshOptions) -> str:
     """Ask ssh what the user's config makes of a name."""
     command = ssh_command(machine, options, "true")
-    found = subprocess.run([command[0], "-G", *command[1:]], capture_output=True, text=True, check=False)
+    found = ask_program([command[0], "-G", *command[1:]])
     names = [line.split(None, 1)[1] for line in found.stdout.splitlines() if line.startswith("hostname ")]
     return names[0] if names else machine.address

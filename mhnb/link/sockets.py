@@ -122,10 +122,11 @@ class SocketLink:
             # Else it went away again before we looked.
             return []
         accepted.setblocking(False)
-        if accepted.family != socket.AF_UNIX:
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = _Connection(accepted, MessageCutter(_STRANGER_NBYTES), secrets.token_bytes(CHALLENGE_NBYTES))
         try:
+            if accepted.family != socket.AF_UNIX:
+                # macOS refuses it where the stranger has gone again.
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.send(connection.challenge)
         except OSError:
             accepted.close()

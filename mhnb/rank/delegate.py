@@ -159,7 +159,12 @@ class Delegate:
             # It went away again before we looked.
             return
         accepted.setblocking(False)
-        keep_alive(accepted)
+        try:
+            keep_alive(accepted)
+        except OSError:
+            # macOS refuses it where the stranger has gone again.
+            accepted.close()
+            return
         guest = _Guest(accepted)
         self._strangers[guest] = None
         self._selector.register(accepted, selectors.EVENT_READ, partial(self._read, guest))

@@ -63,6 +63,8 @@ class Supervisor:
         self._channel: Channel | None = None
         self._board: BoardKeeper | None = None
         self._exited: list[HubExited | RankExited] = []
+        # On several hosts only once the notebook has noted where they are: until then nobody could find what it left.
+        self._stays = spec.keep and not spec.waits
 
     def start(self) -> None:
         """Bring up what is to be here: all at once, or, where there are other hosts, once the notebook says so."""
@@ -161,7 +163,9 @@ class Supervisor:
             if self._channel.closed and self._channel.fileno() in watched:
                 # The notebook is gone, or has closed the link: the lifeline tells which rule applies.
                 watched.remove(self._channel.fileno())
-            if self._channel.closed and self._spec.keep and self._channel.try_again():
+            if self._channel.closed and self._spec.keep and not self._stays:
+                return
+            if self._channel.closed and self._stays and self._channel.try_again():
                 self._report_again()
                 watched.append(self._channel.fileno())
             if self._is_forgotten():
@@ -171,10 +175,10 @@ class Supervisor:
                 os.read(self._wake_read, 4096)
             if sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 4096):
                 watched.remove(sys.stdin.fileno())
-                if self._spec.lifeline and not self._spec.keep:
+                if self._spec.lifeline and not self._stays:
                     return
                 self._speak_alone()
-            if os.getppid() != self._owner and not self._spec.keep:
+            if os.getppid() != self._owner and not self._stays:
                 # A copy of the pipe in another child of the owner can outlive the owner: the parent's change is the second sign.
                 return
 
@@ -190,7 +194,7 @@ class Supervisor:
     def _is_forgotten(self) -> bool:
         """Whether nothing was heard of the notebook for so long that it, or the way to it, must be gone."""
         limit_s = self._spec.host_timeout_s
-        return 0 < limit_s < self._clock() - self._heard_at and not self._spec.keep
+        return 0 < limit_s < self._clock() - self._heard_at and not self._stays
 
     def _obey(self) -> bool:
         """Do what was sent; true when told to stop."""
@@ -198,6 +202,7 @@ class Supervisor:
         while (message := self._channel.receive()) is not None:
             self._heard_at = self._clock()
             if isinstance(message, Beat):
+                self._stays = self._stays or (message.kept and self._spec.keep)
                 self._say(self._beat())
             if isinstance(message, BeginRanks):
                 self._begin(message)
@@ -250,6 +255,8 @@ class Supervisor:
 
     def end(self) -> None:
         """Kill every process of this machine and wait until each is gone."""
+        # Schedulers say it more than once: what was begun is gone through with, to the last key.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         services = (self._hub, self._board.delegate if self._board is not None else None)
         pids = [*self._ranks, *(pid for pid in services if pid is not None)]
         for pid in pids:

@@ -56,8 +56,10 @@ def test_what_runs_on_another_machine_is_let_be(tmp_path: Path) -> None:
         (run / "profile" / "security").mkdir()
         (run / "profile" / "security" / "ipcontroller-engine.json").touch()
         (run / "berth.json").touch()
+        (run / "berth.json.new").touch()
+        (run / "mpi.start").touch()
     prune_run_dirs(place)
-    assert not (mine / "berth.json").exists()
+    assert {path.name for path in mine.iterdir()} == {"cluster.json", "log", "profile"}
     assert not list((mine / "profile" / "security").iterdir())
     assert (others / "berth.json").exists()
     assert list((others / "profile" / "security").iterdir())

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.errors import LaunchError, NotClean
+from mhnb.errors import ClusterError, LaunchError, NotClean
+from mhnb.installing import run_pip
+from mhnb.syncing import sync
 from tests.hosts.cluster import Begin, check_sum
 from tests.hosts.hostnet import Host, HostNet, wait_until
 from tests.source import ROOT
@@ -206,3 +208,39 @@ def test_a_clock_that_is_an_hour_ahead(net: HostNet, begin: Begin, tmp_path: Pat
     interrupted = cluster.run(SLEEP, timeout_s=1)
     assert {rank.outcome for rank in interrupted} == {"interrupted"} or interrupted.state == "clean"
     check_sum(cluster)
+
+
+def test_a_partition_of_a_minute(net: HostNet, begin: Begin) -> None:
+    """With the limits that users have: the host is named within the stated time, and has ended what it ran before the network is back."""
+    cluster = begin(2, 1)
+    going = cluster.submit(SLEEP)
+    net[1].draw_cable()
+    drawn = time.monotonic()
+    result = cluster.follow(going)
+    assert (result.state, result[1].outcome) == ("dead", "died")
+    assert f"host1 ({net[1].name}) is lost: it has not answered for 2" in cluster.reason
+    assert "restart --replay" in " ".join(result.notes)
+    cluster.stop()
+    time.sleep(max(0.0, 60 - (time.monotonic() - drawn)))  # the fault itself: how long the network is away
+    assert not [words for words in net[1].pids().values() if "mhnb" in words]
+    net[1].push_cable_in()
+
+
+@pytest.mark.parametrize("act", ["stop", "replay", "files"])
+def test_a_power_cut_while_something_else_is_done(net: HostNet, begin: Begin, act: str, tmp_path: Path) -> None:
+    """It ends by itself; where it failed it names the host; and no process is left on the others."""
+    cluster = begin(2, 1, host_timeout_s=SILENT_S, connect_timeout_s=3)
+    cluster.run("x = 1").check()
+    named = rf"host1 \({net[1].name}\)"
+    net[1].cut_power()
+    if act == "replay":
+        with pytest.raises(LaunchError, match=named):
+            cluster.restart(replay=True)
+    if act == "files":
+        with pytest.raises(ClusterError, match=named):
+            run_pip(cluster, ["list"])
+        (tmp_path / "code.py").write_text("x = 1")
+        with pytest.raises(ClusterError, match=named):
+            sync(cluster, str(tmp_path))
+    cluster.stop()
+    assert not net[0].pids()

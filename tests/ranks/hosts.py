@@ -70,7 +70,7 @@ class HostsCluster(Cluster):
         for rank in spec.ranks:
             self._machine.roster.entries[rank].supervisor = spec.supervisor
         self._hosts.append(LocalHost(spec, os.environ | spec.environment))
-        self._write_owner([None] * self.shape.process_count)
+        self._ground.note_owner(self.options, [None] * self.shape.process_count)
 
     @property
     def pids(self) -> list[int]:

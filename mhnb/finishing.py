@@ -1,0 +1,34 @@
+"""Ends that are seen through: what was begun to be taken back is taken back whole, though the user's patience ends before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+__all__ = ["see_through"]
+
+
+def see_through(work: Callable[[], None]) -> None:
+    """Do work to its end, and wait for that: Ctrl-C ends the waiting, not the work. Its error is the caller's.
+
+    >>> see_through(lambda: print("done"))
+    done
+    """
+    if threading.current_thread() is not threading.main_thread() or not threading.main_thread().is_alive():
+        # No Ctrl-C comes here; and while the interpreter ends, Python starts no thread any more.
+        work()
+        return
+    done: Future[None] = Future()
+
+    def do() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  # it is raised in the caller's thread
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    # No daemon: a notebook that ends meanwhile waits for it.
+    threading.Thread(target=do, name="mhnb-end").start()
+    done.result()
