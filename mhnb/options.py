@@ -144,4 +144,6 @@ def hub_spec(shape: Shape, options: StartOptions, place: Place, environment: Map
     """Say what the supervisor here is to bring up where every rank is elsewhere: the hub."""
     number = len(shape.shares())
     spec = replace(_spec(shape, options, place, environment), supervisor=number, ranks=[], board=False, waits=True)
-    return replace(spec, connection=options.connection)
+    # Not kept, it is a child of the notebook's, and needs no clock to see the notebook's end.
+    limit_s = 2 * options.host_timeout_s if options.keep else 0.0
+    return replace(spec, connection=options.connection, host_timeout_s=limit_s)
