@@ -142,9 +142,16 @@ def start(
 
 
 def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
-    """Give a cluster fresh processes: same ranks, no variables, one generation on."""
+    """Give a cluster fresh processes: same ranks, no variables, one generation on.
+
+    Raises:
+        NotStarted: this notebook has let go of it.
+        LaunchError: the processes did not come up.
+    """
     # One that was restarted before: its successor has the name and the folder.
     newest = _clusters.get(cluster.name, cluster)
+    if newest.left:
+        raise NotStarted(f"{newest.reason}, and then %mhjax restart")
     spare, newest.spare = newest.spare, None
     try:
         cluster.stop()
