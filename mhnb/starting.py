@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import psutil
 
-from mhnb.asking import take_shape
+from mhnb.asking import check_alike, take_shape
 from mhnb.berth import choose_berth, find_berths, find_left
 from mhnb.cluster import Cluster
 from mhnb.core.facts import Wanted
@@ -76,11 +76,16 @@ def all_clusters() -> list[Cluster]:
     return [cluster for cluster in _clusters.values() if cluster.state != "stopped"]
 
 
-def find_running(name: str, shape: Shape) -> Cluster | None:
+def find_running(name: str, shape: Shape, asked: Mapping[str, Any]) -> Cluster | None:
     """Return the cluster of that name and shape if it can go on; None if one must be started.
 
+    Args:
+        name: the cluster's.
+        shape: as asked for.
+        asked: options that were given beside the shape.
+
     Raises:
-        AlreadyStarted: there is one of that name and another shape.
+        AlreadyStarted: there is one of that name and another shape, or with other options.
     """
     cluster = _clusters.get(name)
     if cluster is None or cluster.state in ("stopped", "dead"):
@@ -91,6 +96,7 @@ def find_running(name: str, shape: Shape) -> Cluster | None:
             f"  %mhjax restart keeps its shape with fresh processes; %mhjax stop ends it, then start again; or --name another",
             name=name,
         )
+    check_alike(name, shape, cluster.options, asked)
     return cluster
 
 
@@ -120,11 +126,11 @@ def start(
 
     Raises:
         InvalidRequest: a count or argument that cannot be.
-        AlreadyStarted: one of that name runs with another shape.
+        AlreadyStarted: one of that name runs with another shape, or was started with other options.
         LaunchError: the processes did not come up; none is left.
     """
     shape = take_shape(hosts, devices, ranks_per_host, options)
-    if (running := find_running(name, shape)) is not None:
+    if (running := find_running(name, shape, options)) is not None:
         _use(running)
         return running
     settings = take_options(name, shape, options)
@@ -132,6 +138,7 @@ def start(
         settings = replace(settings, sync=str(check_folder(settings.sync)))
     if settings.keep and (left := find_left(name, shape, find_berths(os.environ))) is not None:
         # Its notebook is gone; this is the same line again.
+        check_alike(left.full_name, shape, left.options, options)
         return attach(left.full_name, on_progress)
     _check(shape)
     _look_at_hosts(shape, settings)
