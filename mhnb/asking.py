@@ -7,16 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mhnb.core.hosts import HostName, parse_hosts
-from mhnb.core.shape import Shape, parse_hosts_argument
-from mhnb.errors import InvalidRequest
+from mhnb.core.otherwise import describe_otherwise, list_differences
+from mhnb.core.shape import Shape, check_counts, parse_hosts_argument
+from mhnb.errors import AlreadyStarted, InvalidRequest
 from mhnb.gpus import find_gpus
 from mhnb.launch.hostfile import read_hostfile, slots_of
 from mhnb.launch.profile import Profile, is_path, load_profile
 from mhnb.launch.settings import KINDS
-from mhnb.options import OPTION_NAMES
+from mhnb.options import OPTION_NAMES, StartOptions
+from mhnb.syncing import check_folder
 
-__all__ = ["name_hosts", "take_shape"]
+__all__ = ["check_alike", "name_hosts", "take_shape"]
 
+_OF_NO_CLUSTER = ("connection", "start_timeout_s")
+"""Options that say nothing of a cluster that is there."""
 _OF_SHAPE = ("init", "initialize", "profile", "ranks")
 _RANKS = 4
 _DEVICES = 2
@@ -60,7 +64,7 @@ def take_shape(
     if kind == "gpu":
         # All on this machine: it is one host.
         hosts_count, each = 1, hosts_count * each
-    return Shape(
+    shape = Shape(
         hosts_count,
         devices,
         bool(options.pop("init", True)),
@@ -70,6 +74,35 @@ def take_shape(
         machines=machines,
         kind="" if kind == name else kind,
     )
+    check_counts(shape)
+    return shape
+
+
+def check_alike(name: str, shape: Shape, running: StartOptions, asked: Mapping[str, Any]) -> None:
+    """Refuse to go on with a cluster that was started with other options than are asked for.
+
+    Args:
+        name: the cluster's.
+        shape: its shape, which is the one asked for.
+        running: its options.
+        asked: options that were given, after `take_shape`; what is not given asks for nothing.
+
+    Raises:
+        AlreadyStarted: an option differs; the message says which.
+    """
+    wanted = {key: value for key, value in asked.items() if key in OPTION_NAMES and key not in _OF_NO_CLUSTER}
+    if wanted.get("sync"):
+        wanted["sync"] = str(check_folder(wanted["sync"]))
+    has: dict[str, Any] = {key: getattr(running, key) for key in wanted}
+    reach = {key: value for key, value in asked.items() if key not in OPTION_NAMES}
+    if reach and shape.profile != "split":
+        # As the profile reads them: a port that was typed is a text.
+        now = load_profile(shape.profile, running.reach).settings
+        then = load_profile(shape.profile, {**running.reach, **reach}).settings
+        has |= {key: getattr(now, key) for key in reach}
+        wanted |= {key: getattr(then, key) for key in reach}
+    if differing := list_differences(has, wanted):
+        raise AlreadyStarted(describe_otherwise(name, differing), name=name)
 
 
 def _load(name: str, options: Mapping[str, Any]) -> Profile | None:
@@ -146,15 +179,18 @@ def _split(ranks: int | None, hosts: int | None, each: int | None) -> tuple[int,
     >>> _split(8, None, 2), _split(8, 4, None), _split(None, 4, 2)
     ((4, 2), (4, 2), (4, 2))
     """
+    if ranks is not None and ranks < 1:
+        # What cannot be is refused as a shape, with all else, by its own value.
+        return ranks, 1
     if ranks is None:
         return _RANKS if hosts is None else hosts, 1 if each is None else each
     if hosts is None:
         each = 1 if each is None else each
-        # What cannot be is refused as a shape, with all else.
         hosts = ranks // each if each > 0 else ranks
     if each is None:
-        each = ranks // hosts if hosts > 0 else 1
-    if hosts * each != ranks:
+        # Fewer ranks than hosts are refused below, in words of their own.
+        each = max(1, ranks // hosts) if hosts > 0 else 1
+    if each > 0 and hosts * each != ranks:
         raise InvalidRequest(
             f"-n {ranks} ranks cannot be {hosts} hosts with the same number of ranks each"
             + (f", {each} a host" if each else "")

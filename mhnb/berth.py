@@ -22,6 +22,8 @@ __all__ = ["Berth", "DriverLock", "choose_berth", "find_berths", "find_left", "w
 
 _FILE = "berth.json"
 _LOCK = "driver"
+_held: set[Path] = set()
+"""Run directories whose lock this process has: to look would be to lose it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,14 @@ class DriverLock:
             ) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        self._run_dir = run_dir
+        _held.add(run_dir)
 
     @staticmethod
     def is_held(run_dir: Path) -> bool:
         """Whether a process drives that cluster."""
-        if (run_dir / _LOCK).read_text().strip() == str(os.getpid()):
-            # To open and close the file once more would end our own lock.
+        # To open and close the file once more would end our own lock. A forked child has it in its set, and does not hold it.
+        if run_dir in _held and (run_dir / _LOCK).read_text().strip() == str(os.getpid()):
             return True
         with (run_dir / _LOCK).open("rb+") as file:
             try:
@@ -94,6 +98,7 @@ class DriverLock:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
+            _held.discard(self._run_dir)
 
 
 def write_berth(berth: Berth) -> None:

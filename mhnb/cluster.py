@@ -33,9 +33,9 @@ from mhnb.finishing import see_through
 from mhnb.fleet import describe_ground, end_hosts, open_ground
 from mhnb.journaling import ClusterJournal
 from mhnb.listening import ClusterListener
-from mhnb.options import StartOptions
+from mhnb.options import StartOptions, check_kept
 from mhnb.reader import Reader
-from mhnb.roll import RankInfo, StartReport, describe_ranks, report_start
+from mhnb.roll import RankInfo, StartReport, describe_guard, describe_ranks, report_start
 from mhnb.rundir import check_name, find_cwd
 from mhnb.submission import Submission
 from mhnb.values import ClusterState, DeviceRef
@@ -76,6 +76,7 @@ class Cluster:
         self.replayed: ReplayReport | None = None
         self.spare: Spare | None = None
         self._ended, self._pid, self._ending = True, os.getpid(), threading.Lock()
+        self.left = False  # whether this object has let go of a cluster that goes on
         self._is_taken_over = berth is not None
         try:
             self._ground = open_ground(shape, options, self.journal, berth, generation=generation, now=self._began)
@@ -129,12 +130,15 @@ class Cluster:
             raise
 
     def leave(self) -> None:
-        """Let go of a kept cluster without ending it: another notebook, or this one again, can take it over."""
+        """Let go of a kept cluster without ending it, for another notebook or this one again. InvalidRequest where it is not kept."""
+        if self._ended:
+            return
+        check_kept(self.options)
         for host in self._hosts:
             host.release()
-        self._reader.leave(_STOP_S)
+        self._reader.leave(_STOP_S, f"this notebook has let go of the cluster; %mhjax attach {self.name} takes it back")
         self._ground.close()
-        self._ended = True
+        self._ended = self.left = True
         atexit.unregister(self._at_exit)
 
     # -- what it is
@@ -167,11 +171,7 @@ class Cluster:
     @property
     def guard(self) -> str:
         """Which guard is in force, or why none is."""
-        for entry in self._machine.roster.entries:
-            guard = entry.facts.get("guard")
-            if guard and not guard["available"]:
-                return f"unavailable ({guard['reason']})"
-        return self.options.guard
+        return describe_guard(self._machine, self.options.guard)
 
     @property
     def refused_messages(self) -> int:

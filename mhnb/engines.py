@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from mhnb.launch.launchers import find_launcher
 from mhnb.options import take_options
 from mhnb.roll import StartReport
 
-__all__ = ["main"]
+__all__ = ["hub_address", "main"]
 
 _LOOK_S = 0.1
 _HUB_WAIT_S = 120.0
@@ -49,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             _serve(args)
     except MhnbError as error:
-        print(f"mhnb: {error}", file=sys.stderr)
+        # Said to a notebook elsewhere; here the flag has another name.
+        print(f"mhnb: {str(error).replace('--address ', 'ipcluster start --ip=')}", file=sys.stderr)
         return 1
     return 0
 
@@ -82,7 +84,8 @@ def _serve(args: argparse.Namespace) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda *_: over.set())
     connection = _await_hub(args, over)
-    cluster = starting.start(name=f"engines-{os.getpid()}", connection=connection, on_progress=_tell, **_asked(args))
+    asked = _asked(args) | {"address": hub_address(connection)}
+    cluster = starting.start(name=f"engines-{os.getpid()}", connection=connection, on_progress=_tell, **asked)
     print(f"mhnb: {cluster.process_count} ranks are engines", flush=True)
     try:
         while not over.wait(_LOOK_S):
@@ -90,6 +93,26 @@ def _serve(args: argparse.Namespace) -> None:
                 raise LaunchError(f"the ranks are gone: {cluster.reason}")
     finally:
         cluster.stop()
+
+
+def hub_address(connection: str) -> str:
+    """Give the address that the hub listens on: the hosts reach this machine by it; empty where it names none that they could.
+
+    Args:
+        connection: what the hub tells its engines, as JSON.
+
+    >>> hub_address('{"interface": "tcp://10.0.0.1"}')
+    '10.0.0.1'
+    >>> hub_address('{"interface": "tcp://127.0.0.1"}')
+    ''
+    """
+    text = str(json.loads(connection).get("interface", "")).removeprefix("tcp://")
+    try:
+        address = ip_address(text.strip("[]"))
+    except ValueError:
+        # All of them, a file, or a device's name.
+        return ""
+    return "" if address.is_loopback or address.is_unspecified else str(address)
 
 
 def _tell(report: StartReport) -> None:

@@ -13,7 +13,7 @@ from mhnb.core.pulse import PATIENCE
 from mhnb.core.shape import HostShare, Shape
 from mhnb.errors import InvalidRequest
 
-__all__ = ["OPTION_NAMES", "Place", "StartOptions", "host_spec", "hub_spec", "local_spec", "take_options"]
+__all__ = ["OPTION_NAMES", "Place", "StartOptions", "check_kept", "host_spec", "hub_spec", "local_spec", "take_options"]
 
 _START_TIMEOUT_S = 120.0
 _HOST_TIMEOUT_S = 20.0
@@ -65,6 +65,19 @@ def take_options(name: str, shape: Shape, options: Mapping[str, Any]) -> StartOp
             f"--spare and {fixed[0]}={shape.initialize[fixed[0]]!r} do not go together: ranks in reserve need an address of their own"
         )
     return settings
+
+
+def check_kept(options: StartOptions) -> None:
+    """Refuse to let go of what nobody could take over.
+
+    Raises:
+        InvalidRequest: it is not kept.
+    """
+    if not options.keep:
+        raise InvalidRequest(
+            f"cluster {options.name!r} was started without --keep and would end; "
+            "%mhjax stop ends it, %mhjax start --keep starts one that stays"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,4 +157,6 @@ def hub_spec(shape: Shape, options: StartOptions, place: Place, environment: Map
     """Say what the supervisor here is to bring up where every rank is elsewhere: the hub."""
     number = len(shape.shares())
     spec = replace(_spec(shape, options, place, environment), supervisor=number, ranks=[], board=False, waits=True)
-    return replace(spec, connection=options.connection)
+    # Not kept, it is a child of the notebook's, and needs no clock to see the notebook's end.
+    limit_s = 2 * options.host_timeout_s if options.keep else 0.0
+    return replace(spec, connection=options.connection, host_timeout_s=limit_s)

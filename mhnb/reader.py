@@ -103,6 +103,8 @@ class Reader:
         """When to tell again where the ranks are; None while nothing is told."""
         self._dirty = self._stopping = self._closed = False
         self._defect: Exception | None = None
+        self._gone = "the cluster is stopped; %mhjax start starts one"
+        """What is said to who comes after the end."""
         # Reentrant: Ctrl-C posts an event from wherever the main thread is.
         self._lock = threading.RLock()
         """Held by whoever touches the machine."""
@@ -126,7 +128,7 @@ class Reader:
             submission = Submission(self._last_ticket, live)
             self._submissions[submission.ticket] = submission
             if self._closed:
-                self._finish(submission.ticket, NotStarted("the cluster is stopped; %mhjax start starts one"))
+                self._finish(submission.ticket, NotStarted(self._gone))
             else:
                 self._send_at_once(event_of(submission.ticket))
         return submission
@@ -148,7 +150,7 @@ class Reader:
             future.set_running_or_notify_cancel()
             taken = self._put_locked(_Asked(rank, Ask(self._last_ask, verb, arguments, tuple(payload)), future))
         if not taken:
-            future.set_exception(NotStarted("the cluster is stopped; %mhjax start starts one"))
+            future.set_exception(NotStarted(self._gone))
         return future
 
     def where(self) -> WhereCard | None:
@@ -161,12 +163,16 @@ class Reader:
         self._put(None)
         self._thread.join(timeout_s)
 
-    def leave(self, timeout_s: float) -> None:
-        """End the loop and tell nobody to end."""
+    def leave(self, timeout_s: float, gone: str) -> None:
+        """End the loop and tell nobody to end; what comes later is refused in these words."""
         with self._lock:
-            self._stopping = True
+            self._stopping, self._gone = True, gone
         self._link.wake()
         self._thread.join(timeout_s)
+        with self._lock:
+            # For this notebook; its ranks are not told.
+            self._machine.handle(StopRequested(), self._clock())
+            self._machine.reason = gone
 
     def _put(self, item: Event | _Asked | None) -> bool:
         with self._lock:

@@ -9,7 +9,7 @@ from mhnb.core.machine import Machine
 from mhnb.core.roster import RankEntry
 from mhnb.values import DeviceRef, Phase
 
-__all__ = ["RankInfo", "StartReport", "describe_ranks", "report_start"]
+__all__ = ["RankInfo", "StartReport", "describe_guard", "describe_ranks", "report_start"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,15 @@ def _last_cell(machine: Machine, entry: RankEntry) -> str:
     if cell is not None and entry.rank in cell.running_ranks:
         return f"{cell.seq} running"
     return f"{entry.last[0]} {entry.last[1]}" if entry.last else ""
+
+
+def describe_guard(machine: Machine, asked: str) -> str:
+    """Say which guard is in force, the one that was asked for, or why none is."""
+    for entry in machine.roster.entries:
+        guard = entry.facts.get("guard")
+        if guard and not guard["available"]:
+            return f"unavailable ({guard['reason']})"
+    return asked
 
 
 def report_start(machine: Machine, now: float) -> StartReport:

@@ -6,13 +6,13 @@ import os
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import psutil
 
-from mhnb.asking import take_shape
+from mhnb.asking import check_alike, take_shape
 from mhnb.berth import choose_berth, find_berths, find_left
 from mhnb.cluster import Cluster
 from mhnb.core.facts import Wanted
@@ -80,11 +80,16 @@ def all_clusters() -> list[Cluster]:
     return [cluster for cluster in _clusters.values() if cluster.state != "stopped"]
 
 
-def find_running(name: str, shape: Shape) -> Cluster | None:
+def find_running(name: str, shape: Shape, asked: Mapping[str, Any]) -> Cluster | None:
     """Return the cluster of that name and shape if it can go on; None if one must be started.
 
+    Args:
+        name: the cluster's.
+        shape: as asked for.
+        asked: options that were given beside the shape.
+
     Raises:
-        AlreadyStarted: there is one of that name and another shape.
+        AlreadyStarted: there is one of that name and another shape, or with other options.
     """
     cluster = _clusters.get(name)
     if cluster is None or cluster.state in ("stopped", "dead"):
@@ -95,6 +100,7 @@ def find_running(name: str, shape: Shape) -> Cluster | None:
             f"  %mhjax restart keeps its shape with fresh processes; %mhjax stop ends it, then start again; or --name another",
             name=name,
         )
+    check_alike(name, shape, cluster.options, asked)
     return cluster
 
 
@@ -124,7 +130,7 @@ def start(
 
     Raises:
         InvalidRequest: a count or argument that cannot be.
-        AlreadyStarted: one of that name runs with another shape.
+        AlreadyStarted: one of that name runs with another shape, or was started with other options.
         LaunchError: the processes did not come up; none is left.
     """
     shape = take_shape(hosts, devices, ranks_per_host, options)
@@ -135,7 +141,7 @@ def start(
 def _start(
     name: str, shape: Shape, options: dict[str, Any], on_progress: Callable[[StartReport], None] | None
 ) -> Cluster:
-    if (running := find_running(name, shape)) is not None:
+    if (running := find_running(name, shape, options)) is not None:
         _use(running)
         return running
     settings = take_options(name, shape, options)
@@ -143,6 +149,7 @@ def _start(
         settings = replace(settings, sync=str(check_folder(settings.sync)))
     if settings.keep and (left := find_left(name, shape, find_berths(os.environ))) is not None:
         # Its notebook is gone; this is the same line again.
+        check_alike(left.full_name, shape, left.options, options)
         return attach(left.full_name, on_progress)
     _check(shape)
     _look_at_hosts(shape, settings)
@@ -153,7 +160,12 @@ def _start(
 
 
 def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
-    """Give a cluster fresh processes: same ranks, no variables, one generation on."""
+    """Give a cluster fresh processes: same ranks, no variables, one generation on.
+
+    Raises:
+        NotStarted: this notebook has let go of it.
+        LaunchError: the processes did not come up.
+    """
     with _turns[cluster.name]:
         return _restart(cluster, on_progress)
 
@@ -161,6 +173,8 @@ def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None 
 def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
     # One that was restarted before: its successor has the name and the folder.
     newest = _clusters.get(cluster.name, cluster)
+    if newest.left:
+        raise NotStarted(f"{newest.reason}, and then %mhjax restart")
     spare, newest.spare = newest.spare, None
     try:
         cluster.stop()

@@ -37,9 +37,7 @@ def add_start_flags(parser: MagicArgumentParser) -> None:
         action="store_true",
         help="keep as many ranks again warm in reserve, so that a restart takes a moment",
     )
-    parser.add_argument(
-        "--guard", choices=("lockstep", "parity", "off"), default="lockstep", help="how launches are compared"
-    )
+    parser.add_argument("--guard", choices=("lockstep", "parity", "off"), help="how launches are compared (lockstep)")
     parser.add_argument(
         "--start-timeout", type=float, default=120.0, metavar="SECONDS", help="limit for the whole start (120)"
     )
@@ -56,11 +54,12 @@ def start_verb(notebook: Notebook, args: argparse.Namespace) -> None:
         notebook.keep_panels = args.panel == "keep"
     initialize = {name: _literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None}
     options = place_options(args) | {"init": not args.no_init, "initialize": initialize}
-    shape = take_shape(
-        options.get("hosts"), options.get("devices"), options.get("ranks_per_host"),
-        {name: value for name, value in options.items() if name not in ("hosts", "devices", "ranks_per_host")},
-    )  # fmt: skip
-    if (running := starting.find_running(args.name, shape)) is not None:
+    # What is not typed asks for nothing of a cluster that runs.
+    options |= {name: value for name in ("guard", "keep", "spare") if (value := getattr(args, name))}
+    rest = dict(options)
+    own = [rest.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
+    shape = take_shape(own[0], own[1], own[2], rest)
+    if (running := starting.find_running(args.name, shape, rest)) is not None:
         print(f"mhjax · {shape.describe()} run already ({running.state}); going on")
         return
     with board.StartBoard() as progress:
@@ -69,9 +68,6 @@ def start_verb(notebook: Notebook, args: argparse.Namespace) -> None:
             name=args.name,
             on_progress=shown(progress),
             start_timeout_s=args.start_timeout,
-            keep=args.keep,
-            guard=args.guard,
-            spare=args.spare,
         )
         progress.finish(gather_summary(cluster))
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from mhnb.asking import take_shape
+from mhnb.asking import check_alike, take_shape
 from mhnb.berth import choose_berth
-from mhnb.core.shape import Shape, check_shape
-from mhnb.errors import InvalidRequest, LaunchError, NotStarted
+from mhnb.core.shape import Shape
+from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotStarted
 from mhnb.hostflags import add_doctor_flags, read_host_flags
+from mhnb.options import take_options
 from mhnb.place_flags import add_place_flags, place_options
 
 
@@ -56,8 +57,75 @@ def test_a_host_file_says_how_many(tmp_path: Path) -> None:
     assert _shape(f"--hostfile {file}").describe() == "2 hosts (a, b) x 2 ranks, profile ssh"
     assert _shape(f"--hostfile {file} --per-host 3").ranks_per_host == 3
     file.write_text("a slots=2\nb\n")
-    with pytest.raises(InvalidRequest, match=r"slots differ \(a has 2, b has none\)"):
+    with pytest.raises(InvalidRequest) as refused:
         _shape(f"--hostfile {file}")
+    assert str(refused.value) == (
+        "slots differ, and every host needs the same number of ranks: rank r is on host r // ranks per host\n"
+        f"  {file}, line 1: a has slots=2\n  {file}, line 2: b has no slots=\n"
+        "  --per-host 1 says it for all, over the file; or write the same slots= on each line"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--per-host 0", "ranks_per_host=0: give a number from 1, .*--per-host 1"),
+        ("-n 4 --per-host 0", "ranks_per_host=0: give a number from 1"),
+        ("--hosts a,b --per-host -1", "ranks_per_host=-1: give a number from 1"),
+        ("-n 0", "hosts=0: give a number from 1 to"),
+        ("--hosts a,b -n 0", "hosts=0: give a number from 1 to"),
+        ("--hosts a,b -n 1", "-n 1 ranks cannot be 2 hosts"),
+        ("--devices 0", "devices=0: give the devices of each host"),
+        ("--hosts a,a", "a is named twice"),
+    ],
+)
+def test_numbers_that_cannot_be(line: str, said: str) -> None:
+    """They are refused when the shape is made, so also while a cluster of that name runs."""
+    with pytest.raises(InvalidRequest, match=said):
+        _shape(line)
+
+
+@pytest.mark.parametrize(
+    ("first", "line", "said"),
+    [
+        ("--hosts a --user me", "--hosts a --user you", "user is 'me', and 'you' was asked for"),
+        ("--hosts a", "--hosts a --port 2222", "port is not given, and 2222 was asked for"),
+        ("--hosts a --key /dev/null", "--hosts a --key /dev/zero", "key_file is '/dev/null', and '/dev/zero' was asked for"),
+        ("--hosts a", "--hosts a --python /opt/python", "python is not given, and '/opt/python' was asked for"),
+        ("--hosts a --env A=1 --env B=2", "--hosts a --env A=secret --env C=3",
+         "environment: C is not set; environment: B is set, and was not asked for; environment: A has another value"),
+        ("--hosts a", "--hosts a --sync /tmp", "sync is not given, and '/tmp' was asked for"),
+        ("--hosts a", "--hosts a --no-encrypt", "encrypt is True, and False was asked for"),
+        ("--profile slurm --partition x", "--profile slurm --partition y", "partition is 'x', and 'y' was asked for"),
+    ],
+)  # fmt: skip
+def test_a_start_line_that_differs_in_a_flag(first: str, line: str, said: str) -> None:
+    """The cluster that runs has not got it: what differs is said, and what to type; never a variable's value."""
+    with pytest.raises(AlreadyStarted) as refused:
+        _check_alike(first, line)
+    head, ways = str(refused.value).splitlines()
+    assert head == f"cluster 'a' runs already, and was started otherwise: {said}"
+    assert "%mhjax stop a ends it" in ways
+
+
+@pytest.mark.parametrize(
+    ("first", "line"),
+    [
+        ("--hosts a --user me --port 22 --env A=1", "--hosts a --user me --port 22 --env A=1"),
+        ("--hosts a --port 22", "--hosts a --set port=22"),
+        ("--hosts a --user me --no-encrypt", "--hosts a"),
+    ],
+)
+def test_the_same_start_line_goes_on(first: str, line: str) -> None:
+    """And one that says less asks for nothing else."""
+    _check_alike(first, line)
+
+
+def _check_alike(first: str, line: str) -> None:
+    shape, running, asked = _shape(first), _options(first), _options(line)
+    for options in (running, asked):
+        take_shape(options.pop("hosts", None), None, None, options)
+    check_alike("a", shape, take_options("a", shape, running), asked)
 
 
 def test_a_host_file_by_hosts(tmp_path: Path) -> None:
@@ -169,13 +237,13 @@ def test_what_does_not_go_together(line: str, said: str) -> None:
 @pytest.mark.parametrize("hosts", [0, -1, 1000])
 def test_a_number_that_cannot_be_stays_one(hosts: int) -> None:
     """It is not taken for one that was not given: as a shape it is refused, by its own value."""
-    for shape in (take_shape(hosts, 2, None, {}), take_shape(None, 2, None, {"ranks": hosts})):
+    for count, options in ((hosts, {}), (None, {"ranks": hosts})):
         with pytest.raises(InvalidRequest, match=f"hosts={hosts}"):
-            check_shape(shape, available_nbytes=2**40)
+            take_shape(count, 2, None, options)
     with pytest.raises(InvalidRequest, match="ranks_per_host=0"):
-        check_shape(take_shape(4, 2, 0, {}), available_nbytes=2**40)
+        take_shape(4, 2, 0, {})
     with pytest.raises(InvalidRequest, match="devices=0"):
-        check_shape(take_shape(4, 0, None, {}), available_nbytes=2**40)
+        take_shape(4, 0, None, {})
 
 
 def test_every_flag_is_a_setting(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from mhnb.errors import InvalidRequest
 
@@ -26,6 +26,8 @@ class HostName:
     port: int | None = None
     slots: int | None = None
     """Ranks on it; None: as many as on every other."""
+    origin: str = field(default="", compare=False, repr=False)
+    """The file and line that name it; empty where no file does."""
 
     def __str__(self) -> str:
         return format_host(self)
@@ -60,9 +62,10 @@ def parse_hostfile(text: str, origin: str = "the host file") -> tuple[HostName, 
     found: list[HostName] = []
     for number, line in enumerate(text.splitlines(), 1):
         try:
-            found += _read_line(line.partition("#")[0].split())
+            named = _read_line(line.partition("#")[0].split())
         except InvalidRequest as error:
             raise InvalidRequest(f"{origin}, line {number}: {error}") from error
+        found += [replace(host, origin=f"{origin}, line {number}") for host in named]
     return _distinct(found, origin)
 
 

@@ -57,7 +57,8 @@ class HostSpec:
     address: str = ""
     """The address by which other hosts reach this one; empty where nobody needs to."""
     host_timeout_s: float = 0.0
-    """End everything here when nothing was heard of the notebook for so long; 0 for never."""
+    """End everything here when nothing was heard of the notebook for so long; 0 for never. Kept: when for so long no notebook
+    was there and nothing was left to hold."""
     share_gpus: bool = False
     """Give each rank its own part of the GPUs of this machine."""
     gpus: list[str] = field(default_factory=list)

@@ -9,7 +9,15 @@ from typing import Any
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["HostShare", "INITIALIZE_ARGUMENTS", "Shape", "check_initialize", "check_shape", "parse_hosts_argument"]
+__all__ = [
+    "HostShare",
+    "INITIALIZE_ARGUMENTS",
+    "Shape",
+    "check_counts",
+    "check_initialize",
+    "check_shape",
+    "parse_hosts_argument",
+]
 
 INITIALIZE_ARGUMENTS = (
     "coordinator_address",
@@ -131,17 +139,13 @@ def parse_hosts_argument(hosts: int | Sequence[str]) -> tuple[int, tuple[str, ..
     return len(named), named
 
 
-def check_shape(shape: Shape, *, available_nbytes: int) -> None:
-    """Refuse what cannot be started.
-
-    Args:
-        shape: as asked for.
-        available_nbytes: free memory of this machine.
+def check_counts(shape: Shape) -> None:
+    """Refuse numbers and names that no cluster can have.
 
     Raises:
-        InvalidRequest: a count that cannot be.
+        InvalidRequest: a count that cannot be, or a machine named twice.
 
-    >>> check_shape(Shape(4, 2), available_nbytes=2**33)
+    >>> check_counts(Shape(4, 2))
     """
     hosts, devices, each = shape.hosts, shape.devices, shape.ranks_per_host
     if not 1 <= hosts <= _MAX_RANKS:
@@ -159,10 +163,25 @@ def check_shape(shape: Shape, *, available_nbytes: int) -> None:
     twice = sorted({name for name in shape.machines if shape.machines.count(name) > 1})
     if twice:
         raise InvalidRequest(f"host {twice[0]!r} is named twice; several ranks on one host: --per-host 2", hosts=twice)
+
+
+def check_shape(shape: Shape, *, available_nbytes: int) -> None:
+    """Refuse what cannot be started.
+
+    Args:
+        shape: as asked for.
+        available_nbytes: free memory of this machine.
+
+    Raises:
+        InvalidRequest: a count that cannot be, or more than this machine can hold.
+
+    >>> check_shape(Shape(4, 2), available_nbytes=2**33)
+    """
+    check_counts(shape)
     if shape.is_simulated and shape.process_count * _RANK_NBYTES > available_nbytes:
         fits = max(1, available_nbytes // _RANK_NBYTES)
         raise InvalidRequest(
-            f"hosts={hosts}: each takes about {_RANK_NBYTES >> 20} MB and this machine has {available_nbytes >> 20} MB free; "
+            f"hosts={shape.hosts}: each takes about {_RANK_NBYTES >> 20} MB and this machine has {available_nbytes >> 20} MB free; "
             f"start at most {fits} (-n {fits})"
         )
 

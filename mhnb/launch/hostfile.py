@@ -46,8 +46,17 @@ def slots_of(hosts: Sequence[HostName]) -> int | None:
     """
     slots = {host.slots for host in hosts}
     if len(slots) > 1:
-        odd = ", ".join(f"{host} has {host.slots or 'none'}" for host in hosts[:4])
+        first: dict[int | None, HostName] = {}
+        for host in hosts:
+            first.setdefault(host.slots, host)
+        told = "".join(f"\n  {host.origin}: {host} has {_count(host.slots)}" for host in first.values())
+        least = min(number or 1 for number in slots)
         raise InvalidRequest(
-            f"slots differ ({odd}): every host needs the same number of ranks; --per-host says it for all"
+            f"slots differ, and every host needs the same number of ranks: rank r is on host r // ranks per host{told}\n"
+            f"  --per-host {least} says it for all, over the file; or write the same slots= on each line"
         )
     return slots.pop() if slots else None
+
+
+def _count(slots: int | None) -> str:
+    return "no slots=" if slots is None else f"slots={slots}"

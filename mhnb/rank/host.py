@@ -37,6 +37,7 @@ from mhnb.core.protocol import (
 )
 from mhnb.memory import resident_nbytes
 from mhnb.ports import find_free_port
+from mhnb.rank.abandoned import Abandonment, has_callers
 from mhnb.rank.channel import Channel
 from mhnb.rank.keeping import BoardKeeper
 from mhnb.rank.paths import RankPaths
@@ -65,6 +66,7 @@ class Supervisor:
         self._exited: list[HubExited | RankExited] = []
         # On several hosts only once the notebook has noted where they are: until then nobody could find what it left.
         self._stays = spec.keep and not spec.waits
+        self._abandoned = Abandonment(spec.host_timeout_s, self._is_bare)
 
     def start(self) -> None:
         """Bring up what is to be here: all at once, or, where there are other hosts, once the notebook says so."""
@@ -192,9 +194,20 @@ class Supervisor:
         os.close(log)
 
     def _is_forgotten(self) -> bool:
-        """Whether nothing was heard of the notebook for so long that it, or the way to it, must be gone."""
-        limit_s = self._spec.host_timeout_s
-        return 0 < limit_s < self._clock() - self._heard_at and not self._stays
+        """Whether the notebook, or the way to it, must be gone; where that is no reason, whether there is nothing left to hold."""
+        if self._stays:
+            assert self._channel is not None
+            if not self._abandoned.is_over(not self._channel.closed, self._clock()):
+                return False
+            print("mhnb: kept, but no rank is left and no notebook drives this cluster: ended", file=sys.stderr)
+            return True
+        return 0 < self._spec.host_timeout_s < self._clock() - self._heard_at
+
+    def _is_bare(self) -> bool:
+        """Whether nothing here could serve a notebook that comes back: no rank, or a hub that no engine speaks to."""
+        if self._spec.ranks:
+            return not self._ranks
+        return self._hub is not None and not has_callers(self._hub)
 
     def _obey(self) -> bool:
         """Do what was sent; true when told to stop."""

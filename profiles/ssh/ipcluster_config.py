@@ -15,6 +15,8 @@ c.Cluster.engine_launcher_class = "mhnb-ssh"
 c.Cluster.controller_launcher_class = "mhnb"
 # Engines wait for the hub's connection file themselves; nobody needs to wait for them.
 c.Cluster.delay = 0
+# `ipcluster start` alone: the address of this machine that the hosts are to reach, where its name does not stand for it.
+# c.Cluster.controller_ip = "10.0.0.1"
 
 # -- which machines, and how many ranks on each
 

@@ -1,6 +1,6 @@
 """A made-up API server of Kubernetes on loopback, as much of it as the real `kubectl exec -i` asks for. Its pods are made-up machines.
 
-`python kube.py PODS`, with PODS as JSON: a pod's name -> the words that run a command in it. Prints its port when it listens.
+`python -m tests.hosts.kube PODS`, with PODS as JSON: a pod's name -> the words that run a command in it. Prints its port when it listens.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import tornado.httpserver
@@ -17,9 +20,12 @@ import tornado.netutil
 import tornado.web
 import tornado.websocket
 
-__all__ = ["KUBECONFIG", "why_absent"]
+from tests.hosts.hostnet import HostNet
+from tests.source import ROOT
 
-KUBECONFIG = """\
+__all__ = ["serve_pods", "why_absent"]
+
+_KUBECONFIG = """\
 apiVersion: v1
 kind: Config
 clusters: [{{name: made-up, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
@@ -37,6 +43,22 @@ def why_absent() -> str | None:
         return "not installed: kubectl"
     done = subprocess.run(["kubectl", "version", "--client"], capture_output=True, check=False)
     return None if done.returncode == 0 else "kubectl does not run"
+
+
+@contextmanager
+def serve_pods(net: HostNet, folder: Path) -> Iterator[Path]:
+    """Serve the pods trainer-0 to trainer-3, a machine of the net each; give the file that says where."""
+    enter = [["nsenter", "-t", str(host._init), "-m", "-u", "-i", "-n", "-p"] for host in net]
+    pods = {f"trainer-{number}": words for number, words in enumerate(enter)}
+    command = [sys.executable, "-m", "tests.hosts.kube", json.dumps(pods)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
+        assert server.stdout is not None
+        file = folder / "kubeconfig"
+        file.write_text(_KUBECONFIG.format(port=int(server.stdout.readline())))
+        try:
+            yield file
+        finally:
+            server.kill()
 
 
 class _Api(tornado.web.RequestHandler):

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -71,7 +72,8 @@ class Slurm:
     """Slurm's daemons. Its commands find them by `environment`."""
 
     def __init__(self, net: HostNet) -> None:
-        self._net, self.folder = net, net.folder / "slurm"
+        # A folder of its own: one net may have several, one after the other.
+        self._net, self.folder = net, Path(tempfile.mkdtemp(prefix="slurm-", dir=net.folder))
         self.environment = {"SLURM_CONF": str(self.folder / "slurm.conf")}
         self._daemons: list[subprocess.Popen[bytes]] = []
 

@@ -18,7 +18,11 @@ import pytest
 
 from mhnb.launch.settings import KINDS
 from mhnb.resources import profile_dir
+from tests.hosts import kube, tpu
 from tests.hosts.hostnet import HostNet, wait_until
+from tests.hosts.kube import serve_pods
+from tests.hosts.slurm import Slurm
+from tests.hosts.tpu import serve_tpu
 from tests.leftovers import no_leftovers
 
 _SUM = "import jax; from jax.experimental import multihost_utils as m; r = m.process_allgather(jax.numpy.float32(1)).tolist()"
@@ -105,3 +109,79 @@ def test_ssh(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
         )
     with no_leftovers(mhnb_home), _ipcluster(folder) as client:
         assert _check(client, 2) == ["alpha", "beta"]
+
+
+def _own_profile(kind: str, folder: Path, **settings: object) -> Path:
+    """Copy a profile and add settings to it, as its user would."""
+    shutil.copytree(profile_dir(kind), folder)
+    with (folder / "ipcluster_config.py").open("a") as file:
+        file.writelines(f"c.{KINDS[kind].__name__}.{name} = {value!r}\n" for name, value in settings.items())
+    return folder
+
+
+def _left(net: HostNet) -> list[str]:
+    return [words for host in net for words in host.pids().values() if "slurmd" not in words]
+
+
+@pytest.mark.requires_part("slurm")
+def test_slurm(tmp_path: Path, made_up_net: HostNet, mhnb_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of Slurm, a task a rank, and no job nor process is left when ipcluster ends."""
+    with Slurm(made_up_net) as slurm:
+        for name, value in slurm.environment.items():
+            monkeypatch.setenv(name, value)
+        folder = _own_profile("slurm", tmp_path / "own", devices=1, nodes=2, partition="short")
+        with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2") as client:
+            assert set(_check(client, 2)) < {host.name for host in made_up_net}
+            assert slurm.ask("squeue", "-h", "-o", "%P %D %T").split() == ["short", "2", "RUNNING"]
+        wait_until(lambda: not slurm.jobs(), "no job is left", timeout_s=30)
+        wait_until(lambda: not _left(made_up_net), f"no process is left: {_left(made_up_net)}", timeout_s=30)
+
+
+@pytest.mark.requires_part("mpi")
+def test_mpi(tmp_path: Path, mhnb_home: Path) -> None:
+    """Processes of mpiexec: engine id = its number = rank."""
+    extra = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    folder = _own_profile("mpi", tmp_path / "own", devices=1, extra=extra)
+    with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2") as client:
+        _check(client, 2)
+        numbers = client[:].apply_sync(lambda: __import__("os").environ["OMPI_COMM_WORLD_RANK"])
+        assert numbers == ["0", "1"]
+
+
+def test_kubernetes(tmp_path: Path, net: HostNet, mhnb_home: Path) -> None:
+    """Pods, in the order of their numbers; the API server is made up."""
+    if reason := kube.why_absent():
+        pytest.skip(reason)
+    with serve_pods(net, tmp_path) as kubeconfig:
+        folder = _own_profile(
+            "kubernetes",
+            tmp_path / "own",
+            devices=1,
+            pod="trainer-{}",
+            extra=[f"--kubeconfig={kubeconfig}"],
+            environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        )
+        with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2", f"--ip={net.gateway}") as client:
+            assert _check(client, 2) == [host.name for host in list(net)[:2]]
+
+
+def test_tpu(tmp_path: Path, net: HostNet, mhnb_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of a TPU VM, one gcloud each; the API is made up, and no TPU was at hand."""
+    if reason := tpu.why_absent():
+        pytest.skip(reason)
+    (tmp_path / "gcloud").mkdir()
+    with serve_tpu(net, str(tmp_path / "gcloud")) as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        folder = _own_profile(
+            "tpu",
+            tmp_path / "own",
+            devices=1,
+            tpu=tpu.TPU,
+            zone=tpu.ZONE,
+            project=tpu.PROJECT,
+            extra=tpu.login_words(net),
+            environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        )
+        with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2", f"--ip={net.gateway}") as client:
+            assert _check(client, 2) == [host.name for host in list(net)[:2]]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.errors import LaunchError
 from tests.hosts.hostnet import HostNet, wait_until
-from tests.hosts.kube import KUBECONFIG, why_absent
+from tests.hosts.kube import serve_pods, why_absent
 
 Begin = Callable[..., Cluster]
 
@@ -26,15 +23,8 @@ def kubeconfig(net: HostNet, tmp_path: Path) -> Iterator[Path]:
     """A server with the pods trainer-0 to trainer-3; the file that says where it is."""
     if reason := why_absent():
         pytest.skip(reason)
-    enter = [["nsenter", "-t", str(host._init), "-m", "-u", "-i", "-n", "-p"] for host in net]
-    pods = {f"trainer-{number}": words for number, words in enumerate(enter)}
-    command = [sys.executable, str(Path(__file__).with_name("kube.py")), json.dumps(pods)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        file = tmp_path / "kubeconfig"
-        file.write_text(KUBECONFIG.format(port=int(server.stdout.readline())))
+    with serve_pods(net, tmp_path) as file:
         yield file
-        server.kill()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from mhnb import starting
 from tests.hosts.hostnet import HostNet, wait_until
-from tests.hosts.tpu import PROJECT, TPU, ZONE, serve_tpu, why_absent
+from tests.hosts.tpu import PROJECT, TPU, ZONE, login_words, serve_tpu, why_absent
 
 
 def test_workers_are_hosts_in_order(net: HostNet, tmp_path: Path, own_environment: None) -> None:
@@ -21,7 +21,7 @@ def test_workers_are_hosts_in_order(net: HostNet, tmp_path: Path, own_environmen
             patch.setenv(name, value)
         cluster = starting.start(
             ranks=2, devices=1, name="tpu", profile="tpu", tpu=TPU, zone=ZONE, project=PROJECT, address=net.gateway,
-            extra=[f"--ssh-key-file={net.folder}/id_ed25519", "--strict-host-key-checking=no", "--ssh-flag=-oUserKnownHostsFile=/dev/null"],
+            extra=login_words(net),
             environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
         )  # fmt: skip
         try:

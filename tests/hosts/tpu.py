@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.hosts.hostnet import HostNet
 
-__all__ = ["PROJECT", "TPU", "ZONE", "serve_tpu", "why_absent"]
+__all__ = ["PROJECT", "TPU", "ZONE", "login_words", "serve_tpu", "why_absent"]
 
 PROJECT, ZONE, TPU = "made-up-project", "us-x1-a", "my-pod"
 _NODE = f"projects/{PROJECT}/locations/{ZONE}/nodes/{TPU}"
@@ -92,6 +92,12 @@ def _answers(net: HostNet) -> dict[str, dict[str, Any]]:
         f"/v2/{_NODE}:getGuestAttributes": {"guestAttributes": hostkeys},
         f"/projects/{PROJECT}": {"kind": "compute#project", "name": PROJECT, "id": "1", "commonInstanceMetadata": meta},
     }  # fmt: skip
+
+
+def login_words(net: HostNet) -> list[str]:
+    """Options of gcloud's ssh with which the machines of the net let it in."""
+    key, known = f"--ssh-key-file={net.folder}/id_ed25519", "--ssh-flag=-oUserKnownHostsFile=/dev/null"
+    return [key, "--strict-host-key-checking=no", known]
 
 
 @contextmanager

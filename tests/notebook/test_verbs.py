@@ -40,6 +40,32 @@ def test_another_shape_names_the_ways_out(nb: Session, cluster: Cluster, flags: 
     assert starting.current() is cluster
 
 
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--guard off", "guard is 'lockstep', and 'off' was asked for"),
+        ("--keep", "keep is False, and True was asked for"),
+    ],
+)
+def test_another_flag_is_not_ignored(nb: Session, cluster: Cluster, flag: str, said: str) -> None:
+    """The cluster that runs was started without it: what differs is said with the ways out, and nothing is lost."""
+    refused = nb.try_(f"%mhjax start -n 2 --devices 2 {flag}")
+    assert type(refused.error).__name__ == "AlreadyStarted"
+    assert all(word in refused.text for word in (said, "%mhjax restart keeps", "%mhjax stop default", "--name"))
+    assert starting.current() is cluster
+
+
+@pytest.mark.parametrize(
+    "flags", ["-n 2 --devices 2 --per-host 0", "-n 2 --devices 0", "-n 2 --devices 2 --per-host -1"]
+)
+def test_a_number_that_cannot_be_while_a_cluster_runs(nb: Session, cluster: Cluster, flags: str) -> None:
+    """It is refused as what it is, not as another shape."""
+    said = nb.refuse(f"%mhjax start {flags}")
+    assert "give" in said
+    assert "from 1" in said
+    assert starting.current() is cluster
+
+
 @pytest.mark.parametrize(("line", "said"), [("-n 0", "from 1 to"), ("-n 1000", "from 1 to"), ("-n x", "invalid int")])
 def test_a_start_that_cannot_be(nb: Session, line: str, said: str) -> None:
     """A count that cannot be is a usage error."""

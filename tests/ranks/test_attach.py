@@ -15,7 +15,7 @@ import pytest
 from mhnb import starting
 from mhnb.berth import find_berths
 from mhnb.cluster import Cluster
-from mhnb.errors import AlreadyStarted, LaunchError, NotClean, NotDriver, NotStarted
+from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotClean, NotDriver, NotStarted
 from mhnb.reaping import end_stray, find_strays
 from tests.ranks.conftest import every_pid, wait_gone
 from tests.source import ROOT
@@ -146,6 +146,43 @@ def test_the_same_start_line_again_takes_it_over(attach: Callable[..., Cluster])
             assert cluster.run("print(x)").check()[0].stdout == "41\n"
         finally:
             cluster.stop()
+
+
+def test_a_notebook_takes_back_what_it_has_left(attach: Callable[..., Cluster]) -> None:
+    """The same process leaves and attaches, again and again: variables, state, numbers, guard and journal are there."""
+    left = starting.start(2, 1, name="kept", keep=True)
+    left.run("x = 41").check()
+    left.run("import jax\nif jax.process_index() == 1: 1/0", guard="off")
+    assert left.state == "split"
+    left.leave()
+    left.leave()
+    assert (left.state, starting.all_clusters()) == ("stopped", [])
+    for refused in (lambda: left.run("1"), left.restart):
+        with pytest.raises(NotStarted, match="let go of the cluster; %mhjax attach kept"):
+            refused()
+    cluster = attach()
+    assert starting.current() is cluster
+    assert (cluster.state, cluster.generation) == ("split", left.generation)
+    cluster.accept()
+    cluster.leave()
+    cluster = attach()
+    assert cluster.state == "clean"
+    assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
+    assert cluster.run(SUM).check()[0].stdout == "2.0\n"
+    mismatch = cluster.run("if jax.process_index() == 0: m.process_allgather(jnp.float32(1))")
+    assert mismatch.failed[0].error is not None
+    assert mismatch.failed[0].error.ename == "OrderMismatch"
+    fresh = cluster.restart(replay=True)
+    assert fresh.run("print(x)").check()[0].stdout == "41\n"
+    fresh.stop()
+
+
+def test_what_is_not_kept_cannot_be_left(fresh: Callable[..., Cluster]) -> None:
+    """It would end: the error says so, and the cluster goes on."""
+    cluster = fresh(1, 1)
+    with pytest.raises(InvalidRequest, match="without --keep and would end"):
+        cluster.leave()
+    assert cluster.run("1").ok
 
 
 def test_a_name_that_nobody_has(leftovers: None) -> None:
