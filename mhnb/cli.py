@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mhnb.cli_profile import add_profile_verb, run_profile_verb
-from mhnb.errors import MhnbError
+from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.hostflags import add_doctor_flags
 from mhnb.place_flags import add_place_flags, place_options
 
@@ -68,12 +68,20 @@ def _run_to_its_end(command: Sequence[str]) -> int:
     return 0 if status in (-signal.SIGINT, -signal.SIGTERM) else status
 
 
+def _read_script(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise InvalidRequest(f"{name:.200} cannot be read: {why}; give the file of a Python script") from error
+
+
 def _run(args: argparse.Namespace) -> int:
     from mhnb.core.ranks import format_ranks
     from mhnb.starting import start
     from mhnb.view.text import format_cell_text
 
-    source = Path(args.script).read_text(encoding="utf-8")
+    source = _read_script(args.script)
     cluster = start(**place_options(args), name=f"run-{os.getpid()}", on_progress=_QueueLine())
     try:
         result = cluster.run(source)

@@ -221,7 +221,7 @@ class Cluster:
         return submission
 
     def _request(self, source: str, **asked: Any) -> Callable[[int], CellSubmitted]:
-        asked["guard"] = asked["guard"] or self.options.guard
+        asked["guard"] = self.options.guard if asked["guard"] is None else asked["guard"]
         return partial(CellSubmitted, request=make_request(source, self.process_count, **asked))
 
     def _interrupt(self, submission: Submission) -> None:
@@ -263,7 +263,7 @@ class Cluster:
             InvalidRequest: a bad argument; nothing was sent.
             CellInterrupted: Ctrl-C came before the cell's turn; nothing was sent.
         """
-        event_of = self._request(source, ranks=ranks, guard=guard, timeout_s=timeout_s)
+        event_of = self._request(source, ranks=ranks, guard=guard, timeout_s=timeout_s, on_snapshot=on_snapshot)
         return self._run(event_of, on_snapshot)
 
     def run_again(self, record: CellRecord) -> CellResult:

@@ -78,8 +78,16 @@ def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without
     try:
         read: Any = json.loads(notebook.read_text(encoding="utf-8"))
         found = read_notebook(read, without)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(
+            f"{notebook}: this file is no notebook ({error}); give an .ipynb file of format 4"
+        ) from error
     except (AttributeError, ValueError) as error:
         raise InvalidRequest(f"{notebook}: {error}") from error
+    except OSError as error:
+        raise InvalidRequest(
+            f"{notebook} cannot be read: {error.strerror}; give the .ipynb file of a notebook"
+        ) from error
     made = export_script(
         found.steps,
         name=path.name,
@@ -143,6 +151,11 @@ def _write(path: Path, made: Exported, left_out: Sequence[str], batch: str) -> l
         if file.exists() and MARK not in file.read_text(encoding="utf-8", errors="replace"):
             raise InvalidRequest(f"{file} is there and no export of mhnb; give another name, or move it away")
     for file, text in files.items():
-        file.write_text(text, encoding="utf-8")
+        try:
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InvalidRequest(
+                f"{file} cannot be written: {error.strerror}; name a file in a folder that is there"
+            ) from error
     said = [f"mhjax · {file}: {len(text.splitlines())} lines" for file, text in files.items()]
     return [*said, *(f"  left out · {each}" for each in left_out), *(f"  note · {note}" for note in made.notes)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from argparse import SUPPRESS
+from keyword import iskeyword
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -52,7 +53,7 @@ def parse_cell_flags(line: str) -> CellFlags:
         raise UsageError(f"%%mhjax {line}: {error}") from error
     except UsageError as error:
         raise UsageError(f"%%mhjax {line}: {error}; %%mhjax? lists the flags") from error
-    if args.out is not None and not args.out.isidentifier():
+    if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
         raise UsageError(f"%%mhjax --out {args.out!r}: give a Python name to bind the result to")
     return CellFlags(args.ranks, args.guard, args.timeout, args.out, args.view, args.quiet, args.auto, args.collectives)
 

@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 _KEPT_RUNS = 20
+_LONGEST_NAME = 150
+"""In bytes: the names of files have more to hold, and no file system takes more than 255."""
 _KEYS = ("berth.json*", "mpi.start", "profile/security/*.json")
 """Files of a run directory that hold a key: of the link in the first two, of the hub in the others."""
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
@@ -62,8 +64,13 @@ def check_name(name: str) -> str:
     Raises:
         InvalidRequest: it is no plain word.
     """
-    if not name.replace("-", "").replace("_", "").isalnum():
+    given: object = name
+    if not isinstance(given, str) or not name.replace("-", "").replace("_", "").isalnum():
         raise InvalidRequest(f"--name {name!r}: use letters, digits, - and _ only")
+    if len(name.encode()) > _LONGEST_NAME:
+        raise InvalidRequest(
+            f"--name {name[:20]}…: {len(name)} characters are too long for a file name; use fewer than {_LONGEST_NAME}"
+        )
     return name
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import psutil
+from IPython.core.getipython import get_ipython
 
 from mhnb.asking import check_alike, take_shape
 from mhnb.berth import choose_berth, find_berths, find_left
@@ -18,8 +19,10 @@ from mhnb.cluster import Cluster
 from mhnb.core.facts import Wanted
 from mhnb.core.hosts import parse_host
 from mhnb.core.journal import StartRecord
+from mhnb.core.request import check_guard
 from mhnb.core.shape import Shape, check_initialize, check_shape
-from mhnb.errors import AlreadyStarted, NotStarted
+from mhnb.core.startinput import check_start_input
+from mhnb.errors import AlreadyStarted, InvalidRequest, NotStarted
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.launchers import read_ssh_options
 from mhnb.launch.local import check_platform
@@ -133,7 +136,17 @@ def start(
         AlreadyStarted: one of that name runs with another shape, or was started with other options.
         LaunchError: the processes did not come up; none is left.
     """
+    given = {"devices": devices, "name": name, "ranks_per_host": ranks_per_host, "on_progress": on_progress}
+    check_start_input(given | options)
+    if type(get_ipython()).__module__.startswith("mhnb.rank."):
+        raise InvalidRequest(
+            "start: this process is a rank of a cluster; start another one from the notebook, in a plain cell"
+        )
     shape = take_shape(hosts, devices, ranks_per_host, options)
+    # Also where it runs already: a wrong argument is not passed over in silence.
+    check_shape(shape, available_nbytes=sys.maxsize)
+    check_initialize(shape.initialize, shape.process_count)
+    check_guard(options.get("guard", "lockstep"))
     with _turns[check_name(name)]:
         return _start(name, shape, options, on_progress)
 

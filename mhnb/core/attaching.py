@@ -9,6 +9,7 @@ from typing import Any
 from mhnb.core.guard import judge_state
 from mhnb.core.journal import AcceptRecord, CellRecord, Record
 from mhnb.core.ranks import format_ranks
+from mhnb.core.rowpack import unpack_rows
 from mhnb.values import ClusterState
 
 __all__ = ["Taken", "judge_taken"]
@@ -68,7 +69,7 @@ def _last_state(
     last = {rank: said["last"] for rank, said in enumerate(standing) if said["last"] and said["last"][1] != "skipped"}
     judged, notes = judge_state(
         {rank: row[1] for rank, row in last.items()},
-        {rank: row[2] for rank, row in last.items()},
+        {rank: unpack_rows(row[2]) for rank, row in last.items()},
         {rank: row[3] for rank, row in last.items()},
         (),
         seq=seq,

@@ -14,6 +14,7 @@ from mhnb.core.outputs import OutputFolder
 from mhnb.core.protocol import CellEnded, LaunchRow, OutputEvent, RankStatus
 from mhnb.core.ranks import format_ranks
 from mhnb.core.results import CellResult, RankResult
+from mhnb.core.rowpack import unpack_rows
 from mhnb.core.where import RankSeen, WhereCard, make_card
 from mhnb.values import ClusterState, Outcome, RankError
 
@@ -138,7 +139,7 @@ class Cell:
         """Take in a rank's one reply."""
         part = self.parts[ended.rank]
         part.add(ended.events)
-        part.outcome, part.launches = ended.outcome, ended.launches
+        part.outcome, part.launches = ended.outcome, unpack_rows(ended.launches)
         part.abandoned, part.wall_s, part.notes, part.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
 
     def lose_rank(self, rank: int, outcome: Outcome, error: RankError) -> None:

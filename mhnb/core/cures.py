@@ -168,7 +168,11 @@ _TOO_LONG = "The PartitionSpec has more entries than the array has dimensions: l
 _NO_MESH = "A bare PartitionSpec needs a mesh: jax.set_mesh(mesh) on every rank, or NamedSharding(mesh, spec)."
 _UNEVEN = "Ranks with different numbers of devices cannot gather: give each the same number."
 
+_MAGIC = "`%mhjax` and `%%mhjax` belong to the notebook, and the ranks have none: put that line into a plain cell of its own."
+
 CURES = (
+    # -- the notebook's own magics
+    _cure(r"^(?:Line|Cell) magic (?:function )?`%%?mhjax` not found", _MAGIC, ename="UsageError"),
     # -- fetching, closing over, mixing
     _cure(r"Fetching value for `?jax\.Array`? that spans non-addressable", _fetched),
     _cure(r"^$", _iterated, ename="AssertionError", place=r"jax\._src\.array\.(?:.*__iter__|_iter)"),

@@ -356,7 +356,8 @@ class Machine:
 
     def _death_text(self, first: RankExited, how: str = "") -> str:
         with_it = [rank for rank in range(self.process_count) if rank != first.rank]
-        stopped = f"ranks {format_ranks(with_it)} were stopped with it. " if with_it else ""
+        who = f"rank {with_it[0]} was" if len(with_it) == 1 else f"ranks {format_ranks(with_it)} were"
+        stopped = f"{who} stopped with it. " if with_it else ""
         return f"{self.roster.explain_death(first, how)}\n  {stopped}{self._cost.way_out()}"
 
     def _lose_service(self, event: HubExited | HostExited, now: float) -> list[Command]:

@@ -247,6 +247,7 @@ class CellEnded:
     outcome: Outcome
     events: list[OutputEvent]
     launches: list[LaunchRow]
+    """As `core/rowpack.py` writes them: many take less room."""
     abandoned: int
     """Launches that had not finished when the rank stopped waiting for them."""
     wall_s: float

@@ -49,7 +49,15 @@ def choose_ranks(ranks: str | Sequence[int] | None, process_count: int) -> tuple
     """
     if ranks is None:
         return None
+    if not isinstance(ranks, str | Iterable):
+        raise InvalidRequest(
+            f"ranks={ranks!r:.80}: give a text like '0,2-3', or numbers like [0, 2]; leave it out for all"
+        )
     spec = ranks if isinstance(ranks, str) else ",".join(str(rank) for rank in ranks)
+    if not spec.strip():
+        raise InvalidRequest(
+            f"ranks={ranks!r:.80} names no rank: write like 0,2-3, or leave it out for all of 0-{process_count - 1}"
+        )
     chosen = parse_ranks(spec, process_count)
     return None if len(chosen) == process_count else chosen
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from mhnb.core.events import CellRequest
 from mhnb.core.ranks import choose_ranks
 from mhnb.core.select import drop_blank_head
+from mhnb.core.startinput import is_seconds
 from mhnb.errors import InvalidRequest
 
 __all__ = ["check_guard", "make_request"]
@@ -35,6 +36,7 @@ def make_request(
     guard: str,
     ranks: str | Sequence[int] | None = None,
     timeout_s: float | None = None,
+    on_snapshot: object = None,
 ) -> CellRequest:
     r"""Check what is asked of a cell.
 
@@ -46,7 +48,10 @@ def make_request(
     """
     if not isinstance(source, str):
         raise InvalidRequest(f"a cell is text, and this is {type(source).__name__}: {source!r:.80}")
+    if on_snapshot is not None and not callable(on_snapshot):
+        # Later there would be a cell that nobody follows.
+        raise InvalidRequest(f"on_snapshot={on_snapshot!r:.80}: give a function of one argument, the result so far")
     chosen = choose_ranks(ranks, process_count)
-    if timeout_s is not None and not timeout_s > 0:
+    if timeout_s is not None and not is_seconds(timeout_s):
         raise InvalidRequest(f"--timeout {timeout_s!r}: give a number of seconds above 0")
     return CellRequest(drop_blank_head(source), chosen, check_guard(guard), timeout_s)

@@ -137,7 +137,8 @@ def check_names(names: Sequence[str], verb: str) -> tuple[str, ...]:
     if not names:
         raise InvalidRequest(f"{verb} what? Name one or more variables; %mhjax vars lists what the ranks hold")
     for name in names:
-        if not name.isidentifier():
+        given: object = name
+        if not isinstance(given, str) or not name.isidentifier():
             raise InvalidRequest(
                 f"{verb} takes names of variables, not {name!r}. Bind the value to a name first, where it comes from",
                 name=name,

@@ -19,7 +19,6 @@ from mhnb.core.wishes import Verdict, Wish
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.forks import weakly
 from mhnb.rank.tables import Table
-from mhnb.values import Outcome
 
 __all__ = ["Agreement"]
 
@@ -72,7 +71,7 @@ class Agreement:
         self.interrupt_pending = self.agreed_stop = False
         self._failure = None
 
-    def end_cell(self, seq: int, outcome: Ending | Outcome) -> None:
+    def end_cell(self, seq: int, outcome: Ending) -> None:
         """The cell has ended here: whoever waits for us in it need not. What threads launch from now on belongs to the next."""
         ending = outcome if outcome in ENDINGS else "error"
         self._table.end_cell(seq, ENDINGS.index(ending))

@@ -51,7 +51,9 @@ def look_up(namespace: Mapping[str, Any], expression: str) -> Any:
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
     except SyntaxError as error:
-        raise InvalidRequest(f"{expression!r} is no expression: {error.msg}") from error
+        raise InvalidRequest(
+            f"{expression!r} is no expression: {error.msg}; give a name, or an expression such as params['w']"
+        ) from error
     return _LookUp(namespace).visit(tree)
 
 

@@ -32,13 +32,13 @@ class LocalWork:
     """The arrays of this process alone that a cell leaves behind before they are ready.
 
     Args:
-        list_arrays: every living array, the newest first. To list 1,000 takes 15 us; to ask each, 150 us more, so that
+        list_arrays: every living array, by platform, the newest first. To list 1,000 takes 15 us; to ask each, 150 us more, so that
             what is older than one that was looked at is not looked at again.
     """
 
     def __init__(
         self,
-        list_arrays: Callable[[], Sequence[Any]],
+        list_arrays: Callable[[], Sequence[Sequence[Any]]],
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -64,13 +64,13 @@ class LocalWork:
         """
         if self._is_idle:
             return None
-        arrays = self._list()
-        fresh = self._newer_than_seen(arrays)
+        platforms = self._list()
+        fresh = [array for arrays in platforms for array in self._newer_than_seen(arrays)]
         if not fresh:
             return None
         waiting = self._without_left([array for array in fresh if not _is_over(array)])
         failure = self._outwait(waiting, limit_s)
-        self._see(arrays)
+        self._see(platforms)
         return failure
 
     def _newer_than_seen(self, arrays: Sequence[Any]) -> Sequence[Any]:
@@ -80,13 +80,14 @@ class LocalWork:
                 return arrays[:index]
         return arrays
 
-    def _see(self, arrays: Sequence[Any]) -> None:
+    def _see(self, platforms: Sequence[Sequence[Any]]) -> None:
         # A few, farther and farther back: of the newest ones many do not live long.
         self._seen.clear()
-        place = 0
-        while place < len(arrays):
-            self._seen[id(arrays[place])] = weakref.ref(arrays[place])
-            place = 2 * place + 1
+        for arrays in platforms:
+            place = 0
+            while place < len(arrays):
+                self._seen[id(arrays[place])] = weakref.ref(arrays[place])
+                place = 2 * place + 1
 
     def _without_left(self, arrays: list[Any]) -> list[Any]:
         if not arrays:

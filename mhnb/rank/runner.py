@@ -19,6 +19,7 @@ from IPython.core.interactiveshell import ExecutionResult
 from mhnb.core.guard import communicates
 from mhnb.core.made import MadeRow
 from mhnb.core.protocol import CellEnded, CellRefused, LaunchRow, Message, OutputProduced, RunCell, SkipCell
+from mhnb.core.rowpack import pack_rows
 from mhnb.core.stacks import Flight
 from mhnb.rank.capture import Capture
 from mhnb.rank.defects import ends_rank_on_defect
@@ -267,7 +268,9 @@ class CellRunner:
             events = self.capture.end()
             self._running = None
             wall_s = self.clock() - self._began_s
-            self._last = CellEnded(self.rank, seq, outcome, events, rows, abandoned, wall_s, notes, facts, made)
+            self._last = CellEnded(
+                self.rank, seq, outcome, events, pack_rows(rows), abandoned, wall_s, notes, facts, made
+            )
             self.send(self._last)
 
     def _name_outcome(self, error: BaseException) -> Outcome:

@@ -10,18 +10,19 @@ from IPython.utils import timing
 __all__ = ["time_to_the_end"]
 
 
-def time_to_the_end(wait: Callable[[], None]) -> None:
+def time_to_the_end(wait: Callable[[], None], is_stopped: Callable[[], bool]) -> None:
     """Have IPython's clock of processor time, which its magics read before and after the code, wait first.
 
     The wall clock is read before the first and after the second reading.
 
     Args:
         wait: waits until what was launched has finished, and raises what that failed with. Called on the main thread.
+        is_stopped: whether the cell was asked to stop, so that there is nothing more to measure.
     """
     read = timing.clock2
 
     def wait_and_read() -> tuple[float, float]:
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() and not is_stopped():
             wait()
         return read()
 

@@ -13,6 +13,8 @@ from mhnb.verbs import VERBS
 from tests.source import PACKAGE
 
 KNOWN = [
+    ("UsageError", "Line magic function `%mhjax` not found.", "of its own"),
+    ("UsageError", "Cell magic `%%mhjax` not found.", "of its own"),
     # Texts that jax 0.10.2 raised; tests/rank/test_jaxhooks.py provokes them again on the installed version.
     ("RuntimeError", "Fetching value for `jax.Array` that spans non-addressable (non process local)", "pull"),
     ("RuntimeError", "Closing over jax.Array that spans non-addressable (non process local)", "argument"),

@@ -29,7 +29,7 @@ def test_waits_until_the_last_is_ready() -> None:
     """The wait looks again until every array is ready."""
     array = LocalArray()
     sleeper = Sleeper(lambda: setattr(array, "ready", True))
-    assert LocalWork(lambda: [LocalArray(ready=True), array], sleeper).wait() is None
+    assert LocalWork(lambda: [[LocalArray(ready=True), array]], sleeper).wait() is None
     assert sleeper.count == 200
 
 
@@ -39,7 +39,7 @@ def test_nothing_is_slept_for_what_is_ready() -> None:
     deleted.deleted = True
     sleeper = Sleeper()
     for arrays in ([], [LocalArray(ready=True)], [deleted]):
-        assert LocalWork(partial(list, arrays), sleeper).wait() is None
+        assert LocalWork(partial(list, [arrays]), sleeper).wait() is None
     assert sleeper.count == 0
 
 
@@ -50,14 +50,14 @@ def test_the_failure_of_the_oldest_is_told_once() -> None:
     def fail() -> None:
         first.ready = second.ready = True
 
-    work = LocalWork(lambda: [second, first], Sleeper(fail))
+    work = LocalWork(lambda: [[second, first]], Sleeper(fail))
     assert str(work.wait()) == "first"
     assert work.wait() is None
 
 
 def test_what_had_failed_before_the_end_is_left_to_its_reader() -> None:
     """The cell may have met that error and dealt with it."""
-    assert LocalWork(lambda: [LocalArray(ready=True, failure=ValueError("dealt with"))], Sleeper()).wait() is None
+    assert LocalWork(lambda: [[LocalArray(ready=True, failure=ValueError("dealt with"))]], Sleeper()).wait() is None
 
 
 def test_arrays_of_several_processes_are_not_its_business() -> None:
@@ -65,7 +65,7 @@ def test_arrays_of_several_processes_are_not_its_business() -> None:
     array = LocalArray()
     array.is_fully_addressable = False
     sleeper = Sleeper()
-    assert LocalWork(lambda: [array], sleeper).wait() is None
+    assert LocalWork(lambda: [[array]], sleeper).wait() is None
     assert sleeper.count == 0
 
 
@@ -74,7 +74,7 @@ def test_what_was_given_up_holds_up_no_later_cell() -> None:
     stuck, later = LocalArray(), LocalArray()
     arrays = [stuck]
     sleeper = Sleeper(lambda: setattr(later, "ready", True))
-    work = LocalWork(lambda: arrays, sleeper)
+    work = LocalWork(lambda: [arrays], sleeper)
     work.wait(limit_s=0.0)
     assert sleeper.count == 0
     # All that was seen with it is gone, so that it is looked at again.
@@ -87,7 +87,7 @@ def test_what_was_given_up_holds_up_no_later_cell() -> None:
 def test_older_arrays_are_not_asked_again() -> None:
     """With many arrays only the new ones are looked at, also when the newest one is gone."""
     arrays = [LocalArray(ready=True) for _ in range(1000)]
-    work = LocalWork(lambda: arrays, Sleeper())
+    work = LocalWork(lambda: [arrays], Sleeper())
     work.wait()
     new = LocalArray(ready=True)
     arrays.insert(0, new)
@@ -99,11 +99,22 @@ def test_older_arrays_are_not_asked_again() -> None:
     assert sum(array.asked for array in arrays[1:]) <= 1001
 
 
+def test_platforms_are_looked_at_each_by_itself() -> None:
+    """Beside a GPU's arrays those of the CPU have an order of their own: what is known of one says nothing of the other."""
+    near, far = [LocalArray(ready=True)], [LocalArray(ready=True)]
+    sleeper = Sleeper(lambda: setattr(far[0], "ready", True))
+    work = LocalWork(lambda: [near, far], sleeper)
+    work.wait()
+    far.insert(0, LocalArray())
+    work.wait()
+    assert sleeper.count == 200
+
+
 def test_a_cell_that_starts_nothing_asks_for_nothing() -> None:
     """`pass`, or a name that is shown, costs no look at any array; whatever could call something does."""
     asked: list[int] = []
 
-    def list_none() -> list[LocalArray]:
+    def list_none() -> list[list[LocalArray]]:
         asked.append(1)
         return []
 
@@ -122,7 +133,7 @@ def test_an_interrupt_leaves_the_wait() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    work = LocalWork(lambda: [array], Sleeper(interrupt))
+    work = LocalWork(lambda: [[array]], Sleeper(interrupt))
     with pytest.raises(KeyboardInterrupt):
         work.wait()
     array.ready, array.failure = False, None
@@ -134,14 +145,14 @@ def test_the_record_waits_for_both() -> None:
     """A failure of a launch comes first, but what is local is waited for too; alone, its failure is raised."""
     local = LocalArray(failure=ValueError("local"))
     recorder = LaunchRecorder()
-    recorder.local = LocalWork(lambda: [local], Sleeper(lambda: setattr(local, "ready", True)))
+    recorder.local = LocalWork(lambda: [[local]], Sleeper(lambda: setattr(local, "ready", True)))
     note(recorder, [FakeArray(ready=True, failure=ValueError("launch"))])
     with pytest.raises(ValueError, match="launch"):
         recorder.wait()
     assert local.ready
     recorder.end_cell()
     local.ready = False
-    recorder.local = LocalWork(lambda: [local], Sleeper(lambda: setattr(local, "ready", True)))
+    recorder.local = LocalWork(lambda: [[local]], Sleeper(lambda: setattr(local, "ready", True)))
     with pytest.raises(ValueError, match="local"):
         recorder.wait()
 
@@ -150,7 +161,7 @@ def test_a_launch_that_is_given_up_holds_up_nothing_more() -> None:
     """What is local may depend on it: it is left at once."""
     local = LocalArray()
     recorder = LaunchRecorder(sleep=Sleeper())
-    recorder.local = LocalWork(lambda: [local], Sleeper())
+    recorder.local = LocalWork(lambda: [[local]], Sleeper())
     note(recorder, [FakeArray()])
     recorder.wait(limit_s=0.01)
     assert [ref() for ref in recorder.local._left] == [local]
@@ -175,6 +186,6 @@ for i in range(1, 20):
     thread.join()
     put(-i)
 del kept[7]
-assert all(a is b for a, b in zip(list_arrays(), reversed(kept), strict=True))
+assert all(a is b for a, b in zip(*list_arrays(), reversed(kept), strict=True))
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=os.environ | {"JAX_PLATFORMS": "cpu"})

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from mhnb.cluster import Cluster
+from mhnb.core.journal import CellRecord
+from tests.ranks.test_lockstep import SETUP as LOCKSTEP
 
 Fresh = Callable[..., Cluster]
 
@@ -126,3 +128,13 @@ def test_ctrl_c_between_the_sending_and_the_waiting_is_the_cells(
         result = cluster.run("import time\ntime.sleep(1000)")
     assert (result.how, result.done, cluster.state) == ("interrupted", True, "clean")
     assert cluster.run("'next'").check()[0].text == "'next'"
+
+
+def test_a_long_loop_of_two_programs_is_recorded_whole(cluster: Cluster) -> None:
+    """On its way to the notebook it is written as one turn and a count; what is compared and kept is every launch."""
+    cluster.run(LOCKSTEP).check()
+    result = cluster.run("for _ in range(100): made = float(add(x)), float(top(x))\nmade").check()
+    assert {rank.text for rank in result} == {"(28.0, 7.0)"}
+    record = next(each for each in reversed(cluster.journal.read()[0]) if isinstance(each, CellRecord))
+    assert record.seq == result.seq
+    assert [(trace.ranks, trace.count) for trace in record.launches or ()] == [((0, 1, 2, 3), 200)]

@@ -400,3 +400,30 @@ def test_two_threads_that_start_one_name_share_one_cluster(fresh: Fresh) -> None
     assert first is second
     assert first.generation == 1
     assert first.run("1").ok
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"guard": "strict"}, "choose lockstep"),
+        ({"start_timeout_s": -1}, "start_timeout_s=-1"),
+        ({"initialize": {"x": 1}}, "no argument 'x'"),
+        ({"ranks_per_host": 0}, "ranks_per_host=0"),
+    ],
+)
+def test_a_wrong_argument_is_told_also_where_the_cluster_runs(
+    cluster: Cluster, wrong: dict[str, Any], told: str
+) -> None:
+    """Start again goes on, but not over an argument that cannot be."""
+    with pytest.raises(InvalidRequest, match=told):
+        starting.start(4, 2, name="shared", **wrong)
+
+
+def test_a_rank_starts_no_cluster(cluster: Cluster) -> None:
+    """`mhnb.start()` pasted into a `%%mhjax` cell would start one on each rank."""
+    result = cluster.run("import mhnb\nmhnb.start()")
+    assert {rank.error.ename for rank in result if rank.error is not None} == {"InvalidRequest"}
+    assert "this process is a rank of a cluster" in str(result[0].error)
+    told = cluster.run("%mhjax status")[0].error
+    assert told is not None
+    assert "belong to the notebook" in str(told.hint)

@@ -1,0 +1,53 @@
+"""The record of launches on its way: nothing of it is lost, and loops take no room."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from mhnb.core.guard import compare_launches
+from mhnb.core.rowpack import pack_rows, unpack_rows
+
+A, B, C = (["a", "jit(f)", [0, 1], 1], ["b", "jit(g)", [0, 1], 2], ["a", "jit(f)", [0, 2], None])
+
+
+def rows(*programs: list[Any], counts: int = 1) -> list[Any]:
+    """A row of each."""
+    return [[*program, 1 + place % counts] for place, program in enumerate(programs)]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [[], rows(A), rows(*[A, B] * 500), rows(C, *[A, B] * 500, C, *[A, A, B] * 300, B), rows(*[A, B] * 50, counts=3)],
+    ids=["nothing", "one", "two in turn", "loops after each other", "counts in turn"],
+)
+def test_what_was_launched_comes_back(record: list[Any]) -> None:
+    """Also through JSON, row for row."""
+    assert unpack_rows(json.loads(json.dumps(pack_rows(record)))) == record
+
+
+def test_any_order_comes_back() -> None:
+    """What follows no pattern is written as it is."""
+    chance = random.Random(7)  # noqa: S311
+    for length in (33, 100, 3000):
+        record = rows(*(chance.choice((A, B, C)) for _ in range(length)), counts=chance.randint(1, 4))
+        assert unpack_rows(pack_rows(record)) == record
+
+
+def test_a_loop_of_two_programs_takes_no_more_room_the_longer_it_is() -> None:
+    """As long as its turns are alike; with a loss at every tenth step too."""
+    for turn in ([A, B], [A, B] * 9 + [A, B, C]):
+        short, long = (len(json.dumps(pack_rows(rows(*turn * times)))) for times in (50, 5000))
+        assert long <= short + 4
+    assert pack_rows(rows(A, B)) == rows(A, B)
+
+
+def test_a_loop_that_is_left_one_step_early_is_still_seen() -> None:
+    """The comparison knows nothing of how the rows came."""
+    mine, theirs = ([*rows(*[A, B] * times)] for times in (5000, 4999))
+    difference = compare_launches({0: unpack_rows(pack_rows(mine)), 1: unpack_rows(pack_rows(theirs))})
+    assert difference is not None
+    assert difference.index == 9998

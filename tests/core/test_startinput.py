@@ -1,0 +1,126 @@
+"""What a user gives that cannot be: named with its value and what was expected, before anything is started or sent."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mhnb import starting
+from mhnb.core.ranks import choose_ranks
+from mhnb.core.request import make_request
+from mhnb.core.startinput import check_start_input
+from mhnb.errors import InvalidRequest
+from mhnb.exchange.asks import check_names
+from mhnb.exporting import export_notebook
+from mhnb.rundir import check_name
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("devices", "2", "a whole number"),
+    ("devices", 1.5, "a whole number"),
+    ("devices", True, "a whole number"),
+    ("ranks", "3", "a whole number"),
+    ("ranks_per_host", [2], "a whole number"),
+    ("name", None, "a text"),
+    ("name", 5, "a text"),
+    ("name", [], "a text"),
+    ("start_timeout_s", -1, "seconds above 0"),
+    ("start_timeout_s", "x", "seconds above 0"),
+    ("start_timeout_s", math.nan, "seconds above 0"),
+    ("host_timeout_s", 0, "seconds above 0"),
+    ("keep", "yes", "True or False"),
+    ("spare", 2, "True or False"),
+    ("init", None, "True or False"),
+    ("initialize", 5, "by name"),
+    ("initialize", {5: 1}, "by name"),
+    ("profile", 5, "name of a profile"),
+    ("address", 5, "a text"),
+    ("sync", 5, "a folder"),
+    ("on_progress", 5, "a function"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "expected"), WRONG)
+def test_a_wrong_kind_is_named(name: str, value: Any, expected: str) -> None:
+    """The argument, its value, and what was expected: in `start` before any process."""
+    with pytest.raises(InvalidRequest) as told:
+        starting.start(2, **{name: value})
+    assert str(told.value).startswith(f"{name}={value!r}: give ")
+    assert expected in str(told.value)
+
+
+def test_what_may_be_given_is_taken() -> None:
+    """None where it has a meaning, folders as paths, and what is a setting of some profile."""
+    check_start_input(
+        {"devices": None, "profile": Path("x"), "sync": Path("y"), "initialize": {}, "ssh_port": object()}
+    )
+    check_start_input(
+        {"start_timeout_s": math.inf, "host_timeout_s": 2, "on_progress": print, "sync": "", "keep": False}
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (9, "ranks=9: give a text like '0,2-3', or numbers like [0, 2]"),
+        (1.5, "ranks=1.5: give a text"),
+        ([], "ranks=[] names no rank"),
+        ("", "ranks='' names no rank"),
+        ([True], "'True' is not a rank"),
+        ("٣", "there is no rank 3"),
+    ],
+)
+def test_ranks_that_are_none(given: Any, told: str) -> None:
+    """A number alone is no set of ranks, and an empty set is not all of them."""
+    with pytest.raises(InvalidRequest) as error:
+        choose_ranks(given, 2)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"timeout_s": "5"}, "--timeout '5': give a number of seconds above 0"),
+        ({"timeout_s": True}, "--timeout True: give a number of seconds above 0"),
+        ({"timeout_s": [1]}, "--timeout [1]: give a number of seconds above 0"),
+        ({"guard": ""}, "--guard '': choose lockstep, parity or off"),
+        ({"on_snapshot": 5}, "on_snapshot=5: give a function"),
+    ],
+)
+def test_flags_of_a_cell_that_are_none(flags: dict[str, Any], told: str) -> None:
+    """Nothing is sent that nobody could follow or stop."""
+    with pytest.raises(InvalidRequest) as error:
+        make_request("1", 2, **({"guard": "off"} | flags))
+    assert told in str(error.value)
+
+
+def test_names_that_are_none() -> None:
+    """What is no text is no name of a variable."""
+    with pytest.raises(InvalidRequest, match="pull takes names of variables, not 5"):
+        check_names([5], "pull")  # type: ignore[list-item]
+
+
+def test_a_name_that_no_file_could_have() -> None:
+    """It becomes part of the names of files, and is told before there are any; letters of every language will do."""
+    with pytest.raises(InvalidRequest, match="300 characters are too long"):
+        check_name("x" * 300)
+    assert check_name("größe-2") == "größe-2"
+
+
+def test_files_that_cannot_be_exported(tmp_path: Path) -> None:
+    """Neither what is no notebook, nor what is not there, nor a folder that is not."""
+    (tmp_path / "bad.ipynb").write_text("not a notebook")
+    for name, told in (
+        ("bad.ipynb", "is no notebook"),
+        ("gone.ipynb", "cannot be read: No such file"),
+        (".", "cannot be read"),
+    ):
+        with pytest.raises(InvalidRequest, match=told):
+            export_notebook(tmp_path / name, tmp_path / "o.py")
+    (tmp_path / "a.ipynb").write_text(
+        '{"nbformat": 4, "cells": [{"cell_type": "code", "source": "%%mhjax\\nx = 1", "metadata": {}, "outputs": []}]}'
+    )
+    with pytest.raises(InvalidRequest, match=r"o\.py cannot be written: No such file"):
+        export_notebook(tmp_path / "a.ipynb", tmp_path / "nope" / "o.py")
