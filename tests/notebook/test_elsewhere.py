@@ -27,7 +27,7 @@ START = "%load_ext mhnb\n%mhjax start -n 4 --devices 2"
 OWN = "%%mhjax\nimport jax, numpy as np\nme = jax.process_index()\nprint(f'process {me} of 4\\n\\n    and after a gap {me}')"
 ODD = "%%mhjax\nprint('loss', 0.731 if me == 2 else 0.312)"
 NUMBERS = "%%mhjax\nprint('loss', 0.25 * me + 0.125, 'step 7')"
-LONG = "%%mhjax\nfor step in range(9): print('odd' if me == 1 and step == 4 else 'even', step)"
+LONG = "%%mhjax\nfor word in 'first second third fourth fifth sixth'.split(): print('odd' if me == 1 and word == 'third' else word)"
 TABS = "%%mhjax --view tabs\nprint('word', 'abcd'[me])"
 GRID = "%%mhjax --view grid\nprint('card', 'abcd'[me])"
 ERROR = "%%mhjax\ny = 1\nif me == 2:\n    raise ValueError('only <here>')"
@@ -49,7 +49,7 @@ WORDS = {
     OWN: [f"{words} {rank}" for rank in range(4) for words in ("process", "    and after a gap")],
     ODD: ["rank 2 host2 ≠", "loss 0.731 ← 0.312 elsewhere", "ranks 0-1,3", "loss 0.312"],
     NUMBERS: ["loss ‹a› step 7", "0.125", "0.375", "0.625", "0.875"],
-    LONG: ["rank 1 differs", "odd", "even 3", "even 8"],
+    LONG: ["rank 1 differs", "odd", "first", "sixth"],
     TABS: [f"word {letter}" for letter in "abcd"],
     GRID: [f"card {letter}" for letter in "abcd"],
     ERROR: ["✗ ValueError on rank 2", "cell 7, line 3", "raise ValueError('only <here>')", "ValueError: only <here>"],
