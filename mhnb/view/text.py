@@ -34,9 +34,9 @@ __all__ = ["MAX_TEXT_NBYTES", "failure_lines", "format_cell_text", "waited_words
 MAX_TEXT_NBYTES = 32 * 1024
 """Text of all blocks together; each gets an equal part, and at least 1 KiB."""
 _CONTEXT = 3
+"""So many lines that are as everywhere are repeated between differences; more are counted."""
 _BESIDE = 40
 """Characters of a list of ranks that stands beside what they said; a longer one stands above."""
-"""So many lines that are as everywhere are repeated between differences; more are counted."""
 _DRAWN = 16
 
 _BOLD, _RED, _QUIET, _RESET = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"

@@ -225,7 +225,9 @@ def test_a_formula_of_a_rank_is_typeset(ran: Ran) -> None:
     assert "$" not in ran.area(FORMULAS).inner_text()
 
 
-@pytest.mark.parametrize(("source", "size", "count"), [(PICTURES, (40, 20), 2), (DRAWINGS, (40, 30), 1)])
+@pytest.mark.parametrize(
+    ("source", "size", "count"), [(PICTURES, (40, 20), 2), (DRAWINGS, (40, 30), 1)], ids=["png", "svg"]
+)
 def test_a_picture_of_a_rank_is_drawn(ran: Ran, source: str, size: tuple[int, int], count: int) -> None:
     """In its own size, and equal ones once."""
     pictures = ran.area(source).locator("img:visible")
