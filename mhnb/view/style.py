@@ -57,6 +57,8 @@ TABS_CSS = (
     ".{uid}>details>summary::-webkit-details-marker{{display:none}}"
     ".{uid}>details[open]>summary{{border-bottom-color:var(--jp-brand-color1,#0072b2);font-weight:bold;pointer-events:none}}"
     ".{uid}>details>div{{border:0!important;padding-left:0!important;margin-left:0!important}}"
+    # There what is transparent is drawn: every tab would look open.
+    "@media (forced-colors:active){{.{uid}>details:not([open])>summary{{border-bottom-color:Canvas}}}}"
     "}}"
 )
 """Turns the `<details>` inside `uid` into tabs. Without it they are a list that opens and closes."""

@@ -37,6 +37,8 @@ MAX_TEXT_NBYTES = 32 * 1024
 """Text of all blocks together; each gets an equal part, and at least 1 KiB."""
 _CONTEXT = 3
 """So many lines that are as everywhere are repeated between differences; more are counted."""
+_BESIDE = 40
+"""Characters of a list of ranks that stands beside what they said; a longer one stands above."""
 _DRAWN = 16
 
 _BOLD, _RED, _QUIET, _RESET = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
@@ -137,9 +139,13 @@ def _block_part(seen: Digest, painter: _Painter, places: Places) -> Iterator[str
         yield from (f"  {line}".rstrip() for line in _block_lines(seen.blocks[0], 1, painter, places))
         return
     labels = [format_rank_label(block.ranks) for block in seen.blocks]
-    width = max(map(len, labels))
+    width = max((len(label) for label in labels if len(label) <= _BESIDE), default=0)
     for label, block in zip(labels, seen.blocks, strict=True):
         shown = label
+        if len(label) > width:
+            # Else every line of every block would be moved right by the longest list of ranks.
+            yield painter(_BOLD, label)
+            shown = ""
         for line in _block_lines(block, len(seen.blocks), painter, places):
             yield f"{painter(_BOLD, shown)}{' ' * (width - len(shown))} │ {line}".rstrip()
             shown = ""

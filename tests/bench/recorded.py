@@ -23,19 +23,21 @@ STEPS = 20
 """A cell of two seconds, looked at ten times a second."""
 
 
-def line_of(rank: int, step: int, *, numbers: bool) -> str:
-    """What a rank prints: its own number, or a loss of its own beside it."""
+def line_of(rank: int, step: int, *, numbers: bool, groups: int = 0) -> str:
+    """What a rank prints: its own number, or a loss of its own beside it; or, with `groups`, the words of its group."""
+    if groups:
+        return f"group {chr(97 + rank % groups // 26)}{chr(97 + rank % groups % 26)} step {step}\n"
     return f"rank {rank} step {step}" + (f" loss {(step * 7 + rank * 13) % 101 / 100:.2f}\n" if numbers else "\n")
 
 
-def play_mhnb(ranks: int, lines: int, report: str, *, numbers: bool = False) -> None:
+def play_mhnb(ranks: int, lines: int, report: str, *, numbers: bool = False, groups: int = 0) -> None:
     """Play it into mhnb's own view and write down what that took."""
     cell = Cell(1, CellRequest("x"), seq=1, ranks=tuple(range(ranks)), now=0.0)
     places = Places({r: f"host{r}" for r in range(ranks)}, {r: f"/logs/bench/rank{r}.log" for r in range(ranks)})
     view, spent = CellView(places=places), [0.0]
     for step in range(STEPS):
         for rank, part in cell.parts.items():
-            part.add([["stdout", text] for text in _batch(rank, lines, step, numbers=numbers)])
+            part.add([["stdout", text] for text in _batch(rank, lines, step, numbers=numbers, groups=groups)])
         _timed(spent, lambda: view.update(cell.result(0.2 + step / 10, ranks)))  # noqa: B023 - called at once
         time.sleep(0.05)
     for rank in range(ranks):
@@ -61,9 +63,9 @@ def play_tab(ranks: int, lines: int, report: str, *, numbers: bool = False) -> N
     _write(report, spent[0])
 
 
-def _batch(rank: int, lines: int, step: int, *, numbers: bool) -> list[str]:
+def _batch(rank: int, lines: int, step: int, *, numbers: bool, groups: int = 0) -> list[str]:
     each = lines // STEPS
-    return [line_of(rank, at, numbers=numbers) for at in range(step * each, (step + 1) * each)]
+    return [line_of(rank, at, numbers=numbers, groups=groups) for at in range(step * each, (step + 1) * each)]
 
 
 def _timed(spent: list[float], act: Callable[[], Any]) -> None:

@@ -225,7 +225,9 @@ def test_a_formula_of_a_rank_is_typeset(ran: Ran) -> None:
     assert "$" not in ran.area(FORMULAS).inner_text()
 
 
-@pytest.mark.parametrize(("source", "size", "count"), [(PICTURES, (40, 20), 2), (DRAWINGS, (40, 30), 1)])
+@pytest.mark.parametrize(
+    ("source", "size", "count"), [(PICTURES, (40, 20), 2), (DRAWINGS, (40, 30), 1)], ids=["png", "svg"]
+)
 def test_a_picture_of_a_rank_is_drawn(ran: Ran, source: str, size: tuple[int, int], count: int) -> None:
     """In its own size, and equal ones once."""
     pictures = ran.area(source).locator("img:visible")
@@ -269,7 +271,13 @@ def test_high_contrast_leaves_a_second_cue(ran: Ran) -> None:
         buttons = panel.locator("button:visible, input:visible").all()
         assert [b.inner_text() for b in buttons if b.evaluate(style, "borderTopWidth") == "0px"] == []
         chosen, other = (panel.locator(f'[role="tab"][aria-selected="{on}"]').first for on in ("true", "false"))
-        assert int(chosen.evaluate(style, "fontWeight")) > int(other.evaluate(style, "fontWeight"))
+        assert [tab.evaluate(style, "borderBottomWidth") for tab in (chosen, other)] == ["3px", "1px"]
+        stored = ran.area(TABS).locator("details")
+        lines = {
+            tab.get_attribute("open"): tab.locator("summary").evaluate(style, "borderBottomColor")
+            for tab in stored.all()
+        }
+        assert len(lines) == len(set(lines.values())) == 2
         assert violations(page, ".mhnb") == []
     finally:
         page.emulate_media(forced_colors="none")

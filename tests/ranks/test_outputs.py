@@ -32,13 +32,6 @@ def test_a_widget_made_on_a_rank_says_why_it_is_text(cluster: Cluster) -> None:
     assert "lives there" in why
 
 
-def test_a_picture_given_as_bytes_is_shown(cluster: Cluster) -> None:
-    """As Pillow gives them: each rank lives on, and what travels is base64 as a notebook stores it."""
-    result = cluster.run("from PIL import Image\nImage.new('RGB', (4, 2))")
-    result.check()
-    assert {rank.outputs[0]["data"]["image/png"][:6] for rank in result} == {"iVBORw"}
-
-
 def test_gloo_is_noise_and_not_output(cluster: Cluster) -> None:
     """The first collective of a set of devices is where it greets; nothing of it is in any stream."""
     cluster.run("jax.clear_caches()").check()
@@ -47,6 +40,13 @@ def test_gloo_is_noise_and_not_output(cluster: Cluster) -> None:
     assert all("[Gloo]" not in rank.stdout + rank.stderr for rank in result)
     noisy = [rank for rank in result if rank.noise]
     assert all("[Gloo]" in rank.noise for rank in noisy)
+
+
+def test_a_picture_given_as_bytes_is_shown(cluster: Cluster) -> None:
+    """As Pillow gives them: each rank lives on, and what travels is base64 as a notebook stores it."""
+    result = cluster.run("from PIL import Image\nImage.new('RGB', (4, 2))")
+    result.check()
+    assert {rank.outputs[0]["data"]["image/png"][:6] for rank in result} == {"iVBORw"}
 
 
 def test_noise_of_c_code_comes_apart(cluster: Cluster) -> None:

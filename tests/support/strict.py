@@ -1,9 +1,9 @@
 """What a site that shows notebooks leaves of an output's HTML: the public allow list of GitHub's html-pipeline.
 
-It decides what is dropped. It refuses to know our markup, and is stricter than any one site where sites differ.
-Source: https://github.com/gjtorikian/html-pipeline, `sanitization_filter.rb`; GitHub renders notebooks by a service of its own
-of which it is known that it drops scripts, `<style>` with what is in it, and `style`, `class` and `id` of every element,
-and keeps pictures that are `data:` addresses.
+It decides what is dropped. It refuses to know our markup.
+Source: https://github.com/gjtorikian/html-pipeline, `sanitization_filter.rb`. GitHub renders notebooks by a service of its own, whose
+list is not public; users report of it that scripts, `<style>` with what is in it and inline styles are gone, and that pictures
+which are `data:` addresses are shown. So those are kept here, which the list itself does not say, and `id` is not.
 """
 
 from __future__ import annotations

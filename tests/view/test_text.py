@@ -107,6 +107,14 @@ def test_the_odd_one_is_told_by_what_differs() -> None:
     )
 
 
+def test_a_long_list_of_ranks_stands_above() -> None:
+    """It moves no line to the right: text grows by group, not by rank."""
+    said = {ranks: cell(*[[out(f"{'ab'[rank % 2]}\nc\n")] for rank in range(ranks)]) for ranks in (64, 256)}
+    even = ",".join(map(str, range(0, 64, 2)))
+    assert format_cell_text(said[64]).splitlines()[1:4] == [f"ranks {even}", " │ a", " │ c"]
+    assert [len(format_cell_text(result).splitlines()) for result in said.values()] == [7, 7]
+
+
 def test_long_equal_parts_of_the_odd_one_are_counted() -> None:
     """They stand below, with the majority."""
     said = "".join(f"line {word}\n" for word in "abcdef")
