@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mhnb.boards import gather_places
 from mhnb.notebook import CellFlags, Notebook
 from mhnb.view.words import Places
 from tests.view.samples import cell, out
@@ -42,3 +44,15 @@ def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -
         assert opened[-1] is ran[meant]
     assert not notebook.open_panel(4)
     assert not Notebook(shell=None).open_panel(None)
+
+
+@pytest.mark.parametrize(
+    ("told", "is_local", "folder"),
+    [("/nb/train.ipynb", True, "/nb"), ("/nb/train.ipynb", False, ""), ("train.ipynb", True, ""), ("", True, "")],
+)
+def test_the_notebooks_folder_is_what_the_server_tells(told: str, is_local: bool, folder: str) -> None:  # noqa: FBT001  # a case's value
+    """From there JupyterLab opens a log; a log of another machine it opens nowhere."""
+    shape = SimpleNamespace(is_local=is_local)
+    cluster: Any = SimpleNamespace(ranks=(), name="demo", shape=shape)
+    assert gather_places(cluster, {"JPY_SESSION_NAME": told}).folder == folder
+    assert gather_places(cluster).folder == ""

@@ -33,7 +33,6 @@ class Figure:
     mime: str
     content: Any
     """As JSON has it."""
-    metadata: Mapping[str, Any]
     nbytes: int
     """What it takes to store it."""
 
@@ -81,18 +80,11 @@ def gather_figures(ranks: Iterable[RankResult]) -> tuple[Figure, ...]:
     >>> [figure.ranks for figure in gather_figures(RankResult(rank, "ok", (shown,)) for rank in (0, 1))]
     [(0, 1)]
     """
-    found: dict[tuple[int, str], tuple[list[int], str, Any, Mapping[str, Any]]] = {}
+    found: dict[tuple[int, str], tuple[list[int], str, Any]] = {}
     for rank in ranks:
-        at = 0
-        for output in rank.outputs:
-            data = output.get("data") or {}
-            if (mime := find_form(data)) is None:
-                continue
-            metadata = {mime: about} if (about := (output.get("metadata") or {}).get(mime)) else {}
-            text = json.dumps([mime, data[mime], metadata], sort_keys=True)
-            found.setdefault((at, text), ([], mime, data[mime], metadata))[0].append(rank.rank)
-            at += 1
-    return tuple(
-        Figure(tuple(whose), mime, content, metadata, len(text))
-        for (_, text), (whose, mime, content, metadata) in sorted(found.items(), key=lambda one: one[0][0])
-    )
+        forms = ((find_form(data), data) for output in rank.outputs if (data := output.get("data")))
+        for at, (mime, data) in enumerate((mime, data) for mime, data in forms if mime is not None):
+            text = json.dumps([mime, data[mime]], sort_keys=True)
+            found.setdefault((at, text), ([], mime, data[mime]))[0].append(rank.rank)
+    in_order = sorted(found.items(), key=lambda one: one[0][0])
+    return tuple(Figure(tuple(whose), mime, content, len(text)) for (_, text), (whose, mime, content) in in_order)

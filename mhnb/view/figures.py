@@ -10,7 +10,6 @@ from html import escape
 from typing import Any, TypeAlias
 
 from mhnb.core.figures import Figure, describe_figure, gather_figures
-from mhnb.core.ranks import format_ranks
 from mhnb.core.results import CellResult
 from mhnb.view.mime import MAX_RICH_NBYTES
 from mhnb.view.screen import Screen
@@ -46,11 +45,11 @@ def _not_drawn(figures: tuple[Figure, ...], fitting: list[Figure]) -> Iterator[s
     for figure in figures:
         if figure.nbytes > MAX_RICH_NBYTES:
             yield f"{format_rank_label(figure.ranks)} · a figure of {format_nbytes(figure.nbytes)} is not stored: {way}"
-    if len(fitting) > MAX_FIGURES:
-        rest = sorted({rank for figure in fitting[MAX_FIGURES:] for rank in figure.ranks})
+    if more := fitting[MAX_FIGURES:]:
+        rest = sorted({rank for figure in more for rank in figure.ranks})
         yield (
-            f"{len(fitting) - MAX_FIGURES} more figures of ranks {format_ranks(rest)} differ and are not drawn, "
-            f"since {MAX_FIGURES} are: %%mhjax --ranks {rest[0]} draws one rank's, {way}"
+            f"{format_rank_label(rest)} · {len(more)} more, drawn for no more than {MAX_FIGURES} different figures: "
+            f"%%mhjax --ranks {rest[0]} draws one rank's, {way}"
         )
 
 

@@ -86,7 +86,8 @@ def block_to_html(
     names, named, parts = map(letter, count()), [], []
     for (kind, channel), same in groupby(items, key=lambda item: (type(item), getattr(item, "channel", ""))):
         if kind is ShownLine:
-            lines = [replace(item, each=() if brief else item.each) for item in same if isinstance(item, ShownLine)]
+            lines = [item for item in same if isinstance(item, ShownLine)]
+            lines = [replace(line, each=()) for line in lines] if brief else lines
             taken = [[(next(names), slot) for slot in line.slots] for line in lines]
             named += [one for slots in taken for one in slots]
             html = _lines(lines, taken, block.ranks, table=table)

@@ -24,6 +24,9 @@ def near_changes(row: Row) -> tuple[Span, ...]:
     """
     if max(len(row.here), len(row.there)) <= _LONG:
         return row.spans
+    if all(span.there is None for span in row.spans):
+        # The same line among others that differ.
+        return (Span(shorten(row.here)),)
     return tuple(_cut(row.spans))
 
 

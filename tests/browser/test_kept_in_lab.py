@@ -42,6 +42,11 @@ def figure(rank):
     return fold_events([["display", {"application/vnd.vegalite.v5+json": spec}, {}, None]])[0]
 CellView().finish(cell(*[[figure(rank)] for rank in range(4)]))
 """
+PLOTLY = """
+import json, plotly.graph_objects as go
+content = json.loads(go.Figure(go.Bar(y=[1, 2])).to_json())
+CellView().finish(cell(*[fold_events([["display", {"application/vnd.plotly.v1+json": content}, {}, None]])] * 4))
+"""
 LOG = """
 folder = Path.cwd()
 (folder / "logs").mkdir()
@@ -49,7 +54,7 @@ folder = Path.cwd()
 places = Places(logs={0: str(folder / "logs" / "rank0.log")}, folder=str(folder))
 CellView(places=places).finish(cell([out("a line\\n" * 90_000)]))
 """
-SOURCES = (SET_UP, PANEL, FIGURES, LOG)
+SOURCES = (SET_UP, PANEL, FIGURES, PLOTLY, LOG)
 LEFT = "mhjax · panel over cell 12 · ranks 0-3 · 0.21 s · "
 
 
@@ -121,6 +126,22 @@ def _figures(page: LabPage) -> None:
     lines = area.inner_text().splitlines()
     first, second = (lines.index(f"{who} · a Vega-Lite figure “loss”") for who in ("ranks 0-1", "ranks 2-3"))
     assert first < second
+
+
+def test_a_plotly_figure_of_all_ranks_is_drawn_once(kept: Kept) -> None:
+    """By the extension that comes with plotly, live and from the file alone."""
+    _plotly(kept.live)
+    with kept.later.page(kept.browser) as page:
+        page.open("later.ipynb", kernel=False)
+        _plotly(page)
+
+
+def _plotly(page: LabPage) -> None:
+    area = page.cell(SOURCES.index(PLOTLY)).locator(".jp-Cell-outputArea")
+    # The extension may have saved a picture of what it drew, and shows that until somebody points at it.
+    area.locator(".jp-RenderedPlotly :is(.bars, .plot-img)").first.wait_for(state="attached", timeout=60_000)
+    assert area.locator(".jp-RenderedPlotly").count() == 1
+    area.get_by_text("ranks 0-3 · a plotly figure: bar", exact=True).wait_for()
 
 
 def test_a_log_opens_in_lab(kept: Kept) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mhnb.cluster import Cluster
+from mhnb.core.figures import gather_figures
 from mhnb.core.results import CellResult
 from mhnb.view.text import format_cell_text
 
@@ -30,6 +31,19 @@ def test_a_widget_made_on_a_rank_says_why_it_is_text(cluster: Cluster) -> None:
     first, why = (result[0].text or "").splitlines()
     assert first == "IntSlider(value=3)"
     assert "lives there" in why
+
+
+def test_a_plotly_figure_comes_as_its_data(cluster: Cluster) -> None:
+    """Its data is what a front end draws; plotly's whole script, of 5 MB, is not sent by each rank."""
+    result = cluster.run("import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[1, 2], name='load'))")
+    result.check()
+    for rank in result:
+        (output,) = rank.outputs
+        assert set(output["data"]) == {"application/vnd.plotly.v1+json", "text/plain"}
+    (figure,) = gather_figures(result)
+    assert figure.ranks == (0, 1, 2, 3)
+    assert figure.content["data"][0]["name"] == "load"
+    assert format_cell_text(result).count("a plotly figure: bar") == 1
 
 
 def test_gloo_is_noise_and_not_output(cluster: Cluster) -> None:

@@ -55,7 +55,7 @@ def test_of_many_different_figures_some_are_drawn_and_the_others_named() -> None
     """A browser is slow with hundreds; nobody is to think that the others are not there."""
     bundles = figure_bundles(cell(*[[_figure(rank)] for rank in range(64)]))
     assert _drawn(bundles) == [[rank] for rank in range(MAX_FIGURES)]
-    assert _told(bundles)[-1].startswith("56 more figures of ranks 8-63 differ and are not drawn, since 8 are: ")
+    assert _told(bundles)[-1].startswith("ranks 8-63 · 56 more, drawn for no more than 8 different figures: ")
     assert "%%mhjax --ranks 8 draws one rank's" in _told(bundles)[-1]
 
 

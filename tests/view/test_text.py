@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from mhnb.core.differ import Row, Span
 from mhnb.core.results import RankResult
 from mhnb.view.ansi import strip_ansi
+from mhnb.view.nearby import near_changes
 from mhnb.view.text import MAX_TEXT_NBYTES, format_cell_text
 from mhnb.view.words import Places
 from tests.view.samples import HELPER, TRACEBACK, cell, failed, out, value
@@ -162,3 +164,12 @@ def test_of_a_long_line_that_differs_in_many_places_both_sides_are_cut_alike() -
     lost = [[out("end\n" if rank == 2 else f"{words}\nend\n")] for rank in range(4)]
     text = format_cell_text(cell(*lost))
     assert text.count("w100 ") == 1
+
+
+def test_a_long_line_that_is_the_same_among_others_that_differ_keeps_its_ends() -> None:
+    """It is not told as nothing."""
+    same = Row("changed", "stdout", (Span(" ".join(f"w{at}" for at in range(100))),))
+    (span,) = near_changes(same)
+    assert span.here.startswith("w0 w1 w2 ")
+    assert span.here.endswith(" w98 w99")
+    assert len(span.here) < 100
