@@ -15,7 +15,7 @@ import pytest
 from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.errors import LaunchError
-from tests.hosts.cluster import leave_kept
+from tests.hosts.cluster import check_nothing_secret, leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.mpi import find_mpich
 from tests.leftovers import no_leftovers
@@ -64,6 +64,7 @@ def test_the_rank_is_the_number_in_comm_world(begin: Begin) -> None:
     # The four supervisors, the hub's, mpiexec and what holds it.
     assert len(seen) >= 7
     assert cluster._ground.key.hex() not in "".join(seen)
+    check_nothing_secret(cluster)
     # The file that brought it is gone.
     assert not list(cluster._ground.run_dir.glob("mpi.*"))
 

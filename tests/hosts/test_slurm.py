@@ -19,7 +19,7 @@ from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.errors import LaunchError
 from mhnb.roll import StartReport
-from tests.hosts.cluster import check_sum, leave_kept
+from tests.hosts.cluster import check_nothing_secret, check_sum, leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.slurm import Slurm
 
@@ -97,6 +97,7 @@ def test_a_sum_over_four_nodes(begin: Begin, slurm: Slurm, made_up_net: HostNet)
     # The four supervisors, the hub's, srun and what holds it.
     assert len(seen) >= 7
     assert cluster._ground.key.hex() not in "".join(seen)
+    check_nothing_secret(cluster)
     cluster.stop()
     assert slurm.jobs() == []
 
