@@ -102,6 +102,18 @@ def test_over_machines(begin: Begin, net: HostNet) -> None:
     wait_until(lambda: not any(host.pids() for host in net), "every machine is without a process of the test")
 
 
+def test_a_start_that_is_given_up_while_processes_come_up(begin: Begin, mhnb_home: Path) -> None:
+    """Ctrl-C when the first has reported: mpiexec and all that it has started ends, and the file with the key is gone."""
+
+    def give_up(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin(3, name="given-up", keep=True, setup='test "$OMPI_COMM_WORLD_RANK" = 0 || sleep 1', on_progress=give_up)
+    assert not list(mhnb_home.glob("given-up.*/mpi.start*"))
+    assert len(list(mhnb_home.glob("given-up.*/log"))) == 1
+
+
 def test_what_mpiexec_refuses_is_said(begin: Begin, net: HostNet) -> None:
     """Its own sentence, and what to do."""
     with pytest.raises(LaunchError, match=r"there is no 'mpiexec-gone' on this machine's PATH"):

@@ -149,16 +149,34 @@ def test_the_queue_is_shown_and_then_it_starts(begin: Begin, busy: Busy) -> None
     assert cluster.run("1").check().ok
 
 
-def test_a_start_that_is_given_up_in_the_queue_leaves_no_job(begin: Begin, slurm: Slurm, busy: Busy) -> None:
-    """Ctrl-C while it waits takes the job back."""
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_start_that_is_given_up_in_the_queue_leaves_no_job(
+    begin: Begin,
+    slurm: Slurm,
+    busy: Busy,
+    keep: bool,  # noqa: FBT001
+) -> None:
+    """Ctrl-C while it waits takes the job back, also one that was to outlive the notebook."""
 
     def give_up(report: StartReport) -> None:
         if report.standing:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        begin(2, on_progress=give_up)
+        begin(2, keep=keep, on_progress=give_up)
     assert [job.split()[2] for job in slurm.jobs()] == ["busy"]
+
+
+def test_a_start_that_is_given_up_while_tasks_come_up_leaves_no_job(begin: Begin, slurm: Slurm) -> None:
+    """Ctrl-C when the first of them has reported; the others are on their way."""
+
+    def give_up(report: StartReport) -> None:
+        if not report.standing:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin(4, keep=True, setup='test "$SLURM_PROCID" = 0 || sleep 1', on_progress=give_up)
+    wait_until(lambda: not slurm.jobs(), "the job is gone", timeout_s=60)
 
 
 def test_a_job_that_can_never_run_is_told(begin: Begin) -> None:
