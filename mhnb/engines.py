@@ -80,12 +80,20 @@ def _find_address(shape: Shape) -> str:
 
 
 def _serve(args: argparse.Namespace) -> None:
-    over = threading.Event()
+    over, starts = threading.Event(), True
+
+    def end(_signum: int, _frame: object) -> None:
+        over.set()
+        if starts:
+            # A start may wait for as long as a queue is; what it has begun is taken back.
+            raise SystemExit(1)
+
     for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, lambda *_: over.set())
+        signal.signal(signum, end)
     connection = _await_hub(args, over)
     asked = _asked(args) | {"address": hub_address(connection)}
     cluster = starting.start(name=f"engines-{os.getpid()}", connection=connection, on_progress=_tell, **asked)
+    starts = False
     print(f"mhnb: {cluster.process_count} ranks are engines", flush=True)
     try:
         while not over.wait(_LOOK_S):

@@ -8,6 +8,8 @@ from concurrent.futures import Future
 
 __all__ = ["see_through"]
 
+_LOOK_S = 0.2
+
 
 def see_through(work: Callable[[], None]) -> None:
     """Do work to its end, and wait for that: Ctrl-C ends the waiting, not the work. Its error is the caller's.
@@ -30,5 +32,9 @@ def see_through(work: Callable[[], None]) -> None:
             done.set_result(None)
 
     # No daemon: a notebook that ends meanwhile waits for it.
-    threading.Thread(target=do, name="mhnb-end").start()
+    thread = threading.Thread(target=do, name="mhnb-end")
+    thread.start()
+    while thread.is_alive():
+        # By turns: Python may miss a Ctrl-C that comes in the moment in which it begins to wait for a lock.
+        thread.join(_LOOK_S)
     done.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -22,6 +23,7 @@ __all__ = [
     "describe_others",
     "find_cwd",
     "make_run_dir",
+    "mark_alive",
     "prune_run_dirs",
     "read_owners",
     "read_where",
@@ -36,6 +38,7 @@ _LONGEST_NAME = 150
 """In bytes: the names of files have more to hold, and no file system takes more than 255."""
 _KEYS = ("berth.json*", "mpi.start", "profile/security/*.json")
 """Files of a run directory that hold a key: of the link in the first two, of the hub in the others."""
+_ALIVE = "alive"
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
 
 
@@ -151,7 +154,30 @@ def _changed_at(path: Path) -> float:
     return path.stat().st_mtime if path.exists() else 0.0
 
 
+def mark_alive(run_dir: Path) -> int:
+    """Mark a directory as in use for as long as this process, or one that it has forked, has the descriptor open.
+
+    The number in its name says nothing in a container that has this folder too, and other numbers.
+    """
+    fd = os.open(run_dir / _ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_SH)
+    return fd
+
+
+def _is_marked(path: Path) -> bool:
+    try:
+        with (path / _ALIVE).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def _owner_lives(path: Path) -> bool:
+    if _is_marked(path):
+        return True
     record = _read_owner(path / "cluster.json")
     if record is not None and _is_supervisor(record["supervisor"]):
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import socket
 import stat
 import sys
@@ -19,7 +20,7 @@ from mhnb.core.hostspec import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.gpus import find_gpus, list_gpus
 from mhnb.resources import profile_dir
-from mhnb.rundir import make_run_dir, prune_run_dirs
+from mhnb.rundir import make_run_dir, mark_alive, prune_run_dirs
 
 __all__ = ["assign_gpus", "await_connection_file", "find_task_number", "settle_in", "write_connection_file"]
 
@@ -98,7 +99,12 @@ def _own_run_dir(spec: HostSpec) -> Path:
         raise LaunchError(f"{home} is not a folder that only this user can enter; remove it")
     place = {"MHNB_HOME": str(home)}
     prune_run_dirs(place)
-    run_dir = make_run_dir("host", spec.generation, environment=place, profile=profile_dir("local"))
+    # Neither is a number of its own where several containers have this folder.
+    run_dir = make_run_dir(
+        f"host-{secrets.token_hex(4)}", spec.generation, environment=place, profile=profile_dir("local")
+    )
+    # Until this process ends, and so without a name.
+    mark_alive(run_dir)
     (run_dir / "supervisor.json").write_text(json.dumps({"pid": os.getpid(), "keep": spec.keep}))
     return run_dir
 

@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from mhnb.errors import LaunchError
-from mhnb.rundir import find_cwd, make_run_dir, prune_run_dirs, read_owners, read_where, write_owner, write_where
+from mhnb.rundir import (
+    find_cwd,
+    make_run_dir,
+    mark_alive,
+    prune_run_dirs,
+    read_owners,
+    read_where,
+    write_owner,
+    write_where,
+)
 
 GONE = 2**22 + 1
 """A process id that Linux never gives."""
@@ -63,6 +72,18 @@ def test_what_runs_on_another_machine_is_let_be(tmp_path: Path) -> None:
     assert not list((mine / "profile" / "security").iterdir())
     assert (others / "berth.json").exists()
     assert list((others / "profile" / "security").iterdir())
+
+
+def test_what_is_in_use_is_let_be(tmp_path: Path) -> None:
+    """A container with the same folder has other numbers: to it the owner seems gone, and the keys of what lives must stay."""
+    run = ended_run(tmp_path, 1)
+    (run / "berth.json").touch()
+    held = mark_alive(run)
+    prune_run_dirs({"MHNB_HOME": str(tmp_path)})
+    assert (run / "berth.json").exists()
+    os.close(held)
+    prune_run_dirs({"MHNB_HOME": str(tmp_path)})
+    assert not (run / "berth.json").exists()
 
 
 def test_a_relative_home_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

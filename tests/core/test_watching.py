@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mhnb.core.protocol import Beat, Message, StopHost
+from mhnb.core.protocol import Beat, HostUp, Message, StopHost
 from mhnb.core.roster import Roster
 from mhnb.fleet import end_hosts
 from mhnb.link.memory import MemoryLink
@@ -75,3 +75,78 @@ def test_hosts_are_ended_at_once() -> None:
     hosts = [PlayedHost((k,), meets=meets) for k in (0, 1)]
     end_hosts(hosts, Roster(["host0", "host1"], ["", ""], [0, 1]))
     assert [host.ended for host in hosts] == [[1], [1]]
+
+
+@dataclass
+class Clock:
+    """Time as the test says."""
+
+    now: float = 1.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def watch_one(timeout_s: float = 20.0) -> tuple[HostWatch, MemoryLink, Roster, Clock]:
+    """One host elsewhere that has reported, and has been silent since."""
+    link, clock = MemoryLink(), Clock()
+    watch = HostWatch(link, [PlayedHost()], timeout_s=timeout_s, real_clock=clock)
+    watch.hear(HostUp(0, 7, "alpha", None), clock.now)
+    watch.hear(Beat(0), clock.now)
+    return watch, link, Roster(["host0"], [""], [0]), clock
+
+
+@pytest.mark.parametrize(("step_s", "lost"), [(30.0, []), (2.0, [0])])
+def test_a_host_is_not_blamed_for_our_own_standstill(step_s: float, lost: list[int]) -> None:
+    """In one leap: this process was suspended, and nobody was asked. Step by step: the host says nothing."""
+    watch, _, roster, clock = watch_one()
+    end, found = clock.now + 30.0, list(watch.find_lost(roster, clock.now))
+    while clock.now < end:
+        clock.now += step_s
+        found += watch.find_lost(roster, clock.now)
+    assert [supervisor for supervisor, _ in found] == lost
+
+
+def test_a_host_that_gave_us_up_is_explained() -> None:
+    """It ended because it heard nothing of a notebook that stood still: that is said, and how to have it wait."""
+    watch, link, roster, clock = watch_one()
+    link.connect("s0")
+    list(watch.find_lost(roster, clock.now))
+    clock.now += 55.0
+    link.drop("s0")
+    ((_, cause),) = watch.find_lost(roster, clock.now)
+    assert cause == (
+        "host0 is lost: the connection to it ended\n"
+        "  this notebook stood still for 55 s (suspended, or its machine slept): hosts that hear nothing of it for 40 s end their ranks; "
+        "those of %mhjax start --keep wait for it"
+    )
+
+
+def test_who_comes_up_while_the_others_end_is_told_too() -> None:
+    """It would look for a notebook for ever."""
+    watch, link, _, clock = watch_one()
+    watch.tell(StopHost())
+    late = link.connect("s0")
+    late.send(HostUp(0, 7, "alpha", None))
+
+    def ticking() -> float:
+        clock.now += 0.5
+        return clock.now
+
+    assert watch.see_off(ticking) == ()
+    assert late.receive(WAIT_S) == StopHost()
+
+
+def test_who_was_to_stay_and_could_not_be_told_is_named() -> None:
+    """Nobody would end it otherwise."""
+    watch, link, _, clock = watch_one()
+    end = link.connect("s0")
+    watch.keep()
+    assert end.receive(WAIT_S) == Beat(0, kept=True)
+    watch.tell(StopHost())
+
+    def ticking() -> float:
+        clock.now += 0.5
+        return clock.now
+
+    assert watch.see_off(ticking) == (0,)

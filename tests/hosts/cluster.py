@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 from mhnb.cluster import Cluster
 from tests.source import ROOT
 
-__all__ = ["Begin", "check_sum", "leave_kept"]
+__all__ = ["Begin", "check_nothing_secret", "check_sum", "keys_of", "leave_kept"]
 
 Begin = Callable[..., Cluster]
 
@@ -35,3 +36,31 @@ def leave_kept(options: dict[str, Any]) -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=ROOT)
     assert told.stdout == "ready\n", told.stderr
+
+
+def keys_of(cluster: Cluster) -> dict[str, str]:
+    """What nobody else may see."""
+    hub = json.loads((cluster.log_dir.parent / "profile/security/ipcontroller-client.json").read_text())
+    return {"link": cluster._ground.key.hex(), "hub": hub["key"], "curve": hub["curve_serverkey"]}
+
+
+_LOOK = """
+import glob, os
+print(dict(os.environ))
+for at in glob.glob("/proc/[0-9]*"):
+    try:
+        words = open(f"{at}/cmdline", "rb").read()
+        if b"mhnb" in words:
+            print(words, open(f"{at}/environ", "rb").read())
+    except OSError:
+        continue
+"""
+_TELL = "import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', {look!r}], capture_output=True, text=True).stdout)"
+
+
+def check_nothing_secret(cluster: Cluster) -> None:
+    """A program that a cell starts finds no key in its own environment, nor in what `/proc` says of our processes there."""
+    keys = [key for key in keys_of(cluster).values() if key]
+    for rank in cluster.run(_TELL.format(look=_LOOK)).check():
+        assert "mhnb.rank.host" in rank.stdout
+        assert [key for key in keys if key in rank.stdout] == []

@@ -226,6 +226,22 @@ def test_a_partition_of_a_minute(net: HostNet, begin: Begin) -> None:
     net[1].push_cable_in()
 
 
+def test_a_host_that_is_frozen(net: HostNet, begin: Begin) -> None:
+    """As a virtual machine that is paused: it is named, a stop does not wait for it, and when it goes on it ends what it ran."""
+    cluster = begin(2, 1, host_timeout_s=SILENT_S)
+    going = cluster.submit(SLEEP)
+    frozen = list(net[1].pids())
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    assert cluster.follow(going)[1].outcome == "died"
+    assert f"host1 ({net[1].name}) is lost: it has not answered for" in cluster.reason
+    cluster.stop()
+    assert not net[0].pids()
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: not net[1].pids(), "what was frozen has ended by itself", timeout_s=60)
+
+
 @pytest.mark.parametrize("act", ["stop", "replay", "files"])
 def test_a_power_cut_while_something_else_is_done(net: HostNet, begin: Begin, act: str, tmp_path: Path) -> None:
     """It ends by itself; where it failed it names the host; and no process is left on the others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import shutil
 import signal
@@ -185,3 +186,24 @@ def test_tpu(tmp_path: Path, net: HostNet, mhnb_home: Path, monkeypatch: pytest.
         )
         with no_leftovers(mhnb_home), _ipcluster(folder, "-n", "2", f"--ip={net.gateway}") as client:
             assert _check(client, 2) == [host.name for host in list(net)[:2]]
+
+
+@pytest.mark.ranks
+def test_engines_that_are_told_to_end_while_they_start(tmp_path: Path, mhnb_home: Path) -> None:
+    """Their hub is gone, so they would wait for it; SIGTERM takes back what was begun, at once."""
+    folder = tmp_path / "own"
+    shutil.copytree(profile_dir("local"), folder)
+    (folder / "security").mkdir()
+    hub = {"interface": "tcp://127.0.0.1", "location": "127.0.0.1", "registration": 1, "key": "k", "ssh": ""}
+    hub |= {"signature_scheme": "hmac-sha256", "pack": "json", "unpack": "json"}
+    (folder / "security" / "ipcontroller-engine.json").write_text(json.dumps(hub))
+    words = [sys.executable, "-m", "mhnb.engines", str(folder), "-n", "1"]
+    pipe = subprocess.PIPE
+    with no_leftovers(mhnb_home), subprocess.Popen(words, text=True, stdout=pipe, stderr=pipe) as engines:
+        assert engines.stdout is not None
+        assert engines.stdout.readline().startswith("mhnb: ")
+        engines.terminate()
+        _, said = engines.communicate(timeout=_START_S)
+        assert engines.returncode == 1
+        # Not the rank's own end, which would come in a minute.
+        assert "did not start" not in said

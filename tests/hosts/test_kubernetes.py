@@ -12,6 +12,7 @@ import pytest
 from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.errors import LaunchError
+from tests.hosts.cluster import check_nothing_secret
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.kube import serve_pods, why_absent
 
@@ -54,6 +55,7 @@ def test_ranks_are_in_their_pods(begin: Begin, net: HostNet) -> None:
     ).check()
     assert [rank.stdout for rank in said] == [f"{host.name} [0.0, 1.0]\n" for host in list(net)[:2]]
     assert cluster._ground.key.hex() not in "".join(words for host in net for words in host.pids().values())
+    check_nothing_secret(cluster)
     cluster.stop()
     wait_until(lambda: not any(host.pids() for host in net), "every pod is without a process of the test")
 

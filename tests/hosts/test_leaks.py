@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -57,6 +59,24 @@ for line in sys.stdin:
     exec(line)
     print("done", flush=True)
 """
+
+
+def _held() -> tuple[int, set[str]]:
+    """How many descriptors this process holds, and which threads of ours run."""
+    gc.collect()
+    ours = {thread.name for thread in threading.enumerate() if thread.name.startswith("mhnb-")}
+    return len(list(Path("/proc/self/fd").iterdir())), ours
+
+
+def test_starts_that_are_broken_off_leave_no_descriptor_and_no_thread(net: HostNet, begin: Begin) -> None:
+    """Sockets, pipes, logs and locks are given back, each time."""
+    held = []
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            begin(1, 1, keep=True, on_progress=give_up)
+        held.append(_held())
+    # What the first has imported may hold something for good.
+    assert held[0] == held[1]
 
 
 class Notebook:

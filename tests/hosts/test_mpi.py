@@ -15,7 +15,7 @@ import pytest
 from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.errors import LaunchError
-from tests.hosts.cluster import leave_kept
+from tests.hosts.cluster import check_nothing_secret, leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.mpi import find_mpich
 from tests.leftovers import no_leftovers
@@ -64,6 +64,7 @@ def test_the_rank_is_the_number_in_comm_world(begin: Begin) -> None:
     # The four supervisors, the hub's, mpiexec and what holds it.
     assert len(seen) >= 7
     assert cluster._ground.key.hex() not in "".join(seen)
+    check_nothing_secret(cluster)
     # The file that brought it is gone.
     assert not list(cluster._ground.run_dir.glob("mpi.*"))
 
@@ -99,6 +100,18 @@ def test_over_machines(begin: Begin, net: HostNet) -> None:
     assert [rank.stdout for rank in said] == [f"{host.name} [0.0, 1.0, 2.0, 3.0]\n" for host in net]
     cluster.stop()
     wait_until(lambda: not any(host.pids() for host in net), "every machine is without a process of the test")
+
+
+def test_a_start_that_is_given_up_while_processes_come_up(begin: Begin, mhnb_home: Path) -> None:
+    """Ctrl-C when the first has reported: mpiexec and all that it has started ends, and the file with the key is gone."""
+
+    def give_up(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin(3, name="given-up", keep=True, setup='test "$OMPI_COMM_WORLD_RANK" = 0 || sleep 1', on_progress=give_up)
+    assert not list(mhnb_home.glob("given-up.*/mpi.start*"))
+    assert len(list(mhnb_home.glob("given-up.*/log"))) == 1
 
 
 def test_what_mpiexec_refuses_is_said(begin: Begin, net: HostNet) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from mhnb.errors import HostUnreachable
 from mhnb.rank.channel import Channel, connect
 from mhnb.rank.interrupts import InterruptWord, make_interrupt_word
 from mhnb.rank.remote import RemoteTable
-from tests.hosts.cluster import Begin, check_sum
-from tests.hosts.hostnet import HostNet, wait_until
+from tests.hosts.cluster import Begin, check_sum, keys_of
+from tests.hosts.hostnet import Host, HostNet, wait_until
 from tests.hosts.outsider import Port, annoy, find_ports, hold_open
+from tests.source import ROOT
 
 WAITING = "import os, time\nwhile not os.path.exists({path!r}): time.sleep(0.05)\nprint('whole')"
 """A cell that lasts until the test lets it end."""
@@ -113,12 +115,6 @@ def ask_hub(context: zmq.Context[zmq.Socket[bytes]], hub: dict[str, Any]) -> zmq
     return asking
 
 
-def keys_of(cluster: Cluster) -> dict[str, str]:
-    """What nobody else may see."""
-    hub = json.loads((cluster.log_dir.parent / "profile/security/ipcontroller-client.json").read_text())
-    return {"link": cluster._ground.key.hex(), "curve": hub["curve_serverkey"]}
-
-
 def _files(net: HostNet, cluster: Cluster) -> str:
     places = [str(cluster.log_dir.parent), *(f"/tmp/mhnb-*-{host.name}" for host in list(net)[:2])]
     return net[0].run("sh", "-c", f"find {' '.join(places)} -newer {net.ssh_config} -type f -printf '%m %p\\n'")
@@ -167,6 +163,59 @@ def test_what_an_outsider_can_do_at_the_ports_of_jax(net: HostNet, begin: Begin)
     subprocess.run([sys.executable, "-c", IMPOSTOR, address], capture_output=True, check=False, timeout=120)
     wait_until(lambda: cluster.state == "dead", "the cluster has noticed", timeout_s=120)
     assert "SIGABRT" in cluster.reason
+    fresh = cluster.restart()
+    check_sum(fresh)
+    fresh.stop()
+
+
+_KNOCK = """
+import json, socket, sys
+from concurrent.futures import ThreadPoolExecutor
+def knock(at):
+    try:
+        socket.create_connection(at, 3).close()
+    except OSError as error:
+        return type(error).__name__
+    return "open"
+ports = [tuple(at) for at in json.loads(sys.argv[1])]
+with ThreadPoolExecutor(len(ports)) as pool:
+    print(json.dumps(sorted(set(pool.map(knock, ports)))))
+"""
+
+
+def knock(host: Host, ports: list[Port]) -> list[str]:
+    """Try every port from a machine; return what came of it, each answer once."""
+    places = json.dumps([[port.address.removeprefix("::ffff:"), port.port] for port in ports])
+    return list(json.loads(host.run(sys.executable, "-c", _KNOCK, places)))
+
+
+@pytest.fixture
+def rule(net: HostNet) -> Iterator[list[str]]:
+    """README's commands for the firewall, with the addresses of this net; what they made is removed at the end."""
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("nft add")]
+    own = f"{net.gateway}, {net[0].address}, {net[1].address}"
+    yield [line.replace("10.0.0.1, 10.0.0.2, 10.0.0.3", own) for line in lines]
+    for host in list(net)[:2]:
+        if host.is_on:
+            host.run("sh", "-c", "nft delete table inet mhnb || true")
+
+
+def test_the_firewall_rule_of_the_readme(net: HostNet, begin: Begin, rule: list[str]) -> None:
+    """As it stands there: the ports of JAX, of gloo and of the board are closed to an outsider, and open to the cluster."""
+    cluster = begin(2, 1)
+    check_sum(cluster)
+    theirs = of(find_ports(net, cluster), "rank", "delegate")
+    assert {port.machine for port in theirs} == {net[0].name, net[1].name}
+    # What the rule is for.
+    assert knock(net[2], theirs) == ["open"]
+    assert any(net.gateway in line for line in rule)
+    for host in list(net)[:2]:
+        for line in rule:
+            host.run("sh", "-c", line)
+    assert knock(net[2], theirs) == ["TimeoutError"]
+    assert knock(net[0], theirs) == knock(net[1], theirs) == ["open"]
+    # Connections that were there, and those of a start.
+    check_sum(cluster)
     fresh = cluster.restart()
     check_sum(fresh)
     fresh.stop()

@@ -19,7 +19,7 @@ from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.errors import LaunchError
 from mhnb.roll import StartReport
-from tests.hosts.cluster import check_sum, leave_kept
+from tests.hosts.cluster import check_nothing_secret, check_sum, leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.slurm import Slurm
 
@@ -97,6 +97,7 @@ def test_a_sum_over_four_nodes(begin: Begin, slurm: Slurm, made_up_net: HostNet)
     # The four supervisors, the hub's, srun and what holds it.
     assert len(seen) >= 7
     assert cluster._ground.key.hex() not in "".join(seen)
+    check_nothing_secret(cluster)
     cluster.stop()
     assert slurm.jobs() == []
 
@@ -148,16 +149,34 @@ def test_the_queue_is_shown_and_then_it_starts(begin: Begin, busy: Busy) -> None
     assert cluster.run("1").check().ok
 
 
-def test_a_start_that_is_given_up_in_the_queue_leaves_no_job(begin: Begin, slurm: Slurm, busy: Busy) -> None:
-    """Ctrl-C while it waits takes the job back."""
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_start_that_is_given_up_in_the_queue_leaves_no_job(
+    begin: Begin,
+    slurm: Slurm,
+    busy: Busy,
+    keep: bool,  # noqa: FBT001
+) -> None:
+    """Ctrl-C while it waits takes the job back, also one that was to outlive the notebook."""
 
     def give_up(report: StartReport) -> None:
         if report.standing:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        begin(2, on_progress=give_up)
+        begin(2, keep=keep, on_progress=give_up)
     assert [job.split()[2] for job in slurm.jobs()] == ["busy"]
+
+
+def test_a_start_that_is_given_up_while_tasks_come_up_leaves_no_job(begin: Begin, slurm: Slurm) -> None:
+    """Ctrl-C when the first of them has reported; the others are on their way."""
+
+    def give_up(report: StartReport) -> None:
+        if not report.standing:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        begin(4, keep=True, setup='test "$SLURM_PROCID" = 0 || sleep 1', on_progress=give_up)
+    wait_until(lambda: not slurm.jobs(), "the job is gone", timeout_s=60)
 
 
 def test_a_job_that_can_never_run_is_told(begin: Begin) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from mhnb import starting
 from mhnb.boards import gather_status
 from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
 from mhnb.view.tables import format_status_text
-from tests.hosts.cluster import Begin, check_sum
+from tests.hosts.cluster import Begin, check_nothing_secret, check_sum
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.source import ROOT
 
@@ -45,11 +44,7 @@ def test_nothing_secret_in_argv_or_in_what_users_start(net: HostNet, begin: Begi
     key = cluster._ground.key.hex()
     for host in list(net)[:2]:
         assert not any(key in words for words in host.pids().values())
-    seen = cluster.run("import subprocess\nprint(subprocess.run('env', capture_output=True, text=True).stdout)").check()
-    hub = json.loads((cluster.log_dir.parent / "profile/security/ipcontroller-engine.json").read_text())
-    for rank in seen:
-        assert key not in rank.stdout
-        assert hub["curve_serverkey"] not in rank.stdout
+    check_nothing_secret(cluster)
 
 
 def test_a_host_whose_own_name_is_loopback(net: HostNet, begin: Begin) -> None:

@@ -1,0 +1,118 @@
+"""Ends that are seen through, small ones: a supervisor that is told twice, a look at this machine that fails, a program that hangs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from mhnb.core.hostspec import HostSpec, format_hostspec
+from mhnb.errors import LaunchError
+from mhnb.finishing import see_through
+from mhnb.launch.carried import ask_program
+from mhnb.launch.probing import ThisMachine
+from mhnb.link.sockets import SocketLink
+
+WAIT_S = 60.0
+
+
+def test_ctrl_c_ends_the_waiting_and_not_the_work() -> None:
+    """What was begun goes on in its thread, to its end."""
+    begun, may_end, done = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        may_end.wait(WAIT_S)
+        done.set()
+
+    def press() -> None:
+        begun.wait(WAIT_S)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt):
+        see_through(work)
+    assert not done.is_set()
+    may_end.set()
+    assert done.wait(WAIT_S)
+
+
+def test_what_fails_is_the_callers() -> None:
+    """Its error comes out where the end was asked for."""
+    with pytest.raises(ZeroDivisionError):
+        see_through(lambda: print(1 / 0))
+
+
+def test_a_program_that_does_not_answer_is_not_waited_for_for_ever() -> None:
+    """As sinfo, while slurmctld is down."""
+    with pytest.raises(LaunchError, match=r"sleep 600: no answer within 0.2 s; try it by hand"):
+        ask_program(["sleep", "600"], limit_s=0.2)
+
+
+def test_a_look_that_died_before_it_read_ends_quietly(tmp_path: Path) -> None:
+    """A Python that does not start is told by its exit code, not by a broken pipe."""
+    looking = ThisMachine(["-c", "raise SystemExit(3)"], log=tmp_path / "log")
+    assert looking.wait(WAIT_S)
+    looking.write(b"x")
+    looking.end(0)
+    assert "exit code 3" in str(looking.failure())
+
+
+def test_a_stranger_whose_socket_takes_no_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On macOS that fails where the stranger has gone again: he is dropped, and the link goes on."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    link = SocketLink(b"k" * 32)
+    host, _, port = link.url.partition(":")[2].rpartition(":")
+    with socket.create_connection((host, int(port))) as stranger:
+        with monkeypatch.context() as patch:
+            patch.setattr(socket.socket, "setsockopt", refuse)
+            assert link.poll(WAIT_S) == []
+        stranger.settimeout(WAIT_S)
+        assert stranger.recv(1) == b""
+    link.close()
+
+
+_HASTY = """
+import os, signal, sys
+from pathlib import Path
+from mhnb.core.hostspec import HostSpec, parse_hostspec
+from mhnb.rank import host
+spec = parse_hostspec(sys.stdin.readline())
+supervisor = host.Supervisor(spec, os.getppid(), lambda: 0.0)
+child = os.fork()
+if child == 0:
+    signal.pause()
+os.setpgid(child, child)
+supervisor._ranks[child] = 0
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+real = os.waitpid
+def told_again(pid, options):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return real(pid, options)
+os.waitpid = told_again
+supervisor.end()
+"""
+
+
+def test_a_supervisor_that_is_told_again_while_it_ends(tmp_path: Path) -> None:
+    """Slurm and mpiexec send SIGTERM more than once: the ranks are gone, and so is every key."""
+    (tmp_path / "profile" / "security").mkdir(parents=True)
+    key = tmp_path / "profile" / "security" / "ipcontroller-engine.json"
+    key.write_text("{}")
+    spec = HostSpec("unix:none", "00", 0, 1, 1, [0], 1, "", {}, {}, "", str(tmp_path))
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", _HASTY], input=format_hostspec(spec), text=True, check=False, timeout=WAIT_S
+    )
+    assert told.returncode == 0
+    assert not key.exists()
+    assert Path(spec.end_mark).exists()
