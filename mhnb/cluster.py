@@ -28,7 +28,7 @@ from mhnb.core.shape import Shape, check_initialize
 from mhnb.core.variables import VarRow
 from mhnb.core.where import WhereCard
 from mhnb.ctrlc import CtrlC
-from mhnb.fleet import describe_ground, end_hosts, launch_hosts, open_ground
+from mhnb.fleet import describe_ground, end_hosts, find_cause, find_look_s, launch_hosts, open_ground
 from mhnb.journaling import ClusterJournal
 from mhnb.listening import ClusterListener
 from mhnb.options import Place, StartOptions
@@ -63,6 +63,7 @@ class Cluster:
         self.shape, self.options, self.generation = shape, options, generation
         self.name = check_name(options.name)
         self.started_in_s = 0.0
+        self.looked_in_s: float | None = None
         self.notes = check_initialize(shape.initialize, shape.process_count)
         self._began = time.monotonic()
         self.cwd = find_cwd()
@@ -124,15 +125,16 @@ class Cluster:
         """
         try:
             self.started_in_s = self._listener.wait_ready(on_progress)
+            self.looked_in_s = find_look_s(self._hosts, self.looked_in_s)
             self._write_owner([rank.pid for rank in self.ranks])
             if self.options.keep:
                 write_berth(describe_ground(self._ground, self.shape, self.options, self.started_in_s))
-        except BaseException:
+        except BaseException as error:  # noqa: BLE001  # also Ctrl-C; it is raised again
             if self._is_taken_over:
                 self.leave()
             else:
                 self.stop()
-            raise
+            raise find_cause(self._hosts, error) from None
 
     def leave(self) -> None:
         """Let go of a kept cluster without ending it: another notebook, or this one again, can take it over."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -15,10 +14,8 @@ import pytest
 
 from mhnb.cli import main
 from mhnb.core.facts import Endpoint, Wanted
-from mhnb.core.hosts import HostName
 from mhnb.core.ssh import SshOptions
-from mhnb.errors import HostUnreachable, InvalidRequest, LaunchError
-from mhnb.hostflags import add_doctor_flags, read_host_flags, read_per_host
+from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch import probe
 from mhnb.launch.probing import PRELUDE, Probe, ThisMachine
 from mhnb.preflight import look_at
@@ -183,72 +180,3 @@ def test_an_endpoint_of_the_callers_is_tried() -> None:
     assert {name: address for name, (address, _) in report.endpoints.items()} == dict.fromkeys(
         ("hub", "coordinator"), "127.0.0.1"
     )
-
-
-# -- the flags
-
-
-def _parse(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_doctor_flags(parser)
-    return parser.parse_args(words)
-
-
-def _read(*words: str) -> tuple[tuple[HostName, ...], SshOptions]:
-    return read_host_flags(_parse(*words), {"HERE": "its value"})
-
-
-def test_flags_become_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each flag has its option; a variable without a value takes the one from here."""
-    monkeypatch.chdir(tmp_path)
-    for name in "kc":
-        Path(name).touch()
-    hosts, options = _read(
-        *("--hosts", "a,b:22", "--user", "me", "--ssh-port", "1", "--key", "k", "--ssh-config", "c", "--ssh-option", "X=1"),
-        *("--connect-timeout", "3", "--python", "py", "--venv", "v", "--setup", "s", "--cwd", "d", "--env", "HERE", "--env", "A=b=c"),
-    )  # fmt: skip
-    assert hosts == (HostName("a"), HostName("b", port=22))
-    assert options == SshOptions(
-        user="me", port=1, key_file="k", config_file="c", extra=("X=1",), python="py", venv="v", setup="s", cwd="d",
-        environment={"HERE": "its value", "A": "b=c"}, connect_timeout_s=3,
-    )  # fmt: skip
-    assert _read() == ((), SshOptions())
-
-
-def test_hosts_from_a_file(tmp_path: Path) -> None:
-    """`@FILE`, or a path with a slash, is a host file."""
-    path = tmp_path / "hosts.txt"
-    path.write_text("n[1-2] slots=2\n")
-    assert (
-        _read("--hosts", str(path))[0]
-        == _read("--hosts", f"@{path}")[0]
-        == (HostName("n1", slots=2), HostName("n2", slots=2))
-    )
-
-
-def test_a_host_file_says_how_many_ranks(tmp_path: Path) -> None:
-    """Its slots are the ranks per host, unless the flag says it; they must be the same on each."""
-    path = tmp_path / "hosts.txt"
-    path.write_text("a slots=4\nb slots=4\n")
-    args = _parse("--hosts", str(path))
-    assert read_per_host(args, read_host_flags(args)[0]) == 4
-    path.write_text("a slots=4\nb\n")
-    hosts = read_host_flags(args)[0]
-    with pytest.raises(InvalidRequest, match="slots differ"):
-        read_per_host(args, hosts)
-    assert read_per_host(_parse("--hosts", str(path), "--per-host", "1"), hosts) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--env", "MISSING"), "--env MISSING: there is no such variable here"),
-        (("--hosts", "/no/file"), "cannot read the host file"),
-        (("--hosts", "@"), "cannot read the host file"),
-        (("--venv", "a", "--conda", "b"), "give the one"),
-    ],
-)
-def test_flags_that_cannot_be(words: tuple[str, ...], said: str) -> None:
-    """The flag, its value and what was expected."""
-    with pytest.raises(InvalidRequest, match=said):
-        _read(*words)

@@ -3,6 +3,7 @@
 `python -m mhnb.launch.lifeline [--keep] [--clean-up WORDS] -- COMMAND...`: standard input goes on to the command as it comes. When it ends,
 because the notebook let go of it or was killed, so does the command's, and what has not ended a moment later is told to: an srun that
 waits in the queue reads nothing. Where the command had to be killed, WORDS are run, to take back what it had asked for.
+What is to be kept is kept from the line `: mhnb-keep` on: before that it is no cluster yet, and nobody could take it over.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ import sys
 import threading
 from collections.abc import Sequence
 
-__all__ = ["lifeline_command", "main"]
+__all__ = ["KEEP", "lifeline_command", "main"]
+
+KEEP = b": mhnb-keep; "
+"""Begins the line from which on the end of standard input means nothing, with `--keep`. To a shell it is nothing either."""
 
 _GRACE_S = 3.0
 """For the ranks to end by themselves, when they see the end of their standard input."""
@@ -30,7 +34,7 @@ def lifeline_command(command: Sequence[str], *, keep: bool = False, clean_up: Se
 
     Args:
         command: to be held.
-        keep: the end of standard input means nothing: it lives on.
+        keep: after the line that begins with `KEEP`, the end of standard input means nothing: it lives on.
         clean_up: words to run where it had to be killed.
     """
     flags = [*(["--keep"] if keep else []), *([f"--clean-up={shlex.join(clean_up)}"] if clean_up else [])]
@@ -57,14 +61,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _feed(child: subprocess.Popen[bytes], *, keep: bool) -> None:
     assert child.stdin is not None
+    kept, tail = False, b""
     while data := os.read(0, 65536):
+        # The word may come in two pieces.
+        kept, tail = kept or KEEP in tail + data, (tail + data)[-len(KEEP) :]
         try:
             child.stdin.write(data)
             child.stdin.flush()
         except BrokenPipeError:
             # It has ended, or reads no more: the main thread waits for its end.
             break
-    if keep:
+    if keep and kept:
         return
     # What it has not read goes with it.
     with contextlib.suppress(BrokenPipeError):
