@@ -20,7 +20,7 @@ PROBED = (
 Where the probe cannot run, the task says so and waits for the end: if it ended first, srun would end the others before they had spoken."""
 
 _TAG = re.compile(r"\s*(?:\[\d+,(\d+)\]<\w+>:\s?|\[(\d+)\] ?|(\d+): )")
-_PART = re.compile(r"mhnb-probe (\d+) (\d+) (\d+)/(\d+) \|(.*)\|\s*$")
+_PART = re.compile(r"mhnb-probe (\d+) (\d+) (\d+)/(\d+) (\d+) (.*)")
 _GONE = re.compile(r"mhnb-probe (\d+) gone (\d+) (\S*)")
 
 
@@ -57,14 +57,15 @@ class Said:
 def read_line(line: str) -> Part | Gone | Said:
     """Read one line, as Slurm (`3: `), Open MPI (`[1,3]<stdout>:`) or MPICH (`[3] `) has marked it.
 
-    >>> read_line("0: mhnb-probe 0 2 0/1 |null|")
+    >>> read_line("[1,0]<stdout>:mhnb-probe 0 2 0/1 4 null[1,0]<stdout>:")
     Part(task=0, request=2, at=0, count=1, text='null')
     >>> read_line("[1,3]<stderr>:mhnb: no python: py")
     Said(task=3, text='mhnb: no python: py')
     """
     if part := _PART.search(line):
-        task, request, at, count = map(int, part.groups()[:4])
-        return Part(task, request, at, count, part.group(5))
+        task, request, at, count, length = map(int, part.groups()[:5])
+        # What stands behind it is Open MPI's, which may mark an empty rest of a line too.
+        return Part(task, request, at, count, part.group(6)[:length])
     if gone := _GONE.search(line):
         return Gone(int(gone.group(1)), int(gone.group(2)), gone.group(3))
     tag = _TAG.match(line)

@@ -1,5 +1,7 @@
 """Where probes call that no launcher hands their questions: MPI gives standard input to the first process alone.
 
+They answer by the same way: an mpiexec may tear what several processes print at a time.
+
 Each side shows that it knows the word in a file that only this user can read. Who does not is hung up on, and told nothing.
 """
 
@@ -7,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import queue
 import secrets
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from mhnb.errors import LaunchError
@@ -43,6 +47,7 @@ class Calls:
             ) from error
         self._address = address
         self._links: dict[int, socket.socket] = {}
+        self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, name="mhnb-calls", daemon=True).start()
 
@@ -60,6 +65,12 @@ class Calls:
                 with contextlib.suppress(OSError):
                     link.sendall(line)
 
+    def hear(self) -> Iterator[str]:
+        """Give the lines that have come since the last call."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield self._heard.get_nowait()
+
     def close(self) -> None:
         """Hang up on all. A second time does nothing."""
         # Else the thread that accepts would go on to hold the port.
@@ -68,7 +79,9 @@ class Calls:
         self._listener.close()
         with self._lock:
             for link in self._links.values():
-                link.close()
+                # Who reads it closes it, at its end.
+                with contextlib.suppress(OSError):
+                    link.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         while True:
@@ -80,20 +93,21 @@ class Calls:
             threading.Thread(target=self._greet, args=(link,), daemon=True).start()
 
     def _greet(self, link: socket.socket) -> None:
-        link.settimeout(_CALL_S)
-        try:
+        with link, contextlib.suppress(OSError):
+            link.settimeout(_CALL_S)
             link.sendall(prove(self._word, "notebook"))
             said = _receive(link, _PROOF_LENGTH + _NUMBER_LENGTH)
             number = said[_PROOF_LENGTH:].strip()
             proof = prove(self._word, f"probe {int(number)}") if number.isdigit() else b""
             if not hmac.compare_digest(proof, said[:_PROOF_LENGTH]):
-                link.close()
                 return
             with self._lock:
                 self._links[int(number)] = link
                 link.sendall(b"!")
-        except OSError:
-            link.close()
+            link.settimeout(None)
+            with link.makefile("r", encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    self._heard.put(line)
 
 
 def _receive(link: socket.socket, count: int) -> bytes:

@@ -17,6 +17,7 @@ from mhnb.core.hosts import HostName
 from mhnb.core.ssh import LOGGED_IN, SshOptions
 from mhnb.core.sshfail import explain_ssh, ssh_error
 from mhnb.errors import HostUnreachable, LaunchError
+from mhnb.launch.calls import Calls
 from mhnb.launch.probing import Probe
 
 __all__ = ["Chorus", "ChorusEnded"]
@@ -37,9 +38,9 @@ class Chorus:
         count: of the tasks.
         log: takes all that the command writes.
         send: hands a line to every task.
+        calls: by which the tasks are asked and answer, where the command hands them nothing; each says first whether it hears.
         has_ended: whether the command has.
         far: what there is on the machines, for what a failure says.
-        greets: each task says first whether it hears what is sent.
     """
 
     def __init__(
@@ -50,11 +51,11 @@ class Chorus:
         send: Callable[[bytes], None],
         has_ended: Callable[[], bool],
         far: SshOptions,
-        greets: bool = False,
+        calls: Calls | None = None,
     ) -> None:
-        self._log, self._send, self._has_ended, self._far = log, send, has_ended, far
+        self._log, self._has_ended, self._far = log, has_ended, far
+        self._send, self._calls = send if calls is None else calls.send, calls
         self._every, self._tasks = list(range(count)), list(range(count))
-        self._greets = greets
         self._at, self._request = 0, 0
         self._parts: dict[tuple[int, int], dict[int, str]] = {}
         self._answers: dict[tuple[int, int], Any] = {}
@@ -94,7 +95,7 @@ class Chorus:
         while not self._begun:
             self._read()
             self._pause()
-        if self._greets:
+        if self._calls is not None:
             self._await(0, self._every, _GREETING_S)
 
     def ask(self, what: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
@@ -220,6 +221,8 @@ class Chorus:
         whole = data[: data.rfind(b"\n") + 1]
         self._at += len(whole)
         for line in whole.decode(errors="replace").splitlines():
+            self._take(read_line(line))
+        for line in () if self._calls is None else self._calls.hear():
             self._take(read_line(line))
 
     def _take(self, said: Part | Gone | Said) -> None:

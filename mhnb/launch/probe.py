@@ -328,7 +328,7 @@ def main() -> None:
 
 def main_of_many() -> None:
     """Answer requests that all tasks of a launcher read, each what concerns it, until they are told to make room."""
-    _serve(sys.stdin, _task_number())
+    _serve(sys.stdin, sys.stdout, _task_number())
 
 
 def main_by_call() -> None:
@@ -342,11 +342,11 @@ def main_by_call() -> None:
     except OSError as error:
         why = _why(error)
     else:
-        with link, link.makefile("r", encoding="utf-8") as lines:
-            _say(number, 0, {"error": ""})
-            _serve(lines, number)
+        with link, link.makefile("rw", encoding="utf-8") as lines:
+            _say(lines, number, 0, {"error": ""})
+            _serve(lines, lines, number)
         return
-    _say(number, 0, {"error": why, "facts": tell_facts([], is_notebooks=False, towards=call["address"])})
+    _say(sys.stdout, number, 0, {"error": why, "facts": tell_facts([], is_notebooks=False, towards=call["address"])})
     # Not an end as asked: no supervisor comes after it. The notebook ends what waits.
     raise SystemExit(1)
 
@@ -379,21 +379,21 @@ def _task_number() -> int:
     return next(int(os.environ[name]) for name in _TASK_VARIABLES if os.environ.get(name, "").isdigit())
 
 
-def _serve(lines: Any, number: int) -> None:
+def _serve(lines: Any, out: Any, number: int) -> None:
     for line in lines:
         request = json.loads(line)
         if request["do"] == "end":
-            _say(number, request["id"], None)
+            _say(out, number, request["id"], None)
             return
         own = request["each"].get(str(number))
         if own is not None:
-            _say(number, request["id"], _FUNCTIONS[request["do"]](**request["common"], **own))
+            _say(out, number, request["id"], _FUNCTIONS[request["do"]](**request["common"], **own))
     raise SystemExit(1)
 
 
-def _say(number: int, request: int, answer: Any) -> None:
+def _say(out: Any, number: int, request: int, answer: Any) -> None:
     """Answer in parts that no launcher breaks."""
     text = json.dumps(answer)
     parts = [text[at : at + _PART_LENGTH] for at in range(0, len(text), _PART_LENGTH)]
     for at, part in enumerate(parts):
-        print(f"{ANSWER}{number} {request} {at}/{len(parts)} |{part}|", flush=True)
+        print(f"{ANSWER}{number} {request} {at}/{len(parts)} {len(part)} {part}", file=out, flush=True)

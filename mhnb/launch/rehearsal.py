@@ -54,14 +54,13 @@ class RehearsedHosts(CarriedHosts):
         """What the look has found, where nothing stands against a start."""
         self.looked = threading.Event()
         self._rehearsal = rehearsal
-        calls = rehearsal.calls
         self._chorus = Chorus(
             len(supervisors),
             carrier.log,
-            send=self.give if calls is None else calls.send,
+            send=self.give,
             has_ended=self.is_over,
             far=rehearsal.far,
-            greets=calls is not None,
+            calls=rehearsal.calls,
         )
         self._looking = threading.Thread(target=self._rehearse, name="mhnb-rehearsal", daemon=True)
         self._looking.start()
