@@ -273,6 +273,8 @@ def test_a_script_from_a_shell(slurm: Slurm, tmp_path: Path) -> None:
 
 
 _PORT = 24_112
+_SORTED = sorted(NAMES)
+"""As Slurm numbers its tasks."""
 _NODES = ("--profile", "slurm", "-n", "4", "--nodes", "4", "--devices", "1", "--coordinator-port", str(_PORT))
 
 
@@ -284,7 +286,7 @@ def test_doctor_looks_where_the_ranks_would_be(slurm: Slurm, capsys: pytest.Capt
     assert lines[1].split() == (
         f"login python jax mhnb devices link hub port {_PORT} peers name→address clock disk".split()
     )
-    assert [line.split()[:2] for line in lines[2:]] == [[name, "ok"] for name in NAMES]
+    assert [line.split()[:2] for line in lines[2:]] == [[name, "ok"] for name in _SORTED]
     assert len(slurm.ask("squeue", "-h", "-t", "all").splitlines()) == before + 1
 
 
@@ -324,11 +326,11 @@ def test_a_start_behind_a_firewall_is_refused(begin: Begin, slurm: Slurm, made_u
     with (
         closed(made_up_net[0], "20000-32000"),
         pytest.raises(
-            PreflightFailed, match="beta, gamma and delta cannot reach JAX's coordinator on alpha at"
+            PreflightFailed, match="beta, delta and gamma cannot reach JAX's coordinator on alpha at"
         ) as refused,
     ):
         begin(nodes=4)
-    assert refused.value.report.failures[0].hosts == ("beta", "gamma", "delta")
+    assert refused.value.report.failures[0].hosts == tuple(_SORTED[1:])
     assert slurm.jobs() == []
 
 
