@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -72,15 +73,17 @@ def make_look(shape: Shape, options: StartOptions, towards: str) -> Look:
     return _make_look(shape, _wanted(shape, options), towards)
 
 
-def _make_look(shape: Shape, wanted: Wanted, towards: str) -> Look:
+def _make_look(shape: Shape, wanted: Wanted, towards: str, clock: Callable[[], float] = time.time) -> Look:
     def look(chorus: Chorus) -> PreflightReport:
+        began = clock()
         with tempfile.TemporaryDirectory(prefix="mhnb-preflight-") as folder:
             own = open_own(Path(folder) / "own.log")
             try:
                 chorus.add_own(own)
-                return refuse_unfit(look_through(chorus, wanted, towards, shape.machines))
+                report = look_through(chorus, wanted, towards, shape.machines)
             finally:
                 own.close(_END_S)
+        return refuse_unfit(replace(report, cost_s=clock() - began))
 
     return look
 
@@ -114,7 +117,13 @@ def _wanted(shape: Shape, options: StartOptions, port: int = 0) -> Wanted:
     """Say what the cluster shall be."""
     _, _, given = str(shape.initialize.get("coordinator_address", "")).rpartition(":")
     endpoints = tuple(_at(each, port or int(given or 0)) for each in ENDPOINTS)
-    return Wanted(endpoints, devices=shape.devices, per_host=shape.ranks_per_host, controller=options.address or None)
+    return Wanted(
+        endpoints,
+        devices=shape.devices,
+        per_host=shape.ranks_per_host,
+        controller=options.address or None,
+        pool=os.environ.get("PJRT_NPROC", ""),
+    )
 
 
 def _at(endpoint: Endpoint, port: int) -> Endpoint:

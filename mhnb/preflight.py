@@ -17,7 +17,7 @@ from typing import Any
 
 from mhnb.core.facts import Endpoint, HostFacts, HostLook, Wanted, is_loopback, parse_facts
 from mhnb.core.hosts import HostName
-from mhnb.core.machines import first_on_each, name_machines
+from mhnb.core.machines import group_by_machine, name_machines
 from mhnb.core.preflight import judge
 from mhnb.core.preflight_report import PreflightReport
 from mhnb.core.ssh import SshOptions, choose_python
@@ -127,6 +127,7 @@ class _Look:
         self._probes, self._wanted = probes, replace(wanted, mhnb=find_version("mhnb") or "")
         self._names, self._is_local, self._towards = names, is_local, towards
         self._word = secrets.token_hex(8)
+        self._beside: list[tuple[HostFacts, ...]] = []
 
     def take(self, clock: Callable[[], float], login_s: float) -> PreflightReport:
         began = clock()
@@ -153,6 +154,7 @@ class _Look:
                 taken=_errors(heard[at]),
                 # What does not hear this machine's questions does not reach it.
                 reached={"link": deaf[at]} if at in deaf else reached[at] or {},
+                beside=self._beside[at] if self._beside else (),
             )
             for at, name in enumerate(self._names)
         ]
@@ -177,7 +179,9 @@ class _Look:
         *others, own = facts
         chosen = list(range(len(others)))
         if isinstance(self._probes, Chorus):
-            chosen = first_on_each(others)
+            groups = group_by_machine(others)
+            chosen = [first for first, *_ in groups]
+            self._beside = [tuple(fact for at in rest if (fact := others[at]) is not None) for _, *rest in groups]
             self._probes.narrow(chosen)
         if len(self._names) == len(others):
             self._names = [self._names[at] for at in chosen]

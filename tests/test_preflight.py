@@ -44,6 +44,19 @@ def test_a_failure_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"this machine cannot listen at 127.0.0.1:{port} for JAX's coordinator: Address already in use" in said
 
 
+def test_a_coordinator_that_would_share_its_port(capsys: pytest.CaptureFixture[str]) -> None:
+    """Another JAX coordinator lets others have its port too, in silence, and then both lead one cluster: it counts as taken."""
+    with socket.socket(socket.AF_INET6) as other:
+        # As gRPC listens.
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("::", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        code, said = _doctor(capsys, "--coordinator-port", str(port))
+    assert code == 1
+    assert f"cannot listen at 127.0.0.1:{port} for JAX's coordinator: Address already in use" in said
+
+
 def test_a_flag_that_xla_does_not_know(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A flag of XLA's is known by its name in jaxlib; another one would abort every rank, and is found without importing JAX."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_collective_timeout_seconds=300 --xla_no_such_flag=1")

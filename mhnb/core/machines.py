@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 from mhnb.core.facts import HostFacts
 
-__all__ = ["first_on_each", "name_machines"]
+__all__ = ["group_by_machine", "name_machines"]
 
 
-def first_on_each(facts: Sequence[HostFacts | None]) -> list[int]:
-    """Give the first task of each machine; one of which nothing is known stands for itself.
+def group_by_machine(facts: Sequence[HostFacts | None]) -> list[list[int]]:
+    """Group tasks by their machine, in the order of the first on each; one of which nothing is known stands for itself.
 
-    >>> first_on_each([HostFacts("a", "3.11"), HostFacts("a", "3.11"), None, HostFacts("b", "3.11")])
-    [0, 2, 3]
+    >>> group_by_machine([HostFacts("a", "3.11"), HostFacts("a", "3.11"), None, HostFacts("b", "3.11")])
+    [[0, 1], [2], [3]]
     """
-    first: dict[object, int] = {}
+    groups: dict[object, list[int]] = {}
     for at, fact in enumerate(facts):
-        first.setdefault(at if fact is None else (fact.boot, fact.hostname, fact.address), at)
-    return list(first.values())
+        groups.setdefault(at if fact is None else (fact.boot, fact.hostname, fact.address), []).append(at)
+    return list(groups.values())
 
 
 def name_machines(hostnames: Sequence[str], addresses: Sequence[str | None]) -> list[str]:

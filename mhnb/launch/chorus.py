@@ -95,8 +95,6 @@ class Chorus:
         while not self._begun:
             self._read()
             self._pause()
-        if self._calls is not None:
-            self._await(0, self._every, _GREETING_S)
 
     def ask(self, what: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
         """Ask the machines in `arguments`; answers of all in order, this machine's last, None where there is none.
@@ -105,6 +103,9 @@ class Chorus:
             ChorusEnded: the command has ended.
         """
         own = self._pool.submit(self._ask_own, what, arguments, timeout_s)
+        if self._calls is not None:
+            # One that has not called yet would not hear it.
+            self._await(0, self._every, _GREETING_S)
         number = self._ask(what, {task: arguments[at] for at, task in enumerate(self._tasks) if at in arguments})
         self._await(number, [task for at, task in enumerate(self._tasks) if at in arguments], timeout_s)
         return [*(self._answer(task, number, what) for task in self._tasks), own.result()]
