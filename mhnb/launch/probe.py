@@ -52,9 +52,8 @@ _PORTS = range(20_000, 32_000)
 
 _TASK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 """As the supervisor reads them, in the same order."""
-_PART_LENGTH = 600
+_PART_LENGTH, _IDLE_S = 600, 120.0
 """srun breaks lines of more than a kilobyte."""
-_IDLE_S = 120.0
 
 _listeners: dict[str, socket.socket] = {}
 
@@ -68,8 +67,8 @@ def tell_facts(names: list[str], *, is_notebooks: bool, towards: str = "") -> di
     Args:
         names: to be resolved from here.
         is_notebooks: whether the notebook is here too, and so its place for logs.
-        towards: the notebook's address, where no ssh of ours has come here: the own address is the one that leads there.
-            What an ssh has left in the environment is of another machine then: launchers bring the login node's along.
+        towards: the notebook's address, where no ssh of ours has come here: the own one leads there. A launcher
+            brings the login node's environment along, with what an ssh has left in it.
     """
     hostname = socket.gethostname()
     return {
@@ -347,20 +346,22 @@ def main_by_call() -> None:
             _serve(lines, lines, number)
         return
     _say(sys.stdout, number, 0, {"error": why, "facts": tell_facts([], is_notebooks=False, towards=call["address"])})
-    # Not an end as asked: no supervisor comes after it. The notebook ends what waits.
-    raise SystemExit(1)
+    raise SystemExit(1)  # No supervisor comes after it.
 
 
 def _call(call: dict[str, Any], number: int) -> socket.socket:
     """Connect to the notebook. Each shows the other that it has read the same file."""
     link = socket.create_connection((call["address"], call["port"]), call["timeout_s"])
-    if _receive(link, 64) == prove(call["word"], "notebook"):
-        link.sendall(prove(call["word"], f"probe {number}") + b"%6d" % number)
-        if _receive(link, 1) == b"!":
-            link.settimeout(_IDLE_S)
-            return link
-    link.close()
-    raise OSError(0, "somebody else answers")
+    try:
+        if _receive(link, 64) == prove(call["word"], "notebook"):
+            link.sendall(prove(call["word"], f"probe {number}") + b"%6d" % number)
+        if _receive(link, 1) != b"!":
+            raise OSError(0, "somebody else answers")
+    except OSError:
+        link.close()
+        raise
+    link.settimeout(_IDLE_S)
+    return link
 
 
 def prove(word: str, who: str) -> bytes:
