@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.cli import main
-from mhnb.core.facts import Endpoint, Wanted
+from mhnb.core.facts import Endpoint, Wanted, parse_facts
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch import probe
@@ -166,6 +166,14 @@ def test_gpus_are_those_that_a_rank_would_see(
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [gpu["uuid"] for gpu in probe.tell_facts([], is_notebooks=True)["gpus"]] == uuids
+
+
+def test_the_own_address_is_the_one_that_leads_to_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher brings the login node's environment along: an ssh that came there says nothing of this machine."""
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 5 10.0.0.2 22")
+    by_ssh, by_launcher = (probe.tell_facts([], is_notebooks=False, towards=to) for to in ("", "127.0.0.1"))
+    assert parse_facts(by_ssh).address == "10.0.0.2"
+    assert parse_facts(by_launcher).address == "127.0.0.1"
 
 
 def test_logs_go_where_they_would_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
