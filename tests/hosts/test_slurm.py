@@ -173,17 +173,18 @@ def test_a_job_that_can_never_run_is_told(begin: Begin) -> None:
         begin(2, partition="short", time="9-0", on_progress=give_up)
 
 
-@pytest.mark.parametrize("when", ["running", "queued"])
+@pytest.mark.parametrize("when", ["running", "queued", "queued, to be kept"])
 def test_a_notebook_that_is_killed_leaves_no_job(slurm: Slurm, request: pytest.FixtureRequest, when: str) -> None:
-    """kill -9 of the notebook ends the job, also one that waits for its machines."""
-    if when == "queued":
+    """kill -9 of the notebook ends the job, also one that waits for its machines: before it has begun there is nothing to keep."""
+    program = _NOTEBOOK.replace('name="own"', f"name='own', keep={'kept' in when}")
+    if when != "running":
         request.getfixturevalue("busy")
     with subprocess.Popen(
-        [sys.executable, "-c", _NOTEBOOK], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
     ) as notebook:
         assert notebook.stdout is not None
         for line in notebook.stdout:
-            if line.startswith("ready") or (when == "queued" and "PENDING" in line):
+            if line.startswith("ready") or (when != "running" and "PENDING" in line):
                 break
         else:
             pytest.fail("the notebook ended")
