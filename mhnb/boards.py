@@ -46,6 +46,7 @@ def gather_summary(cluster: Cluster) -> StartSummary:
         where="on this machine" if cluster.shape.is_local else f"by {cluster.shape.kind or cluster.shape.profile}",
         log_dir=str(cluster.log_dir),
         notes=notes,
+        looked_s=cluster.looked_in_s,
     )
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from mhnb.cli_profile import add_profile_verb, run_profile_verb
 from mhnb.errors import InvalidRequest, MhnbError
-from mhnb.hostflags import add_doctor_flags
-from mhnb.place_flags import add_place_flags, place_options
+from mhnb.place_flags import add_doctor_flags, add_place_flags, place_options
 
 if TYPE_CHECKING:
     from mhnb.roll import StartReport
@@ -95,10 +94,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from mhnb.preflight import look_as_asked
+    from mhnb.looking import look_as_asked
     from mhnb.view.preflight import format_preflight_text
 
-    report = look_as_asked(args)
+    report = look_as_asked(args, tell=lambda standing: print(f"mhnb doctor: {standing}", file=sys.stderr))
     print(format_preflight_text(report))
     return 0 if report.ok else 1
 

@@ -30,7 +30,7 @@ from mhnb.core.variables import VarRow
 from mhnb.core.where import WhereCard
 from mhnb.ctrlc import CtrlC
 from mhnb.finishing import see_through
-from mhnb.fleet import describe_ground, end_hosts, open_ground
+from mhnb.fleet import describe_ground, end_hosts, find_cause, find_look_s, open_ground
 from mhnb.journaling import ClusterJournal
 from mhnb.listening import ClusterListener
 from mhnb.options import StartOptions, check_kept
@@ -65,6 +65,7 @@ class Cluster:
         self.shape, self.options, self.generation = shape, options, generation
         self.name = check_name(options.name)
         self.started_in_s = 0.0
+        self.looked_in_s: float | None = None
         self.notes = check_initialize(shape.initialize, shape.process_count)
         self._began = time.monotonic()
         self.cwd = find_cwd()
@@ -118,16 +119,17 @@ class Cluster:
         """
         try:
             self.started_in_s = self._listener.wait_ready(on_progress)
+            self.looked_in_s = find_look_s(self._hosts, self.looked_in_s)
             self._ground.note_owner(self.options, [rank.pid for rank in self.ranks])
             if self.options.keep:
                 write_berth(describe_ground(self._ground, self.shape, self.options, self.started_in_s))
                 self._watch.keep()
-        except BaseException:
+        except BaseException as error:  # noqa: BLE001  # also Ctrl-C; it is raised again
             if self._is_taken_over:
                 self.leave()
             else:
                 self.stop()
-            raise
+            raise find_cause(self._hosts, error) from None
 
     def leave(self) -> None:
         """Let go of a kept cluster without ending it, for another notebook or this one again. InvalidRequest where it is not kept."""

@@ -146,7 +146,9 @@ class CoordinatorTimeout(LaunchError):
 
 
 class PreflightFailed(LaunchError):
-    """A check that runs before any process is started failed."""
+    """A check that runs before any process is started failed. `report` is what was found, where hosts were looked at."""
+
+    report: Any
 
 
 class ClusterError(MhnbError):

@@ -22,11 +22,12 @@ from mhnb.ctrlc import CtrlC
 from mhnb.errors import LaunchError
 from mhnb.journaling import ClusterJournal
 from mhnb.launch.attached import AttachedHost, LeftHosts
-from mhnb.launch.base import Host
+from mhnb.launch.base import Host, RehearsedHost
 from mhnb.launch.launchers import find_launcher, fit_spec
 from mhnb.launch.local import LocalHost
 from mhnb.launch.profile import find_profile
 from mhnb.link.sockets import SocketLink
+from mhnb.looking import Rehearsing, make_look
 from mhnb.options import Place, StartOptions, host_spec, hub_spec, local_spec
 from mhnb.ports import find_free_port
 from mhnb.rundir import configure_hub, make_run_dir, remove_keys, write_owner
@@ -35,7 +36,9 @@ __all__ = [
     "Ground",
     "describe_ground",
     "end_hosts",
+    "find_cause",
     "find_ground",
+    "find_look_s",
     "find_settings",
     "make_ground",
     "make_machine",
@@ -255,4 +258,18 @@ def _launch_hosts(shape: Shape, options: StartOptions, place: Place) -> Iterator
     yield LocalHost(hub, os.environ | hub.environment)
     shares = shape.shares()
     specs = [fit_spec(host_spec(shape, options, place, os.environ, s), shape, options.reach) for s in shares]
-    yield from find_launcher(shape, options.reach).launch(specs, shares, os.environ, Path(place.run_dir))
+    launcher = find_launcher(shape, options.reach)
+    if isinstance(launcher, Rehearsing):
+        launcher.look = make_look(shape, options, place.address)
+    yield from launcher.launch(specs, shares, os.environ, Path(place.run_dir))
+
+
+def find_cause(hosts: Sequence[Host], error: BaseException) -> BaseException:
+    """Give the error of a start: what a look in the ranks' own place has found says more than that they did not come."""
+    refusals = [host.refusal for host in hosts if isinstance(host, RehearsedHost) and host.refusal is not None]
+    return refusals[0] if refusals and isinstance(error, LaunchError) else error
+
+
+def find_look_s(hosts: Sequence[Host], before_s: float | None) -> float | None:
+    """Give how long the look at the hosts took: the one in their own place, else the one before the start; None where there was none."""
+    return next((host.looked_in_s for host in hosts if isinstance(host, RehearsedHost)), before_s)

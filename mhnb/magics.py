@@ -85,7 +85,7 @@ verbs:
   %mhjax export FILE.py [--sbatch]                 the cells so far as one script that runs under srun without mhnb
   %mhjax stop [NAME]                               end every process
   %mhjax sync [DIR] · %mhjax pip install X         bring code to other machines; once per environment, not once per rank
-  %mhjax doctor [--hosts A,B]                      look at this machine, or those, for what would stop a start
+  %mhjax doctor [--hosts A,B | --profile NAME]     look at this machine, or those, for what would stop a start
   %mhjax list                                      the clusters of this notebook, and of others on this machine
   %mhjax start --keep · %mhjax attach [NAME]       ranks that outlive the notebook, and taking them over from another
   %mhjax VERB --help                               every flag of a verb

@@ -90,6 +90,11 @@ class Place:
     cwd: str
     run_dir: str
 
+    @property
+    def address(self) -> str:
+        """Of this machine, as hosts elsewhere reach it."""
+        return self.link_url.partition(":")[2].rpartition(":")[0]
+
 
 def _spec(shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str]) -> HostSpec:
     """What is the same for every supervisor."""

@@ -1,4 +1,4 @@
-"""The flags of `%mhjax start` and `mhnb run` that say how many ranks, where, and how they are reached.
+"""The flags of `%mhjax start`, `mhnb run` and `doctor` that say how many ranks, where, and how they are reached.
 
 A flag that is not given is left to the profile; the settings of a profile that have no flag of their own are given by `--set`.
 """
@@ -6,13 +6,16 @@ A flag that is not given is left to the profile; the settings of a profile that 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from mhnb.core.hosts import HostName
 from mhnb.errors import InvalidRequest
-from mhnb.hostflags import check_login_files, read_named_hosts, read_variables, split_setting
-from mhnb.launch.hostfile import slots_of
+from mhnb.launch.hostfile import read_hostfile, read_hosts, slots_of
 
-__all__ = ["add_place_flags", "place_options"]
+__all__ = ["add_doctor_flags", "add_place_flags", "place_options"]
 
 _SETTINGS = {
     "--user": ("user", "NAME", "ssh: whom to log in as"),
@@ -58,6 +61,14 @@ def add_place_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-encrypt", action="store_true", help="send what travels between machines as it is")
 
 
+def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
+    """Add those of `doctor`: where it is to look is said as for a start."""
+    add_place_flags(parser)
+    parser.add_argument(
+        "--coordinator-port", type=int, default=0, metavar="PORT", help="for JAX's coordinator (a free one)"
+    )
+
+
 def place_options(args: argparse.Namespace) -> dict[str, Any]:
     """Make arguments of `mhnb.start` from those flags.
 
@@ -66,9 +77,9 @@ def place_options(args: argparse.Namespace) -> dict[str, Any]:
     """
     from mhnb.asking import name_hosts
 
-    check_login_files(args.set_key_file, args.set_config_file)
+    _check_login_files(args.set_key_file, args.set_config_file)
     options: dict[str, Any] = {"profile": args.profile, "ranks": args.n}
-    hosts, each = read_named_hosts(args), args.per_host
+    hosts, each = _read_named_hosts(args), args.per_host
     if hosts is not None:
         options |= {"hosts": list(name_hosts(hosts))}
         each = each if each is not None else slots_of(hosts)
@@ -89,7 +100,7 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         if (value := getattr(args, f"set_{setting}")) is not None:
             found[setting] = value
     if args.env:
-        found["environment"] = read_variables(args.env)
+        found["environment"] = _read_variables(args.env, os.environ)
     if args.ssh_option:
         # Other kinds have an `extra` too, which means something else.
         if args.profile in set(KINDS) - {"ssh"}:
@@ -99,9 +110,66 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         found["extra"] = list(args.ssh_option)
     several: dict[str, list[str]] = {}
     for text in args.set:
-        name, value = split_setting(text)
+        name, value = _split_setting(text)
         if name in _OWN_FLAGS:
             raise InvalidRequest(f"--set {text}: {name} has a flag of its own: {_OWN_FLAGS[name]} {value}")
         several.setdefault(name, []).append(value)
     # Given once it is a text, for a list to be split as a shell does; given again and again, the words of the list.
     return found | {name: values[0] if len(values) == 1 else values for name, values in several.items()}
+
+
+def _read_named_hosts(args: argparse.Namespace) -> tuple[HostName, ...] | None:
+    """Read the machines of `--hosts` or `--hostfile`; None where neither was given.
+
+    Raises:
+        InvalidRequest: both, a machine that cannot be, or a file that cannot be read.
+    """
+    if args.hosts is not None and args.hostfile is not None:
+        raise InvalidRequest(
+            f"--hosts {args.hosts} and --hostfile {args.hostfile}: give the one that names the machines"
+        )
+    if args.hosts is not None:
+        return read_hosts(args.hosts)
+    return None if args.hostfile is None else read_hostfile(args.hostfile)
+
+
+def _read_variables(texts: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Read what `--env` was given, again and again.
+
+    Raises:
+        InvalidRequest: a name alone that is no variable here.
+    """
+    return dict(_variable(text, environment) for text in texts)
+
+
+def _check_login_files(key: str | None, config: str | None) -> None:
+    """Refuse files that are not there: ssh only warns of a missing key, and then tries others.
+
+    Raises:
+        InvalidRequest: naming the flag and the file.
+    """
+    for flag, name in (("--key", key), ("--ssh-config", config)):
+        # "none" is a word of ssh's own for no config.
+        if name is not None and name != "none" and not Path(name).expanduser().exists():
+            raise InvalidRequest(f"{flag} {name}: there is no such file on this machine")
+
+
+def _split_setting(text: str) -> tuple[str, str]:
+    """Split what `--set` was given.
+
+    Raises:
+        InvalidRequest: no name, or no value.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise InvalidRequest(
+            f"--set {text}: write NAME=VALUE, like --set partition=debug; mhnb profile show NAME lists a profile's settings"
+        )
+    return name, value
+
+
+def _variable(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals and name not in environment:
+        raise InvalidRequest(f"--env {name}: there is no such variable here; write --env {name}=VALUE")
+    return name, value if equals else environment[name]

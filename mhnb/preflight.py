@@ -5,7 +5,6 @@ Takes a few seconds, the machines all at once, and leaves no process and no port
 
 from __future__ import annotations
 
-import argparse
 import secrets
 import socket
 import sys
@@ -18,16 +17,17 @@ from typing import Any
 
 from mhnb.core.facts import Endpoint, HostFacts, HostLook, Wanted, is_loopback, parse_facts
 from mhnb.core.hosts import HostName
+from mhnb.core.machines import group_by_machine, name_machines
 from mhnb.core.preflight import judge
 from mhnb.core.preflight_report import PreflightReport
 from mhnb.core.ssh import SshOptions, choose_python
 from mhnb.errors import PreflightFailed
-from mhnb.hostflags import read_host_flags, read_per_host
+from mhnb.launch.chorus import Chorus
 from mhnb.launch.probe import find_version
-from mhnb.launch.probing import Probes, open_probes
+from mhnb.launch.probing import Probes, open_probes, open_ssh
 from mhnb.view.preflight import format_preflight_text
 
-__all__ = ["ENDPOINTS", "look_as_asked", "look_at", "run_preflight"]
+__all__ = ["ENDPOINTS", "look_at", "look_through", "refuse_unfit", "run_preflight"]
 
 ENDPOINTS = (Endpoint("link", None), Endpoint("hub", None), Endpoint("coordinator", 0))
 """What every host must reach: the notebook, beside it the hub, and on the first host JAX's coordinator."""
@@ -52,7 +52,15 @@ def run_preflight(
     Raises:
         PreflightFailed: with the table, and the `report`.
     """
-    report = look_at(hosts, options, wanted, clock=clock)
+    return refuse_unfit(look_at(hosts, options, wanted, clock=clock))
+
+
+def refuse_unfit(report: PreflightReport) -> PreflightReport:
+    """Return a report against which nothing stands.
+
+    Raises:
+        PreflightFailed: something does; with the table, and the `report`.
+    """
     if not report.ok:
         raise PreflightFailed(format_preflight_text(report), report=report)
     return report
@@ -70,42 +78,59 @@ def look_at(
         clock: seconds since 1970.
     """
     options = choose_python(options, sys.executable)
-    endpoints = wanted.endpoints or (ENDPOINTS if hosts else ENDPOINTS[-1:])
-    wanted = replace(wanted, endpoints=endpoints, mhnb=find_version("mhnb") or "")
+    wanted = replace(wanted, endpoints=wanted.endpoints or (ENDPOINTS if hosts else ENDPOINTS[-1:]))
     with tempfile.TemporaryDirectory(prefix="mhnb-preflight-") as folder:
-        # The notebook's machine comes last: it listens for the link.
-        places: list[HostName | None] = [*hosts, None]
-        with open_probes(places, options, Path(folder)) as probes:
-            return _Look(probes, wanted, [str(host) for host in hosts]).take(clock, options.connect_timeout_s)
+        openers = [open_ssh(host, options) for host in hosts]
+        with open_probes(openers, Path(folder)) as probes:
+            names = [str(host) for host in hosts] or ["this machine"]
+            look = _Look(probes, wanted, names, is_local=not hosts)
+            return look.take(clock, options.connect_timeout_s)
 
 
-def look_as_asked(args: argparse.Namespace) -> PreflightReport:
-    """Look as the flags of `doctor` say.
+def look_through(
+    probes: Probes | Chorus,
+    wanted: Wanted,
+    towards: str,
+    names: Sequence[str] = (),
+    *,
+    login_s: float = 0.0,
+    clock: Callable[[], float] = time.time,
+) -> PreflightReport:
+    """Look at machines that some launcher's own command reaches, and judge.
 
-    Raises:
-        InvalidRequest: a flag's value that cannot be.
+    Args:
+        probes: on the machines, and the one of this machine.
+        wanted: what the cluster shall be.
+        towards: the address of this machine that they are to reach.
+        names: of the machines, where the user has named them; else each is called as it calls itself.
+        login_s: what their first answer may take beyond the look itself.
+        clock: seconds since 1970.
     """
-    hosts, options = read_host_flags(args)
-    chosen = ENDPOINTS if hosts else ENDPOINTS[-1:]
-    endpoints = tuple(
-        replace(each, port=args.coordinator_port) if each.name == "coordinator" else each for each in chosen
-    )
-    # As `start` does: on this machine two simulated devices, on others what they have.
-    devices = args.devices if args.devices is not None or hosts else 2
-    wanted = Wanted(endpoints, devices=devices, per_host=read_per_host(args, hosts), controller=args.address)
-    return look_at(hosts, options, wanted)
+    wanted = replace(wanted, endpoints=wanted.endpoints or ENDPOINTS)
+    return _Look(probes, wanted, list(names), towards=towards).take(clock, login_s)
 
 
 class _Look:
-    """One look at all machines."""
+    """One look at all machines.
 
-    def __init__(self, probes: Probes, wanted: Wanted, names: list[str]) -> None:
-        self._probes, self._wanted = probes, wanted
-        self._names = names or ["this machine"]
-        self._is_local = not names
+    Args:
+        probes: on them, and last the one of this machine.
+        wanted: what the cluster shall be.
+        names: of the machines; none: as they call themselves.
+        is_local: there is this machine alone.
+        towards: the address of this machine that they are to reach; empty where an ssh of ours has found them.
+    """
+
+    def __init__(
+        self, probes: Probes | Chorus, wanted: Wanted, names: list[str], *, is_local: bool = False, towards: str = ""
+    ) -> None:
+        self._probes, self._wanted = probes, replace(wanted, mhnb=find_version("mhnb") or "")
+        self._names, self._is_local, self._towards = names, is_local, towards
         self._word = secrets.token_hex(8)
+        self._beside: list[tuple[HostFacts, ...]] = []
 
     def take(self, clock: Callable[[], float], login_s: float) -> PreflightReport:
+        began = clock()
         facts = self._ask_facts(login_s + _FACTS_S)
         clocks = self._probes.ask_time(_ANSWER_S, clock)
         controller = self._controller_address(facts)
@@ -118,6 +143,7 @@ class _Look:
         )
         reached = self._connect(facts, heard, wanted)
         failures = self._probes.failures()
+        deaf = self._probes.deaf() if isinstance(self._probes, Chorus) else {}
         looks = [
             HostLook(
                 name,
@@ -126,18 +152,19 @@ class _Look:
                 clock=None if self._is_local else clocks[at],
                 ports={key: answer["port"] for key, answer in (heard[at] or {}).items() if "port" in answer},
                 taken=_errors(heard[at]),
-                reached=reached[at] or {},
+                # What does not hear this machine's questions does not reach it.
+                reached={"link": deaf[at]} if at in deaf else reached[at] or {},
+                beside=self._beside[at] if self._beside else (),
             )
             for at, name in enumerate(self._names)
         ]
-        return judge(looks, wanted)
+        return replace(judge(looks, wanted), cost_s=clock() - began)
 
     def _ask_facts(self, timeout_s: float) -> list[HostFacts | None]:
         names = [self._wanted.controller] if self._wanted.controller else []
-        every = range(len(self._names) + (not self._is_local))
-        answers = self._probes.ask(
-            "facts", {at: {"names": names, "is_notebooks": at == every[-1]} for at in every}, timeout_s=timeout_s
-        )
+        own = self._probes.count
+        asked = {at: {"names": names, "is_notebooks": False, "towards": self._towards} for at in range(own)}
+        answers = self._probes.ask("facts", asked | {own: {"names": [], "is_notebooks": True}}, timeout_s=timeout_s)
         facts = [None if answer is None else parse_facts(answer) for answer in answers]
         if self._is_local:
             # Alone, a machine is reached by nobody else, and loopback is right.
@@ -145,7 +172,25 @@ class _Look:
         if (failure := self._probes.failures()[-1]) is not None:
             # Without the notebook's own end there is nothing to be said of the others.
             raise failure
-        return facts
+        return self._name(facts)
+
+    def _name(self, facts: list[HostFacts | None]) -> list[HostFacts | None]:
+        """Have one task speak for each machine, and call the machines by their own names where the user has not named them."""
+        *others, own = facts
+        chosen = list(range(len(others)))
+        if isinstance(self._probes, Chorus):
+            groups = group_by_machine(others)
+            chosen = [first for first, *_ in groups]
+            self._beside = [tuple(fact for at in rest if (fact := others[at]) is not None) for _, *rest in groups]
+            self._probes.narrow(chosen)
+        if len(self._names) == len(others):
+            self._names = [self._names[at] for at in chosen]
+        else:
+            unknown = self._probes.hostname if isinstance(self._probes, Chorus) else lambda _: ""
+            kept = [others[at] for at in chosen]
+            called = [unknown(at) if fact is None else fact.hostname for at, fact in enumerate(kept)]
+            self._names = name_machines(called, [None if fact is None else fact.address for fact in kept])
+        return [*(others[at] for at in chosen), own]
 
     def _controller_address(self, facts: Sequence[HostFacts | None]) -> str:
         """This machine's address as the hosts are to use it: the one given, else the one that leads to them."""
@@ -198,16 +243,13 @@ class _Look:
         """Have every host connect to every endpoint and to every other host."""
         listening = {endpoint.name for endpoint in wanted.endpoints if self._is_heard(endpoint, heard)}
         targets = [self._socket(name, *place) for name, place in wanted.addresses.items() if name in listening]
-        peers = {
-            at: self._socket(f"peer {at}", fact.address, heard[at]["peer"]["port"])
+        targets += [
+            self._socket(f"peer {at}", fact.address, heard[at]["peer"]["port"])
             for at, fact in enumerate(facts[: len(self._names)])
             if fact is not None and "port" in (heard[at] or {}).get("peer", {})
-        }
+        ]
         arguments = {
-            at: {
-                "targets": [*targets, *(peer for other, peer in peers.items() if other != at)],
-                "timeout_s": _CONNECT_S,
-            }
+            at: {"targets": targets, "timeout_s": _CONNECT_S, "skip": f"peer {at}"}
             for at, fact in enumerate(facts[: len(self._names)])
             if fact is not None
         }

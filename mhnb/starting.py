@@ -16,19 +16,16 @@ from IPython.core.getipython import get_ipython
 from mhnb.asking import check_alike, take_shape
 from mhnb.berth import choose_berth, find_berths, find_left
 from mhnb.cluster import Cluster
-from mhnb.core.facts import Wanted
-from mhnb.core.hosts import parse_host
 from mhnb.core.journal import StartRecord
 from mhnb.core.request import check_guard
 from mhnb.core.shape import Shape, check_initialize, check_shape
 from mhnb.core.startinput import check_start_input
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotStarted
 from mhnb.launch.journaldir import prune_journals
-from mhnb.launch.launchers import read_ssh_options
 from mhnb.launch.local import check_platform
-from mhnb.options import StartOptions, take_options
+from mhnb.looking import look_before
+from mhnb.options import take_options
 from mhnb.ports import check_port_free
-from mhnb.preflight import ENDPOINTS, run_preflight
 from mhnb.roll import StartReport
 from mhnb.rundir import check_name, prune_run_dirs
 from mhnb.spares import keep_spare, take_over
@@ -165,11 +162,13 @@ def _start(
         check_alike(left.full_name, shape, left.options, options)
         return attach(left.full_name, on_progress)
     _check(shape)
-    _look_at_hosts(shape, settings)
+    looked = look_before(shape, settings)
     if (gone := _clusters.get(name)) is not None:
         gone.stop()
     generation = 1 if gone is None else gone.generation + 1
-    return _bring_up(Cluster(shape, settings, generation=generation), on_progress)
+    cluster = Cluster(shape, settings, generation=generation)
+    cluster.looked_in_s = None if looked is None else looked.cost_s
+    return _bring_up(cluster, on_progress)
 
 
 def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
@@ -258,20 +257,6 @@ def _use(cluster: Cluster) -> None:
     if cluster.name in _in_use:
         _in_use.remove(cluster.name)
     _in_use.append(cluster.name)
-
-
-def _look_at_hosts(shape: Shape, settings: StartOptions) -> None:
-    """Refuse hosts on which a start cannot work, before any JAX process is committed to one.
-
-    Raises:
-        PreflightFailed: with the table of what was found.
-    """
-    if (login := read_ssh_options(shape, settings.reach)) is None:
-        return
-    _, _, port = str(shape.initialize.get("coordinator_address", "")).rpartition(":")
-    endpoints = tuple(replace(each, port=int(port or 0)) if each.name == "coordinator" else each for each in ENDPOINTS)
-    wanted = Wanted(endpoints, devices=shape.devices, per_host=shape.ranks_per_host, controller=settings.address)
-    run_preflight([parse_host(name) for name in shape.machines], login, wanted)
 
 
 def _check(shape: Shape) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from mhnb.hostflags import add_doctor_flags
+from mhnb.looking import look_as_asked
 from mhnb.notebook import Notebook
-from mhnb.preflight import look_as_asked
+from mhnb.place_flags import add_doctor_flags
 from mhnb.view.board import show_preflight
 
 __all__ = ["doctor_flags", "run_doctor"]

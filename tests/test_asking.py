@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from mhnb.asking import check_alike, take_shape
 from mhnb.berth import choose_berth
 from mhnb.core.shape import Shape
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotStarted
-from mhnb.hostflags import add_doctor_flags, read_host_flags
+from mhnb.looking import look_as_asked
 from mhnb.options import take_options
-from mhnb.place_flags import add_place_flags, place_options
+from mhnb.place_flags import add_doctor_flags, add_place_flags, place_options
 
 
 def _options(line: str) -> dict[str, Any]:
@@ -152,16 +153,15 @@ def test_a_flag_of_the_login_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_doctor_and_start_name_machines_alike() -> None:
-    """Every flag of `doctor` but the one that is of its own is a flag of `start` and `run`, and means the same."""
+    """`doctor` has every flag of `start` that says where, from one declaration, and one of its own."""
     start, doctor = argparse.ArgumentParser(), argparse.ArgumentParser()
     add_place_flags(start)
     add_doctor_flags(doctor)
-    both = set(doctor._option_string_actions) - {"--coordinator-port"}  # argparse has no other way to ask
-    assert both - set(start._option_string_actions) == set()
-    assert {"--hostfile", "--set", "--port", "--ssh-port", "--key", "--ssh-config", "--env"} <= both
+    # argparse has no other way to ask.
+    assert set(doctor._option_string_actions) - set(start._option_string_actions) == {"--coordinator-port"}
+    assert set(start._option_string_actions) <= set(doctor._option_string_actions)
     args = doctor.parse_args(shlex.split("--hosts a --set user=me --set port=7 --set extra=X=1 --set extra=Y=2"))
-    _, options = read_host_flags(args)
-    assert (options.user, options.port, options.extra) == ("me", 7, ("X=1", "Y=2"))
+    assert place_options(args) == {"hosts": ["a"], "user": "me", "port": "7", "extra": ["X=1", "Y=2"]}
 
 
 def test_what_attach_says_where_there_is_nothing() -> None:
@@ -184,19 +184,23 @@ def test_files_of_the_login_that_are_not_there() -> None:
     ("line", "said"),
     [
         ("--hosts a --key /no/key", "--key /no/key: there is no such file"),
-        ("--set foo=1", "--set foo=1: there is no such setting; there are conda, config_file"),
+        ("--hosts a --set foo=1", "there is no option foo; options are"),
         ("--set user", "--set user: write NAME=VALUE"),
-        ("--set port=x", "--set port=x: give a whole number"),
+        ("--hosts a --set port=x", "port='x': an int"),
         ("--hostfile /no/file", "cannot read the host file /no/file"),
         ("--hosts a --hostfile b", "--hosts a and --hostfile b: give the one"),
+        ("--hosts a --venv a --conda b", "give the one that the ranks are to use"),
+        ("--profile nowhere", "there is no such profile; there are gpu"),
+        ("--profile slurm --hosts a", "Slurm chooses the machines; name them for it"),
+        ("--profile kubernetes --address 10.0.0.1", "give the pods' name with {} for the number"),
     ],
 )
 def test_what_doctor_refuses(line: str, said: str) -> None:
-    """The flag, its value and what was expected, as for `start`."""
+    """The flag, its value and what was expected, as for `start`; nobody is logged in to."""
     doctor = argparse.ArgumentParser()
     add_doctor_flags(doctor)
-    with pytest.raises(InvalidRequest, match=said):
-        read_host_flags(doctor.parse_args(shlex.split(line)))
+    with pytest.raises(InvalidRequest, match=re.escape(said)):
+        look_as_asked(doctor.parse_args(shlex.split(line)))
 
 
 def test_a_profile_says_what_the_start_does_not(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.launch.lifeline import lifeline_command
+from mhnb.launch.lifeline import KEEP, lifeline_command
 from tests.support.lab import wait_until
 
 _QUICK = "import sys, os; from mhnb.launch import lifeline; lifeline._GRACE_S = lifeline._KILL_S = 0.2; os._exit(lifeline.main())"
@@ -67,9 +67,10 @@ def test_one_that_does_not_end_is_killed_and_cleaned_up_after(tmp_path: Path) ->
 
 
 def test_one_that_is_kept_lives_on() -> None:
-    """With `keep` the owner's end means nothing to it."""
+    """With `keep` the owner's end means nothing to it, from the word on that says so."""
     held = _hold(["sleep", "600"], keep=True)
     assert held.stdin is not None
+    held.stdin.write(b"before it\n" + KEEP + b"\n")
     held.stdin.close()
     own = psutil.Process(held.pid)
     wait_until(lambda: any("sleep" in child.name() for child in own.children()), "it runs")
@@ -113,3 +114,10 @@ def test_a_command_whose_holder_is_killed_is_told_to_end() -> None:
     held.kill()
     held.communicate(timeout=60)
     wait_until(lambda: not command.is_running() or command.status() == psutil.STATUS_ZOMBIE, "it has ended")
+
+
+def test_what_is_to_be_kept_ends_before_it_has_begun() -> None:
+    """Until the supervisors begin there is no cluster that another notebook could take over."""
+    held = _hold(["sleep", "600"], keep=True)
+    held.communicate(b"before it\n", timeout=60)
+    assert held.returncode == 128 + 15

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -14,11 +13,9 @@ from pathlib import Path
 import pytest
 
 from mhnb.cli import main
-from mhnb.core.facts import Endpoint, Wanted
-from mhnb.core.hosts import HostName
+from mhnb.core.facts import Endpoint, Wanted, parse_facts
 from mhnb.core.ssh import SshOptions
-from mhnb.errors import HostUnreachable, InvalidRequest, LaunchError
-from mhnb.hostflags import add_doctor_flags, read_host_flags, read_per_host
+from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch import probe
 from mhnb.launch.probing import PRELUDE, Probe, ThisMachine
 from mhnb.preflight import look_at
@@ -45,6 +42,19 @@ def test_a_failure_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
         code, said = _doctor(capsys, "--coordinator-port", str(port))
     assert code == 1
     assert f"this machine cannot listen at 127.0.0.1:{port} for JAX's coordinator: Address already in use" in said
+
+
+def test_a_coordinator_that_would_share_its_port(capsys: pytest.CaptureFixture[str]) -> None:
+    """Another JAX coordinator lets others have its port too, in silence, and then both lead one cluster: it counts as taken."""
+    with socket.socket(socket.AF_INET6) as other:
+        # As gRPC listens.
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("::", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        code, said = _doctor(capsys, "--coordinator-port", str(port))
+    assert code == 1
+    assert f"cannot listen at 127.0.0.1:{port} for JAX's coordinator: Address already in use" in said
 
 
 def test_a_flag_that_xla_does_not_know(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +168,14 @@ def test_gpus_are_those_that_a_rank_would_see(
     assert [gpu["uuid"] for gpu in probe.tell_facts([], is_notebooks=True)["gpus"]] == uuids
 
 
+def test_the_own_address_is_the_one_that_leads_to_the_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher brings the login node's environment along: an ssh that came there says nothing of this machine."""
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 5 10.0.0.2 22")
+    by_ssh, by_launcher = (probe.tell_facts([], is_notebooks=False, towards=to) for to in ("", "127.0.0.1"))
+    assert parse_facts(by_ssh).address == "10.0.0.2"
+    assert parse_facts(by_launcher).address == "127.0.0.1"
+
+
 def test_logs_go_where_they_would_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On the notebook's machine to its state folder, on another to that machine's own disk, also where that cannot be written."""
     monkeypatch.setenv("MHNB_HOME", "/mhnb/home")
@@ -183,72 +201,3 @@ def test_an_endpoint_of_the_callers_is_tried() -> None:
     assert {name: address for name, (address, _) in report.endpoints.items()} == dict.fromkeys(
         ("hub", "coordinator"), "127.0.0.1"
     )
-
-
-# -- the flags
-
-
-def _parse(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_doctor_flags(parser)
-    return parser.parse_args(words)
-
-
-def _read(*words: str) -> tuple[tuple[HostName, ...], SshOptions]:
-    return read_host_flags(_parse(*words), {"HERE": "its value"})
-
-
-def test_flags_become_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each flag has its option; a variable without a value takes the one from here."""
-    monkeypatch.chdir(tmp_path)
-    for name in "kc":
-        Path(name).touch()
-    hosts, options = _read(
-        *("--hosts", "a,b:22", "--user", "me", "--ssh-port", "1", "--key", "k", "--ssh-config", "c", "--ssh-option", "X=1"),
-        *("--connect-timeout", "3", "--python", "py", "--venv", "v", "--setup", "s", "--cwd", "d", "--env", "HERE", "--env", "A=b=c"),
-    )  # fmt: skip
-    assert hosts == (HostName("a"), HostName("b", port=22))
-    assert options == SshOptions(
-        user="me", port=1, key_file="k", config_file="c", extra=("X=1",), python="py", venv="v", setup="s", cwd="d",
-        environment={"HERE": "its value", "A": "b=c"}, connect_timeout_s=3,
-    )  # fmt: skip
-    assert _read() == ((), SshOptions())
-
-
-def test_hosts_from_a_file(tmp_path: Path) -> None:
-    """`@FILE`, or a path with a slash, is a host file."""
-    path = tmp_path / "hosts.txt"
-    path.write_text("n[1-2] slots=2\n")
-    assert (
-        _read("--hosts", str(path))[0]
-        == _read("--hosts", f"@{path}")[0]
-        == (HostName("n1", slots=2), HostName("n2", slots=2))
-    )
-
-
-def test_a_host_file_says_how_many_ranks(tmp_path: Path) -> None:
-    """Its slots are the ranks per host, unless the flag says it; they must be the same on each."""
-    path = tmp_path / "hosts.txt"
-    path.write_text("a slots=4\nb slots=4\n")
-    args = _parse("--hosts", str(path))
-    assert read_per_host(args, read_host_flags(args)[0]) == 4
-    path.write_text("a slots=4\nb\n")
-    hosts = read_host_flags(args)[0]
-    with pytest.raises(InvalidRequest, match="slots differ"):
-        read_per_host(args, hosts)
-    assert read_per_host(_parse("--hosts", str(path), "--per-host", "1"), hosts) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--env", "MISSING"), "--env MISSING: there is no such variable here"),
-        (("--hosts", "/no/file"), "cannot read the host file"),
-        (("--hosts", "@"), "cannot read the host file"),
-        (("--venv", "a", "--conda", "b"), "give the one"),
-    ],
-)
-def test_flags_that_cannot_be(words: tuple[str, ...], said: str) -> None:
-    """The flag, its value and what was expected."""
-    with pytest.raises(InvalidRequest, match=said):
-        _read(*words)

@@ -94,6 +94,8 @@ class HostLook:
     """Endpoint -> why it could not."""
     reached: Mapping[str, str] = field(default_factory=dict)
     """Endpoint, or `peer N` for host N's port for collectives -> empty, or why it is not reached from here."""
+    beside: tuple[HostFacts, ...] = ()
+    """What other tasks of the launcher on the same machine say of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ class Wanted:
     """Endpoint -> address and port where it listened while it was tried, or was to."""
     taken: Mapping[str, str] = field(default_factory=dict)
     """Endpoint of the notebook's machine -> why it could not listen."""
+    pool: str = ""
+    """What the user has set PJRT_NPROC to; empty where mhnb chooses it."""
 
 
 def is_loopback(address: str) -> bool:

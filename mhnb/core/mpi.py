@@ -11,12 +11,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mhnb.core.chorus import PROBED
 from mhnb.errors import InvalidRequest, LaunchError
 
 __all__ = ["MpiOptions", "explain_mpiexec", "mpiexec_command", "read_flavour"]
 
-_READ_FILE = 'exec < "$0" && IFS= read -r line && eval "$line"'
-"""What each process runs first; the file's name follows. `read` leaves what stands after the line to be read."""
+_READ_FILE = f'unset SLURM_PROCID; exec < "$0" || exit; {PROBED}'
+"""What each process runs first; the file's name follows. `read` leaves what stands after the line to be read.
+In a batch job of Slurm every process has the number of the script, which is not its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,12 @@ def judge(looks: Sequence[HostLook], wanted: Wanted) -> PreflightReport:
         _check_disks(known),
     ]
     findings = [finding for column in columns for finding in column.findings]
-    findings += [*_check_same(known), *_check_jaxlib(known), *check_environment(looks, wanted)]
+    findings += [
+        *_check_same(known),
+        *_check_jaxlib(known),
+        *check_environment(looks, wanted),
+        *_check_beside(looks, wanted),
+    ]
     return PreflightReport(
         hosts=tuple(look.name for look in looks),
         columns=tuple(column for column in columns if column.cells),
@@ -184,6 +189,18 @@ def _shared_gpus(known: Known) -> Iterator[Finding]:
                 "failure", "devices", (first[shared[0].uuid], name),
                 f"{first[shared[0].uuid]} and {name} have the same GPU ({shared[0].uuid})",
                 "give each container GPUs of its own, or name only one of the hosts",
+            )  # fmt: skip
+
+
+def _check_beside(looks: Sequence[HostLook], wanted: Wanted) -> Iterator[Finding]:
+    """Tasks on one machine each have GPUs of their own, or JAX ends them: `Duplicate GPU detected`."""
+    for look in looks:
+        tasks = [look.facts, *look.beside] if look.facts is not None and wanted.devices is None else []
+        uuids = [gpu.uuid for facts in tasks for gpu in facts.gpus if gpu.uuid]
+        if twice := sorted({uuid for uuid in uuids if uuids.count(uuid) > 1}):
+            yield Finding(
+                "failure", "devices", (look.name,), f"{len(tasks)} tasks on {look.name} have the same GPU ({twice[0]})",
+                "start one task there, with --per-host for its ranks and share_gpus; or have the launcher give each its own: gpus_per_rank",
             )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def check_environment(looks: Sequence[HostLook], wanted: Wanted) -> list[Finding
     []
     """
     known = {look.name: look.facts for look in looks if look.facts is not None}
-    findings = [*_differences(known)]
+    findings = [*_differences(known), *_pool(wanted)]
     for name, facts in known.items():
         findings += [*_flags(name, facts, wanted), *_seed(name, facts), *_proxies(name, facts, known)]
     return findings
@@ -70,6 +70,17 @@ def _flags(name: str, facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
             "warning", "environment", (name,),
             f"XLA_FLAGS on {name} asks for {forced} CPU devices, and {wanted.devices} were asked for here",
             f"each rank gets {wanted.devices}; take --xla_force_host_platform_device_count out of XLA_FLAGS",
+        )  # fmt: skip
+
+
+def _pool(wanted: Wanted) -> Iterator[Finding]:
+    """Devices of one process that wait for each other: a pool with no thread beyond theirs deadlocks correct programs."""
+    devices = wanted.devices or 1
+    if devices > 1 and wanted.pool.isdecimal() and int(wanted.pool) <= devices:
+        yield Finding(
+            "failure", "environment", (),
+            f"PJRT_NPROC is {wanted.pool} here, and ranks of {devices} devices that wait for each other would hang with it",
+            "take it out of the environment of this notebook; mhnb chooses one that suffices",
         )  # fmt: skip
 
 

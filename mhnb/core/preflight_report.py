@@ -58,6 +58,8 @@ class PreflightReport:
     """Each host's real address, where others reach it: for gloo, and to be kept off proxies. None where it could not be asked."""
     endpoints: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Endpoint -> address and port that every host can reach."""
+    cost_s: float | None = None
+    """What the look has taken, beyond the time in a scheduler's queue."""
 
     @property
     def failures(self) -> tuple[Finding, ...]:

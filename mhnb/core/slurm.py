@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mhnb.core.ssh import READ_LINE_WORDS
+from mhnb.core.chorus import PROBED
 from mhnb.errors import InvalidRequest
 
 __all__ = ["QUEUE_FORMAT", "SlurmOptions", "describe_queue", "explain_srun", "is_inside_job", "srun_command"]
@@ -113,7 +113,7 @@ def srun_command(
     words += list(_places(options, tasks, ranks_per_task))
     # Every task reads the same; its lines in the log have its number; the end of one ends all.
     words += ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
-    return [*words, *options.extra, *READ_LINE_WORDS]
+    return [*words, *options.extra, "sh", "-c", PROBED]
 
 
 def _allocation(options: SlurmOptions) -> Iterator[str]:

@@ -8,8 +8,9 @@ from typing import Protocol, runtime_checkable
 
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.shape import HostShare
+from mhnb.errors import LaunchError
 
-__all__ = ["Host", "Launcher", "QueuedHost", "ReportingHost"]
+__all__ = ["Host", "Launcher", "QueuedHost", "RehearsedHost", "ReportingHost"]
 
 
 class Host(Protocol):
@@ -44,6 +45,18 @@ class QueuedHost(Protocol):
     @property
     def standing(self) -> str:
         """How it waits; empty where it does not, or no longer."""
+
+
+@runtime_checkable
+class RehearsedHost(Protocol):
+    """A host whose machines are looked at before its supervisors begin."""
+
+    refusal: LaunchError | None
+    """Why they do not; None where all was well, or the look is not over."""
+
+    @property
+    def looked_in_s(self) -> float | None:
+        """How long the look took; None where it is not over, or found something."""
 
 
 @runtime_checkable

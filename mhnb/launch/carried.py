@@ -10,16 +10,19 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mhnb.core.hostspec import HostSpec, format_hostspec
-from mhnb.core.ssh import SshOptions, choose_python, remote_line
+from mhnb.core.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
 from mhnb.errors import LaunchError
-from mhnb.launch.lifeline import lifeline_command
+from mhnb.launch.lifeline import KEEP, lifeline_command
+from mhnb.launch.probe import ANSWER
+from mhnb.launch.probing import probe_source
 
-__all__ = ["CarriedHosts", "Carrier", "ask_program", "check_program", "spec_input"]
+__all__ = ["CarriedHosts", "Carrier", "ask_program", "check_program", "probe_input", "spec_input"]
 
 _KEPT_S = 3.0
 _END_S = 15.0
@@ -58,11 +61,21 @@ def ask_program(words: Sequence[str], limit_s: float = _ANSWER_S) -> subprocess.
 
 
 def spec_input(spec: HostSpec, far: SshOptions) -> bytes:
-    """Give what the command reads: a line of shell that becomes the supervisor, and the supervisor's spec, which holds the key."""
+    """Give what the command reads: a line of shell that becomes the supervisor, and the supervisor's spec, which holds the key.
+
+    From the first of these lines on, the lifeline keeps what is to outlive the notebook.
+    """
     # The interpreter takes the seed of its hashes from here: it cannot be set later.
     seed = {"PYTHONHASHSEED": spec.environment["PYTHONHASHSEED"]}
     options = replace(choose_python(far, sys.executable), environment={**seed, **far.environment})
-    return (remote_line(options, ["-P", "-m", "mhnb.rank.host"]) + format_hostspec(spec)).encode()
+    line = remote_line(options, ["-P", "-m", "mhnb.rank.host"])
+    return KEEP + f"{line}{format_hostspec(spec)}".encode()
+
+
+def probe_input(far: SshOptions, prelude: str) -> bytes:
+    """Give what makes each task a probe: a line of shell, and the probe's own text."""
+    line = remote_line(choose_python(far, sys.executable), ["-c", prelude])
+    return line.encode() + probe_source()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +119,20 @@ class CarriedHosts:
                 # A terminal's Ctrl-C goes to the notebook alone, which decides what it means.
                 start_new_session=True,
             )
+        self._giving = threading.Lock()
+        self.give(carrier.given)
+
+    def give(self, data: bytes) -> None:
+        """Write to the command's standard input. To one that has ended nothing is given: `explain` tells why, and the owner asks."""
         assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(carrier.given)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            # It died at once; `explain` tells why, and the owner asks.
-            return
+        with self._giving, contextlib.suppress(BrokenPipeError):
+            if not self._process.stdin.closed:
+                self._process.stdin.write(data)
+                self._process.stdin.flush()
+
+    def is_over(self) -> bool:
+        """Whether the command itself has ended."""
+        return self._process.poll() is not None
 
     @property
     def pid(self) -> int:
@@ -129,7 +149,7 @@ class CarriedHosts:
         how = "runs" if code is None else f"ended with exit code {code}"
         log = self._carrier.log
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        said = [line for line in lines if not line.endswith("mhnb: logged in")]
+        said = [line for line in lines if not line.endswith(LOGGED_IN) and ANSWER not in line]
         return f"{self._carrier.label} {how}: {self._carrier.explain(said)} · log {log}"
 
     def wait(self, pids: tuple[int, ...]) -> None:  # noqa: ARG002  # of the contract; they are other machines'
@@ -138,7 +158,7 @@ class CarriedHosts:
             return
         assert self._process.stdin is not None
         # It may have ended before it had read everything.
-        with contextlib.suppress(BrokenPipeError):
+        with self._giving, contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         if self._carrier.keep and not self._ends(_KEPT_S):
             # What is to outlive its input was told over the link; an srun that still waits in the queue has nobody to hear it.

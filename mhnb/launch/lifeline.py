@@ -5,6 +5,7 @@ because the notebook let go of it or was killed, so does the command's, and what
 waits in the queue reads nothing. SIGTERM says the same at once, also where the end of standard input means nothing (`--keep`).
 Where the command had to be killed, WORDS are run, to take back what it had asked for; and what it has started here goes with it:
 gcloud and mpiexec leave their ssh behind.
+What is to be kept is kept from the line `: mhnb-keep` on: before that it is no cluster yet, and nobody could take it over.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-__all__ = ["lifeline_command", "main"]
+__all__ = ["KEEP", "lifeline_command", "main"]
+
+KEEP = b": mhnb-keep; "
+"""Begins the line from which on the end of standard input means nothing, with `--keep`. To a shell it is nothing either."""
 
 _GRACE_S = 3.0
 """For the ranks to end by themselves, when they see the end of their standard input."""
@@ -34,7 +38,7 @@ def lifeline_command(command: Sequence[str], *, keep: bool = False, clean_up: Se
 
     Args:
         command: to be held.
-        keep: the end of standard input means nothing: it lives on.
+        keep: after the line that begins with `KEEP`, the end of standard input means nothing: it lives on.
         clean_up: words to run where it had to be killed.
     """
     flags = [*(["--keep"] if keep else []), *([f"--clean-up={shlex.join(clean_up)}"] if clean_up else [])]
@@ -79,14 +83,17 @@ def _end_with_us() -> None:
 
 def _feed(child: subprocess.Popen[bytes], keep: bool) -> None:  # noqa: FBT001  # of a thread
     assert child.stdin is not None
+    kept, tail = False, b""
     while data := os.read(0, 65536):
+        # The word may come in two pieces.
+        kept, tail = kept or KEEP in tail + data, (tail + data)[-len(KEEP) :]
         try:
             child.stdin.write(data)
             child.stdin.flush()
         except BrokenPipeError:
             # It has ended, or reads no more: the main thread waits for its end.
             break
-    if keep:
+    if keep and kept:
         return
     # What it has not read goes with it.
     with contextlib.suppress(BrokenPipeError):

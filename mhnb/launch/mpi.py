@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,11 +11,15 @@ from pathlib import Path
 from mhnb.core.hosts import HostName
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.mpi import MpiOptions, explain_mpiexec, mpiexec_command, read_flavour
-from mhnb.core.shape import HostShare
+from mhnb.core.shape import HostShare, Shape
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
-from mhnb.launch.carried import CarriedHosts, Carrier, ask_program, check_program, spec_input
+from mhnb.launch.calls import Calls
+from mhnb.launch.carried import Carrier, ask_program, check_program, probe_input, spec_input
+from mhnb.launch.lifeline import KEEP
+from mhnb.launch.probing import PRELUDE_BY_CALL
+from mhnb.launch.rehearsal import Look, Rehearsal, RehearsedHosts
 from mhnb.ports import find_own_address
 
 __all__ = ["MpiHosts", "MpiLauncher"]
@@ -23,18 +28,19 @@ _ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "COB
 """Where a scheduler has given machines, an mpiexec without names uses those."""
 
 
-class MpiHosts(CarriedHosts):
+class MpiHosts(RehearsedHosts):
     """The supervisors of one mpiexec, and the file that they read: it holds the key, and goes as soon as each has read it.
 
     Args:
         carrier: the mpiexec.
         supervisors: their numbers.
+        rehearsal: what comes before them.
         file: that each reads first.
     """
 
-    def __init__(self, carrier: Carrier, supervisors: Sequence[int], file: Path) -> None:
+    def __init__(self, carrier: Carrier, supervisors: Sequence[int], rehearsal: Rehearsal, file: Path) -> None:
         self._file, self._missing = file, set(supervisors)
-        super().__init__(carrier, supervisors)
+        super().__init__(carrier, supervisors, rehearsal)
 
     def note_up(self, supervisor: int) -> None:
         """One has reported, so it has read the file."""
@@ -62,6 +68,8 @@ class MpiLauncher:
         self, options: MpiOptions, far: SshOptions, machines: Sequence[HostName], environment: Mapping[str, str]
     ) -> None:
         self._options, self._far, self._machines = options, far, tuple(machines)
+        self.look: Look | None = None
+        """Looks at the machines before the supervisors begin."""
         self._elsewhere = any(environment.get(name) for name in _ALLOCATIONS)
 
     def find_own_address(self) -> str:
@@ -96,19 +104,46 @@ class MpiLauncher:
             LaunchError: there is no mpiexec, or one of neither kind.
         """
         del environment
+        spec = replace(specs[0], supervisor=None, lifeline=False)
+        yield self._open([share.supervisor for share in shares], _address_of(spec), run_dir, spec)
+
+    def rehearse(self, shape: Shape, address: str, folder: Path) -> MpiHosts:
+        """Look at the machines that mpiexec would use, and at nothing more.
+
+        Args:
+            shape: how many.
+            address: of this machine, as they reach it.
+            folder: for the log, in `log` there, and the file that they read: they must see it.
+
+        Raises:
+            LaunchError: there is no mpiexec, or one of neither kind.
+        """
+        return self._open(range(shape.hosts), address, folder, None)
+
+    def _open(self, tasks: Sequence[int], address: str, run_dir: Path, spec: HostSpec | None) -> MpiHosts:
         program = check_program(self._options.mpiexec, setting="mpiexec", install="install Open MPI or MPICH")
         asked = ask_program([program, "--version"])
         file = run_dir / "mpi.start"
         command = mpiexec_command(
             replace(self._options, mpiexec=program),
             read_flavour(asked.stdout + asked.stderr),
-            len(shares),
+            len(tasks),
             file=str(file),
             machines=[str(machine) for machine in self._machines],
         )
-        spec = replace(specs[0], supervisor=None, lifeline=False)
+        calls = Calls(address)
+        parts = [probe_input(self._far, PRELUDE_BY_CALL), json.dumps(calls.place).encode() + b"\n"]
+        parts += [] if spec is None else [spec_input(spec, self._far)]
         # Never readable by others, not even for a moment.
         file.touch(mode=0o600)
-        file.write_bytes(spec_input(spec, self._far))
-        carrier = Carrier(command, b"", "mpiexec", run_dir / "log" / "mpiexec.log", explain_mpiexec, keep=spec.keep)
-        yield MpiHosts(carrier, [share.supervisor for share in shares], file)
+        file.write_bytes(b"".join(parts))
+        keep = spec is not None and spec.keep
+        carrier = Carrier(command, b"", "mpiexec", run_dir / "log" / "mpiexec.log", explain_mpiexec, keep=keep)
+        # mpiexec hands nothing on: what is given at the beginning is for the lifeline alone.
+        rehearsal = Rehearsal(self.look, None if spec is None else KEEP + b"\n", self._far, calls)
+        return MpiHosts(carrier, tasks, rehearsal, file)
+
+
+def _address_of(spec: HostSpec) -> str:
+    """Give the notebook's address, of `kind:ADDRESS:PORT`."""
+    return spec.link_url.partition(":")[2].rpartition(":")[0]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from mhnb.core.hosts import HostName
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.shape import HostShare
-from mhnb.core.ssh import SshOptions
+from mhnb.core.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
+from mhnb.core.sshfail import explain_ssh, ssh_error
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.carried import CarriedHosts, Carrier, check_program, spec_input
+from mhnb.launch.probing import PRELUDE, ChildProcess, Opener, Probe
 from mhnb.ports import find_own_address
 
 __all__ = ["PodLauncher"]
@@ -47,6 +51,17 @@ class PodLauncher:
             )
         return address
 
+    def open_probe(self, share: HostShare) -> Opener:
+        """Reach one host as its supervisor would be started.
+
+        Raises:
+            LaunchError: the client is not installed.
+        """
+        name = Path(self._program).name
+        check_program(self._program, setting=name, install=f"install {name}")
+        command, label = self._command(share.supervisor), f"{share.host} ({name})"
+        return lambda log: Probe(share.host, _Client(command, label, self._far, log))
+
     def launch(
         self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
@@ -68,6 +83,26 @@ class PodLauncher:
                 keep=spec.keep,
             )
             yield CarriedHosts(carrier, [share.supervisor])
+
+
+class _Client(ChildProcess):
+    """A client's command that carries one probe, in the place of an ssh."""
+
+    def __init__(self, command: Sequence[str], label: str, far: SshOptions, log: Path) -> None:
+        super().__init__(command, log=log)
+        self._label, self._far = label, far
+        self.write(remote_line(choose_python(far, sys.executable), ["-c", PRELUDE]).encode())
+
+    def failure(self) -> LaunchError | None:
+        """Say why it ended; None while it runs, or when it ended as asked."""
+        if not (code := self.code):
+            return None
+        said = self._log.read_text(errors="replace")
+        if LOGGED_IN in said:
+            host = HostName(self._label)
+            return ssh_error(explain_ssh(said, code, host, self._far), host)
+        lines = [line for line in said.splitlines() if line.strip()]
+        return LaunchError(f"{self._label} ended with exit code {code}: {_last_lines(lines)}")
 
 
 def _last_lines(lines: Sequence[str]) -> str:

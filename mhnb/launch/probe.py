@@ -7,6 +7,7 @@ A request is a line of JSON with the name of a function below; its answer is a l
 
 from __future__ import annotations
 
+import hmac
 import importlib.metadata
 import importlib.util
 import json
@@ -26,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ANSWER", "find_version", "main"]
+__all__ = ["ANSWER", "find_version", "main", "main_by_call", "main_of_many", "prove"]
 
 ANSWER = "mhnb-probe "
 """Before each answer: what a login shell's start-up files print is none."""
@@ -49,18 +50,25 @@ _WRITTEN_NBYTES = 1 << 20
 _PORTS = range(20_000, 32_000)
 """Below what the system gives away by itself, so that a port found free stays so."""
 
+_TASK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""As the supervisor reads them, in the same order."""
+_PART_LENGTH, _IDLE_S = 600, 120.0
+"""srun breaks lines of more than a kilobyte."""
+
 _listeners: dict[str, socket.socket] = {}
 
 
 # -- facts
 
 
-def tell_facts(names: list[str], *, is_notebooks: bool) -> dict[str, Any]:
+def tell_facts(names: list[str], *, is_notebooks: bool, towards: str = "") -> dict[str, Any]:
     """Say what there is here.
 
     Args:
         names: to be resolved from here.
         is_notebooks: whether the notebook is here too, and so its place for logs.
+        towards: the notebook's address, where no ssh of ours has come here: the own one leads there. A launcher
+            brings the login node's environment along, with what an ssh has left in it.
     """
     hostname = socket.gethostname()
     return {
@@ -69,8 +77,8 @@ def tell_facts(names: list[str], *, is_notebooks: bool) -> dict[str, Any]:
         "executable": sys.executable,
         "machine": f"{platform.system()} {platform.machine()}",
         "boot": _read("/proc/sys/kernel/random/boot_id"),
-        "ssh": os.environ.get("SSH_CONNECTION", "").split(),
-        "outward": _outward(),
+        "ssh": [] if towards else os.environ.get("SSH_CONNECTION", "").split(),
+        "outward": _outward(towards or _OUTWARD),
         "versions": {name: find_version(name) for name in _PACKAGES},
         "names": {name: _resolve(name) for name in [hostname, *names]},
         "disks": [_disk(use, folder) for use, folder in _folders(is_notebooks=is_notebooks).items()],
@@ -94,10 +102,10 @@ def _read(path: str) -> str:
         return ""
 
 
-def _outward() -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+def _outward(towards: str) -> str:
+    with socket.socket(socket.AF_INET6 if ":" in towards else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((_OUTWARD, 9))
+            probe.connect((towards, 9))
         except OSError:
             return ""
         return str(probe.getsockname()[0])
@@ -273,12 +281,14 @@ def _greet(listener: socket.socket, word: bytes) -> None:
                 continue
 
 
-def connect(targets: list[dict[str, Any]], timeout_s: float) -> dict[str, Any]:
+def connect(targets: list[dict[str, Any]], timeout_s: float, skip: str = "") -> dict[str, Any]:
     """Connect to each, and see whether it says its word.
 
     Args:
         targets: each with `name`, `address`, `port` and `word`.
+        skip: the name of the one that is this machine itself: all machines are told the same list.
     """
+    targets = [each for each in targets if each["name"] != skip]
     with ThreadPoolExecutor(min(64, len(targets) or 1)) as pool:
         answers = list(pool.map(lambda each: _connect(each, timeout_s), targets))
     return {each["name"]: answer for each, answer in zip(targets, answers)}  # noqa: B905  # since 3.10
@@ -289,24 +299,102 @@ def _connect(target: dict[str, Any], timeout_s: float) -> str:
         with socket.create_connection((target["address"], target["port"]), timeout_s) as link:
             link.settimeout(timeout_s)
             word = target["word"].encode()
-            said = b""
-            while len(said) < len(word):
-                more = link.recv(len(word) - len(said))
-                if not more:
-                    break
-                said += more
-    except socket.timeout:  # noqa: UP041  # another class before 3.10
-        return "no answer"
+            said = _receive(link, len(word))
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        return _why(error)
     return "" if said == word else "somebody else answers"
+
+
+def _why(error: OSError) -> str:
+    # Another class than TimeoutError before 3.10.
+    return "no answer" if isinstance(error, socket.timeout) else (error.strerror or str(error)).lower()
+
+
+# -- asked alone, or as one of many
+
+
+_FUNCTIONS: dict[str, Any] = {"facts": tell_facts, "time": tell_time, "listen": listen, "connect": connect}
 
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    functions: dict[str, Any] = {"facts": tell_facts, "time": tell_time, "listen": listen, "connect": connect}
     for line in sys.stdin:
         request = json.loads(line)
-        answer = functions[request.pop("do")](**request)
+        answer = _FUNCTIONS[request.pop("do")](**request)
         sys.stdout.write(f"{ANSWER}{json.dumps(answer)}\n")
         sys.stdout.flush()
+
+
+def main_of_many() -> None:
+    """Answer requests that all tasks of a launcher read, each what concerns it, until they are told to make room."""
+    _serve(sys.stdin, sys.stdout, _task_number())
+
+
+def main_by_call() -> None:
+    """The same where standard input reaches the first task alone: the notebook is called, at the address that comes in a line."""
+    call = json.loads(sys.stdin.buffer.readline())
+    # What stands after it in the file is for the one who comes after this process.
+    os.lseek(0, sys.stdin.buffer.tell(), os.SEEK_SET)
+    number = _task_number()
+    try:
+        link = _call(call, number)
+    except OSError as error:
+        why = _why(error)
+    else:
+        with link, link.makefile("rw", encoding="utf-8") as lines:
+            _say(lines, number, 0, {"error": ""})
+            _serve(lines, lines, number)
+        return
+    _say(sys.stdout, number, 0, {"error": why, "facts": tell_facts([], is_notebooks=False, towards=call["address"])})
+    raise SystemExit(1)  # No supervisor comes after it.
+
+
+def _call(call: dict[str, Any], number: int) -> socket.socket:
+    """Connect to the notebook. Each shows the other that it has read the same file."""
+    link = socket.create_connection((call["address"], call["port"]), call["timeout_s"])
+    try:
+        if _receive(link, 64) == prove(call["word"], "notebook"):
+            link.sendall(prove(call["word"], f"probe {number}") + b"%6d" % number)
+        if _receive(link, 1) != b"!":
+            raise OSError(0, "somebody else answers")
+    except OSError:
+        link.close()
+        raise
+    link.settimeout(_IDLE_S)
+    return link
+
+
+def prove(word: str, who: str) -> bytes:
+    """Give what only one who knows the word can send."""
+    return hmac.new(word.encode(), who.encode(), "sha256").hexdigest().encode()
+
+
+def _receive(link: socket.socket, count: int) -> bytes:
+    said = b""
+    while len(said) < count and (more := link.recv(count - len(said))):
+        said += more
+    return said
+
+
+def _task_number() -> int:
+    return next(int(os.environ[name]) for name in _TASK_VARIABLES if os.environ.get(name, "").isdigit())
+
+
+def _serve(lines: Any, out: Any, number: int) -> None:
+    for line in lines:
+        request = json.loads(line)
+        if request["do"] == "end":
+            _say(out, number, request["id"], None)
+            return
+        own = request["each"].get(str(number))
+        if own is not None:
+            _say(out, number, request["id"], _FUNCTIONS[request["do"]](**request["common"], **own))
+    raise SystemExit(1)
+
+
+def _say(out: Any, number: int, request: int, answer: Any) -> None:
+    """Answer in parts that no launcher breaks."""
+    text = json.dumps(answer)
+    parts = [text[at : at + _PART_LENGTH] for at in range(0, len(text), _PART_LENGTH)]
+    for at, part in enumerate(parts):
+        print(f"{ANSWER}{number} {request} {at}/{len(parts)} {len(part)} {part}", file=out, flush=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeAlias
 
 from mhnb.core.hosts import HostName
 from mhnb.core.ssh import SshOptions
@@ -21,14 +21,29 @@ from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch import probe
 from mhnb.launch.ssh import SshProcess
 
-__all__ = ["Probe", "Probes", "ThisMachine", "open_probes"]
+__all__ = [
+    "ChildProcess",
+    "Opener",
+    "PRELUDE",
+    "PRELUDE_BY_CALL",
+    "PRELUDE_OF_MANY",
+    "Probe",
+    "Probes",
+    "ThisMachine",
+    "open_own",
+    "open_probes",
+    "open_ssh",
+    "probe_source",
+]
 
-PRELUDE = (
+_BEFORE = (
     "import sys; sys.version_info >= (3, 8) or sys.exit('mhnb: old python: ' + sys.version.split()[0]); "
     # A file of the user's in the folder must not stand in for a standard module.
-    "sys.path[:] = [each for each in sys.path if each]; "
-    "import json; exec(compile(json.loads(sys.stdin.readline()), 'probe', 'exec')); main()"
+    "sys.path[:] = [each for each in sys.path if each]; import json; "
 )
+PRELUDE = _BEFORE + "exec(compile(json.loads(sys.stdin.readline()), 'probe', 'exec')); main()"
+PRELUDE_OF_MANY = PRELUDE.replace("main()", "main_of_many()")
+PRELUDE_BY_CALL = _BEFORE + "exec(compile(json.loads(sys.stdin.buffer.readline()), 'probe', 'exec')); main_by_call()"
 _ANSWER = probe.ANSWER.encode()
 _GRACE_S = 3.0
 
@@ -45,15 +60,25 @@ class _Process(Protocol):
     def kill(self) -> None: ...
 
 
-class ThisMachine:
-    """A Python of this machine in the place of one over ssh."""
+class ChildProcess:
+    """A command of this machine that carries a probe, or is one.
 
-    def __init__(self, arguments: Sequence[str], *, log: Path, python: str = sys.executable) -> None:
+    Args:
+        command: its words.
+        log: takes standard error.
+    """
+
+    def __init__(self, command: Sequence[str], *, log: Path) -> None:
         self._log = log
         with log.open("ab") as err:
             self._process = subprocess.Popen(
-                [python, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, start_new_session=True
+                list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, start_new_session=True
             )
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self._process.poll()
 
     @property
     def stdout(self) -> IO[bytes]:
@@ -78,14 +103,6 @@ class ThisMachine:
             return False
         return True
 
-    def failure(self) -> LaunchError | None:
-        """Say why it ended; None while it runs, or when it ended as asked."""
-        code = self._process.poll()
-        if not code:
-            return None
-        said = self._log.read_text(errors="replace").splitlines()[-1:]
-        return LaunchError(f"this machine: the look at it ended with exit code {code}: {''.join(said)}")
-
     def end(self, grace_s: float) -> None:
         """Ask it to end, wait so long, then kill it."""
         try:
@@ -103,6 +120,25 @@ class ThisMachine:
         self._process.wait()
 
 
+class ThisMachine(ChildProcess):
+    """A Python of this machine in the place of one over ssh."""
+
+    def __init__(self, arguments: Sequence[str], *, log: Path, python: str = sys.executable) -> None:
+        super().__init__([python, *arguments], log=log)
+
+    def failure(self) -> LaunchError | None:
+        """Say why it ended; None while it runs, or when it ended as asked."""
+        if not (code := self.code):
+            return None
+        said = self._log.read_text(errors="replace").splitlines()[-1:]
+        return LaunchError(f"this machine: the look at it ended with exit code {code}: {''.join(said)}")
+
+
+def probe_source() -> bytes:
+    """Give the probe's own text, as one line."""
+    return json.dumps(Path(probe.__file__).read_text(encoding="utf-8")).encode() + b"\n"
+
+
 class Probe:
     """The probe on one machine."""
 
@@ -110,8 +146,7 @@ class Probe:
         self.name, self._process = name, process
         self.failure: LaunchError | None = None
         """Why it cannot be asked any more."""
-        source = Path(probe.__file__).read_text(encoding="utf-8")
-        self._process.write(json.dumps(source).encode() + b"\n")
+        self._process.write(probe_source())
 
     def ask(self, what: str, arguments: Mapping[str, Any], *, timeout_s: float) -> Any:
         """Ask, and return the answer; None when there is none, and `failure` says why."""
@@ -159,6 +194,11 @@ class Probes:
         self._probes = probes
         self._pool = ThreadPoolExecutor(max(1, len(probes)), thread_name_prefix="mhnb-preflight")
 
+    @property
+    def count(self) -> int:
+        """How many machines there are beside this one, which comes last."""
+        return len(self._probes) - 1
+
     def ask(self, what: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
         """Ask the machines in `arguments`; answers of all in order, None where there is none."""
 
@@ -189,24 +229,32 @@ class Probes:
         self._pool.shutdown()
 
 
+Opener: TypeAlias = Callable[[Path], Probe]
+"""Starts the probe on one machine; the file takes what is said on the way there."""
+
+
+def open_ssh(host: HostName, options: SshOptions) -> Opener:
+    """Reach a machine by ssh."""
+    return lambda log: Probe(str(host), SshProcess(host, options, ["-c", PRELUDE], log=log, piped=True))
+
+
+def open_own(log: Path) -> Probe:
+    """Start the probe of this machine."""
+    return Probe("this machine", ThisMachine(["-c", PRELUDE], log=log))
+
+
 @contextmanager
-def open_probes(hosts: Sequence[HostName | None], options: SshOptions, folder: Path) -> Iterator[Probes]:
-    """Start a probe on every machine and end them all.
+def open_probes(openers: Sequence[Opener], folder: Path) -> Iterator[Probes]:
+    """Start a probe on every machine, and last the one of this machine, where the link is listened for; end them all.
 
     Args:
-        hosts: None is this machine.
-        options: how to log in, and the Python there.
+        openers: for each of the other machines.
         folder: for a log of each login.
     """
     started: list[Probe] = []
     try:
-        for at, host in enumerate(hosts):
-            log = folder / f"probe{at}.log"
-            arguments = ["-c", PRELUDE]
-            if host is None:
-                started.append(Probe("this machine", ThisMachine(arguments, log=log)))
-            else:
-                started.append(Probe(str(host), SshProcess(host, options, arguments, log=log, piped=True)))
+        for at, opener in enumerate([*openers, open_own]):
+            started.append(opener(folder / f"probe{at}.log"))
     except BaseException:
         for each in started:
             each.close(0)

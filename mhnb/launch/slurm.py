@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from mhnb.core.hostspec import HostSpec
-from mhnb.core.shape import HostShare
+from mhnb.core.shape import HostShare, Shape
 from mhnb.core.slurm import QUEUE_FORMAT, SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
-from mhnb.launch.carried import CarriedHosts, Carrier, ask_program, check_program, spec_input
+from mhnb.launch.carried import Carrier, ask_program, check_program, probe_input, spec_input
+from mhnb.launch.probing import PRELUDE_OF_MANY
+from mhnb.launch.rehearsal import Look, Rehearsal, RehearsedHosts
 from mhnb.ports import find_own_address
 
 __all__ = ["SlurmHosts", "SlurmLauncher"]
@@ -24,17 +26,18 @@ _ASK_EVERY_S = 1.0
 _ASK_LIMIT_S = 10.0
 
 
-class SlurmHosts(CarriedHosts):
+class SlurmHosts(RehearsedHosts):
     """The supervisors of one srun. A thread asks squeue how the job stands, until it has its machines.
 
     Args:
         carrier: the srun.
         supervisors: their numbers.
+        rehearsal: what comes before them.
         name: the job's.
     """
 
-    def __init__(self, carrier: Carrier, supervisors: Sequence[int], name: str) -> None:
-        super().__init__(carrier, supervisors)
+    def __init__(self, carrier: Carrier, supervisors: Sequence[int], rehearsal: Rehearsal, name: str) -> None:
+        super().__init__(carrier, supervisors, rehearsal)
         self._standing, self._name = "", name
         self._over = threading.Event()
         self._watch = threading.Thread(target=self._look, name="mhnb-squeue", daemon=True)
@@ -83,6 +86,8 @@ class SlurmLauncher:
 
     def __init__(self, options: SlurmOptions, far: SshOptions) -> None:
         self._options, self._far = options, far
+        self.look: Look | None = None
+        """Looks at the machines before the supervisors begin."""
 
     def find_own_address(self) -> str:
         """Find the address from which this machine reaches the nodes.
@@ -114,25 +119,38 @@ class SlurmLauncher:
         Raises:
             LaunchError: there is no srun.
         """
+        # One text for all: each task finds its number, and its ranks with it.
+        spec = replace(specs[0], supervisor=None)
+        yield self._open([share.supervisor for share in shares], len(shares[0].ranks), environment, run_dir, spec)
+
+    def rehearse(self, shape: Shape, environment: Mapping[str, str], folder: Path) -> SlurmHosts:
+        """Look at the machines that Slurm would give, and at nothing more.
+
+        Raises:
+            LaunchError: there is no srun.
+        """
+        return self._open(range(shape.hosts), shape.ranks_per_host, environment, folder, None)
+
+    def _open(
+        self, tasks: Sequence[int], each: int, environment: Mapping[str, str], run_dir: Path, spec: HostSpec | None
+    ) -> SlurmHosts:
         srun = check_program(self._options.srun, setting="srun", install="install Slurm's client commands")
-        first, each = specs[0], len(shares[0].ranks)
         name = f"mhnb-{run_dir.name}"
         command = srun_command(
             replace(self._options, srun=srun),
-            len(shares),
+            len(tasks),
             ranks_per_task=each,
             name=name,
             inside=is_inside_job(environment),
         )
-        # One text for all: each task finds its number, and its ranks with it.
-        spec = replace(first, supervisor=None)
         carrier = Carrier(
             command,
-            spec_input(spec, self._far),
+            probe_input(self._far, PRELUDE_OF_MANY),
             "Slurm's srun",
             run_dir / "log" / "srun.log",
             explain_srun,
-            keep=first.keep,
+            keep=spec is not None and spec.keep,
             clean_up=["scancel", "--quiet", f"--name={name}"],
         )
-        yield SlurmHosts(carrier, [share.supervisor for share in shares], name)
+        begin = None if spec is None else spec_input(spec, self._far)
+        return SlurmHosts(carrier, tasks, Rehearsal(self.look, begin, self._far), name)

@@ -7,6 +7,7 @@ from html import escape
 from mhnb.core.preflight_report import Cell, Finding, PreflightReport
 from mhnb.view.style import QUIET, wrap
 from mhnb.view.tables import format_table_html, format_table_text
+from mhnb.view.words import format_seconds
 
 __all__ = ["format_preflight_html", "format_preflight_text"]
 
@@ -49,7 +50,8 @@ def _heading(report: PreflightReport) -> str:
         if (count := sum(finding.level == word for finding in report.findings))
     ]
     hosts = f"{len(report.hosts)} {'host' if len(report.hosts) == 1 else 'hosts'}"
-    return f"preflight · {hosts} · {', '.join(counts) or 'all well'}"
+    cost = [] if report.cost_s is None else [format_seconds(report.cost_s)]
+    return " · ".join(["preflight", hosts, ", ".join(counts) or "all well", *cost])
 
 
 def _table(report: PreflightReport) -> tuple[list[str], list[list[str]]]:

@@ -67,6 +67,8 @@ class StartSummary:
     where: str = "on this machine"
     log_dir: str = ""
     notes: tuple[str, ...] = ()
+    looked_s: float | None = None
+    """What the look at the hosts took; None where there was none."""
 
 
 # -- while it starts
@@ -136,6 +138,7 @@ def _summary_heading(summary: StartSummary) -> str:
         f"mhjax · {count} {'rank' if count == 1 else 'ranks'} × {what} {summary.where}",
         f"jax {summary.jax_version}",
         f"guard {summary.guard}" if summary.guard.split()[0] != "unavailable" else f"guard: {summary.guard}",
+        *([] if summary.looked_s is None else [f"preflight {format_seconds(summary.looked_s)}"]),
         f"ready in {format_seconds(summary.ready_s)}",
     ])  # fmt: skip
 

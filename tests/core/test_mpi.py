@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mhnb.core.chorus import PROBED
 from mhnb.core.mpi import MpiOptions, explain_mpiexec, mpiexec_command, read_flavour
 from mhnb.errors import InvalidRequest, LaunchError
 
-_FAR = ["sh", "-c", 'exec < "$0" && IFS= read -r line && eval "$line"', "/run/it's mine/mpi.start"]
+_FAR = ["sh", "-c", f'unset SLURM_PROCID; exec < "$0" || exit; {PROBED}', "/run/it's mine/mpi.start"]
 _FILE = _FAR[-1]
 
 

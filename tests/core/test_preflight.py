@@ -195,6 +195,25 @@ def test_gpus_of_another_kind_and_shared_ones() -> None:
     assert only(judged(*_gpus(2, 2), shared, wanted=wanted)).text == "a and c have the same GPU (0.1)"
 
 
+def test_tasks_that_share_a_gpu() -> None:
+    """Two tasks of a launcher on one machine that see the same GPU are found; with simulated devices nobody uses it."""
+    (first,) = _gpus(2)
+    assert first.facts is not None
+    report = judged(replace(first, beside=(first.facts,)), *_gpus(0, 2, 2)[1:], wanted=replace(WANTED, devices=None))
+    assert only(report).text == "2 tasks on a have the same GPU (0.0)"
+    assert judged(replace(first, beside=(first.facts,))).ok
+
+
+@pytest.mark.parametrize(
+    ("pool", "devices", "count"), [("2", 2, 1), ("4", 2, 0), ("", 2, 0), ("1", 1, 0), ("1", None, 0)]
+)
+def test_a_pool_in_which_devices_would_wait_for_ever(pool: str, devices: int | None, count: int) -> None:
+    """A PJRT_NPROC of the user's that is too small for the devices of a rank would hang correct programs."""
+    report = judged(wanted=replace(WANTED, pool=pool, devices=devices))
+    assert len(report.failures) == count
+    assert all(finding.text.startswith(f"PJRT_NPROC is {pool} here") for finding in report.findings)
+
+
 def test_gpus_that_cannot_be_shared_out() -> None:
     """Three GPUs cannot be shared by two ranks alike; four can."""
     wanted = replace(WANTED, devices=None, per_host=2)

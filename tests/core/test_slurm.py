@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from mhnb.core.chorus import PROBED
 from mhnb.core.slurm import SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
 from mhnb.errors import InvalidRequest
 
-_FAR = ["sh", "-c", 'IFS= read -r line && eval "$line"']
+_FAR = ["sh", "-c", PROBED]
 _ALWAYS = ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
 _ALL = SlurmOptions(
     partition="debug", account="it's mine", qos="high", time="1-12", nodes=4, cpus_per_rank=8, gpus_per_rank=1, memory="16G",

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 
@@ -24,6 +25,13 @@ def main(name: str, folder: Path) -> None:
     _mount("-t", "tmpfs", "-o", "size=4g", "tmpfs", "/dev/shm")
     socket.sethostname(name)
     _mount("--bind", str(folder / "hosts"), "/etc/hosts")
+    # What mhnb keeps there goes by the machine's name, which machines of a session beside this one have too: it would take this
+    # one's processes for gone, and their keys away.
+    own = Path(tempfile.gettempdir()) / f"mhnb-{os.getuid()}-{name}"
+    own.mkdir(mode=0o700, exist_ok=True)
+    kept = folder / "own" / name
+    kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _mount("--bind", str(kept), str(own))
     # The start-up files of the user who runs the tests may print, or take a second.
     for each in (".bashrc", ".profile", ".bash_profile"):
         if (Path.home() / each).exists():

@@ -17,12 +17,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.cli import main
 from mhnb.core.facts import Endpoint, Wanted
 from mhnb.core.hosts import parse_hosts
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import PreflightFailed
 from mhnb.preflight import look_at, run_preflight
+from tests.hosts.faults import ask_doctor, jax_metadata
 from tests.hosts.hostnet import NAMES, Host, HostNet, wait_until
 
 _PORT = 24_111
@@ -62,8 +62,7 @@ class Doctor:
             "--connect-timeout",
             "5",
         ]
-        code = main(["doctor", "--hosts", hosts, *how, "--env", f"TMPDIR={self.home}", *words])
-        return code, self._capsys.readouterr().out.splitlines()
+        return ask_doctor(self._capsys, "--hosts", hosts, *how, "--env", f"TMPDIR={self.home}", *words)
 
     def finds(self, *words: str, config: Path | None = None) -> str:
         """Run it where one failure is to be found; return that, with its cure."""
@@ -110,7 +109,7 @@ def test_the_start_is_refused_with_the_table(doctor: Doctor, net: HostNet) -> No
     with pytest.raises(PreflightFailed) as refused:
         run_preflight(parse_hosts(_HOSTS), doctor.options, wanted)
     error = pickle.loads(pickle.dumps(refused.value))  # noqa: S301
-    assert str(error).startswith("preflight · 4 hosts · 1 failure\n")
+    assert str(error).startswith("preflight · 4 hosts · 1 failure · ")
     assert "beta, gamma and delta cannot reach JAX's coordinator on alpha" in str(error)
     assert error.report.failures[0].hosts == ("beta", "gamma", "delta")
 
@@ -165,12 +164,11 @@ def test_a_machine_without_python(doctor: Doctor, net: HostNet) -> None:
 
 def test_another_jax(doctor: Doctor, net: HostNet) -> None:
     """Its metadata says another version on one machine: JAX would not notice."""
-    distribution = importlib.metadata.distribution("jax")
-    path = Path(str(distribution.locate_file(f"jax-{distribution.version}.dist-info/METADATA")))
-    net[3].cover(path, path.read_text().replace(f"Version: {distribution.version}", "Version: 0.99.1", 1))
+    version = importlib.metadata.version("jax")
+    net[3].cover(*jax_metadata("0.99.1"))
     said = doctor.finds()
-    assert said.startswith(f"✗ delta has jax 0.99.1, and {distribution.version} is elsewhere: JAX does not notice")
-    assert f"on delta: {sys.executable} -m pip install 'jax=={distribution.version}'" in said
+    assert said.startswith(f"✗ delta has jax 0.99.1, and {version} is elsewhere: JAX does not notice")
+    assert f"on delta: {sys.executable} -m pip install 'jax=={version}'" in said
 
 
 def test_a_python_without_packages(doctor: Doctor, net: HostNet) -> None:

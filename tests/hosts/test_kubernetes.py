@@ -13,6 +13,7 @@ from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.errors import LaunchError
 from tests.hosts.cluster import check_nothing_secret
+from tests.hosts.faults import ask_doctor
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.kube import serve_pods, why_absent
 
@@ -66,7 +67,20 @@ def test_a_pod_that_is_not_there(begin: Begin) -> None:
         begin(pod="gone-{}")
 
 
+def test_doctor_looks_into_the_pods(net: HostNet, kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By kubectl, each called as it calls itself; a pod that is not there is told with kubectl's words, the other is looked at."""
+    extra = ["--set", f"extra=--kubeconfig={kubeconfig}", "--env", "PYTHONPATH", "--address", net.gateway]
+    place = ["--profile", "kubernetes", "--devices", "1", *extra]
+    code, lines = ask_doctor(capsys, *place, "-n", "2", "--set", "pod=trainer-{}")
+    assert (code, lines[0]) == (0, "preflight · 2 hosts · all well"), lines
+    assert [line.split()[:2] for line in lines[2:4]] == [["alpha", "ok"], ["beta", "ok"]]
+    code, lines = ask_doctor(capsys, *place, "-n", "5", "--set", "pod=trainer-{}")
+    assert (code, lines[0]) == (1, "preflight · 5 hosts · 1 failure"), lines
+    assert "host4 (kubectl) ended with exit code 1: " in lines[7]
+    assert 'pods "trainer-4" not found' in lines[7]
+
+
 def test_a_python_that_is_not_there(begin: Begin) -> None:
     """What is missing in the pod is named."""
-    with pytest.raises(LaunchError, match=r"mhnb: no python: /no/python"):
+    with pytest.raises(LaunchError, match=r"host0 \(kubectl\): has no such Python: no python: /no/python"):
         begin(python="/no/python")

@@ -14,8 +14,9 @@ import pytest
 
 from mhnb import starting
 from mhnb.cluster import Cluster
-from mhnb.errors import LaunchError
+from mhnb.errors import LaunchError, PreflightFailed
 from tests.hosts.cluster import check_nothing_secret, leave_kept
+from tests.hosts.faults import ask_doctor, closed, covered, jax_metadata, loopback_hosts, make_python, without
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.mpi import find_mpich
 from tests.leftovers import no_leftovers
@@ -85,9 +86,13 @@ def test_several_ranks_in_a_process(begin: Begin) -> None:
     assert [rank.text for rank in cluster.run("import jax; jax.process_index()").check()] == list("0123")
 
 
+def _reach(net: HostNet) -> list[str]:
+    return ["--mca", "oob_tcp_if_include", f"{net.prefix}.0/24", "--mca", "plm_rsh_args", f"-F {net.ssh_config}"]
+
+
 def test_over_machines(begin: Begin, net: HostNet) -> None:
     """With names each machine has a supervisor, reached by mpiexec's own ssh."""
-    reach = ["--mca", "oob_tcp_if_include", f"{net.prefix}.0/24", "--mca", "plm_rsh_args", f"-F {net.ssh_config}"]
+    reach = _reach(net)
     with pytest.MonkeyPatch.context() as patch:
         # On other machines nothing is inherited.
         patch.setenv("MHNB_TEST", "here")
@@ -157,3 +162,122 @@ def test_a_kept_cluster_is_stopped_from_a_shell(mhnb_home: Path) -> None:
             [sys.executable, "-m", "mhnb", "stop", "kept"], capture_output=True, text=True, check=False
         )
         assert told.stdout == "kept: 2 ranks stopped\n", told.stderr
+
+
+# -- the look before
+
+
+_PORT = 24_113
+
+
+class Doctor:
+    """`mhnb doctor` for two machines that mpiexec reaches."""
+
+    def __init__(self, net: HostNet, capsys: pytest.CaptureFixture[str]) -> None:
+        self._net, self._capsys = net, capsys
+        self.first, self.second = (host.address for host in list(net)[:2])
+
+    def __call__(self, *words: str) -> tuple[int, list[str]]:
+        """Run it; return its exit code and its lines."""
+        extra = [f"--set=extra={word}" for word in (*_ROOT, *_reach(self._net))]
+        place = ["--profile", "mpi", "--hosts", f"{self.first},{self.second}", "--devices", "1", "--env", "PYTHONPATH"]
+        return ask_doctor(self._capsys, *place, "--coordinator-port", str(_PORT), *extra, *words)
+
+    def finds(self, *words: str) -> str:
+        """Run it where one failure is to be found; return that, with its cure."""
+        code, lines = self(*words)
+        assert (code, lines[0]) == (1, "preflight · 2 hosts · 1 failure"), lines
+        return "\n".join(lines[4:])
+
+
+@pytest.fixture
+def doctor(net: HostNet, own_environment: None, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    """Run `mhnb doctor` for machines by mpiexec."""
+    return Doctor(net, capsys)
+
+
+def test_doctor_looks_by_mpiexec(doctor: Doctor) -> None:
+    """A row for each machine as it was named; nothing is found where all is well."""
+    code, lines = doctor()
+    assert (code, lines[0]) == (0, "preflight · 2 hosts · all well"), lines
+    assert lines[1].split() == (
+        f"login python jax mhnb devices link hub port {_PORT} peers name→address clock disk".split()
+    )
+    assert [line.split()[:2] for line in lines[2:]] == [[doctor.first, "ok"], [doctor.second, "ok"]]
+
+
+@pytest.mark.parametrize("flavour", ["openmpi", pytest.param("mpich", marks=pytest.mark.requires_part("mpich"))])
+def test_processes_of_this_machine_are_one_row(
+    own_environment: None, capsys: pytest.CaptureFixture[str], flavour: str
+) -> None:
+    """Of both kinds of mpiexec: they share a machine, which is looked at once."""
+    own = [f"--set=extra={word}" for word in _ROOT] if flavour == "openmpi" else [f"--set=mpiexec={find_mpich()}"]
+    code, lines = ask_doctor(capsys, "--profile", "mpi", "-n", "3", "--devices", "1", *own)
+    assert (code, lines[0], len(lines)) == (0, "preflight · 1 host · all well", 3), lines
+
+
+def test_a_number_of_slurms_is_no_rank(
+    own_environment: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a batch script every process inherits the script's own number: two ranks of one number would end JAX."""
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    own = [f"--set=extra={word}" for word in _ROOT]
+    code, lines = ask_doctor(capsys, "--profile", "mpi", "-n", "2", "--devices", "1", *own)
+    assert (code, lines[0]) == (0, "preflight · 1 host · all well"), lines
+
+
+def test_another_jax_on_a_machine(doctor: Doctor, net: HostNet) -> None:
+    """The machine is named, with both versions."""
+    with covered(net[1], *jax_metadata("0.99.1")):
+        code, lines = doctor()
+    assert (code, lines[0]) == (1, "preflight · 2 hosts · 1 failure"), lines
+    # Of two hosts nobody can say which is the odd one: the first counts.
+    assert lines[4].startswith(f"✗ {doctor.second} has jax 0.99.1, and ")
+
+
+def test_a_machine_without_the_python(doctor: Doctor, net: HostNet, tmp_path: Path) -> None:
+    """The other is looked at all the same, though mpiexec ends all when one process fails."""
+    python = make_python(tmp_path, sys.executable)
+    with without(net[1], python.parent):
+        said = doctor.finds("--python", str(python))
+    assert said.startswith(f"✗ beta: has no such Python: no python: {python}")
+
+
+def test_a_coordinator_behind_a_firewall(doctor: Doctor, net: HostNet) -> None:
+    """Who cannot reach what, and what to open."""
+    with closed(net[0], _PORT):
+        said = doctor.finds()
+    assert said.startswith(
+        f"✗ {doctor.second} cannot reach JAX's coordinator on {doctor.first} at {doctor.first}:{_PORT}"
+    )
+
+
+def test_a_machine_whose_name_is_loopback(doctor: Doctor, net: HostNet) -> None:
+    """A warning, with the address that is used instead."""
+    with covered(net[1], "/etc/hosts", loopback_hosts(net, net[1])):
+        code, lines = doctor()
+    assert (code, lines[0]) == (0, "preflight · 2 hosts · 1 warning"), lines
+    assert lines[4].startswith(f"! {doctor.second}'s name resolves to loopback")
+
+
+def test_a_notebook_that_nobody_reaches(doctor: Doctor) -> None:
+    """mpiexec hands no questions on: what a machine tells of itself without any is in the table, and why it heard none."""
+    code, lines = doctor("--address", "127.0.0.1")
+    assert (code, lines[0]) == (1, "preflight · 2 hosts · 1 failure"), lines
+    assert "jax" in lines[1].split()
+    assert "login" not in lines[1].split()
+    assert f"{doctor.first} and {doctor.second} cannot reach this notebook on this machine at 127.0.0.1:" in lines[4]
+
+
+def test_a_start_by_mpiexec_behind_a_firewall_is_refused(begin: Begin, net: HostNet) -> None:
+    """The table, before a rank is there; what it cost is in it."""
+    with (
+        closed(net[0], "20000-32000"),
+        pytest.raises(PreflightFailed, match=r"1 failure|2 failures · .* s\n") as refused,
+    ):
+        begin(
+            hosts=[host.address for host in list(net)[:2]],
+            extra=[*_ROOT, *_reach(net)],
+            environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        )
+    assert f"{net[1].address} cannot reach JAX's coordinator on {net[0].address}" in str(refused.value)

@@ -17,10 +17,11 @@ import pytest
 
 from mhnb import starting
 from mhnb.cluster import Cluster
-from mhnb.errors import LaunchError
+from mhnb.errors import LaunchError, PreflightFailed
 from mhnb.roll import StartReport
 from tests.hosts.cluster import check_nothing_secret, check_sum, leave_kept
-from tests.hosts.hostnet import HostNet, wait_until
+from tests.hosts.faults import ask_doctor, closed, covered, jax_metadata, loopback_hosts, make_python, without
+from tests.hosts.hostnet import NAMES, HostNet, wait_until
 from tests.hosts.slurm import Slurm
 
 pytestmark = [pytest.mark.requires_part("slurm")]
@@ -191,17 +192,18 @@ def test_a_job_that_can_never_run_is_told(begin: Begin) -> None:
         begin(2, partition="short", time="9-0", on_progress=give_up)
 
 
-@pytest.mark.parametrize("when", ["running", "queued"])
+@pytest.mark.parametrize("when", ["running", "queued", "queued, to be kept"])
 def test_a_notebook_that_is_killed_leaves_no_job(slurm: Slurm, request: pytest.FixtureRequest, when: str) -> None:
-    """kill -9 of the notebook ends the job, also one that waits for its machines."""
-    if when == "queued":
+    """kill -9 of the notebook ends the job, also one that waits for its machines: before it has begun there is nothing to keep."""
+    program = _NOTEBOOK.replace('name="own"', f"name='own', keep={'kept' in when}")
+    if when != "running":
         request.getfixturevalue("busy")
     with subprocess.Popen(
-        [sys.executable, "-c", _NOTEBOOK], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
     ) as notebook:
         assert notebook.stdout is not None
         for line in notebook.stdout:
-            if line.startswith("ready") or (when == "queued" and "PENDING" in line):
+            if line.startswith("ready") or (when != "running" and "PENDING" in line):
                 break
         else:
             pytest.fail("the notebook ended")
@@ -285,3 +287,78 @@ def test_a_script_from_a_shell(slurm: Slurm, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "mhnb", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "of 2" in done.stdout
+
+
+# -- the look before
+
+
+_PORT = 24_112
+_SORTED = sorted(NAMES)
+"""As Slurm numbers its tasks."""
+_NODES = ("--profile", "slurm", "-n", "4", "--nodes", "4", "--devices", "1", "--coordinator-port", str(_PORT))
+
+
+def test_doctor_looks_where_the_ranks_would_be(slurm: Slurm, capsys: pytest.CaptureFixture[str]) -> None:
+    """One job, given back at once; a row for each node by its own name, and nothing found where all is well."""
+    before = len(slurm.ask("squeue", "-h", "-t", "all").splitlines())
+    code, lines = ask_doctor(capsys, *_NODES)
+    assert (code, lines[0]) == (0, "preflight · 4 hosts · all well"), lines
+    assert lines[1].split() == (
+        f"login python jax mhnb devices link hub port {_PORT} peers name→address clock disk".split()
+    )
+    assert [line.split()[:2] for line in lines[2:]] == [[name, "ok"] for name in _SORTED]
+    assert len(slurm.ask("squeue", "-h", "-t", "all").splitlines()) == before + 1
+
+
+def test_doctor_inside_a_job_is_a_step(slurm: Slurm) -> None:
+    """In an allocation it looks at that one, and asks for no other; tasks on one node are one row."""
+    before = len(slurm.ask("squeue", "-h", "-t", "all").splitlines())
+    words = [sys.executable, "-m", "mhnb", "doctor", "--profile", "slurm", "-n", "4", "--devices", "1"]
+    told = subprocess.run(["salloc", "-N2", "-n4", *words], capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert told.stdout.startswith("preflight · 2 hosts · all well · ")
+    assert len(slurm.ask("squeue", "-h", "-t", "all").splitlines()) == before + 1
+
+
+def test_another_jax_on_a_node(slurm: Slurm, made_up_net: HostNet, capsys: pytest.CaptureFixture[str]) -> None:
+    """The node is named, with both versions and the line that mends it."""
+    with covered(made_up_net[3], *jax_metadata("0.99.1")):
+        code, lines = ask_doctor(capsys, *_NODES)
+    assert (code, lines[0]) == (1, "preflight · 4 hosts · 1 failure"), lines
+    assert lines[6].startswith("✗ delta has jax 0.99.1, and ")
+    assert lines[7].startswith("  on delta: ")
+
+
+def test_a_node_without_the_python(
+    slurm: Slurm, made_up_net: HostNet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others are looked at all the same, though Slurm ends a job when one task of it fails."""
+    python = make_python(tmp_path, sys.executable)
+    with without(made_up_net[1], python.parent):
+        code, lines = ask_doctor(capsys, *_NODES, "--python", str(python))
+    assert (code, lines[0]) == (1, "preflight · 4 hosts · 1 failure"), lines
+    assert lines[6].startswith(f"✗ beta: has no such Python: no python: {python}")
+    assert [line.split()[1] for line in lines[2:6]] == ["ok", "failed", "ok", "ok"]
+
+
+def test_a_start_behind_a_firewall_is_refused(begin: Begin, slurm: Slurm, made_up_net: HostNet) -> None:
+    """Where JAX would abort every rank after minutes: the table, before a rank is there, and the job is given back."""
+    with (
+        closed(made_up_net[0], "20000-32000"),
+        pytest.raises(
+            PreflightFailed, match="beta, delta and gamma cannot reach JAX's coordinator on alpha at"
+        ) as refused,
+    ):
+        begin(nodes=4)
+    assert refused.value.report.failures[0].hosts == tuple(_SORTED[1:])
+    assert slurm.jobs() == []
+
+
+def test_a_node_whose_name_is_loopback(slurm: Slurm, made_up_net: HostNet, capsys: pytest.CaptureFixture[str]) -> None:
+    """A warning, with the address that is used instead."""
+    host = made_up_net[1]
+    with covered(host, "/etc/hosts", loopback_hosts(made_up_net, host)):
+        code, lines = ask_doctor(capsys, *_NODES)
+    assert (code, lines[0]) == (0, "preflight · 4 hosts · 1 warning"), lines
+    assert lines[6].startswith("! beta's name resolves to loopback")
+    assert f"mhnb will use {host.address} instead" in lines[7]

@@ -257,6 +257,14 @@ def test_where_from_a_thread(nb: Session, cluster: Cluster, tmp_path: Path, caps
     assert "mhnb where default" in said
 
 
+@pytest.mark.requires_part("mpi")
+def test_doctor_takes_the_flags_of_a_start(idle: Session) -> None:
+    """Where it looks is said as for a start; here, where mpiexec would put the ranks."""
+    said = idle.run("%mhjax doctor --profile mpi -n 2 --devices 1 --set extra=--allow-run-as-root")
+    assert "preflight · 1 host · all well" in str(said)
+    assert "there is no such profile" in idle.refuse("%mhjax doctor --profile nowhere")
+
+
 def test_doctor_needs_no_cluster(idle: Session) -> None:
     """It looks at this machine and shows the table; that something fails is its answer and no error."""
     said = idle.run("%mhjax doctor --devices 2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import unescape
 
 from mhnb.core.preflight_report import Cell, Column, Finding, PreflightReport
@@ -44,3 +45,11 @@ def test_html_says_the_same() -> None:
     """Without its tags the HTML holds every word of the text."""
     words = unescape(re.sub(r"<[^>]*>", " ", format_preflight_html(_REPORT))).split()
     assert set(_TEXT.split()) <= set(words)
+
+
+def test_the_cost_is_in_the_heading() -> None:
+    """After what was found."""
+    report = replace(_REPORT, cost_s=1.25)
+    heading = "preflight · 3 hosts · 1 failure, 1 warning · 1.2 s"
+    assert format_preflight_text(report).splitlines()[0] == heading
+    assert heading in format_preflight_html(report)

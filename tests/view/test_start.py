@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from mhnb.values import PHASES
@@ -44,6 +46,13 @@ def test_the_summary_is_the_line_and_the_ranks() -> None:
         "mhjax · 4 ranks × 2 CPU devices on this machine · jax 0.10.2 · guard lockstep · ready in 3.1 s        logs /l",
         "  " + "   ".join(f"host{rank} rank {rank} pid {4711 + rank} 2 devices" for rank in range(4)),
     ]
+
+
+def test_what_the_look_at_the_hosts_cost_is_in_the_line() -> None:
+    """Beside what the start took; on this machine nothing is looked at, and nothing said."""
+    looked = format_summary_text(dataclasses.replace(SUMMARY, looked_s=0.26)).splitlines()[0]
+    assert " · guard lockstep · preflight 0.26 s · ready in 3.1 s" in looked
+    assert "preflight" not in format_summary_text(SUMMARY)
 
 
 def test_a_guard_that_is_not_there_is_in_plain_sight() -> None:

@@ -1,0 +1,117 @@
+"""Where probes call that no launcher hands their questions: MPI gives standard input to the first process alone.
+
+They answer by the same way: an mpiexec may tear what several processes print at a time.
+
+Each side shows that it knows the word in a file that only this user can read. Who does not is hung up on, and told nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import queue
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from mhnb.errors import LaunchError
+from mhnb.launch.probe import prove
+
+__all__ = ["Calls"]
+
+_CALL_S = 8.0
+_PROOF_LENGTH = 64
+_NUMBER_LENGTH = 6
+
+
+class Calls:
+    """Listens for the probes of one launch; a line that is sent goes to each.
+
+    Args:
+        address: of this machine, as they reach it.
+
+    Raises:
+        LaunchError: it is not this machine's.
+    """
+
+    def __init__(self, address: str) -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._word = secrets.token_hex(16)
+        try:
+            self._listener = socket.create_server((address, 0), family=family, backlog=512)
+        except OSError as error:
+            raise LaunchError(
+                f"cannot listen at {address} ({error.strerror}); give an address of this machine that the hosts reach: --address 10.0.0.1"
+            ) from error
+        self._address = address
+        self._links: dict[int, socket.socket] = {}
+        self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._accept, name="mhnb-calls", daemon=True).start()
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What a probe must know to call. It holds the word."""
+        port = self._listener.getsockname()[1]
+        return {"address": self._address, "port": port, "word": self._word, "timeout_s": _CALL_S}
+
+    def send(self, line: bytes) -> None:
+        """Send a line to every probe that has called."""
+        with self._lock:
+            for link in self._links.values():
+                # One that has ended says so in the log.
+                with contextlib.suppress(OSError):
+                    link.sendall(line)
+
+    def hear(self) -> Iterator[str]:
+        """Give the lines that have come since the last call."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield self._heard.get_nowait()
+
+    def close(self) -> None:
+        """Hang up on all. A second time does nothing."""
+        # Else the thread that accepts would go on to hold the port.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for link in self._links.values():
+                # Who reads it closes it, at its end.
+                with contextlib.suppress(OSError):
+                    link.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                link, _ = self._listener.accept()
+            except OSError:
+                # Closed.
+                return
+            threading.Thread(target=self._greet, args=(link,), daemon=True).start()
+
+    def _greet(self, link: socket.socket) -> None:
+        with link, contextlib.suppress(OSError):
+            link.settimeout(_CALL_S)
+            link.sendall(prove(self._word, "notebook"))
+            said = _receive(link, _PROOF_LENGTH + _NUMBER_LENGTH)
+            number = said[_PROOF_LENGTH:].strip()
+            proof = prove(self._word, f"probe {int(number)}") if number.isdigit() else b""
+            if not hmac.compare_digest(proof, said[:_PROOF_LENGTH]):
+                return
+            with self._lock:
+                self._links[int(number)] = link
+                link.sendall(b"!")
+            link.settimeout(None)
+            with link.makefile("r", encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    self._heard.put(line)
+
+
+def _receive(link: socket.socket, count: int) -> bytes:
+    said = b""
+    while len(said) < count and (more := link.recv(count - len(said))):
+        said += more
+    return said
