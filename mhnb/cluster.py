@@ -82,20 +82,20 @@ class Cluster:
             self.journal.close()
             raise
         self._listener.keep_where(self._ground.run_dir)
-        self._machine, self._hosts = self._ground.machine, self._ground.hosts
+        self._machine, self.launched = self._ground.machine, self._ground.hosts
         try:
             if berth is None:
                 self._launch()
         except BaseException:
             # Also by Ctrl-C: nobody holds this object yet, so nobody else could end it.
             self._ground.close()
-            for host in self._hosts:
+            for host in self.launched:
                 host.wait(())
             raise
         self._reader = Reader(
             self._ground.link,
             self._machine,
-            HostWatch(self._ground.link, self._hosts, timeout_s=options.host_timeout_s),
+            HostWatch(self._ground.link, self.launched, timeout_s=options.host_timeout_s),
             clock=time.monotonic,
             listener=self._listener,
             keep=self.journal.write,
@@ -109,12 +109,12 @@ class Cluster:
         ground = self._ground
         place = Place(ground.link.url, ground.key, self.generation, self.cwd, str(ground.run_dir))
         for host in launch_hosts(self.shape, self.options, place):
-            self._hosts.append(host)
+            self.launched.append(host)
             # At once: with `keep` the processes outlive a notebook that is killed while they start, and must be found.
             self._write_owner([None] * self.shape.process_count)
 
     def _write_owner(self, rank_pids: Sequence[int | None]) -> None:
-        write_owner(self._ground.run_dir, self.name, self._hosts[0].pid, rank_pids, keep=self.options.keep)
+        write_owner(self._ground.run_dir, self.name, self.launched[0].pid, rank_pids, keep=self.options.keep)
 
     def wait_ready(self, on_progress: Callable[[StartReport], None] | None = None) -> None:
         """Wait until every rank can take cells.
@@ -140,7 +140,7 @@ class Cluster:
         if self._ended:
             return
         check_kept(self.options)
-        for host in self._hosts:
+        for host in self.launched:
             host.release()
         self._reader.leave(_STOP_S, f"this notebook has let go of the cluster; %mhjax attach {self.name} takes it back")
         self._ground.close()
@@ -197,7 +197,7 @@ class Cluster:
     @property
     def supervisor_pid(self) -> int:
         """The process that holds hub and ranks."""
-        return self._hosts[0].pid
+        return self.launched[0].pid
 
     @property
     def hub_pid(self) -> int | None:
@@ -361,7 +361,7 @@ class Cluster:
             return
         self._reader.post(StopRequested())
         self._reader.close(_STOP_S)
-        end_hosts(self._hosts, self._machine.roster)
+        end_hosts(self.launched, self._machine.roster)
         if self.spare is not None:
             self.spare.stop()
         self._ground.close()

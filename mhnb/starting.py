@@ -18,6 +18,7 @@ from mhnb.core.hosts import parse_host
 from mhnb.core.journal import StartRecord
 from mhnb.core.shape import Shape, check_initialize, check_shape
 from mhnb.errors import AlreadyStarted, NotStarted
+from mhnb.launch.allocation import drop_handed, hand_over
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.launchers import read_ssh_options
 from mhnb.launch.local import check_platform
@@ -160,18 +161,25 @@ def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None 
     if newest.left:
         raise NotStarted(f"{newest.reason}, and then %mhjax restart")
     spare, newest.spare = newest.spare, None
+    if spare is None:
+        # What a scheduler has given: the next generation need not queue.
+        hand_over(newest.name, newest.launched)
     try:
         cluster.stop()
         newest.stop()
     except BaseException:
         # Nobody else would know of it.
         newest.spare = spare
+        drop_handed(newest.name)
         raise
     if spare is not None and (warm := take_over(spare, cluster)) is not None:
         _bring_files(warm)
         return _enter(warm)
     generation = max(cluster.generation, newest.generation) + 1
-    fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=newest.journal.origin)
+    try:
+        fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=newest.journal.origin)
+    finally:
+        drop_handed(newest.name)
     return _bring_up(fresh, on_progress)
 
 

@@ -17,6 +17,7 @@ from mhnb.boards import gather_status, gather_summary, gather_vars
 from mhnb.core.expression import split_expression
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
 from mhnb.errors import InvalidRequest, MhnbError, NotStarted, ShardingError
+from mhnb.launch.launchers import restart_note
 from mhnb.notebook import Notebook
 from mhnb.rank.jaxseams import backend_is_initialized
 from mhnb.rundir import describe_others
@@ -76,6 +77,8 @@ def _accept(notebook: Notebook, args: argparse.Namespace) -> None:
 def _restart(notebook: Notebook, args: argparse.Namespace) -> None:
     cluster = starting.latest()
     replaying.check_replay(cluster, args.to, replay=args.replay)
+    if note := restart_note(cluster.shape, keep=cluster.options.keep):
+        print(f"mhjax · {note}")
     with board.StartBoard() as progress:
         fresh = starting.restart(cluster, shown(progress))
         progress.finish(gather_summary(fresh))

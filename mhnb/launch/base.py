@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.shape import HostShare
 
-__all__ = ["Host", "Launcher", "QueuedHost", "ReportingHost"]
+if TYPE_CHECKING:
+    from mhnb.launch.allocation import Allocation
+
+__all__ = ["HoldingHost", "Host", "Launcher", "QueuedHost", "ReportingHost"]
 
 
 class Host(Protocol):
@@ -44,6 +47,14 @@ class QueuedHost(Protocol):
     @property
     def standing(self) -> str:
         """How it waits; empty where it does not, or no longer."""
+
+
+@runtime_checkable
+class HoldingHost(Protocol):
+    """A host whose machines a scheduler has given."""
+
+    def hand_over(self) -> Allocation | None:
+        """Give the machines to the next generation: its end does not release them. None where it holds none."""
 
 
 @runtime_checkable

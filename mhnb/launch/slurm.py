@@ -1,4 +1,8 @@
-"""Supervisors on machines that Slurm gives: one srun for all of them, and how its job stands in the queue."""
+"""Supervisors on machines that Slurm gives: one srun for all of them, and how its job stands in the queue.
+
+The job is a salloc's, which a restart keeps, and the srun a step in it. A kept cluster has no notebook that could release a job: there
+the job is the srun's own and ends with it. Inside a job that is there already, it is a step of that one.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mhnb.core.allocation import allocation_command, step_command
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.shape import HostShare
 from mhnb.core.slurm import QUEUE_FORMAT, SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import LaunchError
+from mhnb.launch.allocation import Allocation, take_handed
 from mhnb.launch.base import Host
 from mhnb.launch.carried import CarriedHosts, Carrier, check_program, spec_input
 from mhnb.ports import find_own_address
@@ -31,11 +37,14 @@ class SlurmHosts(CarriedHosts):
         carrier: the srun.
         supervisors: their numbers.
         name: the job's.
+        allocation: that it is a step of; None where the job is its own, or its user's.
     """
 
-    def __init__(self, carrier: Carrier, supervisors: Sequence[int], name: str) -> None:
+    def __init__(
+        self, carrier: Carrier, supervisors: Sequence[int], name: str, allocation: Allocation | None = None
+    ) -> None:
         super().__init__(carrier, supervisors)
-        self._standing, self._name = "", name
+        self._standing, self._name, self._allocation = "", name, allocation
         self._over = threading.Event()
         self._watch = threading.Thread(target=self._look, name="mhnb-squeue", daemon=True)
         self._watch.start()
@@ -56,10 +65,29 @@ class SlurmHosts(CarriedHosts):
             seen = seen or f"|{self._name}" in text
             self._over.wait(0.0 if seen else 0.2)
 
+    def has_exited(self) -> bool:
+        """Whether the step has ended, or the job before the step could begin; and with it every supervisor."""
+        return super().has_exited() or (self._waits() and self._allocation is not None and self._allocation.has_ended())
+
+    def explain(self) -> str:
+        """Say why: what Slurm says of the step, or, where that has not begun, of the job."""
+        return self._allocation.explain() if self._allocation is not None and self._waits() else super().explain()
+
+    def _waits(self) -> bool:
+        """Whether it waits for a job of its own."""
+        return self._allocation is not None and not self._allocation.file.exists()
+
+    def hand_over(self) -> Allocation | None:
+        """Give the job to the next generation; None where it has none to give."""
+        allocation, self._allocation = self._allocation, None
+        return allocation
+
     def wait(self, pids: tuple[int, ...]) -> None:
-        """Let go of the job, and wait until it has ended."""
+        """Let go of the step and, unless it was handed over, of the job, and wait until they have ended."""
         self._over.set()
         super().wait(pids)
+        if self._allocation is not None:
+            self._allocation.release()
         self._watch.join(_ASK_LIMIT_S)
 
 
@@ -115,24 +143,37 @@ class SlurmLauncher:
             LaunchError: there is no srun.
         """
         srun = check_program(self._options.srun, setting="srun", install="install Slurm's client commands")
-        first, each = specs[0], len(shares[0].ranks)
-        name = f"mhnb-{run_dir.name}"
-        command = srun_command(
-            replace(self._options, srun=srun),
-            len(shares),
-            ranks_per_task=each,
-            name=name,
-            inside=is_inside_job(environment),
-        )
+        options, each = replace(self._options, srun=srun), len(shares[0].ranks)
         # One text for all: each task finds its number, and its ranks with it.
-        spec = replace(first, supervisor=None)
+        spec = replace(specs[0], supervisor=None)
         carrier = Carrier(
-            command,
+            (),
             spec_input(spec, self._far),
             "Slurm's srun",
             run_dir / "log" / "srun.log",
             explain_srun,
-            keep=first.keep,
-            clean_up=["scancel", "--quiet", f"--name={name}"],
+            keep=spec.keep,
         )
-        yield SlurmHosts(carrier, [share.supervisor for share in shares], name)
+        supervisors = [share.supervisor for share in shares]
+        name, inside = f"mhnb-{run_dir.name}", is_inside_job(environment)
+        if inside or spec.keep:
+            command = srun_command(options, len(shares), ranks_per_task=each, name=name, inside=inside)
+            own = ["scancel", "--quiet", f"--name={name}"]
+            yield SlurmHosts(replace(carrier, command=command, clean_up=own), supervisors, name)
+            return
+        wanted = (options, len(shares), each)
+        held = take_handed(run_dir.name.split(".")[0], wanted) or _allocate(run_dir, name, wanted)
+        command = step_command(options, len(shares), ranks_per_task=each, name=name, file=str(held.file))
+        try:
+            yield SlurmHosts(replace(carrier, command=command), supervisors, held.name, held)
+        except OSError:
+            held.release()
+            raise
+
+
+def _allocate(run_dir: Path, name: str, wanted: tuple[SlurmOptions, int, int]) -> Allocation:
+    """Ask for machines, and hold them."""
+    options, tasks, each = wanted
+    file = run_dir / "allocation"
+    command = allocation_command(options, tasks, ranks_per_task=each, name=name, file=str(file))
+    return Allocation(command, name=name, file=file, log=run_dir / "log" / "salloc.log", wanted=wanted)
