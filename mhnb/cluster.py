@@ -33,7 +33,7 @@ from mhnb.journaling import ClusterJournal
 from mhnb.listening import ClusterListener
 from mhnb.options import Place, StartOptions, check_kept
 from mhnb.reader import Reader
-from mhnb.roll import RankInfo, StartReport, describe_guard, describe_ranks, report_start
+from mhnb.roll import RankInfo, StartReport, describe_guard, describe_place, describe_ranks, report_start
 from mhnb.rundir import check_name, find_cwd, remove_keys, write_owner
 from mhnb.submission import Submission
 from mhnb.values import ClusterState, DeviceRef
@@ -114,7 +114,8 @@ class Cluster:
             self._write_owner([None] * self.shape.process_count)
 
     def _write_owner(self, rank_pids: Sequence[int | None]) -> None:
-        write_owner(self._ground.run_dir, self.name, self.launched[0].pid, rank_pids, keep=self.options.keep)
+        where, keep = describe_place(self.shape, self.ranks), self.options.keep
+        write_owner(self._ground.run_dir, self.name, self.launched[0].pid, rank_pids, keep=keep, place=where)
 
     def wait_ready(self, on_progress: Callable[[StartReport], None] | None = None) -> None:
         """Wait until every rank can take cells.

@@ -206,10 +206,18 @@ def test_a_kept_job_is_taken_over_and_restarted(slurm: Slurm) -> None:
         cluster.stop()
 
 
+def _listed() -> list[str]:
+    said = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
+    return said.stdout.splitlines()
+
+
 def test_a_restart_keeps_the_job(begin: Begin, slurm: Slurm) -> None:
     """Its step ends and another begins on the same machines, though a job waits for them; a stop releases them."""
     cluster = begin(2, nodes=2, partition="debug", extra=["--exclusive", "--mpi=none"])
     (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
+    (listed,) = [line for line in _listed() if line.startswith("jobs ")]
+    assert "on 2 hosts x 1 device, profile slurm: " in listed
+    assert all(rank.hostname in listed for rank in cluster.ranks)
     machines, pids = [rank.hostname for rank in cluster.ranks], {rank.pid for rank in cluster.ranks}
     cluster.run("x = 1").check()
     with subprocess.Popen(["srun", "--exclusive", "-N4", "-J", "next", "true"], stderr=subprocess.DEVNULL) as waiting:
