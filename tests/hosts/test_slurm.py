@@ -206,6 +206,26 @@ def test_a_kept_job_is_taken_over_and_restarted(slurm: Slurm) -> None:
         cluster.stop()
 
 
+def test_the_notebooks_folder_is_brought_there(
+    begin: Begin, made_up_net: HostNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that do not share the notebook's folder get it by --sync before the first cell."""
+    folder = tmp_path / "home" / "project"
+    folder.mkdir(parents=True)
+    (folder / "mine.py").write_text("def say(): return 'brought'\n")
+    for host in made_up_net:
+        host.run("mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder.parent)
+    try:
+        monkeypatch.chdir(folder)
+        cluster = begin(2, nodes=2, sync=".")
+        said = cluster.run("import os\nfrom mine import say\nprint(say(), os.getcwd())").check()
+        assert {rank.stdout for rank in said} == {f"brought {folder}\n"}
+        cluster.stop()
+    finally:
+        for host in made_up_net:
+            host.run("umount", "--lazy", folder.parent)
+
+
 def _listed() -> list[str]:
     said = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
     return said.stdout.splitlines()
