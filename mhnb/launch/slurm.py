@@ -172,8 +172,13 @@ class SlurmLauncher:
 
 
 def _allocate(run_dir: Path, name: str, wanted: tuple[SlurmOptions, int, int]) -> Allocation:
-    """Ask for machines, and hold them."""
+    """Ask for machines, and hold them.
+
+    Raises:
+        LaunchError: there is no salloc beside srun.
+    """
     options, tasks, each = wanted
     file = run_dir / "allocation"
     command = allocation_command(options, tasks, ranks_per_task=each, name=name, file=str(file))
+    check_program(command[0], setting="srun", install="install Slurm's client commands, salloc beside srun")
     return Allocation(command, name=name, file=file, log=run_dir / "log" / "salloc.log", wanted=wanted)
