@@ -114,13 +114,11 @@ class _QueueLine:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from mhnb.rundir import read_owners
+    from mhnb.rundir import place_of, read_owners
 
     for record in read_owners(os.environ):
-        kept = " keep" if record["keep"] else ""
-        print(
-            f"{record['name']}  {len(record['ranks'])} ranks  notebook {record['owner']}  supervisor {record['supervisor']}{kept}"
-        )
+        who = f"notebook {record['owner']}  supervisor {record['supervisor']}{' keep' if record['keep'] else ''}"
+        print(f"{record['name']}  {len(record['ranks'])} ranks  {place_of(record)}{who}")
     return 0
 
 

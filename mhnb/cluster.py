@@ -84,7 +84,7 @@ class Cluster:
         except BaseException:
             self.journal.close()
             raise
-        self._machine, self._hosts = self._ground.machine, self._ground.hosts
+        self._machine, self.launched = self._ground.machine, self._ground.hosts
         try:
             self._listener.keep_where(self._ground.run_dir)
             if berth is None:
@@ -101,7 +101,7 @@ class Cluster:
 
     def _serve(self) -> None:
         link, machine, timeout_s = self._ground.link, self._machine, self.options.host_timeout_s
-        self._watch = HostWatch(link, self._hosts, timeout_s=timeout_s)
+        self._watch = HostWatch(link, self.launched, timeout_s=timeout_s)
         listener, keep = self._listener, self.journal.write
         self._reader = Reader(link, machine, self._watch, clock=time.monotonic, listener=listener, keep=keep)
         self._reader.start()
@@ -119,8 +119,8 @@ class Cluster:
         """
         try:
             self.started_in_s = self._listener.wait_ready(on_progress)
-            self.looked_in_s = find_look_s(self._hosts, self.looked_in_s)
-            self._ground.note_owner(self.options, [rank.pid for rank in self.ranks])
+            self.looked_in_s = find_look_s(self.launched, self.looked_in_s)
+            self._ground.note_owner(self.shape, self.options, self.ranks)
             if self.options.keep:
                 write_berth(describe_ground(self._ground, self.shape, self.options, self.started_in_s))
                 self._watch.keep()
@@ -129,14 +129,14 @@ class Cluster:
                 self.leave()
             else:
                 self.stop()
-            raise find_cause(self._hosts, error) from None
+            raise find_cause(self.launched, error) from None
 
     def leave(self) -> None:
         """Let go of a kept cluster without ending it, for another notebook or this one again. InvalidRequest where it is not kept."""
         if self._ended:
             return
         check_kept(self.options)
-        for host in self._hosts:
+        for host in self.launched:
             host.release()
         self._reader.leave(_STOP_S, f"this notebook has let go of the cluster; %mhjax attach {self.name} takes it back")
         self._ground.close()
@@ -193,7 +193,7 @@ class Cluster:
     @property
     def supervisor_pid(self) -> int:
         """The process that holds hub and ranks."""
-        return self._hosts[0].pid
+        return self.launched[0].pid
 
     @property
     def hub_pid(self) -> int | None:
@@ -366,7 +366,7 @@ class Cluster:
                 return
             self._reader.post(StopRequested())
             self._reader.close(_STOP_S)
-            end_hosts(self._hosts, self._machine.roster)
+            end_hosts(self.launched, self._machine.roster)
             if self.spare is not None:
                 self.spare.stop()
             self._ground.end()

@@ -30,6 +30,7 @@ from mhnb.link.sockets import SocketLink
 from mhnb.looking import Rehearsing, make_look
 from mhnb.options import Place, StartOptions, host_spec, hub_spec, local_spec
 from mhnb.ports import find_free_port
+from mhnb.roll import RankInfo, describe_place
 from mhnb.rundir import configure_hub, make_run_dir, remove_keys, write_owner
 
 __all__ = [
@@ -82,11 +83,12 @@ class Ground:
             if host is None:
                 return
             # At once: with `keep` the processes outlive a notebook that is killed while they start, and must be found.
-            self.note_owner(options, [None] * shape.process_count)
+            self.note_owner(shape, options, ())
 
-    def note_owner(self, options: StartOptions, rank_pids: Sequence[int | None]) -> None:
-        """Note who runs here, so that a shell can list and stop it."""
-        write_owner(self.run_dir, options.name, self.hosts[0].pid, rank_pids, keep=options.keep)
+    def note_owner(self, shape: Shape, options: StartOptions, ranks: Sequence[RankInfo]) -> None:
+        """Note who runs here, and where, so that a shell can list and stop it. `ranks` is empty before they have reported."""
+        pids, where = [rank.pid for rank in ranks] or [None] * shape.process_count, describe_place(shape, ranks)
+        write_owner(self.run_dir, options.name, self.hosts[0].pid, pids, keep=options.keep, place=where)
 
     def take_back(self) -> None:
         """End what was launched, before anybody has served it; nothing that another notebook has left."""

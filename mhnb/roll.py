@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mhnb.core.machine import Machine
 from mhnb.core.roster import RankEntry
+from mhnb.core.shape import Shape
 from mhnb.values import DeviceRef, Phase
 
-__all__ = ["RankInfo", "StartReport", "describe_guard", "describe_ranks", "report_start"]
+__all__ = ["RankInfo", "StartReport", "describe_guard", "describe_place", "describe_ranks", "report_start"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,18 @@ def describe_guard(machine: Machine, asked: str) -> str:
         if guard and not guard["available"]:
             return f"unavailable ({guard['reason']})"
     return asked
+
+
+def describe_place(shape: Shape, ranks: Sequence[RankInfo]) -> str:
+    """Say on which hosts the ranks are, and by which profile; the machines that a scheduler has chosen once they have reported.
+
+    >>> describe_place(Shape(2, None, profile="ssh", machines=("a", "b")), [])
+    '2 hosts (a, b), profile ssh'
+    """
+    chosen = dict.fromkeys(rank.hostname for rank in ranks if rank.hostname)
+    if shape.is_local or shape.machines or not chosen:
+        return shape.describe()
+    return f"{shape.describe()}: {', '.join(chosen)}"
 
 
 def report_start(machine: Machine, now: float) -> StartReport:

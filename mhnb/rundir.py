@@ -24,6 +24,7 @@ __all__ = [
     "find_cwd",
     "make_run_dir",
     "mark_alive",
+    "place_of",
     "prune_run_dirs",
     "read_owners",
     "read_where",
@@ -184,8 +185,10 @@ def _owner_lives(path: Path) -> bool:
     return psutil.pid_exists(int(path.name.split(".")[1]))
 
 
-def write_owner(run_dir: Path, name: str, supervisor_pid: int, rank_pids: Sequence[int | None], *, keep: bool) -> None:
-    """Note who runs here, so that a shell can list and stop it."""
+def write_owner(
+    run_dir: Path, name: str, supervisor_pid: int, rank_pids: Sequence[int | None], *, keep: bool, place: str = ""
+) -> None:
+    """Note who runs here and where, so that a shell can list and stop it."""
     record = {
         "name": name,
         "machine": socket.gethostname(),
@@ -193,6 +196,7 @@ def write_owner(run_dir: Path, name: str, supervisor_pid: int, rank_pids: Sequen
         "supervisor": supervisor_pid,
         "ranks": list(rank_pids),
         "keep": keep,
+        "place": place,
     }
     _write_at_once(run_dir / "cluster.json", json.dumps(record))
 
@@ -251,8 +255,17 @@ def describe_others(environment: Mapping[str, str]) -> list[str]:
             how = f"kept, and nobody drives it: %mhjax attach {record['name']}"
         else:
             how = "its notebook is gone, and it is ending"
-        lines.append(f"{record['name']}  {len(record['ranks'])} ranks  {how}")
+        lines.append(f"{record['name']}  {len(record['ranks'])} ranks  {place_of(record)}{how}")
     return lines
+
+
+def place_of(record: Mapping[str, Any]) -> str:
+    """Say where the ranks of a cluster are, which `read_owners` found; empty where an older mhnb has started it.
+
+    >>> place_of({"place": "2 hosts (a, b), profile ssh"})
+    'on 2 hosts (a, b), profile ssh  '
+    """
+    return f"on {place}  " if (place := record.get("place")) else ""
 
 
 def _is_supervisor(pid: int) -> bool:

@@ -21,6 +21,7 @@ from mhnb.core.request import check_guard
 from mhnb.core.shape import Shape, check_initialize, check_shape
 from mhnb.core.startinput import check_start_input
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotStarted
+from mhnb.launch.allocation import drop_handed, hand_over
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.local import check_platform
 from mhnb.looking import look_before
@@ -188,18 +189,25 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None
     if newest.left:
         raise NotStarted(f"{newest.reason}, and then %mhjax restart")
     spare, newest.spare = newest.spare, None
+    if spare is None:
+        # What a scheduler has given: the next generation need not queue.
+        hand_over(newest.name, newest.launched)
     try:
         cluster.stop()
         newest.stop()
     except BaseException:
         # Nobody else would know of it.
         newest.spare = spare
+        drop_handed(newest.name)
         raise
     if spare is not None and (warm := take_over(spare, cluster)) is not None:
         _bring_files(warm)
         return _enter(warm)
     generation = max(cluster.generation, newest.generation) + 1
-    fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=newest.journal.origin)
+    try:
+        fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=newest.journal.origin)
+    finally:
+        drop_handed(newest.name)
     return _bring_up(fresh, on_progress)
 
 

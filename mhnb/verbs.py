@@ -17,8 +17,10 @@ from mhnb.boards import gather_status, gather_summary, gather_vars
 from mhnb.core.expression import split_expression
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
 from mhnb.errors import InvalidRequest, MhnbError, NotStarted, ShardingError
+from mhnb.launch.launchers import restart_note
 from mhnb.notebook import Notebook
 from mhnb.rank.jaxseams import backend_is_initialized
+from mhnb.roll import describe_place
 from mhnb.rundir import describe_others
 from mhnb.verbs_outputs import panel, panel_flags
 from mhnb.verbs_start import add_start_flags, shown, start_verb
@@ -76,6 +78,8 @@ def _accept(notebook: Notebook, args: argparse.Namespace) -> None:
 def _restart(notebook: Notebook, args: argparse.Namespace) -> None:
     cluster = starting.latest()
     replaying.check_replay(cluster, args.to, replay=args.replay)
+    if note := restart_note(cluster.shape, keep=cluster.options.keep):
+        print(f"mhjax · {note}")
     with board.StartBoard() as progress:
         fresh = starting.restart(cluster, shown(progress))
         progress.finish(gather_summary(fresh))
@@ -124,7 +128,8 @@ def _attach(notebook: Notebook, args: argparse.Namespace) -> None:
 def _list(notebook: Notebook, args: argparse.Namespace) -> None:
     mine = starting.all_clusters()
     for cluster in mine:
-        print(f"{cluster.name}  {cluster.shape.describe()}  {cluster.state}  generation {cluster.generation}")
+        where = describe_place(cluster.shape, cluster.ranks)
+        print(f"{cluster.name}  {where}  {cluster.state}  generation {cluster.generation}")
     others = describe_others(os.environ)
     print(*others, sep="\n", end="\n" if others else "")
     if not mine and not others:

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from mhnb.core.chorus import PROBED
 from mhnb.errors import InvalidRequest
 
-__all__ = ["QUEUE_FORMAT", "SlurmOptions", "describe_queue", "explain_srun", "is_inside_job", "srun_command"]
+__all__ = [
+    "QUEUE_FORMAT",
+    "SlurmOptions",
+    "allocation_words",
+    "describe_queue",
+    "explain_srun",
+    "is_inside_job",
+    "place_words",
+    "srun_command",
+]
 
 QUEUE_FORMAT = "%i|%T|%r|%P|%j"
 """For squeue's --format: number, state, reason, partition, name."""
@@ -87,7 +96,13 @@ def is_inside_job(environment: Mapping[str, str]) -> bool:
 
 
 def srun_command(
-    options: SlurmOptions, tasks: int, *, ranks_per_task: int = 1, name: str = "mhnb", inside: bool = False
+    options: SlurmOptions,
+    tasks: int,
+    *,
+    ranks_per_task: int = 1,
+    name: str = "mhnb",
+    inside: bool = False,
+    extra: Sequence[str] | None = None,
 ) -> list[str]:
     """Give the words of the command.
 
@@ -97,6 +112,7 @@ def srun_command(
         ranks_per_task: more than one: each task has a machine to itself, and the resources of all its ranks.
         name: of the job, for squeue.
         inside: there is an allocation already, and this is a step of it: what only an allocation has is left out.
+        extra: the user's own words, where not all are meant.
 
     Raises:
         InvalidRequest: other nodes than there are hosts with several ranks each.
@@ -104,19 +120,20 @@ def srun_command(
     >>> srun_command(SlurmOptions(partition="gpu"), 2)[:4]
     ['srun', '--job-name=mhnb', '--ntasks=2', '--partition=gpu']
     """
-    if ranks_per_task > 1 and options.nodes not in (None, tasks):
-        raise InvalidRequest(
-            f"nodes={options.nodes}: {tasks} hosts of {ranks_per_task} ranks are {tasks} nodes; leave nodes out, or change -n or --per-host"
-        )
     words = [options.srun, f"--job-name={name}", f"--ntasks={tasks}"]
-    words += list(_allocation(options)) if not inside else ["--overlap"]
-    words += list(_places(options, tasks, ranks_per_task))
+    words += list(allocation_words(options)) if not inside else ["--overlap"]
+    words += list(place_words(options, tasks, ranks_per_task))
     # Every task reads the same; its lines in the log have its number; the end of one ends all.
     words += ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
-    return [*words, *options.extra, "sh", "-c", PROBED]
+    return [*words, *(options.extra if extra is None else extra), "sh", "-c", PROBED]
 
 
-def _allocation(options: SlurmOptions) -> Iterator[str]:
+def allocation_words(options: SlurmOptions) -> Iterator[str]:
+    """Give what only an allocation has.
+
+    >>> list(allocation_words(SlurmOptions(partition="gpu", time="30")))
+    ['--partition=gpu', '--time=30']
+    """
     asked = {
         "partition": options.partition,
         "account": options.account,
@@ -127,7 +144,19 @@ def _allocation(options: SlurmOptions) -> Iterator[str]:
     yield from (f"--{name}={value}" for name, value in asked.items() if value is not None)
 
 
-def _places(options: SlurmOptions, tasks: int, each: int) -> Iterator[str]:
+def place_words(options: SlurmOptions, tasks: int, each: int) -> Iterator[str]:
+    """Give where the tasks go, and what each of them has.
+
+    Raises:
+        InvalidRequest: other nodes than there are hosts with several ranks each.
+
+    >>> list(place_words(SlurmOptions(cpus_per_rank=2), 3, 4))
+    ['--nodes=3', '--ntasks-per-node=1', '--cpus-per-task=8']
+    """
+    if each > 1 and options.nodes not in (None, tasks):
+        raise InvalidRequest(
+            f"nodes={options.nodes}: {tasks} hosts of {each} ranks are {tasks} nodes; leave nodes out, or change -n or --per-host"
+        )
     if each > 1:
         yield from (f"--nodes={tasks}", "--ntasks-per-node=1")
     elif options.nodes is not None:
@@ -195,7 +224,7 @@ def explain_srun(lines: Sequence[str]) -> str:
     for pattern, cure in _CURES:
         if found := [line for line in lines if re.search(pattern, line)]:
             said = re.sub(
-                r"^(?:\d+: )?(?:srun: |slurmstepd: |\w+: (?=error))*(?:error: |fatal: |mhnb: )*", "", found[0]
+                r"^(?:\d+: )?(?:srun: |salloc: |slurmstepd: |\w+: (?=error))*(?:error: |fatal: |mhnb: )*", "", found[0]
             )
             return f"{said}\n  {cure}"
     return "\n    ".join(lines[-8:]) or "it said nothing"

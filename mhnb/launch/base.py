@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.shape import HostShare
 from mhnb.errors import LaunchError
 
-__all__ = ["Host", "Launcher", "QueuedHost", "RehearsedHost", "ReportingHost"]
+if TYPE_CHECKING:
+    from mhnb.launch.allocation import Allocation
+
+__all__ = ["HoldingHost", "Host", "Launcher", "QueuedHost", "RehearsedHost", "ReportingHost"]
 
 
 class Host(Protocol):
@@ -57,6 +60,14 @@ class RehearsedHost(Protocol):
     @property
     def looked_in_s(self) -> float | None:
         """How long the look took; None where it is not over, or found something."""
+
+
+@runtime_checkable
+class HoldingHost(Protocol):
+    """A host whose machines a scheduler has given."""
+
+    def hand_over(self) -> Allocation | None:
+        """Give the machines to the next generation: its end does not release them. None where it holds none."""
 
 
 @runtime_checkable

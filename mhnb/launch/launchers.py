@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from mhnb.core.allocation import WITHOUT_HOLDING
 from mhnb.core.hosts import HostName, parse_host
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.mpi import MpiOptions
 from mhnb.core.pods import KubernetesOptions, TpuOptions, kubectl_command, tpu_command
 from mhnb.core.shape import Shape
-from mhnb.core.slurm import SlurmOptions
+from mhnb.core.slurm import SlurmOptions, is_inside_job
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import InvalidRequest
 from mhnb.launch.base import Launcher
@@ -25,7 +26,7 @@ from mhnb.launch.slurm import SlurmLauncher
 from mhnb.launch.split import SplitLauncher
 from mhnb.launch.ssh_hosts import SshLauncher
 
-__all__ = ["find_launcher", "fit_spec", "read_ssh_options"]
+__all__ = ["find_launcher", "fit_spec", "read_ssh_options", "restart_note"]
 
 
 def find_launcher(shape: Shape, reach: Mapping[str, Any]) -> Launcher:
@@ -47,6 +48,12 @@ def fit_spec(spec: HostSpec, shape: Shape, reach: Mapping[str, Any]) -> HostSpec
     settings: Any = load_profile(shape.profile, reach).settings
     # A folder that was asked for is entered before the interpreter starts, or its absence told.
     return replace(spec, share_gpus=settings.share_gpus, cwd="." if settings.cwd else spec.cwd)
+
+
+def restart_note(shape: Shape, *, keep: bool) -> str:
+    """Say of a restart that it has to ask a scheduler for machines again; empty where it does not."""
+    queues = keep and (shape.kind or shape.profile) == "slurm" and not is_inside_job(os.environ)
+    return WITHOUT_HOLDING if queues else ""
 
 
 def _machines(shape: Shape) -> list[HostName]:

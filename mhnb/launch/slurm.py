@@ -1,4 +1,8 @@
-"""Supervisors on machines that Slurm gives: one srun for all of them, and how its job stands in the queue."""
+"""Supervisors on machines that Slurm gives: one srun for all of them, and how its job stands in the queue.
+
+The job is a salloc's, which a restart keeps, and the srun a step in it. A kept cluster has no notebook that could release a job: there
+the job is the srun's own and ends with it. Inside a job that is there already, it is a step of that one.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mhnb.core.allocation import allocation_command, step_command
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.shape import HostShare, Shape
 from mhnb.core.slurm import QUEUE_FORMAT, SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import LaunchError
+from mhnb.launch.allocation import Allocation, take_handed
 from mhnb.launch.base import Host
 from mhnb.launch.carried import Carrier, ask_program, check_program, probe_input, spec_input
 from mhnb.launch.probing import PRELUDE_OF_MANY
@@ -34,11 +40,19 @@ class SlurmHosts(RehearsedHosts):
         supervisors: their numbers.
         rehearsal: what comes before them.
         name: the job's.
+        allocation: that it is a step of; None where the job is its own, or its user's.
     """
 
-    def __init__(self, carrier: Carrier, supervisors: Sequence[int], rehearsal: Rehearsal, name: str) -> None:
+    def __init__(
+        self,
+        carrier: Carrier,
+        supervisors: Sequence[int],
+        rehearsal: Rehearsal,
+        name: str,
+        allocation: Allocation | None = None,
+    ) -> None:
         super().__init__(carrier, supervisors, rehearsal)
-        self._standing, self._name = "", name
+        self._standing, self._name, self._allocation = "", name, allocation
         self._over = threading.Event()
         self._watch = threading.Thread(target=self._look, name="mhnb-squeue", daemon=True)
         self._watch.start()
@@ -59,10 +73,29 @@ class SlurmHosts(RehearsedHosts):
             seen = seen or f"|{self._name}" in text
             self._over.wait(0.0 if seen else 0.2)
 
+    def has_exited(self) -> bool:
+        """Whether the step has ended, or the job before the step could begin; and with it every supervisor."""
+        return super().has_exited() or (self._waits() and self._allocation is not None and self._allocation.has_ended())
+
+    def explain(self) -> str:
+        """Say why: what Slurm says of the step, or, where that has not begun, of the job."""
+        return self._allocation.explain() if self._allocation is not None and self._waits() else super().explain()
+
+    def _waits(self) -> bool:
+        """Whether it waits for a job of its own."""
+        return self._allocation is not None and not self._allocation.file.exists()
+
+    def hand_over(self) -> Allocation | None:
+        """Give the job to the next generation; None where it has none to give."""
+        allocation, self._allocation = self._allocation, None
+        return allocation
+
     def wait(self, pids: tuple[int, ...]) -> None:
-        """Let go of the job, and wait until it has ended."""
+        """Let go of the step and, unless it was handed over, of the job, and wait until they have ended."""
         self._over.set()
         super().wait(pids)
+        if self._allocation is not None:
+            self._allocation.release()
         self._watch.join(_ASK_LIMIT_S)
 
 
@@ -135,22 +168,33 @@ class SlurmLauncher:
         self, tasks: Sequence[int], each: int, environment: Mapping[str, str], run_dir: Path, spec: HostSpec | None
     ) -> SlurmHosts:
         srun = check_program(self._options.srun, setting="srun", install="install Slurm's client commands")
-        name = f"mhnb-{run_dir.name}"
-        command = srun_command(
-            replace(self._options, srun=srun),
-            len(tasks),
-            ranks_per_task=each,
-            name=name,
-            inside=is_inside_job(environment),
-        )
-        carrier = Carrier(
-            command,
-            probe_input(self._far, PRELUDE_OF_MANY),
-            "Slurm's srun",
-            run_dir / "log" / "srun.log",
-            explain_srun,
-            keep=spec is not None and spec.keep,
-            clean_up=["scancel", "--quiet", f"--name={name}"],
-        )
-        begin = None if spec is None else spec_input(spec, self._far)
-        return SlurmHosts(carrier, tasks, Rehearsal(self.look, begin, self._far), name)
+        options = replace(self._options, srun=srun)
+        keep, name, inside = spec is not None and spec.keep, f"mhnb-{run_dir.name}", is_inside_job(environment)
+        log = run_dir / "log" / "srun.log"
+        carrier = Carrier((), probe_input(self._far, PRELUDE_OF_MANY), "Slurm's srun", log, explain_srun, keep=keep)
+        rehearsal = Rehearsal(self.look, None if spec is None else spec_input(spec, self._far), self._far)
+        if inside or keep or spec is None:
+            command = srun_command(options, len(tasks), ranks_per_task=each, name=name, inside=inside)
+            own = ["scancel", "--quiet", f"--name={name}"]
+            return SlurmHosts(replace(carrier, command=command, clean_up=own), tasks, rehearsal, name)
+        wanted = (options, len(tasks), each)
+        held = take_handed(run_dir.name.split(".")[0], wanted) or _allocate(run_dir, name, wanted)
+        command = step_command(options, len(tasks), ranks_per_task=each, name=name, file=str(held.file))
+        try:
+            return SlurmHosts(replace(carrier, command=command), tasks, rehearsal, held.name, held)
+        except OSError:
+            held.release()
+            raise
+
+
+def _allocate(run_dir: Path, name: str, wanted: tuple[SlurmOptions, int, int]) -> Allocation:
+    """Ask for machines, and hold them.
+
+    Raises:
+        LaunchError: there is no salloc beside srun.
+    """
+    options, tasks, each = wanted
+    file = run_dir / "allocation"
+    command = allocation_command(options, tasks, ranks_per_task=each, name=name, file=str(file))
+    check_program(command[0], setting="srun", install="install Slurm's client commands, salloc beside srun")
+    return Allocation(command, name=name, file=file, log=run_dir / "log" / "salloc.log", wanted=wanted)

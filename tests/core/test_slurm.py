@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
+from mhnb.core.allocation import allocation_command, step_command
 from mhnb.core.chorus import PROBED
+from mhnb.core.shape import Shape
 from mhnb.core.slurm import SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
 from mhnb.errors import InvalidRequest
+from mhnb.launch.launchers import restart_note
 
 _FAR = ["sh", "-c", PROBED]
 _ALWAYS = ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
@@ -41,6 +44,35 @@ def test_a_step_has_nothing_of_an_allocation() -> None:
     ]  # fmt: skip
     assert is_inside_job({"SLURM_JOB_ID": "1"})
     assert not is_inside_job({})
+
+
+def test_an_allocation_and_a_step_in_it() -> None:
+    """Each has the options that are its own, and what says where tasks go stands in both; salloc lies where srun does."""
+    mixed = replace(
+        _ALL, extra=("--exclusive", "--reservation=r", "--cpu-bind=none", "--export=ALL,A=1", "--gres=gpu:1")
+    )
+    places = ["--nodes=4", "--cpus-per-task=8", "--gpus-per-task=1", "--mem=16G"]
+    words = allocation_command(mixed, 16, name="mhnb-x.1.1", file="/run/it's")
+    assert words[:-4] == [
+        "/opt/slurm/bin/salloc", "--no-bell", "--job-name=mhnb-x.1.1", "--ntasks=16", "--partition=debug", "--account=it's mine",
+        "--qos=high", "--time=1-12", "--constraint=a&b", *places, "--exclusive", "--reservation=r", "--gres=gpu:1",
+    ]  # fmt: skip
+    assert (words[-4:-2], words[-1]) == (["sh", "-c"], "/run/it's")
+    step = step_command(mixed, 16, name="mhnb-x.1.1", file="/run/it's")
+    assert (step[:2], step[3:]) == (["sh", "-c"], [
+        "/run/it's", "/opt/slurm/bin/srun", "--job-name=mhnb-x.1.1", "--ntasks=16", "--overlap", *places, *_ALWAYS,
+        "--cpu-bind=none", "--export=ALL,A=1", "--gres=gpu:1", *_FAR,
+    ])  # fmt: skip
+
+
+def test_a_restart_that_has_to_queue_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a kept job; any other keeps its machines, and a step of the user's own job needs none."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    kept = Shape(2, None, profile="/my/own", kind="slurm")
+    assert "asks for machines again" in restart_note(kept, keep=True)
+    assert restart_note(kept, keep=False) == restart_note(Shape(2, 2), keep=True) == ""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert restart_note(kept, keep=True) == ""
 
 
 def test_several_ranks_on_a_host() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from mhnb.berth import find_berths
+from mhnb.rundir import describe_others
 from tests.hosts.cluster import leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.leftovers import no_leftovers
@@ -37,6 +40,11 @@ def test_what_nobody_drives_and_has_no_rank_left_ends(net: HostNet, mhnb_home: P
     with no_leftovers(mhnb_home):
         leave_kept(_on_machines(net))
         (berth,) = find_berths(os.environ)
+        listed = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
+        assert listed.stdout.startswith("kept  2 ranks  on 2 hosts (alpha, beta) x 1 device, profile ssh  notebook ")
+        assert any(
+            "(alpha, beta) x 1 device, profile ssh  kept, and nobody" in line for line in describe_others(os.environ)
+        )
         hub = psutil.Process(*berth.supervisors.values())
         _supervisor_on(net, 0).kill()
         for rank in _supervisor_on(net, 1).children():

@@ -12,7 +12,7 @@ import pytest
 from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.errors import LaunchError
-from tests.hosts.cluster import check_nothing_secret
+from tests.hosts.cluster import check_nothing_secret, check_sum
 from tests.hosts.faults import ask_doctor
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.kube import serve_pods, why_absent
@@ -58,6 +58,19 @@ def test_ranks_are_in_their_pods(begin: Begin, net: HostNet) -> None:
     assert cluster._ground.key.hex() not in "".join(words for host in net for words in host.pids().values())
     check_nothing_secret(cluster)
     cluster.stop()
+    wait_until(lambda: not any(host.pids() for host in net), "every pod is without a process of the test")
+
+
+def test_a_kept_cluster_in_pods_is_taken_over(begin: Begin, net: HostNet) -> None:
+    """kubectl goes on without the notebook; who attaches finds the variables, and a stop ends what is in the pods."""
+    begin(keep=True).run("x = 41").check()
+    starting.current().leave()
+    cluster = starting.attach("pods")
+    try:
+        assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
+        check_sum(cluster)
+    finally:
+        cluster.stop()
     wait_until(lambda: not any(host.pids() for host in net), "every pod is without a process of the test")
 
 

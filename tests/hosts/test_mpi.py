@@ -119,6 +119,28 @@ def test_a_start_that_is_given_up_while_processes_come_up(begin: Begin, mhnb_hom
     assert len(list(mhnb_home.glob("given-up.*/log"))) == 1
 
 
+def test_the_notebooks_folder_is_brought_there(begin: Begin, net: HostNet, tmp_path: Path) -> None:
+    """Machines that do not share the notebook's folder get it by --sync before the first cell."""
+    reach = ["--mca", "oob_tcp_if_include", f"{net.prefix}.0/24", "--mca", "plm_rsh_args", f"-F {net.ssh_config}"]
+    folder = tmp_path / "home" / "project"
+    folder.mkdir(parents=True)
+    (folder / "mine.py").write_text("def say(): return 'brought'\n")
+    for host in list(net)[:2]:
+        host.mount_disk(folder.parent, nbytes=8 << 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        cluster = begin(
+            hosts=[host.address for host in list(net)[:2]],
+            ranks=None,
+            extra=[*_ROOT, *reach],
+            sync=".",
+            environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        )
+        said = cluster.run("import os\nfrom mine import say\nprint(say(), os.getcwd())").check()
+        assert {rank.stdout for rank in said} == {f"brought {folder}\n"}
+        cluster.stop()
+
+
 def test_what_mpiexec_refuses_is_said(begin: Begin, net: HostNet) -> None:
     """Its own sentence, and what to do."""
     with pytest.raises(LaunchError, match=r"there is no 'mpiexec-gone' on this machine's PATH"):

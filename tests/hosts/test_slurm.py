@@ -227,6 +227,67 @@ def test_a_kept_job_is_taken_over_and_restarted(slurm: Slurm) -> None:
         cluster.stop()
 
 
+def test_the_notebooks_folder_is_brought_there(
+    begin: Begin, made_up_net: HostNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that do not share the notebook's folder get it by --sync before the first cell."""
+    folder = tmp_path / "home" / "project"
+    folder.mkdir(parents=True)
+    (folder / "mine.py").write_text("def say(): return 'brought'\n")
+    for host in made_up_net:
+        host.run("mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder.parent)
+    try:
+        monkeypatch.chdir(folder)
+        cluster = begin(2, nodes=2, sync=".")
+        said = cluster.run("import os\nfrom mine import say\nprint(say(), os.getcwd())").check()
+        assert {rank.stdout for rank in said} == {f"brought {folder}\n"}
+        cluster.stop()
+    finally:
+        for host in made_up_net:
+            host.run("umount", "--lazy", folder.parent)
+
+
+def _listed() -> list[str]:
+    said = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
+    return said.stdout.splitlines()
+
+
+def test_a_restart_keeps_the_job(begin: Begin, slurm: Slurm) -> None:
+    """Its step ends and another begins on the same machines, though a job waits for them; a stop releases them."""
+    cluster = begin(2, nodes=2, partition="debug", extra=["--exclusive", "--mpi=none"])
+    (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
+    (listed,) = [line for line in _listed() if line.startswith("jobs ")]
+    assert "on 2 hosts x 1 device, profile slurm: " in listed
+    assert all(rank.hostname in listed for rank in cluster.ranks)
+    machines, pids = [rank.hostname for rank in cluster.ranks], {rank.pid for rank in cluster.ranks}
+    cluster.run("x = 1").check()
+    with subprocess.Popen(["srun", "--exclusive", "-N4", "-J", "next", "true"], stderr=subprocess.DEVNULL) as waiting:
+        wait_until(lambda: any("PENDING next" in job for job in slurm.jobs()), "another job waits for the machines")
+        fresh = cluster.restart()
+        assert fresh.generation == cluster.generation + 1
+        assert [rank.hostname for rank in fresh.ranks] == machines
+        assert not {rank.pid for rank in fresh.ranks} & pids
+        states = {job.split()[2]: job.split()[:2] for job in slurm.jobs()}
+        assert states.pop("next")[1] == "PENDING"
+        assert list(states.values()) == [[before, "RUNNING"]]
+        check_sum(fresh)
+        assert {rank.error.ename for rank in fresh.run("x") if rank.error} == {"NameError"}
+        fresh.stop()
+        assert waiting.wait(60) == 0
+
+
+def test_a_job_that_is_gone_is_asked_for_again(begin: Begin, slurm: Slurm) -> None:
+    """A restart after the job was taken away makes another one."""
+    cluster = begin(2)
+    (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
+    slurm.ask("scancel", before)
+    wait_until(lambda: cluster.state == "dead", "it is told", timeout_s=30)
+    fresh = cluster.restart()
+    check_sum(fresh)
+    assert before not in slurm.ask("squeue", "-h", "-o", "%i").split()
+    fresh.stop()
+
+
 def test_inside_a_job_it_is_a_step(slurm: Slurm) -> None:
     """In an allocation that is there already, also where the notebook is itself a step that has all of it, no other job is made."""
     before = len(slurm.ask("squeue", "-h", "-t", "all").splitlines())

@@ -12,8 +12,9 @@ from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.tpu import PROJECT, TPU, ZONE, login_words, serve_tpu, why_absent
 
 
-def test_workers_are_hosts_in_order(net: HostNet, tmp_path: Path, own_environment: None) -> None:
-    """One gcloud a worker, all at once; a collective crosses them; what is stopped leaves no process there."""
+@pytest.mark.parametrize("kept", [False, True], ids=["", "kept"])
+def test_workers_are_hosts_in_order(net: HostNet, tmp_path: Path, own_environment: None, kept: bool) -> None:  # noqa: FBT001
+    """One gcloud a worker, all at once; a collective crosses them, also when a kept cluster was left; a stop leaves no process there."""
     if reason := why_absent():
         pytest.skip(reason)
     with serve_tpu(net, str(tmp_path)) as environment, pytest.MonkeyPatch.context() as patch:
@@ -22,8 +23,11 @@ def test_workers_are_hosts_in_order(net: HostNet, tmp_path: Path, own_environmen
         cluster = starting.start(
             ranks=2, devices=1, name="tpu", profile="tpu", tpu=TPU, zone=ZONE, project=PROJECT, address=net.gateway,
             extra=login_words(net),
-            environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+            environment={"PYTHONPATH": os.environ.get("PYTHONPATH", "")}, keep=kept,
         )  # fmt: skip
+        if kept:
+            cluster.leave()
+            cluster = starting.attach("tpu")
         try:
             said = cluster.run(
                 "import socket, jax, jax.numpy as jnp\nfrom jax.experimental import multihost_utils as m\n"

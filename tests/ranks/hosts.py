@@ -69,13 +69,13 @@ class HostsCluster(Cluster):
         assert spec.supervisor is not None
         for rank in spec.ranks:
             self._machine.roster.entries[rank].supervisor = spec.supervisor
-        self._hosts.append(LocalHost(spec, os.environ | spec.environment))
-        self._ground.note_owner(self.options, [None] * self.shape.process_count)
+        self.launched.append(LocalHost(spec, os.environ | spec.environment))
+        self._ground.note_owner(self.shape, self.options, ())
 
     @property
     def pids(self) -> list[int]:
         """Every process: supervisors, hub and ranks."""
-        found = [*(host.pid for host in self._hosts), self.hub_pid, *(rank.pid for rank in self.ranks)]
+        found = [*(host.pid for host in self.launched), self.hub_pid, *(rank.pid for rank in self.ranks)]
         return [pid for pid in found if pid is not None]
 
 
