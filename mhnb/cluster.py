@@ -70,15 +70,13 @@ class Cluster:
         self._began = time.monotonic()
         self.cwd = find_cwd()
         self._listener = ClusterListener(report_start)
-        tell, clock = self._listener.on_notice, time.time
         self.journal = ClusterJournal(
-            self.name, generation, environment=os.environ, clock=clock, tell=tell, origin=origin
+            self.name, generation, environment=os.environ, clock=time.time, tell=self._listener.on_notice, origin=origin
         )
         self.replayed: ReplayReport | None = None
         self.spare: Spare | None = None
         self._ended, self._pid, self._ending = True, os.getpid(), threading.Lock()
-        self.left = False  # whether this object has let go of a cluster that goes on
-        self._is_taken_over = berth is not None
+        self._is_taken_over, self.left = berth is not None, False  # left: a cluster that goes on without this object
         try:
             self._ground = open_ground(shape, options, self.journal, berth, generation=generation, now=self._began)
         except BaseException:

@@ -57,7 +57,7 @@ from mhnb.errors import NotStarted, RanksLost
 from mhnb.link.base import Link, rank_peer
 from mhnb.listening import Listener
 from mhnb.submission import Submission, Update
-from mhnb.watching import HostWatch
+from mhnb.watching import HostWatch, say_left
 
 __all__ = ["Reader"]
 
@@ -197,7 +197,8 @@ class Reader:
         try:
             while not self._stopping:
                 self._turn()
-            self._tell_left(self._hosts.see_off(self._clock))
+            if left := say_left(self._machine.roster, self._hosts.see_off(self._clock)):
+                self._listener.on_notice(left)
         except Exception:  # noqa: BLE001  # reported below
             # The one broad catch of the link: a defect of ours ends the cluster in plain sight, and nobody waits for ever.
             text = traceback.format_exc()
@@ -213,14 +214,6 @@ class Reader:
                 self._closed = True
                 self._give_up()
                 self._link.close()
-
-    def _tell_left(self, supervisors: Sequence[int]) -> None:
-        names = ", ".join(self._machine.roster.name_host(k) for k in supervisors)
-        if names:
-            self._listener.on_notice(
-                f"{names} could not be told to end: what was started there with --keep may live on, and waits for a notebook\n"
-                "  when the machine can be reached again, end it there: pkill -f mhnb.rank.host"
-            )
 
     def _turn(self) -> None:
         busy = self._machine.current is not None or self._machine.state == "starting"

@@ -15,7 +15,7 @@ from mhnb.core.roster import Roster
 from mhnb.launch.base import Host, QueuedHost, ReportingHost
 from mhnb.link.base import Link, supervisor_peer
 
-__all__ = ["HostWatch"]
+__all__ = ["HostWatch", "say_left"]
 
 _SEE_OFF_S = 1.5
 
@@ -146,3 +146,14 @@ class HostWatch:
         self._pulse.forget(supervisor)
         self._remote.discard(supervisor)
         return supervisor, cause
+
+
+def say_left(roster: Roster, supervisors: Sequence[int]) -> str:
+    """Say of supervisors that could not be told to end what may live on; empty where there are none."""
+    if not supervisors:
+        return ""
+    return (
+        f"{', '.join(roster.name_host(k) for k in supervisors)} could not be told to end: "
+        "what was started there with --keep may live on, and waits for a notebook\n"
+        "  when the machine can be reached again, end it there: pkill -f mhnb.rank.host"
+    )
