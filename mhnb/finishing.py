@@ -6,9 +6,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-__all__ = ["see_through"]
+__all__ = ["await_ends", "see_through"]
 
 _LOOK_S = 0.2
+
+
+_ends: list[threading.Thread] = []
+"""Those that were begun, until somebody has waited for them."""
 
 
 def see_through(work: Callable[[], None]) -> None:
@@ -33,8 +37,17 @@ def see_through(work: Callable[[], None]) -> None:
 
     # No daemon: a notebook that ends meanwhile waits for it.
     thread = threading.Thread(target=do, name="mhnb-end")
+    _ends.append(thread)
     thread.start()
     while thread.is_alive():
         # By turns: Python may miss a Ctrl-C that comes in the moment in which it begins to wait for a lock.
         thread.join(_LOOK_S)
     done.result()
+
+
+def await_ends() -> None:
+    """Wait for what an impatient user did not wait for: what is begun now may have the names of what is being taken back."""
+    for thread in list(_ends):
+        while thread.is_alive():
+            thread.join(_LOOK_S)
+    _ends[:] = [thread for thread in _ends if thread.ident is None or thread.is_alive()]

@@ -163,5 +163,5 @@ def hub_spec(shape: Shape, options: StartOptions, place: Place, environment: Map
     number = len(shape.shares())
     spec = replace(_spec(shape, options, place, environment), supervisor=number, ranks=[], board=False, waits=True)
     # Not kept, it is a child of the notebook's, and needs no clock to see the notebook's end.
-    limit_s = 2 * options.host_timeout_s if options.keep else 0.0
+    limit_s = PATIENCE * options.host_timeout_s if options.keep else 0.0
     return replace(spec, connection=options.connection, host_timeout_s=limit_s)

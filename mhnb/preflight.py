@@ -27,32 +27,13 @@ from mhnb.launch.probe import find_version
 from mhnb.launch.probing import Probes, open_probes, open_ssh
 from mhnb.view.preflight import format_preflight_text
 
-__all__ = ["ENDPOINTS", "look_at", "look_through", "refuse_unfit", "run_preflight"]
+__all__ = ["ENDPOINTS", "look_at", "look_through", "refuse_unfit"]
 
 ENDPOINTS = (Endpoint("link", None), Endpoint("hub", None), Endpoint("coordinator", 0))
 """What every host must reach: the notebook, beside it the hub, and on the first host JAX's coordinator."""
 
 _FACTS_S, _ANSWER_S, _CONNECT_S = 30.0, 20.0, 8.0
 _LOOPBACK = "127.0.0.1"
-
-
-def run_preflight(
-    hosts: Sequence[HostName], options: SshOptions, wanted: Wanted, *, clock: Callable[[], float] = time.time
-) -> PreflightReport:
-    """Look at the hosts, and refuse where a start could not work.
-
-    The report has the addresses and ports that were tried: the coordinator's is free and reached from everywhere.
-
-    Args:
-        hosts: in the order of their ranks.
-        options: how to log in, and the Python there.
-        wanted: what the cluster shall be; no endpoints mean `ENDPOINTS`.
-        clock: seconds since 1970.
-
-    Raises:
-        PreflightFailed: with the table, and the `report`.
-    """
-    return refuse_unfit(look_at(hosts, options, wanted, clock=clock))
 
 
 def refuse_unfit(report: PreflightReport) -> PreflightReport:

@@ -21,6 +21,7 @@ from mhnb.core.request import check_guard
 from mhnb.core.shape import Shape, check_initialize, check_shape
 from mhnb.core.startinput import check_start_input
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotStarted
+from mhnb.finishing import await_ends
 from mhnb.launch.allocation import drop_handed, hand_over
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.local import check_platform
@@ -152,6 +153,7 @@ def start(
 def _start(
     name: str, shape: Shape, options: dict[str, Any], on_progress: Callable[[StartReport], None] | None
 ) -> Cluster:
+    await_ends()
     if (running := find_running(name, shape, options)) is not None:
         _use(running)
         return running
@@ -184,29 +186,30 @@ def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None 
 
 
 def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
+    await_ends()
     # One that was restarted before: its successor has the name and the folder.
     newest = _clusters.get(cluster.name, cluster)
     if newest.left:
         raise NotStarted(f"{newest.reason}, and then %mhjax restart")
     spare, newest.spare = newest.spare, None
-    if spare is None:
-        # What a scheduler has given: the next generation need not queue.
-        hand_over(newest.name, newest.launched)
     try:
-        cluster.stop()
-        newest.stop()
-    except BaseException:
-        # Nobody else would know of it.
-        newest.spare = spare
-        drop_handed(newest.name)
-        raise
-    if spare is not None and (warm := take_over(spare, cluster)) is not None:
-        _bring_files(warm)
-        return _enter(warm)
-    generation = max(cluster.generation, newest.generation) + 1
-    try:
+        if spare is None:
+            # What a scheduler has given: the next generation need not queue.
+            hand_over(newest.name, newest.launched)
+        try:
+            cluster.stop()
+            newest.stop()
+        except BaseException:
+            # Nobody else would know of it.
+            newest.spare = spare
+            raise
+        if spare is not None and (warm := take_over(spare, cluster)) is not None:
+            _bring_files(warm)
+            return _enter(warm)
+        generation = max(cluster.generation, newest.generation) + 1
         fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=newest.journal.origin)
     finally:
+        # Where nobody has taken it.
         drop_handed(newest.name)
     return _bring_up(fresh, on_progress)
 

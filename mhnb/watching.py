@@ -155,5 +155,5 @@ def say_left(roster: Roster, supervisors: Sequence[int]) -> str:
     return (
         f"{', '.join(roster.name_host(k) for k in supervisors)} could not be told to end: "
         "what was started there with --keep may live on, and waits for a notebook\n"
-        "  when the machine can be reached again, end it there: pkill -f mhnb.rank.host"
+        "  when the machine can be reached again, end it there (and all of yours there): pkill -f mhnb.rank.host"
     )

@@ -18,16 +18,17 @@ a kept job of Slurm ends with its ranks, since no notebook need be there to rele
 
 _HOLD = 'echo "$SLURM_JOB_ID" > "$0.new" && mv "$0.new" "$0" && exec cat > /dev/null'
 """What runs in the allocation, here: it tells the job's number and waits for the end of its standard input. The file's name follows."""
-_STEP = 'while ! [ -s "$0" ]; do sleep 0.1; done; srun=$1; shift; exec "$srun" --jobid="$(cat "$0")" "$@"'
+_STEP = 'while ! [ -s "$0" ]; do sleep 0.2; done; srun=$1; shift; exec "$srun" --jobid="$(cat "$0")" "$@"'
 """Waits for that number, however long the job is queued, and becomes the srun. The file's name follows, then srun's words."""
 _OF_STEP = re.compile(
     r"--(?:accel-bind|bcast|compress|cpu-bind|cpu_bind|disable-status|epilog|error|exact|export|gpu-bind|het-group|input|interactive|"
     r"kill-on-bad-exit|label|mem-bind|mem_bind|mpi|multi-prog|output|overlap|preserve-env|prolog|propagate|pty|quit-on-interrupt|"
     r"relative|resv-ports|slurmd-debug|task-epilog|task-prolog|treewidth|tres-bind|unbuffered|wait|whole|X11|x11)(?:=.*)?"
+    r"|-[eilorTuXZE].*"
 )
 """Options of srun that salloc does not know."""
 _OF_ALLOCATION = re.compile(
-    r"--(?:exclusive|no-kill|reservation|constraint|begin|deadline|dependency)(?:=.*)?|-[kCs]\b.*"
+    r"--(?:exclusive|no-kill|reservation|constraint|begin|deadline|dependency)(?:=.*)?|-C.*|-[ks]"
 )
 """Options that mean an allocation, and of a step something else, or nothing."""
 

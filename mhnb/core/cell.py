@@ -149,7 +149,7 @@ class Cell:
 
     def has_record(self, *, guard_available: bool) -> bool:
         """Whether the ranks' launches are known, so that the cell can be judged by them."""
-        return guard_available and self.request.guard != "off"
+        return guard_available and self.guard != "off"
 
     def where(self, now: float, process_count: int) -> WhereCard:
         """Judge where every rank of the cluster is."""

@@ -22,7 +22,7 @@ _FORMS = {
 }
 """By the beginning of the MIME type, which ends in a version."""
 _SHOWN = ("text/html", "image/png", "image/svg+xml", "image/jpeg")
-_TITLE_CHARS = 80
+_TITLE_CHARS, _KINDS_NAMED = 80, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,10 @@ def describe_figure(mime: str, content: Any) -> str:
     parts = content if isinstance(content, dict) else {}
     title = _title(parts)
     traces = parts.get("data") if kind == "plotly" else None
-    kinds = Counter(str(trace.get("type", "scatter")) for trace in traces or () if isinstance(trace, dict))
-    inside = ", ".join(word if count == 1 else f"{count} {word}" for word, count in kinds.items())
+    # Whatever a rank shows under this name: it need not be a figure.
+    listed = [trace for trace in traces if isinstance(trace, dict)] if isinstance(traces, list) else []
+    kinds = Counter(str(trace.get("type", "scatter"))[:_TITLE_CHARS] for trace in listed)
+    inside = ", ".join(word if count == 1 else f"{count} {word}" for word, count in kinds.most_common(_KINDS_NAMED))
     return f"a {kind} figure" + (f" “{title}”" if title else "") + (f": {inside}" if inside else "")
 
 

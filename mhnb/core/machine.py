@@ -185,7 +185,7 @@ class Machine:
         skipped, seq = self._count_up_to(submitted.request.again)
         self._next_seq = seq + 1
         self.current = Cell(submitted.ticket, submitted.request, seq=seq, ranks=ranks, now=now)
-        if submitted.request.guard != "lockstep":
+        if submitted.request.guard != "lockstep" and self.guard_available:
             # Without agreement the others would launch, and wait for a rank that refuses.
             self.current.left_by = self.roster.find_left()
         self.state = "running"

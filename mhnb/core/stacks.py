@@ -172,7 +172,7 @@ def _judge(sight: Sight, library: Sequence[tuple[str, str]], compiles: bool) -> 
         return "launch", _name_launch(library, sight.flight)
     if "_outwait" in ours:
         # The cell's end, and nothing that several ranks launched.
-        return "blocked", "a program of this rank alone"
+        return "blocked", "an array of this rank that is not ready"
     api = [function for function, home in library if home == "jax"]
     return "blocked", api[-1] if api else sight.call
 

@@ -54,6 +54,10 @@ def ask_program(words: Sequence[str], limit_s: float = _ANSWER_S) -> subprocess.
         return subprocess.run(
             words, capture_output=True, text=True, check=False, timeout=limit_s, stdin=subprocess.DEVNULL
         )
+    except FileNotFoundError as error:
+        raise LaunchError(
+            f"there is no {words[0]!r} on this machine's PATH, and it was to be asked something"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise LaunchError(
             f"{shlex.join(words)}: no answer within {limit_s:g} s; try it by hand: what it asks may be down"

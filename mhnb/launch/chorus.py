@@ -23,6 +23,7 @@ from mhnb.launch.probing import Probe
 __all__ = ["Chorus", "ChorusEnded"]
 
 _LOOK_S = 0.01
+_QUEUE_LOOK_S = 0.1
 _GREETING_S = 30.0
 _END_S = 20.0
 
@@ -94,7 +95,8 @@ class Chorus:
         """
         while not self._begun:
             self._read()
-            self._pause()
+            # For hours perhaps.
+            self._pause(_QUEUE_LOOK_S)
 
     def ask(self, what: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
         """Ask the machines in `arguments`; answers of all in order, this machine's last, None where there is none.
@@ -210,8 +212,8 @@ class Chorus:
     def _can_answer(self, task: int) -> bool:
         return task not in self._gone and task not in self._late and not self._greeting(task).get("error")
 
-    def _pause(self) -> None:
-        if self._has_ended() or self._over.wait(_LOOK_S):
+    def _pause(self, look_s: float = _LOOK_S) -> None:
+        if self._has_ended() or self._over.wait(look_s):
             raise ChorusEnded("the command that carries the probes has ended")
 
     def _read(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,17 +132,21 @@ class MpiLauncher:
             file=str(file),
             machines=[str(machine) for machine in self._machines],
         )
-        calls = Calls(address)
-        parts = [probe_input(self._far, PRELUDE_BY_CALL), json.dumps(calls.place).encode() + b"\n"]
-        parts += [] if spec is None else [spec_input(spec, self._far)]
-        # Never readable by others, not even for a moment.
-        file.touch(mode=0o600)
-        file.write_bytes(b"".join(parts))
         keep = spec is not None and spec.keep
         carrier = Carrier(command, b"", "mpiexec", run_dir / "log" / "mpiexec.log", explain_mpiexec, keep=keep)
-        # mpiexec hands nothing on: what is given at the beginning is for the lifeline alone.
-        rehearsal = Rehearsal(self.look, None if spec is None else KEEP + b"\n", self._far, calls)
-        return MpiHosts(carrier, tasks, rehearsal, file)
+        with ExitStack() as undone:
+            calls = Calls(address)
+            undone.callback(calls.close)
+            parts = [probe_input(self._far, PRELUDE_BY_CALL), json.dumps(calls.place).encode() + b"\n"]
+            parts += [] if spec is None else [spec_input(spec, self._far)]
+            # Never readable by others, not even for a moment.
+            file.touch(mode=0o600)
+            file.write_bytes(b"".join(parts))
+            # mpiexec hands nothing on: what is given at the beginning is for the lifeline alone.
+            rehearsal = Rehearsal(self.look, None if spec is None else KEEP + b"\n", self._far, calls)
+            hosts = MpiHosts(carrier, tasks, rehearsal, file)
+            undone.pop_all()
+        return hosts
 
 
 def _address_of(spec: HostSpec) -> str:

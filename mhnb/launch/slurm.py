@@ -6,6 +6,7 @@ the job is the srun's own and ends with it. Inside a job that is there already, 
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import threading
@@ -67,23 +68,26 @@ class SlurmHosts(RehearsedHosts):
         while not self._over.wait(0.0 if not seen else _ASK_EVERY_S) and not self.has_exited():
             text = _squeue()
             self._standing = describe_queue(text, self._name)
-            if seen and not self._standing:
-                # It has its machines, and no job goes back to waiting.
-                return
+            if (seen and not self._standing) or self.looked.is_set():
+                # It has its machines, and no job goes back to waiting. In a job of the user's own its name is never seen.
+                break
             seen = seen or f"|{self._name}" in text
             self._over.wait(0.0 if seen else 0.2)
+        self._standing = ""
 
     def has_exited(self) -> bool:
         """Whether the step has ended, or the job before the step could begin; and with it every supervisor."""
-        return super().has_exited() or (self._waits() and self._allocation is not None and self._allocation.has_ended())
+        return super().has_exited() or ((awaited := self._find_awaited()) is not None and awaited.has_ended())
 
     def explain(self) -> str:
         """Say why: what Slurm says of the step, or, where that has not begun, of the job."""
-        return self._allocation.explain() if self._allocation is not None and self._waits() else super().explain()
+        awaited = self._find_awaited()
+        return super().explain() if awaited is None else awaited.explain()
 
-    def _waits(self) -> bool:
-        """Whether it waits for a job of its own."""
-        return self._allocation is not None and not self._allocation.file.exists()
+    def _find_awaited(self) -> Allocation | None:
+        """Give the job of its own that it waits for. Asked by several threads while another one hands it over."""
+        held = self._allocation
+        return None if held is None or held.file.exists() else held
 
     def hand_over(self) -> Allocation | None:
         """Give the job to the next generation; None where it has none to give."""
@@ -94,8 +98,9 @@ class SlurmHosts(RehearsedHosts):
         """Let go of the step and, unless it was handed over, of the job, and wait until they have ended."""
         self._over.set()
         super().wait(pids)
-        if self._allocation is not None:
-            self._allocation.release()
+        held = self._allocation
+        if held is not None:
+            held.release()
         self._watch.join(_ASK_LIMIT_S)
 
 
@@ -196,5 +201,9 @@ def _allocate(run_dir: Path, name: str, wanted: tuple[SlurmOptions, int, int]) -
     options, tasks, each = wanted
     file = run_dir / "allocation"
     command = allocation_command(options, tasks, ranks_per_task=each, name=name, file=str(file))
-    check_program(command[0], setting="srun", install="install Slurm's client commands, salloc beside srun")
+    if shutil.which(command[0]) is None:
+        raise LaunchError(
+            f"there is no salloc beside {options.srun}: it holds the machines while ranks come and go\n"
+            "  install all of Slurm's client commands there, or name an srun that has one beside it: --set srun=/path/to/srun"
+        )
     return Allocation(command, name=name, file=file, log=run_dir / "log" / "salloc.log", wanted=wanted)

@@ -89,7 +89,7 @@ class _Server:
             look_beside=bootstrap.severing.look,
         )
         show_global_arrays(self._shell)
-        time_to_the_end(bootstrap.recorder.wait, lambda: self._shell.interrupted)
+        time_to_the_end(self._shell, bootstrap.recorder.wait, lambda: self._shell.interrupted)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel.fileno(), self._read)
         self._engine = engine

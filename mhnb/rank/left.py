@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -23,17 +24,21 @@ class LeftLaunches:
 
     def __init__(self) -> None:
         self._left: list[tuple[int, _Launch]] = []
+        # A thread of the user's may look while a cell ends: nothing that was left may be lost.
+        self._lock = threading.Lock()
         self.refused = False
         """Whether one stood in the way of a launch of the cell that runs."""
 
     def add(self, seq: int, launches: Sequence[_Launch]) -> None:
         """Take in what a cell has left."""
-        self._left += [(seq, launch) for launch in launches]
+        with self._lock:
+            self._left += [(seq, launch) for launch in launches]
 
     def count(self) -> int:
         """Say how many still run or wait."""
-        self._left = [(seq, left) for seq, left in self._left if left.is_under_way()]
-        return len(self._left)
+        with self._lock:
+            self._left = [(seq, left) for seq, left in self._left if left.is_under_way()]
+            return len(self._left)
 
     def check(self, fingerprint: str, name: str, participants: Collection[int]) -> None:
         """Hold that none of them waits for ranks that a new launch would reach.

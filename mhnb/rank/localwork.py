@@ -19,8 +19,8 @@ __all__ = ["LocalWork", "pauses_s"]
 _PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
 """Between two looks at what still runs; then `_LONG_PAUSE_S`. Short ones first: most launches end within 1 ms."""
 _LONG_PAUSE_S = 2e-3
-_IDLE = re.compile(r"\s*\w*\s*")
-"""A cell that starts nothing: no more than a word, as `pass`, or a name whose value is shown."""
+_IDLE = re.compile(r"\s*(?:pass)?\s*")
+"""A cell that starts nothing."""
 
 
 def pauses_s() -> Iterator[float]:

@@ -22,6 +22,7 @@ MAX_FIGURES = 8
 """So many different figures of a cell are drawn; a browser draws hundreds no more in time to be looked at."""
 
 _Bundle: TypeAlias = Mapping[str, Any]
+_NOTHING: _Bundle = {"text/html": "", "text/plain": ""}
 
 
 def figure_bundles(result: CellResult) -> list[_Bundle]:
@@ -68,12 +69,21 @@ class FigureDisplays:
     def __init__(self, screen: Screen, uid: str) -> None:
         self._screen, self._uid = screen, uid
         self._shown: list[_Bundle] = []
+        self._seen: list[Any] = []
 
     def show(self, result: CellResult, *, late: bool) -> None:
         """Show what is new, and replace what has changed; `late` is after the cell's end."""
         if not self._screen.rich:
             return
-        for at, bundle in enumerate(figure_bundles(result)):
+        seen = [output["data"] for rank in result.ranks for output in rank.outputs if "data" in output]
+        if seen == self._seen:
+            # Figures are large, and a thread may go on printing.
+            return
+        self._seen = seen
+        bundles = figure_bundles(result)
+        # What was cleared cannot be taken away, but need not be seen.
+        bundles += [_NOTHING] * (len(self._shown) - len(bundles))
+        for at, bundle in enumerate(bundles):
             display_id = f"{self._uid}-figure-{at}"
             if at >= len(self._shown):
                 (self._screen.show_late if late else self._screen.show)(bundle, display_id)

@@ -221,7 +221,9 @@ def _run_table(table: Table) -> str:
     head = f'<tr>{heads}<td style="text-align:left"><b>{table.name}</b></td>{columns}</tr>'
     rows = "".join(f"<tr>{_run_row(row)}</tr>" for row in table.rows)
     label = f"{', '.join(table.labels)} " if table.labels else ""
-    every = [f"{' '.join(row.label)}  {escape(row.told, quote=False)}" for row in table.rows if row.told]
+    every = [
+        f"{escape(' '.join(row.label), quote=False)}  {escape(row.told, quote=False)}" for row in table.rows if row.told
+    ]
     shown = f'<table class="mhnb-run" style="{_TABLE}">{head}{rows}</table>'
     return f"<div>{shown}{_closed([f'<b>{label}{table.name}</b>', *every] if every else [])}</div>"
 

@@ -20,10 +20,10 @@ def log_html(path: str, folder: str = "") -> str:
         path: of the file.
         folder: the notebook's; empty where it is not known.
 
-    >>> log_html("/work/nb/logs/rank0.log", "/work/nb")
-    '<a href="logs/rank0.log" title="opens in JupyterLab">/work/nb/logs/rank0.log</a>'
-    >>> log_html("/root/.local/rank0.log", "/work/nb")
-    '<code style="user-select:all" title="a click selects it">/root/.local/rank0.log</code>'
+    >>> log_html("/home/me/nb/logs/rank0.log", "/home/me/nb")
+    '<a href="logs/rank0.log" title="opens in JupyterLab">/home/me/nb/logs/rank0.log</a>'
+    >>> log_html("/home/me/.local/rank0.log", "/home/me/nb")
+    '<code style="user-select:all" title="a click selects it">/home/me/.local/rank0.log</code>'
     """
     shown = escape(path, quote=False)
     below = _below(path, folder)

@@ -53,7 +53,7 @@ def output_to_html(output: Output) -> str:
     data, metadata = output.get("data", {}), output.get("metadata") or {}
     if (form := find_form(data)) is not None:
         what = escape(describe_figure(form, data[form]), quote=False)
-        return f'<div>{what} <span style="opacity:.65">· see below the cell\'s output</span></div>'
+        return f'<div>{what} <span style="opacity:.65">· drawn below its cell</span></div>'
     too_large = ""
     for mime, write in _WRITERS:
         if mime not in data:

@@ -165,3 +165,13 @@ def test_while_a_collective_is_left_every_cell_is_run_in_lockstep(guard: str) ->
     told = "rank 0 left a collective in an earlier cell, which may still wait"
     assert result.notes == (f"guard lockstep instead of {guard}: {told}, and no rank is to launch alone",)
     assert guards(driver.submit(3, guard=guard)) == [guard] * 2
+
+
+def test_a_cell_that_was_lifted_to_lockstep_is_judged_by_its_record() -> None:
+    """It asked for no guard and got one: a rank that raised has launched what the other has, and splits nothing."""
+    driver = begin()
+    driver(*(replace(ended(rank), facts={"left": 1 - rank}, abandoned=1 - rank) for rank in (0, 1)), Accepted())
+    driver.submit(2, guard="off")
+    assert finished(driver(ended(0, 2), ended(1, 2, "error", events=[error("ValueError")]))).result.state == "clean"
+    driver.submit(3, guard="off")
+    assert finished(driver(ended(0, 3), ended(1, 3, "error", events=[error("ValueError")]))).result.state == "clean"

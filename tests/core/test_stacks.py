@@ -56,7 +56,7 @@ SEEN: dict[str, tuple[Sight, Activity, str]] = {
     ),
     "the cell's end, with a callback of this rank that waits": (
         Sight((Frame("/src/mhnb/rank/localwork.py", 90, "_outwait"),), CELL, call="_sleep"),
-        "blocked", "a program of this rank alone",
+        "blocked", "an array of this rank that is not ready",
     ),
     "the cell's end, with a program of this rank that computes": (
         Sight((Frame("/src/mhnb/rank/localwork.py", 90, "_outwait"),), CELL, call="_sleep", busy=1.0), "computing", "",

@@ -21,7 +21,7 @@ from mhnb.core.facts import Endpoint, Wanted
 from mhnb.core.hosts import parse_hosts
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import PreflightFailed
-from mhnb.preflight import look_at, run_preflight
+from mhnb.preflight import look_at, refuse_unfit
 from tests.hosts.faults import ask_doctor, jax_metadata
 from tests.hosts.hostnet import NAMES, Host, HostNet, wait_until
 
@@ -94,7 +94,7 @@ def test_four_good_machines(doctor: Doctor, net: HostNet) -> None:
 
 def test_the_start_gets_what_was_tried(doctor: Doctor, net: HostNet) -> None:
     """The report names each machine's real address, and a port for the coordinator that is free and reached."""
-    report = run_preflight(parse_hosts(_HOSTS), doctor.options, Wanted(devices=2))
+    report = refuse_unfit(look_at(parse_hosts(_HOSTS), doctor.options, Wanted(devices=2)))
     assert report.addresses == tuple(host.address for host in net)
     assert report.endpoints["coordinator"][0] == net[0].address
     assert report.endpoints["link"][0] == net.gateway
@@ -107,7 +107,7 @@ def test_the_start_is_refused_with_the_table(doctor: Doctor, net: HostNet) -> No
     net[0].block(_PORT)
     wanted = Wanted((Endpoint("coordinator", 0, _PORT),), devices=2)
     with pytest.raises(PreflightFailed) as refused:
-        run_preflight(parse_hosts(_HOSTS), doctor.options, wanted)
+        refuse_unfit(look_at(parse_hosts(_HOSTS), doctor.options, wanted))
     error = pickle.loads(pickle.dumps(refused.value))  # noqa: S301
     assert str(error).startswith("preflight · 4 hosts · 1 failure · ")
     assert "beta, gamma and delta cannot reach JAX's coordinator on alpha" in str(error)
@@ -291,7 +291,7 @@ def test_a_port_of_this_machine_that_is_taken(doctor: Doctor, net: HostNet) -> N
         with pytest.raises(
             PreflightFailed, match=r"this machine cannot listen at .* for this notebook: Address already"
         ):
-            run_preflight(parse_hosts(_HOSTS), doctor.options, wanted)
+            refuse_unfit(look_at(parse_hosts(_HOSTS), doctor.options, wanted))
 
 
 def test_one_machine_under_two_names(doctor: Doctor, net: HostNet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import re
 import signal
 import subprocess
@@ -220,7 +221,7 @@ def test_a_kept_job_is_taken_over_and_restarted(slurm: Slurm) -> None:
     try:
         assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
         cluster = cluster.restart()
-        (job,) = slurm.ask("squeue", "-h", "-o", "%i").split()
+        (job,) = slurm.ask("squeue", "-h", "-t", "RUNNING", "-o", "%i").split()
         assert job != before
         check_sum(cluster)
     finally:
@@ -314,6 +315,13 @@ def test_what_slurm_refuses_is_said(begin: Begin, options: dict[str, Any], said:
     """Slurm's own sentence and what to do, and no job is left."""
     with pytest.raises(LaunchError, match=said):
         begin(2, **options)
+
+
+def test_a_srun_without_salloc_beside_it(begin: Begin, tmp_path: Path) -> None:
+    """It is named, before a job is asked for."""
+    (tmp_path / "srun").symlink_to(str(shutil.which("srun")))
+    with pytest.raises(LaunchError, match=f"there is no salloc beside {tmp_path}/srun"):
+        begin(2, srun=str(tmp_path / "srun"))
 
 
 def test_a_job_that_is_cancelled_is_told(begin: Begin, slurm: Slurm, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from mhnb.boards import gather_status
 from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
 from mhnb.view.tables import format_status_text
 from tests.hosts.cluster import Begin, check_nothing_secret, check_sum
+from tests.hosts.faults import jax_metadata
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.source import ROOT
 
@@ -112,6 +114,31 @@ def test_a_start_that_could_not_work_is_refused_at_once(net: HostNet, begin: Beg
     """A port that a firewall closes would end as an abort of JAX; preflight names host, port and cure before any rank is there."""
     net[0].block("1024-65535")
     with pytest.raises(PreflightFailed, match="beta cannot reach JAX's coordinator on alpha at"):
+        begin(2)
+    assert not any(host.pids() for host in net)
+
+
+def _refuse_login(net: HostNet) -> None:
+    net[1].cover(net.folder / "authorized_keys", "")
+
+
+def _have_another_jax(net: HostNet) -> None:
+    net[1].cover(*jax_metadata("0.99.1"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (_refuse_login, "✗ beta: refused the login"),
+        (_have_another_jax, "✗ beta has jax 0.99.1"),
+    ],
+)
+def test_a_host_unlike_the_others_is_refused(
+    net: HostNet, begin: Begin, fault: Callable[[HostNet], None], words: str
+) -> None:
+    """The start names the host and its fault, and no process is left anywhere."""
+    fault(net)
+    with pytest.raises(PreflightFailed, match=words):
         begin(2)
     assert not any(host.pids() for host in net)
 

@@ -111,7 +111,7 @@ def test_platforms_are_looked_at_each_by_itself() -> None:
 
 
 def test_a_cell_that_starts_nothing_asks_for_nothing() -> None:
-    """`pass`, or a name that is shown, costs no look at any array; whatever could call something does."""
+    """`pass` costs no look at any array; whatever could call something does, as showing a value can."""
     asked: list[int] = []
 
     def list_none() -> list[list[LocalArray]]:
@@ -119,7 +119,16 @@ def test_a_cell_that_starts_nothing_asks_for_nothing() -> None:
         return []
 
     work = LocalWork(list_none)
-    for source, looks in (("pass", 0), (" x \n", 0), ("", 0), ("f()", 1), ("x + y", 1), ("x\ny", 1), ("import m", 1)):
+    for source, looks in (
+        ("pass", 0),
+        (" pass \n", 0),
+        (" x \n", 1),
+        ("", 0),
+        ("f()", 1),
+        ("x + y", 1),
+        ("x\ny", 1),
+        ("import m", 1),
+    ):
         asked.clear()
         work.begin_cell(source)
         work.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import textwrap
 from collections.abc import Callable
@@ -57,6 +58,7 @@ def test_local_programs_have_finished_when_the_cell_ends(ready: Cluster) -> None
 def test_what_a_local_callback_says_belongs_to_its_cell(ready: Cluster) -> None:
     """A callback of two seconds, whose result nobody reads, has said its word when the reply comes."""
     result = ready.run("made = told(steps(m, 20)); print('dispatched')").check()
+    assert all("told\n" in rank.stdout for rank in result)
     assert {rank.stdout.replace("told\n", "", 1) for rank in result} == {"dispatched\n"}
     assert ready.run("'next'").check()[0].stdout == ""
 
@@ -65,6 +67,13 @@ def test_time_measures_to_the_end(ready: Cluster) -> None:
     """%%time tells the time when what it timed has finished, not when that was dispatched."""
     for result in (ready.run("%%time\nmade = told(steps(m, 20))"), ready.run("%time made = told(steps(m, 20))")):
         assert all(rank.stdout.index("told") < rank.stdout.index("Wall time") for rank in result.check())
+
+
+def test_time_begins_when_what_came_before_has_finished(ready: Cluster) -> None:
+    """What a cell launched before %time is not told to be the time of what %time runs."""
+    result = ready.run("made = told(steps(m, 20))\n%time next = 1").check()
+    assert all(rank.stdout.index("told") < rank.stdout.index("Wall time") for rank in result)
+    assert all(re.search(r"Wall time: [\d.]+ (ns|μs|us|µs|ms)", rank.stdout) for rank in result)
 
 
 def test_time_of_a_local_program_without_callbacks(ready: Cluster) -> None:
@@ -84,7 +93,9 @@ def test_an_error_that_comes_late_is_the_cells(ready: Cluster) -> None:
 
 def test_an_interrupted_cell_leaves_local_work_behind(ready: Cluster) -> None:
     """What cannot be stopped goes on; the cell ends, and no later cell waits for it."""
-    result = ready.run("made = steps(m, 3000 if jax.process_index() == 1 else 1)", timeout_s=0.3)
+    # Compiled before: what is interrupted is the waiting.
+    ready.run("slow, quick = (steps.lower(m, count).compile() for count in (10000, 1))").check()
+    result = ready.run("made = (slow if jax.process_index() == 1 else quick)(m)", timeout_s=0.5)
     assert result[1].error is not None
     assert ready.state == "clean"
     # The next one is not held up, nor told to be anything but itself.

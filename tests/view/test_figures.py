@@ -80,7 +80,7 @@ def test_the_cells_own_output_says_where_the_figure_is() -> None:
     """In a page as in text; text alone says why it is not drawn there."""
     result = cell([_figure(1)], [_figure(2)])
     page = StrictPage(format_cell_html(result))
-    assert page.visible.count("a plotly figure “loss”: scatter · see below the cell's output") == 2
+    assert page.visible.count("a plotly figure “loss”: scatter · drawn below its cell") == 2
     text = format_cell_text(result)
     assert text.count("a plotly figure “loss”: scatter") == 2
     assert "told as text: only a notebook's front end draws this form" in text
@@ -110,6 +110,25 @@ def test_a_figure_that_comes_late_is_added_and_an_old_one_not_drawn_again() -> N
         ("show_late", True),
     ]
     assert sum(PLOTLY in data for _, data, _ in screen.acts) == 2
+
+
+def test_a_figure_that_was_cleared_is_not_seen_any_more() -> None:
+    """A thread clears the cell's output after its end."""
+    screen = RecordingScreen()
+    view = CellView(screen=screen, uid="u")
+    view.finish(cell([_figure(1)]))
+    view.late(cell([out("gone\n")]))
+    last = {display_id: data for _, data, display_id in screen.acts}
+    assert [data for display_id, data in last.items() if "figure" in display_id] == [
+        {"text/html": "", "text/plain": ""}
+    ] * 2
+
+
+@pytest.mark.parametrize("content", [{"data": 5}, {"data": True}, {"data": [5, {"type": ["x"]}]}, [], 5, None])
+def test_what_only_has_the_name_of_a_figure_is_one_without_words(content: object) -> None:
+    """A rank may show anything; the cluster's reader takes it in."""
+    made = fold_events([["display", {PLOTLY: content}, {}, None]])
+    assert "a plotly figure" in format_cell_text(cell(made))
 
 
 def test_a_quiet_cell_shows_no_figure() -> None:
