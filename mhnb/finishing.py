@@ -47,7 +47,7 @@ def see_through(work: Callable[[], None]) -> None:
 
 def await_ends() -> None:
     """Wait for what an impatient user did not wait for: what is begun now may have the names of what is being taken back."""
-    for thread in list(_ends):
+    for thread in _ends:
         while thread.is_alive():
             thread.join(_LOOK_S)
     _ends[:] = [thread for thread in _ends if thread.ident is None or thread.is_alive()]
