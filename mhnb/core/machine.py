@@ -337,7 +337,9 @@ class Machine:
         first = self.roster.deaths[0]
         told = [] if self.current or self.state == "dead" else [TellUser(self._death_text(first))]
         if self.current is None:
-            self.state, self.reason = "dead", self.roster.explain_death(first)
+            # Ranks that are stopped because their host's fellow is gone are not why.
+            self.state = "dead"
+            self.reason = self._lost_service if self._lost_host else self.roster.explain_death(first)
         else:
             self._lose_rank_of_cell(self.current, exited, first)
         # A rank that outlives another cannot compute with it again, and JAX would abort it later anyway.

@@ -63,7 +63,7 @@ class Chorus:
         self._said: dict[int, list[str]] = {}
         self._gone: dict[int, Gone] = {}
         self._late: dict[int, float] = {}
-        self._begun = False
+        self._begun = self._is_last = False
         self._over = threading.Event()
         self._own: Probe | None = None
         self._pool = ThreadPoolExecutor(1, "mhnb-preflight-own")
@@ -93,10 +93,11 @@ class Chorus:
         Raises:
             ChorusEnded: they never will.
         """
+        self._read()
         while not self._begun:
-            self._read()
             # For hours perhaps.
             self._pause(_QUEUE_LOOK_S)
+            self._read()
 
     def ask(self, what: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
         """Ask the machines in `arguments`; answers of all in order, this machine's last, None where there is none.
@@ -213,8 +214,10 @@ class Chorus:
         return task not in self._gone and task not in self._late and not self._greeting(task).get("error")
 
     def _pause(self, look_s: float = _LOOK_S) -> None:
-        if self._has_ended() or self._over.wait(look_s):
+        # Once more after the end: what was said last may be all that one waits for.
+        if self._is_last or self._over.wait(look_s):
             raise ChorusEnded("the command that carries the probes has ended")
+        self._is_last = self._has_ended()
 
     def _read(self) -> None:
         """Read what has come since, up to the last whole line."""

@@ -406,6 +406,14 @@ def test_a_lost_host_ends_the_cell(driver: Driver) -> None:
     assert result.state == "dead"
 
 
+def test_a_host_that_is_lost_between_cells_stays_the_reason(driver: Driver) -> None:
+    """The ranks of the others are ended for it; their end is no news, and no cause."""
+    driver.machine.roster.entries[1].supervisor = 1
+    driver(HostExited(1, "host1 (beta) is lost: it has not answered for 21 s"))
+    assert driver(RankExited(0, None, 9, [])) == [KillRanks(())]
+    assert driver.machine.reason.startswith("host1 (beta) is lost")
+
+
 def test_a_lost_host_while_starting_fails_the_start() -> None:
     """A supervisor that cannot import is told with its own words."""
     (command,) = Driver()(HostExited(0, "ended with exit code 1"))

@@ -18,7 +18,9 @@ __all__ = ["ask_doctor", "closed", "covered", "jax_metadata", "loopback_hosts", 
 def ask_doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]]:
     """Run it; return its exit code and its lines, the first without what the look has cost."""
     code = main(["doctor", *words])
-    lines = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr()
+    assert said.out, said.err
+    lines = said.out.splitlines()
     heading, _, cost = lines[0].rpartition(" · ")
     assert cost.endswith("s"), lines[0]
     return code, [heading, *lines[1:]]

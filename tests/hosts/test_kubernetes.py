@@ -16,6 +16,7 @@ from tests.hosts.cluster import check_nothing_secret, check_sum
 from tests.hosts.faults import ask_doctor
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.kube import serve_pods, why_absent
+from tests.source import ROOT
 
 Begin = Callable[..., Cluster]
 
@@ -82,7 +83,7 @@ def test_a_pod_that_is_not_there(begin: Begin) -> None:
 
 def test_doctor_looks_into_the_pods(net: HostNet, kubeconfig: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By kubectl, each called as it calls itself; a pod that is not there is told with kubectl's words, the other is looked at."""
-    extra = ["--set", f"extra=--kubeconfig={kubeconfig}", "--env", "PYTHONPATH", "--address", net.gateway]
+    extra = ["--set", f"extra=--kubeconfig={kubeconfig}", "--env", f"PYTHONPATH={ROOT}", "--address", net.gateway]
     place = ["--profile", "kubernetes", "--devices", "1", *extra]
     code, lines = ask_doctor(capsys, *place, "-n", "2", "--set", "pod=trainer-{}")
     assert (code, lines[0]) == (0, "preflight · 2 hosts · all well"), lines

@@ -20,6 +20,7 @@ from tests.hosts.faults import ask_doctor, closed, covered, jax_metadata, loopba
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.mpi import find_mpich
 from tests.leftovers import no_leftovers
+from tests.source import ROOT
 
 pytestmark = [pytest.mark.requires_part("mpi")]
 
@@ -202,7 +203,16 @@ class Doctor:
     def __call__(self, *words: str) -> tuple[int, list[str]]:
         """Run it; return its exit code and its lines."""
         extra = [f"--set=extra={word}" for word in (*_ROOT, *_reach(self._net))]
-        place = ["--profile", "mpi", "--hosts", f"{self.first},{self.second}", "--devices", "1", "--env", "PYTHONPATH"]
+        place = [
+            "--profile",
+            "mpi",
+            "--hosts",
+            f"{self.first},{self.second}",
+            "--devices",
+            "1",
+            "--env",
+            f"PYTHONPATH={ROOT}",
+        ]
         return ask_doctor(self._capsys, *place, "--coordinator-port", str(_PORT), *extra, *words)
 
     def finds(self, *words: str) -> str:
@@ -295,7 +305,7 @@ def test_a_start_by_mpiexec_behind_a_firewall_is_refused(begin: Begin, net: Host
     """The table, before a rank is there; what it cost is in it."""
     with (
         closed(net[0], "20000-32000"),
-        pytest.raises(PreflightFailed, match=r"(1 failure|2 failures) · .* s\n") as refused,
+        pytest.raises(PreflightFailed, match=r"(1 failure|2 failures) · [\d.]+ m?s\n") as refused,
     ):
         begin(
             hosts=[host.address for host in list(net)[:2]],
