@@ -20,10 +20,10 @@ def log_html(path: str, folder: str = "") -> str:
         path: of the file.
         folder: the notebook's; empty where it is not known.
 
-    >>> log_html("/home/me/nb/logs/rank0.log", "/home/me/nb")
-    '<a href="logs/rank0.log" title="opens in JupyterLab">/home/me/nb/logs/rank0.log</a>'
-    >>> log_html("/home/me/.local/rank0.log", "/home/me/nb")
-    '<code style="user-select:all" title="a click selects it">/home/me/.local/rank0.log</code>'
+    >>> log_html("/data/nb/logs/rank0.log", "/data/nb")
+    '<a href="logs/rank0.log" title="opens in JupyterLab">/data/nb/logs/rank0.log</a>'
+    >>> log_html("/data/.local/rank0.log", "/data/nb")
+    '<code style="user-select:all" title="a click selects it">/data/.local/rank0.log</code>'
     """
     shown = escape(path, quote=False)
     below = _below(path, folder)
