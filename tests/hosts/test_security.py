@@ -115,25 +115,31 @@ def ask_hub(context: zmq.Context[zmq.Socket[bytes]], hub: dict[str, Any]) -> zmq
     return asking
 
 
-def _files(net: HostNet, cluster: Cluster) -> str:
-    places = [str(cluster.log_dir.parent), *(f"/tmp/mhnb-*-{host.name}" for host in list(net)[:2])]
-    return net[0].run("sh", "-c", f"find {' '.join(places)} -newer {net.ssh_config} -type f -printf '%m %p\\n'")
+def _files(net: HostNet, cluster: Cluster) -> list[tuple[Host, str, str]]:
+    """The cluster's files, the notebook's first: on which machine, mode, path."""
+    places = [(net[0], cluster.log_dir.parent), *((host, f"/tmp/mhnb-*-{host.name}") for host in list(net)[:2])]
+    look = f"-newer {net.ssh_config} -type f -printf '%m %p\\n'"
+    return [
+        (host, mode, path)
+        for host, place in places
+        for mode, path in (line.split(" ", 1) for line in host.run("sh", "-c", f"find {place} {look}").splitlines())
+    ]
 
 
 def test_keys_are_their_owners_and_go_with_the_cluster(net: HostNet, begin: Begin) -> None:
     """0600 in folders of 0700 while it runs; when it has ended, no file on any machine holds one."""
     cluster = begin(2, 1)
     keys = keys_of(cluster)
-    held = [line for line in _files(net, cluster).splitlines() if "/security/" in line]
-    assert len(held) == 4
-    assert {line.split()[0] for line in held} == {"600"}
-    folders = net[0].run("sh", "-c", "stat -c %a /tmp/mhnb-*-alpha /tmp/mhnb-*-alpha/*")
-    assert set(folders.split()) == {"700"}
+    held = [mode for _, mode, path in _files(net, cluster) if "/security/" in path]
+    assert held == ["600"] * 4
+    for host in list(net)[:2]:
+        folders = host.run("sh", "-c", f"stat -c %a /tmp/mhnb-*-{host.name} /tmp/mhnb-*-{host.name}/*")
+        assert set(folders.split()) == {"700"}
     cluster.stop()
-    left = [line.split(" ", 1)[1] for line in _files(net, cluster).splitlines()]
-    assert left
-    for path in left:
-        text = Path(path).read_text(errors="replace")
+    left = _files(net, cluster)
+    assert {host.name for host, *_ in left} == {host.name for host in list(net)[:2]}
+    for host, _, path in left:
+        text = host.run("cat", path)
         assert not any(key in text for key in keys.values() if key), path
 
 
