@@ -49,6 +49,7 @@ from mhnb.core.protocol import (
     Message,
     RankExited,
     RankReady,
+    RankSpawned,
     SignalRank,
     StopHost,
 )
@@ -257,6 +258,8 @@ class Reader:
     def _take_message(self, message: Message) -> None:
         if isinstance(message, HostUp | Beat):
             self._hosts.hear(message, self._clock())
+        if isinstance(message, RankSpawned):
+            self._hosts.note_spawned(self._machine.roster.entries[message.rank].supervisor, self._clock())
         if isinstance(message, Beat):
             self._machine.roster.note_beat(message)
         if isinstance(message, Answer):

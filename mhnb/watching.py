@@ -99,6 +99,11 @@ class HostWatch:
             # Having reported it imports JAX, which takes a busy file system longer than a host may otherwise be silent.
             self._pulse.hear(message.supervisor, now, busy_s=_IMPORTS_S if isinstance(message, HostUp) else 0.0)
 
+    def note_spawned(self, supervisor: int, now: float) -> None:
+        """It has a rank, so its imports are over: from now on it may be silent no longer than others."""
+        if supervisor in self._remote:
+            self._pulse.hear(supervisor, now)
+
     def find_lost(self, roster: Roster, now: float) -> Iterator[tuple[int, str]]:
         """Give each supervisor that is found to be gone since the last call, and how; ask the others for a sign of life."""
         self._pulse.allow(self._standstill.look(now, self._real_clock()))

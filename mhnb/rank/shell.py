@@ -70,6 +70,7 @@ class RankShell(ZMQInteractiveShell):
         self.capture: Capture | None = None
         self.cell: RunningCell | None = None
         self.clock: Callable[[], float] = float
+        self.before_time: Callable[[], None] = lambda: None
         self.interrupted = False
         """Whether the running cell was asked to stop: then a cancellation is the user's interrupt."""
         self.error_shown: BaseException | None = None
@@ -163,6 +164,18 @@ class RankShell(ZMQInteractiveShell):
         if self.autocall:
             return True
         return word in self.magics_manager.magics["line"] or isinstance(self.user_ns.get(word), IPyAutocall | Macro)
+
+    def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
+        """Run a magic; before `%time` reads a clock, what came before it ends."""
+        if magic_name == "time":
+            self.before_time()
+        return super().run_line_magic(magic_name, line, _stack_depth + 1)
+
+    def run_cell_magic(self, magic_name: str, line: str, cell: str) -> Any:
+        """Run a cell magic, as `run_line_magic`."""
+        if magic_name == "time":
+            self.before_time()
+        return super().run_cell_magic(magic_name, line, cell)
 
     def run_prepared(self, cell: PreparedCell) -> ExecutionResult:
         """Run a cell that needs no event loop."""

@@ -107,6 +107,21 @@ def test_a_host_is_not_blamed_for_our_own_standstill(step_s: float, lost: list[i
     assert [supervisor for supervisor, _ in found] == lost
 
 
+@pytest.mark.parametrize(("has_ranks", "lost"), [(False, []), (True, [0])])
+def test_a_host_may_be_silent_while_it_imports_and_no_longer(has_ranks: bool, lost: list[int]) -> None:  # noqa: FBT001
+    """It has reported and imports JAX, or it has ranks already: then its imports are over."""
+    clock = Clock()
+    watch = HostWatch(MemoryLink(), [PlayedHost()], real_clock=clock)
+    watch.hear(HostUp(0, 7, "alpha", None), clock.now)
+    if has_ranks:
+        watch.note_spawned(0, clock.now)
+    roster, found = Roster(["host0"], [""], [0]), []
+    for _ in range(15):
+        clock.now += 2.0
+        found += watch.find_lost(roster, clock.now)
+    assert [supervisor for supervisor, _ in found] == lost
+
+
 def test_a_host_that_gave_us_up_is_explained() -> None:
     """It ended because it heard nothing of a notebook that stood still: that is said, and how to have it wait."""
     watch, link, roster, clock = watch_one()
