@@ -115,7 +115,7 @@ def test_a_host_may_be_silent_while_it_imports_and_no_longer(has_ranks: bool, lo
     watch.hear(HostUp(0, 7, "alpha", None), clock.now)
     if has_ranks:
         watch.note_spawned(0, clock.now)
-    roster, found = Roster(["host0"], [""], [0]), []
+    roster, found = Roster(["host0"], [""], [0]), list[tuple[int, str]]()
     for _ in range(15):
         clock.now += 2.0
         found += watch.find_lost(roster, clock.now)
