@@ -61,7 +61,7 @@ def describe_figure(mime: str, content: Any) -> str:
     # Whatever a rank shows under this name: it need not be a figure.
     listed = [trace for trace in traces if isinstance(trace, dict)] if isinstance(traces, list) else []
     kinds = Counter(str(trace.get("type", "scatter"))[:_TITLE_CHARS] for trace in listed)
-    inside = ", ".join(word if count == 1 else f"{count} {word}" for word, count in kinds.most_common(_KINDS_NAMED))
+    inside = ", ".join(word if count == 1 else f"{count} {word}" for word, count in list(kinds.items())[:_KINDS_NAMED])
     return f"a {kind} figure" + (f" “{title}”" if title else "") + (f": {inside}" if inside else "")
 
 
