@@ -141,8 +141,9 @@ def test_ctrl_c_between_the_sending_and_the_waiting_is_the_cells(
     assert cluster.run("'next'").check()[0].text == "'next'"
 
 
-def test_a_long_loop_of_two_programs_is_recorded_whole(cluster: Cluster) -> None:
+def test_a_long_loop_of_two_programs_is_recorded_whole(fresh: Fresh) -> None:
     """On its way to the notebook it is written as one turn and a count; what is compared and kept is every launch."""
+    cluster = fresh(4, 2)
     cluster.run(LOCKSTEP).check()
     result = cluster.run("for _ in range(100): made = float(add(x)), float(top(x))\nmade").check()
     assert {rank.text for rank in result} == {"(28.0, 7.0)"}
