@@ -22,6 +22,7 @@ __all__ = [
     "configure_hub",
     "describe_others",
     "find_cwd",
+    "is_held",
     "make_run_dir",
     "mark_alive",
     "place_of",
@@ -165,19 +166,22 @@ def mark_alive(run_dir: Path) -> int:
     return fd
 
 
-def _is_marked(path: Path) -> bool:
+def is_held(file: Path) -> bool:
+    """Whether a process, in whatever container or on whatever machine, has a lock on a file; false where there is none."""
     try:
-        with (path / _ALIVE).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
+        # For writing too: some disks lock no other way.
+        with file.open("r+b") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError:
+        # It is not there, or its disk knows no locks: the number in a name has to do.
+        return False
     return False
 
 
 def _owner_lives(path: Path) -> bool:
-    if _is_marked(path):
+    if is_held(path / _ALIVE):
         return True
     record = _read_owner(path / "cluster.json")
     if record is not None and _is_supervisor(record["supervisor"]):

@@ -5,6 +5,8 @@ It knows lines and bytes, not what they mean.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from mhnb.rundir import state_home
+from mhnb.rundir import is_held, state_home
 
 __all__ = ["JournalDir", "prune_journals"]
 
@@ -44,6 +46,9 @@ class JournalDir:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = self.folder / _FILE
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # Its owner's number says nothing to a notebook in another container, or on another machine with the same home.
+        with contextlib.suppress(OSError):  # a disk without locks
+            fcntl.flock(self._fd, fcntl.LOCK_SH)
         if self.path.stat().st_size and not self.path.read_bytes().endswith(b"\n"):
             # A full disk cut the last line short: what follows stands on lines of its own.
             os.write(self._fd, b"\n")
@@ -136,6 +141,8 @@ def _is_journal(path: Path) -> bool:
 
 
 def _owner_lives(path: Path) -> bool:
+    if is_held(path / _FILE):
+        return True
     _, pid, *aside = path.name.removesuffix(".journal").split(".")
     return not aside and psutil.pid_exists(int(pid))
 

@@ -65,7 +65,9 @@ def test_an_older_process_of_the_same_number_keeps_its_journal(
 ) -> None:
     """In a container each notebook may be process 1; what it left is put aside, and pruned like any other."""
     for seq in (1, 2, 3):
-        open_journal(1).write(CellRecord(1, seq, f"x = {seq}"))
+        journal = open_journal(1)
+        journal.write(CellRecord(1, seq, f"x = {seq}"))
+        journal.close()
     found = sorted(path.name.removeprefix(f"demo.{os.getpid()}") for path in tmp_path.iterdir())
     assert found == [".1.journal", ".2.journal", ".journal"]
     assert b"x = 1" in (tmp_path / f"demo.{os.getpid()}.1.journal" / "journal.jsonl").read_bytes()
@@ -168,6 +170,20 @@ def test_the_newest_journals_stay(tmp_path: Path) -> None:
     assert foreign.exists()
     assert living.exists()
     prune_journals({"MHNB_HOME": str(tmp_path / "nowhere")})
+
+
+def test_a_notebook_whose_number_is_not_known_here_keeps_its_journal(tmp_path: Path) -> None:
+    """It is in another container, or on another machine with the same home: the file that it has open tells."""
+    held = JournalDir("demo", GONE, environment={"MHNB_HOME": str(tmp_path)}, fresh=False)
+    os.utime(held.path, (0, 0))
+    for number in range(1, 26):
+        old_journal(tmp_path, number)
+    prune_journals({"MHNB_HOME": str(tmp_path)})
+    assert held.path.exists()
+    held.close()
+    old_journal(tmp_path, 26)
+    prune_journals({"MHNB_HOME": str(tmp_path)})
+    assert not held.path.exists()
 
 
 def test_old_journals_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
