@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 __all__ = ["await_ends", "see_through"]
 
 _LOOK_S = 0.2
 
 
-_ends: list[threading.Thread] = []
+_ends: list[tuple[threading.Thread, Future[None]]] = []
 """Those that were begun, until somebody has waited for them."""
 
 
@@ -37,17 +37,23 @@ def see_through(work: Callable[[], None]) -> None:
 
     # No daemon: a notebook that ends meanwhile waits for it.
     thread = threading.Thread(target=do, name="mhnb-end")
-    _ends.append(thread)
+    _ends.append((thread, done))
     thread.start()
-    while thread.is_alive():
-        # By turns: Python may miss a Ctrl-C that comes in the moment in which it begins to wait for a lock.
-        thread.join(_LOOK_S)
+    _await(done)
     done.result()
 
 
 def await_ends() -> None:
     """Wait for what an impatient user did not wait for: what is begun now may have the names of what is being taken back."""
-    for thread in _ends:
-        while thread.is_alive():
-            thread.join(_LOOK_S)
-    _ends[:] = [thread for thread in _ends if thread.ident is None or thread.is_alive()]
+    for thread, done in _ends:
+        # Ctrl-C may have come before it began.
+        if thread.ident is not None:
+            _await(done)
+    _ends.clear()
+
+
+def _await(done: Future[None]) -> None:
+    # Not by the thread: Python 3.11 takes one for ended when Ctrl-C comes while it is waited for.
+    # By turns: Python may miss a Ctrl-C that comes in the moment in which it begins to wait for a lock.
+    while not wait([done], _LOOK_S).done:
+        pass

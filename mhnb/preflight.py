@@ -122,7 +122,7 @@ class _Look:
             addresses=self._endpoints(facts, heard, controller),
             taken={} if self._is_local else _errors(heard[-1]),
         )
-        reached = self._connect(facts, heard, wanted)
+        reached = self._connect(facts, heard, wanted, max(_CONNECT_S, login_s))
         failures = self._probes.failures()
         deaf = self._probes.deaf() if isinstance(self._probes, Chorus) else {}
         looks = [
@@ -220,7 +220,9 @@ class _Look:
                 found[endpoint.name] = address, answer.get("port", endpoint.port)
         return found
 
-    def _connect(self, facts: Sequence[HostFacts | None], heard: Sequence[Any], wanted: Wanted) -> list[Any]:
+    def _connect(
+        self, facts: Sequence[HostFacts | None], heard: Sequence[Any], wanted: Wanted, timeout_s: float
+    ) -> list[Any]:
         """Have every host connect to every endpoint and to every other host."""
         listening = {endpoint.name for endpoint in wanted.endpoints if self._is_heard(endpoint, heard)}
         targets = [self._socket(name, *place) for name, place in wanted.addresses.items() if name in listening]
@@ -230,11 +232,11 @@ class _Look:
             if fact is not None and "port" in (heard[at] or {}).get("peer", {})
         ]
         arguments = {
-            at: {"targets": targets, "timeout_s": _CONNECT_S, "skip": f"peer {at}"}
+            at: {"targets": targets, "timeout_s": timeout_s, "skip": f"peer {at}"}
             for at, fact in enumerate(facts[: len(self._names)])
             if fact is not None
         }
-        return self._probes.ask("connect", arguments, timeout_s=_ANSWER_S + _CONNECT_S * 2)
+        return self._probes.ask("connect", arguments, timeout_s=_ANSWER_S + timeout_s * 2)
 
     def _is_heard(self, endpoint: Endpoint, heard: Sequence[Mapping[str, Any] | None]) -> bool:
         return "port" in (heard[self._place(endpoint)] or {}).get(endpoint.name, {})

@@ -56,9 +56,10 @@ def shared() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(shared: Cluster) -> Iterator[Cluster]:
-    """The shared cluster, clean before and after; no other test's cell is spoken of in the first cell's note."""
+    """The shared cluster, clean before and after, with no other test's names; none of its cells is in the first cell's note."""
     assert shared.state == "clean", shared.reason
-    shared.run("0").check()
+    shared.run("%reset -f").check()
+    shared.run("import jax").check()
     yield shared
     assert shared.state == "clean", shared.reason
 

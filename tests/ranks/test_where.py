@@ -248,15 +248,24 @@ def test_slow_compute_is_called_computing(prepared: Cluster, flag: Path, case: s
     assert {place.activity for place in card.places} <= {"computing", "silent"}, card
 
 
+SPIN = """
+import time
+spin = lambda x, n: jax.lax.fori_loop(0, n, lambda i, a: a * 1.0001 + 1, x).sum()
+slow = jax.jit(spin, static_argnums=1, out_shardings=NamedSharding(mesh, P()))
+float(slow(x, 20_000_000))
+"""
+SPIN_S = 10.0
+"""How long a program computes that is looked at, by what a short one took just before."""
+
+
 def test_slow_compute_in_a_program_of_all_ranks(prepared: Cluster, flag: Path) -> None:
     """A program of all ranks that takes long is computing: all have come to it, and use their processors."""
-    source = """
-    spin = lambda x: jax.lax.fori_loop(0, 400_000_000, lambda i, a: a * 1.0001 + 1, x).sum()
-    slow = jax.jit(spin, out_shardings=NamedSharding(mesh, P()))
-    float(slow(x))
-    """
-    with running(prepared, source, flag):
-        card = wait_for_card(prepared, lambda card: card.known, WAIT_S)
+    prepared.run(SPIN).check()
+    took_s = prepared.run("began = time.monotonic(); _ = float(slow(x, 20_000_000)); print(time.monotonic() - began)")
+    turns = int(20_000_000 * SPIN_S / float(took_s.check()[0].stdout))
+    with running(prepared, f"float(slow(x, {turns}))", flag):
+        # On a loaded machine a rank that computes may have no time to tell where it is, at first.
+        card = wait_for_card(prepared, lambda card: card.known and "" not in {p.what for p in card.places}, WAIT_S)
     assert (card.waiting, card.absent) == ((), ())
     assert [(place.activity, place.what) for place in card.places] == [("computing", "jit(<lambda>)")]
 
