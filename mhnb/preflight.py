@@ -65,7 +65,7 @@ def look_at(
         with open_probes(openers, Path(folder)) as probes:
             names = [str(host) for host in hosts] or ["this machine"]
             look = _Look(probes, wanted, names, is_local=not hosts)
-            return look.take(clock, options.connect_timeout_s)
+            return look.take(clock, options.connect_timeout_s, max(_CONNECT_S, options.connect_timeout_s))
 
 
 def look_through(
@@ -110,7 +110,7 @@ class _Look:
         self._word = secrets.token_hex(8)
         self._beside: list[tuple[HostFacts, ...]] = []
 
-    def take(self, clock: Callable[[], float], login_s: float) -> PreflightReport:
+    def take(self, clock: Callable[[], float], login_s: float, connect_s: float = _CONNECT_S) -> PreflightReport:
         began = clock()
         facts = self._ask_facts(login_s + _FACTS_S)
         clocks = self._probes.ask_time(_ANSWER_S, clock)
@@ -122,7 +122,7 @@ class _Look:
             addresses=self._endpoints(facts, heard, controller),
             taken={} if self._is_local else _errors(heard[-1]),
         )
-        reached = self._connect(facts, heard, wanted, max(_CONNECT_S, login_s))
+        reached = self._connect(facts, heard, wanted, connect_s)
         failures = self._probes.failures()
         deaf = self._probes.deaf() if isinstance(self._probes, Chorus) else {}
         looks = [
