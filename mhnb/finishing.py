@@ -4,14 +4,40 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 
 __all__ = ["await_ends", "see_through"]
 
 _LOOK_S = 0.2
 
 
-_ends: list[tuple[threading.Thread, Future[None]]] = []
+class _End(threading.Thread):
+    """Work that nobody's impatience ends. No daemon: a notebook that ends meanwhile waits for it."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        super().__init__(name="mhnb-end")
+        self._work = work
+        self._bell = threading.Semaphore(0)
+        self._is_done = False
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Do it. Its error is kept for who waits."""
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001  # it is raised in the caller's thread
+            self.error = error
+        self._is_done = True
+        self._bell.release()
+
+    def see(self) -> None:
+        """Wait until it is done."""
+        # Not by `join`: Python 3.11 takes a thread for ended when Ctrl-C comes while it is waited for.
+        # By turns: Python may miss a Ctrl-C that comes in the moment in which it begins to wait for a lock.
+        while not self._is_done:
+            self._bell.acquire(timeout=_LOOK_S)
+
+
+_ends: list[_End] = []
 """Those that were begun, until somebody has waited for them."""
 
 
@@ -25,35 +51,18 @@ def see_through(work: Callable[[], None]) -> None:
         # No Ctrl-C comes here; and while the interpreter ends, Python starts no thread any more.
         work()
         return
-    done: Future[None] = Future()
-
-    def do() -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001  # it is raised in the caller's thread
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    # No daemon: a notebook that ends meanwhile waits for it.
-    thread = threading.Thread(target=do, name="mhnb-end")
-    _ends.append((thread, done))
-    thread.start()
-    _await(done)
-    done.result()
+    end = _End(work)
+    _ends.append(end)
+    end.start()
+    end.see()
+    if end.error is not None:
+        raise end.error
 
 
 def await_ends() -> None:
     """Wait for what an impatient user did not wait for: what is begun now may have the names of what is being taken back."""
-    for thread, done in _ends:
+    for end in _ends:
         # Ctrl-C may have come before it began.
-        if thread.ident is not None:
-            _await(done)
+        if end.ident is not None:
+            end.see()
     _ends.clear()
-
-
-def _await(done: Future[None]) -> None:
-    # Not by the thread: Python 3.11 takes one for ended when Ctrl-C comes while it is waited for.
-    # By turns: Python may miss a Ctrl-C that comes in the moment in which it begins to wait for a lock.
-    while not wait([done], _LOOK_S).done:
-        pass

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.leftovers import no_leftovers
+from tests.patience import write_patience
 
 pytest_plugins = ["tests.parts"]
+
+# A stall of a loaded machine is no defect of what is tried.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 _OWN_FOLDERS = (
     "IPYTHONDIR",
@@ -50,8 +57,11 @@ def own_environment(own_folders: Path) -> Iterator[None]:
             folder = own_folders / name.lower()
             folder.mkdir()
             patch.setenv(name, str(folder))
+        write_patience(own_folders / "ipythondir")
         for name in [n for n in os.environ if n.startswith(("JAX_", "XLA_")) or n == "PYTHONHASHSEED"]:
             patch.delenv(name)
+        # Ranks that are made to crash leave no gigabyte behind.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         yield
 
 

@@ -5,13 +5,19 @@ What a test of the ladder itself shows is how it ends, so it takes the rung that
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mhnb.core import ladder
 
-__all__ = ["frees_soon", "kills_soon", "patience"]
+__all__ = ["agrees_late", "frees_soon", "kills_soon", "patience", "write_patience"]
 
-_FREE_S, _KILL_S = 20.0, 90.0
+_FREE_S, _KILL_S, _AGREE_S = 20.0, 90.0, 20.0
+_IN_KERNELS = f"""from mhnb.core import ladder as _ladder
+_ladder.INTERRUPT_KILL_S = {_KILL_S}
+del _ladder
+"""
 _OWN_FREE_S, _OWN_KILL_S = ladder.INTERRUPT_FREE_S, ladder.INTERRUPT_KILL_S
 
 
@@ -29,6 +35,19 @@ def frees_soon(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def agrees_late(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give ranks time to stop before the same launch: a stalled one would be signalled in the middle of a step."""
+    monkeypatch.setattr(ladder, "INTERRUPT_AGREE_S", _AGREE_S)
+
+
+@pytest.fixture
 def kills_soon(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill what does not end as soon as for a user."""
     monkeypatch.setattr(ladder, "INTERRUPT_KILL_S", _OWN_KILL_S)
+
+
+def write_patience(ipython_dir: Path) -> None:
+    """Have kernels that are started with this folder as IPYTHONDIR leave slow ranks alone too."""
+    startup = ipython_dir / "profile_default" / "startup"
+    startup.mkdir(parents=True, exist_ok=True)
+    (startup / "00-patience.py").write_text(_IN_KERNELS)

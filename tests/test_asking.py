@@ -269,6 +269,7 @@ def test_a_rank_for_each_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """As many as nvidia-smi lists and CUDA_VISIBLE_DEVICES leaves, all on one host; or one rank for all; or as many as asked for."""
     _fake_nvidia_smi(tmp_path, 4)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert _shape("--profile gpu").describe() == "1 host x 4 ranks, profile gpu"
     assert _shape("--profile gpu --set process_per=host").describe() == "1 host, profile gpu"
     assert _shape("--profile gpu -n 2").describe() == "1 host x 2 ranks, profile gpu"

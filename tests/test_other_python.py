@@ -19,7 +19,7 @@ def _versions(python: str) -> str:
 
 @pytest.mark.ranks
 @pytest.mark.requires_part("other_python")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_sample_passes_on_the_other_python() -> None:
     """The tests marked other_python pass there too, and there is at least one."""
     command = [str(other_python.interpreter()), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "other_python"]

@@ -46,10 +46,10 @@ def test_a_failure_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_coordinator_that_would_share_its_port(capsys: pytest.CaptureFixture[str]) -> None:
     """Another JAX coordinator lets others have its port too, in silence, and then both lead one cluster: it counts as taken."""
-    with socket.socket(socket.AF_INET6) as other:
+    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as other:
         # As gRPC listens.
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        other.bind(("::", 0))
+        other.bind(("::" if other.family == socket.AF_INET6 else "", 0))
         other.listen()
         port = other.getsockname()[1]
         code, said = _doctor(capsys, "--coordinator-port", str(port))

@@ -106,8 +106,16 @@ def child(mhnb_home: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_process_left_behind_is_found_and_ended(mhnb_home: Path) -> None:
     """A process that outlives the block fails it, is named, and does not live on."""
     started = []
+
+    def leave() -> None:
+        program = "print('up', flush=True); input()"
+        started.append(subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        # Before that it may have no environment yet.
+        assert started[0].stdout is not None
+        started[0].stdout.readline()
+
     with pytest.raises(AssertionError, match="left behind:\n  pid "), no_leftovers(mhnb_home, grace_s=0.1):
-        started.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+        leave()
     with started[0] as process:
         assert process.wait() == -signal.SIGKILL
 

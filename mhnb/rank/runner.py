@@ -112,8 +112,6 @@ class CellRunner:
         """An interrupt came after the cell was begun and before its code ran."""
         self._is_finishing = False
         """The cell's code was interrupted and has ended, and so does the cell soon: another interrupt changes nothing."""
-        self._sigint_taken = False
-        """Whether a library or a cell has taken SIGINT, as far as the service thread has seen."""
         self.shell.attach(self.capture, self.clock)
         self.launches.is_cell_file = self.shell.is_cell_file
         self.launches.use_interrupt(self._make_interrupt)
@@ -170,9 +168,9 @@ class CellRunner:
         return ""
 
     def _run(self, message: RunCell) -> None:
-        if self._sigint_taken:
+        if signal.getsignal(signal.SIGINT) != self._on_sigint:
+            # A library or a cell has taken it.
             signal.signal(signal.SIGINT, self._on_sigint)
-            self._sigint_taken = False
         self.look_beside()
         self._began_s = self.clock()
         self.capture.begin(message.seq)
@@ -327,8 +325,6 @@ class CellRunner:
             self._tell_late()
             self._tell_where()
             self.look_beside()
-            # To ask costs more than a cell may; only the main thread may take it back.
-            self._sigint_taken = signal.getsignal(signal.SIGINT) != self._on_sigint
             pause_s = _LIVE_S if self._running is not None else _IDLE_S
 
     def _tell_live(self) -> None:

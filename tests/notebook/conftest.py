@@ -12,7 +12,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from mhnb import starting
+from mhnb import assist, starting
 from mhnb.cluster import Cluster
 from tests.patience import patience
 from tests.ranks.conftest import every_pid, wait_gone
@@ -75,6 +75,12 @@ class Session:
         if before:
             assert starting.current().run("0").seq == before + 1
         return str(said.error)
+
+
+@pytest.fixture(autouse=True)
+def hears_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for what a rank answers to Tab and `?`, however loaded the machine is: a user types on after half a second."""
+    monkeypatch.setattr(assist, "_ANSWER_S", 30.0)
 
 
 @contextmanager

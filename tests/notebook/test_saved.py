@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import nbformat
+import psutil
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
@@ -30,9 +32,9 @@ def late(result, show=view.late):
         if "late word" in rank.stdout: shown[rank.rank].set()
 view.late = late
 """
-GO = "%%mhjax --quiet\ngo.set()"
-HEARD = "assert all(event.wait(30) for event in shown)"
-SOURCES = (START, VALUE, FAILS, LONG, LATE, WATCH, GO, HEARD)
+HEARD = "mhnb.current().run('go.set()').check()\nassert all(event.wait(30) for event in shown)"
+"""In one cell: what comes between two is for no cell, and nbclient drops it."""
+SOURCES = (START, VALUE, FAILS, LONG, LATE, WATCH, HEARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def runs(own_environment: None, mhnb_home: Any) -> Iterator[tuple[Run, Run]]:
     with client.setup_kernel():
         yield _run_all(client), _run_all(client)
     ended = [process for process in processes_of(mhnb_home) if process.pid not in before]
-    assert [process.pid for process in ended if process.wait(10) is None and process.is_running()] == []
+    assert psutil.wait_procs(ended, timeout=60)[1] == []
 
 
 @pytest.fixture(params=["first", "second"])
@@ -122,7 +124,8 @@ def test_a_widget_while_a_long_cell_runs(ran: Run) -> None:
     sent = [content["data"].get("state", {}).get("block_0", "") for kind, content in ran.heard if kind == "comm_msg"]
     assert opened
     assert sorted(opened) == sorted(closed)
-    assert any("step 5" in html for html in sent)
+    # Which steps, the ranks' pace decides.
+    assert any(re.search(r"step \d", html) for html in sent)
 
 
 def test_no_widget_in_the_file(ran: Run) -> None:
@@ -142,7 +145,7 @@ def test_all_of_a_long_cell_is_in_the_file(ran: Run) -> None:
 
 
 def test_late_output_lands_under_its_own_cell(runs: tuple[Run, Run]) -> None:
-    """What a thread prints three cells later is in the cell that started it, and in no other."""
+    """What a thread prints two cells later is in the cell that started it, and in no other."""
     last = nbformat.reads(runs[1].saved, as_version=4).cells
     holding = [cell.source for cell in last if "late word" in str(cell.outputs)]
     assert holding == [LATE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from IPython.core.completer import provisionalcompleter, rectify_completions
@@ -109,11 +110,10 @@ def test_the_older_interface(typing: Session) -> None:
     assert typing.shell.complete("", "x = torank_", 11) == ("torank_", ["torank_typed"])
 
 
-def test_a_rank_that_is_busy_holds_nobody_up(typing: Session) -> None:
+def test_a_rank_that_is_busy_holds_nobody_up(typing: Session, tmp_path: Path) -> None:
     """While a cell runs the rank is not asked, and the notebook completes with what it has."""
-    cluster = starting.current()
-    submission = cluster.submit("import time; time.sleep(0.3)")
-    while cluster.state != "running":
-        pass
+    cluster, flag = starting.current(), tmp_path / "completed"
+    submission = cluster.submit(f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)")
     assert complete(typing, "%%mhjax\ntorank_") == ["%%mhjax\ntorank_here"]
+    flag.touch()
     assert cluster.follow(submission).ok

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import psutil
+
 from tests.leftovers import processes_of
 
 TYPED = """\
@@ -47,4 +49,5 @@ def test_a_terminal_gets_text(leftovers: None, mhnb_home: str) -> None:
     assert "went on" in done.stdout
     assert not [word for word in ("widget", "HTML(", "<div", "<details", "Traceback") if word in done.stdout]
     assert done.stderr == ""
-    assert {process.pid for process in processes_of(mhnb_home)} <= before
+    ended = [process for process in processes_of(mhnb_home) if process.pid not in before]
+    assert psutil.wait_procs(ended, timeout=60)[1] == []

@@ -171,12 +171,23 @@ def test_an_interrupt_while_the_view_draws_reaches_the_ranks(nb: Session, cluste
         cluster.follow(submission, draw).check()
 
 
-def test_an_interrupt_of_a_cell_that_waits_leaves_the_one_that_runs(nb: Session, cluster: Cluster) -> None:
+def test_an_interrupt_of_a_cell_that_waits_leaves_the_one_that_runs(
+    nb: Session, cluster: Cluster, tmp_path: Path
+) -> None:
     """Ctrl-C stops what its user waits for, not another thread's cell."""
-    running = cluster.submit("import time; time.sleep(1); ran = 'to its end'")
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    flag = tmp_path / "interrupted"
+    waits = f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)\nran = 'to its end'"
+    running = cluster.submit(waits)
+
+    def press() -> None:
+        while len(cluster._reader._submissions) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
     with pytest.raises(CellInterrupted, match="before the cell's turn"):
         cluster.run("ran = 'never'")
+    flag.touch()
     assert cluster.follow(running).ok
     assert "to its end" in nb.run("%%mhjax\nran").out
 
@@ -248,7 +259,8 @@ def test_where_from_a_thread(nb: Session, cluster: Cluster, tmp_path: Path, caps
         while (card := cluster.where()) is None or not card.known:
             assert time.monotonic() < end
             time.sleep(0.05)
-        said = nb.run("%mhjax where").out
+        while "ranks 0-1 in sleep" not in (said := nb.run("%mhjax where").out):
+            assert time.monotonic() < end, said
     finally:
         flag.touch()
         thread.join()

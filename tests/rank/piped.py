@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -12,6 +11,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from mhnb.core.protocol import Answer, Ask, decode, encode
+from mhnb.ports import find_free_port
 from tests.rank.piped_rank import read_frames, write_frames
 from tests.source import ROOT
 
@@ -35,9 +35,7 @@ class PipedRanks:
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> PipedRanks:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = find_free_port()
         env = {**os.environ, "JAX_ENABLE_PREEMPTION_SERVICE": "0", "PYTHONHASHSEED": "0"}
         for rank in range(self.process_count):
             command = [sys.executable, "-m", "tests.rank.piped_rank"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import pytest
 
 from mhnb.core.guard import FREE_PREFIX, compare_launches, judge_state
 from mhnb.core.hints import find_hint
+from mhnb.ports import find_free_port
 from mhnb.rank import jaxhooks
 from mhnb.rank.launches import LaunchRecorder
 from tests.source import ROOT
@@ -129,12 +129,6 @@ if rank == 0:
 }
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _spawn(rank: int, port: int, folder: Path) -> subprocess.Popen[str]:
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
@@ -164,7 +158,7 @@ def _read(folder: Path) -> Answers:
 def answers() -> Iterator[Answers]:
     """What each rank recorded of each cell."""
     with tempfile.TemporaryDirectory(prefix="mhnb-") as name:
-        folder, port = Path(name), _free_port()
+        folder, port = Path(name), find_free_port()
         (folder / "cells").write_text("".join(json.dumps(cell) + "\n" for cell in CELLS.items()))
         ranks = [_spawn(rank, port, folder) for rank in range(RANKS)]
         try:
@@ -446,7 +440,7 @@ def test_initialize_finds_the_offered_cluster() -> None:
     """After `offer_cluster`, `jax.distributed.initialize()` needs no arguments, also inside another cluster's job."""
     program = (
         "import jax\nfrom mhnb.rank import jaxseams\n"
-        f"jaxseams.offer_cluster(dict(coordinator_address='127.0.0.1:{_free_port()}', num_processes=1, process_id=0))\n"
+        f"jaxseams.offer_cluster(dict(coordinator_address='127.0.0.1:{find_free_port()}', num_processes=1, process_id=0))\n"
         "jax.distributed.initialize()\nprint(jax.process_count(), jax.distributed.is_initialized())"
     )
     slurm = {"SLURM_JOB_ID": "1", "SLURM_STEP_NODELIST": "nowhere", "SLURM_NTASKS": "9", "SLURM_PROCID": "8"}

@@ -525,11 +525,8 @@ def test_interrupt_between_cells(rank: CellProcess) -> None:
 
 
 def test_interrupt_taken_by_a_cell(rank: CellProcess) -> None:
-    """After a cell has taken SIGINT for itself, a later one can be interrupted again."""
+    """After a cell has taken SIGINT for itself, the next one can be interrupted again."""
     rank.run("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN);")
-    first = rank.begin("import time\nprint('first')\ntime.sleep(0.5)")
-    rank.wait_for_output(first, "first\n")
-    rank.finish(first)
     seq = rank.begin(SPIN)
     rank.wait_for_output(seq, "started\n")
     rank.interrupt()

@@ -10,9 +10,9 @@ import pytest
 
 from mhnb import starting
 from mhnb.cluster import Cluster
-from tests.patience import frees_soon, kills_soon, patience
+from tests.patience import agrees_late, frees_soon, kills_soon, patience
 
-__all__ = ["frees_soon", "kills_soon", "patience"]
+__all__ = ["agrees_late", "frees_soon", "kills_soon", "patience"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -73,7 +73,8 @@ def test_after_accept_a_collective_that_was_left_meets_nothing(fresh: Fresh, gua
     """Rank 0 left a sum that nobody else made: the next sum is not taken for it, and nobody waits for rank 0, under any guard."""
     cluster = fresh(2, 2)
     cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4")).check()
-    left = cluster.run("if rank == 0: y = add(x * 100)", guard="parity", timeout_s=2)
+    cluster.run("more = x * 100").check()
+    left = cluster.run("if rank == 0: y = add(more)", guard="parity", timeout_s=3)
     assert (left.state, left[0].outcome) == ("tainted", "interrupted")
     cluster.accept()
     result = cluster.run("y = float(add(x))", guard=guard, timeout_s=100)

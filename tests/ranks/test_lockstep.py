@@ -197,6 +197,7 @@ got, float(add(x))"""
     assert {rank.text for rank in result} == {"('OrderMismatch', 28.0)"}
 
 
+@pytest.mark.usefixtures("agrees_late")
 def test_an_interrupt_stops_all_ranks_before_the_same_launch(ready: Cluster) -> None:
     """Fifty times: clean, and every rank has made the same number of steps."""
     loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
@@ -210,6 +211,7 @@ def test_an_interrupt_stops_all_ranks_before_the_same_launch(ready: Cluster) -> 
 
 
 @pytest.mark.other_python
+@pytest.mark.usefixtures("agrees_late")
 def test_the_launch_before_which_all_stopped_is_named(ready: Cluster) -> None:
     """`Interrupted before launch 812 on every rank · clean`."""
     loop = "step = 0\nprint('on', flush=True)\nwhile True:\n    float(add(x)); step += 1; time.sleep(0.01)"
@@ -218,6 +220,7 @@ def test_the_launch_before_which_all_stopped_is_named(ready: Cluster) -> None:
     assert result.notes[0] == f"Interrupted before launch {step + 1} on every rank · clean"
 
 
+@pytest.mark.usefixtures("agrees_late")
 def test_an_interrupt_of_a_loop_that_runs_ahead_leaves_clean(ready: Cluster) -> None:
     """Launches that all ranks made end by themselves: who does not wait for them abandons nothing."""
     code = """
@@ -340,7 +343,7 @@ def test_ranks_that_wait_to_agree_are_on_the_hang_card(ready: Cluster) -> None:
 
     def look(snapshot: CellResult) -> None:
         card = snapshot.where
-        if card is not None and card.stuck and not seen:
+        if card is not None and card.stuck and not card.progress and not seen:
             seen.append(card)
             ready.interrupt()
 
@@ -408,6 +411,7 @@ def test_who_gives_up_again_and_again_is_held_before_a_post_is_overwritten(ready
     gives_up_again_and_again(ready, tmp_path, quitter=0)
 
 
+@pytest.mark.usefixtures("agrees_late")
 def test_an_agreed_stop_inside_a_task_of_the_cells_own_leaves_the_ranks_alive(ready: Cluster) -> None:
     """A KeyboardInterrupt out of a child task would end the event loop, and the rank."""
     code = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from mhnb.cluster import Cluster
 from mhnb.core.figures import gather_figures
 from mhnb.core.results import CellResult
@@ -71,19 +73,18 @@ def test_noise_of_c_code_comes_apart(cluster: Cluster) -> None:
     assert [rank.noise for rank in result] == [line + "\n"] * 4
 
 
-def test_a_running_cell_tells_lines_and_memory(cluster: Cluster) -> None:
+def test_a_running_cell_tells_lines_and_memory(cluster: Cluster, tmp_path: Path) -> None:
     """After about two seconds each rank has looked at itself."""
-    seen: list[CellResult] = []
+    flag, seen = tmp_path / "seen", []
 
     def look(snapshot: CellResult) -> None:
-        if snapshot.where is not None and snapshot.where.known:
-            seen.append(snapshot)
+        if snapshot.where is not None and len(snapshot.where.memory_nbytes) == 4:
+            seen.append(snapshot.where)
+            flag.touch()
 
-    code = "import time\nfor _ in range(45):\n    time.sleep(0.1)"
-    cluster.run(code, on_snapshot=look).check()
-    assert seen
-    card = seen[0].where
-    assert card is not None
+    code = f"import os, time\nwhile not os.path.exists({str(flag)!r}):\n    time.sleep(0.1)"
+    cluster.run(code, on_snapshot=look, timeout_s=60).check()
+    card = seen[0]
     assert all(card.memory_nbytes[rank] > 10_000_000 for rank in range(4))
     assert set(card.lines.values()) <= {2, 3}
 

@@ -9,7 +9,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -137,18 +137,19 @@ PITFALLS = [
 
 
 @pytest.fixture(scope="module")
-def is_set_up() -> list[Cluster]:
-    """The clusters that hold the names of VALUES."""
-    return []
+def set_up(shared: Cluster) -> Cluster:
+    """The shared cluster, with the names that the cells use."""
+    shared.run("%reset -f").check()
+    shared.run(TOOLS + VALUES).check()
+    return shared
 
 
 @pytest.fixture
-def ranks(cluster: Cluster, is_set_up: list[Cluster]) -> Cluster:
-    """The shared cluster, with the names that the cells use."""
-    if not is_set_up:
-        cluster.run(TOOLS + VALUES).check()
-        is_set_up.append(cluster)
-    return cluster
+def ranks(set_up: Cluster) -> Iterator[Cluster]:
+    """The same, clean before and after."""
+    assert set_up.state == "clean", set_up.reason
+    yield set_up
+    assert set_up.state == "clean", set_up.reason
 
 
 def hints(result: CellResult) -> list[str | None]:
@@ -277,7 +278,9 @@ def test_a_rank_that_dies_in_a_collective_is_the_cause(fresh: Fresh) -> None:
     cluster.run(TOOLS).check()
     code = "import os, signal\nif me:\n    os.write(2, b'loading shard 3\\n'); os.kill(os.getpid(), signal.SIGKILL)\n"
     result = cluster.run(code + "spread(np.ones(2)).sum()", guard="parity", timeout_s=60)
-    assert (result[0].outcome, result[1].outcome) == ("killed", "died")
+    assert result[1].outcome == "died"
+    # Which of the two reaches it first, its fellow's end or ours, is nobody's to say.
+    assert result[0].outcome in ("killed", "error")
     assert any("rank 1" in note and "SIGKILL" in note and "loading shard 3" in note for note in result.notes)
 
 

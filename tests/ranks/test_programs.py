@@ -48,7 +48,7 @@ def plain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         for process in processes:
             stack.callback(process.wait)
             stack.callback(process.kill)
-        codes = [process.wait(timeout=100) for process in processes]
+        codes = [process.wait(timeout=300) for process in processes]
     assert codes == [0] * RANKS, (folder / "0.log").read_text()[-4000:]
     by_rank = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
     return {program: [said[program] for said in by_rank] for program in programs}

@@ -287,7 +287,7 @@ def test_a_terminal_sees_it_too(prepared: Cluster, flag: Path) -> None:
     assert "waiting" in seen.stdout
     assert "ranks 0,2-3 in jit(<lambda>), line 3:  float(add(x))" in seen.stdout
     assert ask("nobody").returncode == 1
-    end = time.monotonic() + 10
+    end = time.monotonic() + WAIT_S
     while "no cell runs" not in (said := ask("shared").stdout):
         assert time.monotonic() < end, said
 

@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,7 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mhnb.ports import find_free_port
 from tests.parts import chromium
+from tests.patience import write_patience
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, WebSocket
@@ -106,9 +107,8 @@ class Lab:
             path = Path(self.env["JUPYTERLAB_SETTINGS_DIR"]) / f"{name}.jupyterlab-settings"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(values))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        write_patience(Path(self.env["IPYTHONDIR"]))
+        port = find_free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.log = self.root / ".own" / "lab.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -152,6 +152,7 @@ class Lab:
     def page(self, browser: Browser, *, scale: float = 1) -> Iterator[LabPage]:
         """One page with cookies of its own; `scale` is device pixels for each CSS pixel, for pictures."""
         page = browser.new_page(viewport={"width": 1280, "height": 900}, device_scale_factor=scale)
+        page.set_default_timeout(LIMIT_S * 1000)
         try:
             yield LabPage(self, page)
         finally:
