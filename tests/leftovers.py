@@ -54,7 +54,14 @@ def no_leftovers(home: str | Path, *, grace_s: float = 10.0) -> Iterator[None]:
         grace_s: how long something that is already ending may take.
     """
     before, threads_before = {p.pid for p in processes_of(home)}, _lasting_threads()
-    yield
+    try:
+        yield
+    except BaseException:
+        # What failed may have left more than it would have: other tests are not to find it.
+        for process in processes_of(home):
+            if process.pid not in before:
+                process.kill()
+        raise
     new = [p for p in processes_of(home) if p.pid not in before]
     _, left = psutil.wait_procs(new, timeout=grace_s)
     names = [_describe(process) for process in left]

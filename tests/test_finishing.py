@@ -15,10 +15,13 @@ from pathlib import Path
 import pytest
 
 from mhnb.core.hostspec import HostSpec, format_hostspec
+from mhnb.core.shape import HostShare
+from mhnb.core.ssh import SshOptions
 from mhnb.errors import LaunchError
 from mhnb.finishing import await_ends, see_through
 from mhnb.launch.carried import ask_program
-from mhnb.launch.probing import ThisMachine
+from mhnb.launch.pods import PodLauncher
+from mhnb.launch.probing import ThisMachine, open_probes
 from mhnb.link.sockets import SocketLink
 
 WAIT_S = 60.0
@@ -126,3 +129,18 @@ def test_a_supervisor_that_is_told_again_while_it_ends(tmp_path: Path) -> None:
     assert told.returncode == 0
     assert not key.exists()
     assert Path(spec.end_mark).exists()
+
+
+def test_a_client_that_tries_and_gives_up_is_told_by_its_last_word(tmp_path: Path) -> None:
+    """As kubectl, which tells each try before it says why none went well: a table has room for one line."""
+    client = tmp_path / "client"
+    client.write_text("#!/bin/sh\necho 'try 1 failed' >&2; echo 'try 2 failed' >&2; echo 'no such pod' >&2; exit 1\n")
+    client.chmod(0o755)
+    share = HostShare(4, "host4", (4,))
+    with open_probes(
+        [PodLauncher(str(client), lambda _: [str(client)], SshOptions()).open_probe(share)], tmp_path
+    ) as probes:
+        assert probes.ask("time", {0: {}, 1: {}}, timeout_s=WAIT_S)[0] is None
+        first, *rest = str(probes.failures()[0]).splitlines()
+    assert first == "host4 (client) ended with exit code 1: no such pod"
+    assert [line.strip() for line in rest] == ["try 1 failed", "try 2 failed"]

@@ -337,9 +337,9 @@ class Machine:
         first = self.roster.deaths[0]
         told = [] if self.current or self.state == "dead" else [TellUser(self._death_text(first))]
         if self.current is None:
-            # Ranks that are stopped because their host's fellow is gone are not why.
-            self.state = "dead"
+            # Ranks that are stopped because their host's fellow is gone are not why. It comes first: others look at the state.
             self.reason = self._lost_service if self._lost_host else self.roster.explain_death(first)
+            self.state = "dead"
         else:
             self._lose_rank_of_cell(self.current, exited, first)
         # A rank that outlives another cannot compute with it again, and JAX would abort it later anyway.
@@ -377,7 +377,7 @@ class Machine:
         kill: list[Command] = [KillRanks(self.roster.alive)] if isinstance(event, HostExited) else []
         if self.current is None:
             told = self.state != "dead"
-            self.state, self.reason = "dead", self._lost_service
+            self.reason, self.state = self._lost_service, "dead"
             return [*([TellUser(f"{self.reason}\n  {self._cost.way_out()}")] if told else []), *kill]
         if isinstance(event, HostExited):
             self._lose_host_of_cell(self.current, event.supervisor)

@@ -20,6 +20,9 @@ from mhnb.ports import find_own_address
 
 __all__ = ["PodLauncher"]
 
+_SHOWN = 8
+"""Lines of what a client said."""
+
 
 class PodLauncher:
     """Starts a supervisor on each host by a client's own command.
@@ -102,8 +105,10 @@ class _Client(ChildProcess):
             host = HostName(self._label)
             return ssh_error(explain_ssh(said, code, host, self._far), host)
         lines = [line for line in said.splitlines() if line.strip()]
-        return LaunchError(f"{self._label} ended with exit code {code}: {_last_lines(lines)}")
+        # The last one says why; what comes before it are its tries, and a table has room for one.
+        *before, last = lines[-_SHOWN:] or ["it said nothing"]
+        return LaunchError("\n    ".join([f"{self._label} ended with exit code {code}: {last}", *before]))
 
 
 def _last_lines(lines: Sequence[str]) -> str:
-    return "\n    ".join(lines[-8:]) or "it said nothing"
+    return "\n    ".join(lines[-_SHOWN:]) or "it said nothing"

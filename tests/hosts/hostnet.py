@@ -94,7 +94,7 @@ def _do(*words: str | Path, check: bool = True, stdin: str | None = None) -> str
     return done.stdout
 
 
-def wait_until(true: Callable[[], object], what: str, *, timeout_s: float = 20.0) -> None:
+def wait_until(true: Callable[[], object], what: str, *, timeout_s: float = 60.0) -> None:
     """Look again and again until it is true: for what gives no sign of its own."""
     end = time.monotonic() + timeout_s
     while not true():
@@ -226,10 +226,13 @@ class Host:
         self.wait_for_sshd()
         self._altered = False
 
-    def lose(self, percent: float) -> None:
-        """Lose so many of the packets in each direction, by chance."""
+    def lose(self, percent: float, *, each_way: bool = True) -> None:
+        """Lose so many of the packets by chance: of those that it sends, and, with `each_way`, of those that are sent to it."""
         self._faulty = True
-        for device, where in (("eth0", ("ip", "netns", "exec", self.netns)), (self._cable, ())):
+        ends: list[tuple[str, tuple[str, ...]]] = [(self._cable, ())]
+        if each_way:
+            ends.append(("eth0", ("ip", "netns", "exec", self.netns)))
+        for device, where in ends:
             rule = "drop" if percent >= 100 else f"numgen random mod 10000 < {round(percent * 100)} drop"
             hook = f'type filter hook ingress device "{device}" priority 0;'
             _do(*where, "nft", "-f", "-", stdin=f"table netdev {self._table} {{ chain c {{ {hook} {rule}\n }}\n }}\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import pickle
+import re
 import shutil
 import signal
 import socket
@@ -199,7 +201,8 @@ def test_a_clock_that_is_off(doctor: Doctor, net: HostNet) -> None:
     net[1].cover(doctor.python, f'#!/bin/sh\nexec {faketime} -f +1h {sys.executable} "$@"\n', executable=True)
     code, lines = doctor()
     assert (code, lines[0]) == (0, "preflight · 4 hosts · 1 warning")
-    assert lines[6].startswith("! beta's clock is 3600 s ahead of this one")
+    # To the second where nothing stalls.
+    assert re.match(r"! beta's clock is 3(599|600|601) s ahead of this one", lines[6]), lines
 
 
 # -- names and ports
@@ -260,7 +263,9 @@ def holder(net: HostNet) -> Iterator[None]:
     net[0].run(sys.executable, "-c", _HOLDER, str(_PORT))
     yield
     for pid in net[0].pids():
-        os.kill(pid, signal.SIGKILL)
+        # One may be sshd's own, which was about to end.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 _HOLDER = """

@@ -14,7 +14,7 @@ from mhnb.berth import find_berths
 from mhnb.rundir import describe_others
 from tests.hosts.cluster import leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
-from tests.leftovers import no_leftovers
+from tests.leftovers import no_leftovers, processes_of
 from tests.source import ROOT
 
 _LIMIT_S = 5.0
@@ -50,7 +50,11 @@ def test_what_nobody_drives_and_has_no_rank_left_ends(net: HostNet, mhnb_home: P
         _supervisor_on(net, 0).kill()
         for rank in _supervisor_on(net, 1).children():
             rank.kill()
-        wait_until(lambda: not hub.is_running(), "the hub's supervisor ends", timeout_s=60)
+        wait_until(
+            lambda: hub.pid not in {process.pid for process in processes_of(mhnb_home)},
+            "the hub's supervisor ends",
+            timeout_s=60,
+        )
         wait_until(lambda: not any(host.pids() for host in net), "those of the machines end", timeout_s=60)
         assert find_berths(os.environ) == []
         assert not list(berth.run_dir.glob("profile/security/*.json"))

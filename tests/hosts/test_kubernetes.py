@@ -90,9 +90,8 @@ def test_doctor_looks_into_the_pods(net: HostNet, kubeconfig: Path, capsys: pyte
     assert [line.split()[:2] for line in lines[2:4]] == [["alpha", "ok"], ["beta", "ok"]]
     code, lines = ask_doctor(capsys, *place, "-n", "5", "--set", "pod=trainer-{}")
     assert (code, lines[0]) == (1, "preflight · 5 hosts · 1 failure"), lines
-    assert "host4 (kubectl) ended with exit code 1: " in lines[7]
-    # It may say more before it.
-    assert 'pods "trainer-4" not found' in "\n".join(lines[7:])
+    assert "host4 (kubectl) ended with exit code 1: " in lines[7], lines
+    assert 'pods "trainer-4" not found' in lines[7], lines
 
 
 def test_a_python_that_is_not_there(begin: Begin) -> None:

@@ -44,8 +44,7 @@ def test_an_outsider_changes_nothing(net: HostNet, begin: Begin, tmp_path: Path,
     going = cluster.submit(WAITING.format(path=str(tmp_path / "end")))
     for port in ours:
         annoy(port)
-    refused = cluster.refused_messages
-    assert refused > 0
+    wait_until(lambda: cluster.refused_messages > 0, "what was shouted is counted")
     with hold_open(ours, each=80):
         (tmp_path / "end").touch()
         result = cluster.follow(going)
@@ -148,6 +147,7 @@ IMPOSTOR = (
 )
 
 
+@pytest.mark.timeout(300)
 def test_what_an_outsider_can_do_at_the_ports_of_jax(net: HostNet, begin: Begin) -> None:
     """JAX asks for no key. Noise does nothing at the coordinator and at gloo; who says that he is a rank ends the cluster, in plain sight.
 

@@ -12,7 +12,7 @@ from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.syncing import sync
 from mhnb.verbs_hosts import describe_sync
 from tests.hosts.cluster import Begin
-from tests.hosts.hostnet import HostNet
+from tests.hosts.hostnet import HostNet, wait_until
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_start_whose_files_do_not_fit_leaves_nothing(project: Path, net: HostN
     (project / "huge.bin").write_bytes(bytes(16 << 20))
     with pytest.raises(ClusterError, match="No space left"):
         begin(2, 1, sync=".")
-    assert not any(host.pids() for host in net)
+    wait_until(lambda: not any(host.pids() for host in net), "every host is without a process")
 
 
 def test_files_are_not_strewn_over_a_home(project: Path, begin: Begin) -> None:
