@@ -67,8 +67,7 @@ def test_what_no_signal_and_no_closed_connection_ends_is_killed(fresh: Fresh, ki
     again.stop()
 
 
-@pytest.mark.other_python
-@pytest.mark.parametrize("guard", ["lockstep", "parity", "off"])
+@pytest.mark.parametrize("guard", [pytest.param("lockstep", marks=pytest.mark.other_python), "parity", "off"])
 def test_after_accept_a_collective_that_was_left_meets_nothing(fresh: Fresh, guard: str) -> None:
     """Rank 0 left a sum that nobody else made: the next sum is not taken for it, and nobody waits for rank 0, under any guard."""
     cluster = fresh(2, 2)
