@@ -107,6 +107,8 @@ class NotebookScreen(_Streams):
         self._shell = shell
         # the cell that is current now, so that late output finds its way back to it
         self._parent = dict(shell.get_parent() or {})
+        self._replaced: dict[str, Mapping[str, Any]] = {}
+        """Displays that were replaced late, since the last cell began."""
 
     def show(self, data: Mapping[str, Any], display_id: str) -> None:
         """Make a display in the current cell."""
@@ -121,8 +123,20 @@ class NotebookScreen(_Streams):
         self._send("display_data", data, display_id, parent=self._parent)
 
     def replace_late(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Replace a display; its id finds it, and nbclient reads only what has the running cell as its parent."""
+        """Replace a display; its id finds it, and nbclient reads only what has the running cell as its parent.
+
+        What comes between two cells has none, so all is sent once more when the next one begins.
+        """
+        if not self._replaced:
+            self._shell.events.register("pre_run_cell", self._send_again)
+        self._replaced[display_id] = data
         self._send("update_display_data", data, display_id, parent=self._shell.get_parent())
+
+    def _send_again(self, *_: Any) -> None:
+        self._shell.events.unregister("pre_run_cell", self._send_again)
+        replaced, self._replaced = self._replaced, {}
+        for display_id, data in list(replaced.items()):
+            self._send("update_display_data", data, display_id, parent=self._shell.get_parent())
 
     def _send(self, kind: str, data: Mapping[str, Any], display_id: str, *, parent: Any) -> None:
         # Not through display_pub: it takes no parent, and ipykernel before 7.4 cannot set one for a thread alone.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -9,6 +11,7 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
+from tests.support.lab import wait_until
 from tests.view.samples import StrictPage
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -100,6 +103,37 @@ def test_late_output_of_a_silent_cell_names_that_cell(own_environment: None) -> 
     assert "late word" in shown["content"]["data"]["text/plain"]
     assert "later word" in updated["content"]["data"]["text/plain"]
     assert updated["content"]["transient"] == shown["content"]["transient"]
+
+
+def test_late_output_between_two_cells_comes_with_the_next(own_environment: None, tmp_path: Path) -> None:
+    """nbclient hears only what belongs to the cell that runs: what came before it is told once more, and then no more."""
+    begin, shown = tmp_path / "begin", tmp_path / "shown"
+    wait = f"while not os.path.exists({str(begin)!r}): time.sleep(0.01)"
+    source = f"""
+    import os, threading, time
+    view = CellView()
+    view.finish(cell([out("early word")], []))
+    def come_late():
+        {wait}
+        view.late(cell([out("late word")], []))
+        open({str(shown)!r}, "w").close()
+    threading.Thread(target=come_late).start()
+    """
+    manager, client = start_new_kernel()
+    try:
+        _run(client, MAKE)
+        ended, _ = _run(client, textwrap.dedent(source))
+        begin.touch()
+        wait_until(shown.exists, "it was shown")
+        following, first = _run(client, "1")
+        _, second = _run(client, "2")
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    updates = [message for message in first if message["msg_type"] == "update_display_data"]
+    assert [message["parent_header"]["msg_id"] for message in updates] == [ended, following]
+    assert all("late word" in message["content"]["data"]["text/plain"] for message in updates)
+    assert "update_display_data" not in {message["msg_type"] for message in second}
 
 
 def _run(client: Any, code: str) -> tuple[str, list[dict[str, Any]]]:
