@@ -75,6 +75,11 @@ def _has_settled(card: WhereCard) -> bool:
     return card.stuck and not card.progress
 
 
+def _compiles(card: WhereCard) -> bool:
+    """Every rank has been looked at, and compiles."""
+    return card.known and {place.activity for place in card.places} == {"compiling"}
+
+
 @contextmanager
 def running(cluster: Cluster, source: str, flag: Path, **flags: Any) -> Iterator[Future[CellResult]]:
     """Run a cell that lasts until `flag` is there, and expect it to end well then."""
@@ -203,9 +208,8 @@ def compile_until(flag, k=0):
 def test_a_long_compile_is_called_compiling(prepared: Cluster, flag: Path) -> None:
     """Ranks that compile are neither waiting nor absent; they compile."""
     with running(prepared, f"{COMPILE}compile_until({str(flag)!r})", flag):
-        card = wait_for_card(prepared, lambda card: card.known, WAIT_S)
+        card = wait_for_card(prepared, _compiles, WAIT_S)
     assert (card.waiting, card.absent, card.launch) == ((), (), None)
-    assert {place.activity for place in card.places} == {"compiling"}
     assert re.search(r"running .* compiling.* line 8:  jax.jit\(lambda x: big\(x, k\)\)", format_where_text(card))
 
 
@@ -218,16 +222,16 @@ def test_a_slow_trace_is_called_compiling(prepared: Cluster, flag: Path) -> None
     jax.jit(slow).lower(1.0).compile()
     """
     with running(prepared, source, flag):
-        card = wait_for_card(prepared, lambda card: card.known, WAIT_S)
-    assert {place.activity for place in card.places} == {"compiling"}
+        wait_for_card(prepared, _compiles, WAIT_S)
 
 
 def test_a_compile_while_others_wait(prepared: Cluster, flag: Path) -> None:
     """A rank that XLA compiles for is absent from the launch of the others, and said to compile."""
     source = f"{COMPILE}if me == {LATE}: compile_until({str(flag)!r})\nfloat(add(x))"
     with running(prepared, source, flag):
-        card = wait_for_card(prepared, lambda card: card.known, WAIT_S)
-    assert (card.waiting, card.absent) == ((0, 2, 3), (LATE,))
+        # Ranks of a loaded machine come to it one after another.
+        card = wait_for_card(prepared, lambda card: card.stuck and card.waiting == (0, 2, 3), WAIT_S)
+    assert card.absent == (LATE,)
     assert {place.ranks: place.activity for place in card.places}[LATE,] == "compiling"
 
 
