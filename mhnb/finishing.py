@@ -16,7 +16,9 @@ class _End(threading.Thread):
     def __init__(self, work: Callable[[], None]) -> None:
         super().__init__(name="mhnb-end")
         self._work = work
-        self._bell = threading.Semaphore(0)
+        # A bare lock: of anything more Ctrl-C could leave the inner one held, and this thread would never end.
+        self._bell = threading.Lock()
+        self._bell.acquire()
         self._is_done = False
         self.error: BaseException | None = None
 
@@ -38,7 +40,7 @@ class _End(threading.Thread):
 
 
 _ends: list[_End] = []
-"""Those that were begun, until somebody has waited for them."""
+"""Those that were begun and that nobody has seen done."""
 
 
 def see_through(work: Callable[[], None]) -> None:
@@ -55,6 +57,7 @@ def see_through(work: Callable[[], None]) -> None:
     _ends.append(end)
     end.start()
     end.see()
+    _ends.remove(end)
     if end.error is not None:
         raise end.error
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from mhnb import finishing
 from mhnb.core.hostspec import HostSpec, format_hostspec
 from mhnb.core.shape import HostShare
 from mhnb.core.ssh import SshOptions
@@ -61,6 +62,7 @@ def test_what_fails_is_the_callers() -> None:
     """Its error comes out where the end was asked for."""
     with pytest.raises(ZeroDivisionError):
         see_through(lambda: print(1 / 0))
+    assert not finishing._ends, "what has been seen done is let go of"
 
 
 def test_a_program_that_does_not_answer_is_not_waited_for_for_ever() -> None:
