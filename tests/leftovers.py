@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -38,6 +38,11 @@ def _describe(process: psutil.Process) -> str:
         return f"pid {process.pid}: ended late"
 
 
+def _kill(process: psutil.Process) -> None:
+    with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
+        process.kill()
+
+
 def _lasting_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.daemon}
 
@@ -60,13 +65,13 @@ def no_leftovers(home: str | Path, *, grace_s: float = 10.0) -> Iterator[None]:
         # What failed may have left more than it would have: other tests are not to find it.
         for process in processes_of(home):
             if process.pid not in before:
-                process.kill()
+                _kill(process)
         raise
     new = [p for p in processes_of(home) if p.pid not in before]
     _, left = psutil.wait_procs(new, timeout=grace_s)
     names = [_describe(process) for process in left]
     for process in left:
-        process.kill()
+        _kill(process)
     threads = _lasting_threads() - threads_before
     for thread in threads:
         thread.join(grace_s)

@@ -127,15 +127,15 @@ class NotebookScreen(_Streams):
 
         What comes between two cells has none, so all is sent once more when the next one begins.
         """
-        if not self._replaced:
-            self._shell.events.register("pre_run_cell", self._send_again)
         self._replaced[display_id] = data
+        # Always, and afterwards: the next cell may begin at this very moment. Twice is once.
+        self._shell.events.register("pre_run_cell", self._send_again)
         self._send("update_display_data", data, display_id, parent=self._shell.get_parent())
 
     def _send_again(self, *_: Any) -> None:
         self._shell.events.unregister("pre_run_cell", self._send_again)
-        replaced, self._replaced = self._replaced, {}
-        for display_id, data in list(replaced.items()):
+        while self._replaced:
+            display_id, data = self._replaced.popitem()
             self._send("update_display_data", data, display_id, parent=self._shell.get_parent())
 
     def _send(self, kind: str, data: Mapping[str, Any], display_id: str, *, parent: Any) -> None:

@@ -110,10 +110,14 @@ def test_the_older_interface(typing: Session) -> None:
     assert typing.shell.complete("", "x = torank_", 11) == ("torank_", ["torank_typed"])
 
 
-def test_a_rank_that_is_busy_holds_nobody_up(typing: Session, tmp_path: Path) -> None:
+def test_a_rank_that_is_busy_holds_nobody_up(typing: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a cell runs the rank is not asked, and the notebook completes with what it has."""
     cluster, flag = starting.current(), tmp_path / "completed"
     submission = cluster.submit(f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)")
-    assert complete(typing, "%%mhjax\ntorank_") == ["%%mhjax\ntorank_here"]
+    asked: list[object] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster, "ask", lambda *words, **_: asked.append(words))
+        assert complete(typing, "%%mhjax\ntorank_") == ["%%mhjax\ntorank_here"]
+    assert asked == []
     flag.touch()
     assert cluster.follow(submission).ok
