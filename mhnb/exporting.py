@@ -11,7 +11,7 @@ from mhnb.core.export import MARK, CellStep, Exported, PushStep, Step, export_sc
 from mhnb.core.export_notebook import drop_pushed, read_notebook, write_literal
 from mhnb.core.journal import CellRecord, PushRecord
 from mhnb.core.pack import NotHere, unpack
-from mhnb.core.ranks import format_ranks, parse_ranks
+from mhnb.core.ranks import parse_ranks, say_ranks
 from mhnb.core.replay import plan_replay
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.push import Packed
@@ -104,7 +104,7 @@ def _why_left_out(record: CellRecord, without: Sequence[str]) -> str:
         return "as asked"
     if record.errors:
         names = " and ".join(sorted(set(record.errors.values())))
-        return f"raised {names} on {'rank' if len(record.errors) == 1 else 'ranks'} {format_ranks(record.errors)}"
+        return f"raised {names} on {say_ranks(record.errors)}"
     return ""
 
 

@@ -19,7 +19,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from mhnb import starting
 from mhnb.boards import gather_places
 from mhnb.core.expression import unquote
-from mhnb.core.variables import say_ranks
+from mhnb.core.ranks import say_ranks
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.exchange.layouts import LayoutView, ask_layout
 from mhnb.notebook import Notebook

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from mhnb.core.guard import LaunchDifference, LaunchSide, format_difference
-from mhnb.core.ranks import format_ranks
+from mhnb.core.ranks import format_ranks, say_ranks
 from mhnb.values import Outcome
 
 __all__ = [
@@ -126,7 +126,7 @@ def format_outside(name: str, participants: Sequence[int], chosen: Sequence[int]
     """
     return (
         f"{_INTACT}\n  {name} needs ranks {format_ranks(participants)}, and this cell runs on "
-        f"{'ranks' if len(chosen) > 1 else 'rank'} {format_ranks(chosen)} only\n"
+        f"{say_ranks(chosen)} only\n"
         "  Run it without --ranks, or on a mesh of these ranks' own devices."
     )
 
@@ -139,7 +139,7 @@ def format_behind(ranks: Sequence[int]) -> str:
       this rank gave up three launches in a row that rank 2 has yet to come to
       Let it come: do not catch what stops a launch in a loop.
     """
-    who = f"{'ranks' if len(ranks) > 1 else 'rank'} {format_ranks(ranks)}"
+    who = say_ranks(ranks)
     return (
         f"{_INTACT}\n  this rank gave up three launches in a row that {who} "
         f"{'have' if len(ranks) > 1 else 'has'} yet to come to\n  Let it come: do not catch what stops a launch in a loop."
@@ -162,9 +162,7 @@ def format_ring(waits: Mapping[int, tuple[str, int | None, Sequence[int]]], seq:
     lines = [_INTACT, f"  the ranks wait for each other in cell {seq}"]
     for rank, (name, line, others) in sorted(waits.items()):
         where = f"   line {line}" if line else ""
-        lines.append(
-            f"  rank {rank}   {name}{where}   waits for {'ranks' if len(others) > 1 else 'rank'} {format_ranks(others)}"
-        )
+        lines.append(f"  rank {rank}   {name}{where}   waits for {say_ranks(others)}")
     return "\n".join([*lines, "  Ranks that share more than one mesh must use the meshes in the same order."])
 
 

@@ -12,7 +12,7 @@ from mhnb.core.hints import find_hint
 from mhnb.core.ladder import Ladder
 from mhnb.core.outputs import OutputFolder
 from mhnb.core.protocol import CellEnded, LaunchRow, OutputEvent, RankStatus
-from mhnb.core.ranks import format_ranks
+from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult, RankResult
 from mhnb.core.rowpack import unpack_rows
 from mhnb.core.where import RankSeen, WhereCard, make_card
@@ -126,7 +126,7 @@ class Cell:
     def _lockstep_note(self) -> tuple[str, ...]:
         if not self.left_by:
             return ()
-        who = f"{'ranks' if len(self.left_by) > 1 else 'rank'} {format_ranks(self.left_by)}"
+        who = say_ranks(self.left_by)
         left = f"{who} left a collective in an earlier cell, which may still wait"
         return (f"guard lockstep instead of {self.request.guard}: {left}, and no rank is to launch alone",)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mhnb.core.ranks import format_ranks
+from mhnb.core.ranks import say_ranks
 
 __all__ = ["CheckRow", "compare_leaves"]
 
@@ -49,10 +49,10 @@ def _compare(name: str, path: str, leaves_by_rank: Mapping[int, Sequence[Mapping
     kinds = _members({rank: str(leaf["kind"]) for rank, leaf in found.items()})
     first = next(iter(kinds))
     if absent := [rank for rank in leaves_by_rank if rank not in found]:
-        return CheckRow(name + path, first, False, f"{_who(absent)} {'have' if len(absent) > 1 else 'has'} none")
+        return CheckRow(name + path, first, False, f"{say_ranks(absent)} {'have' if len(absent) > 1 else 'has'} none")
     if len(kinds) > 1:
         told = ", ".join(
-            f"{_who(ranks)} {'hold' if len(ranks) > 1 else 'holds'} {kind}" for kind, ranks in kinds.items()
+            f"{say_ranks(ranks)} {'hold' if len(ranks) > 1 else 'holds'} {kind}" for kind, ranks in kinds.items()
         )
         return CheckRow(name + path, first, False, told)
     return _compare_boxes(name + path, first, found)
@@ -72,12 +72,12 @@ def _compare_boxes(name: str, kind: str, found: Mapping[int, Mapping[str, Any]])
     if not shared:
         return CheckRow(name, kind, True, "each rank holds boxes of its own: nothing to compare")
     word = "value" if shared == [""] else f"{len(shared)} {'box' if len(shared) == 1 else 'boxes'}"
-    return CheckRow(name, kind, True, f"{word} held by {_who(sorted(found))}: equal")
+    return CheckRow(name, kind, True, f"{word} held by {say_ranks(sorted(found))}: equal")
 
 
 def _differing(box: str, digests: Mapping[str, Sequence[int]]) -> str:
     told = ", ".join(
-        f"{_who(ranks)} {'hold' if len(ranks) > 1 else 'holds'} {digest[:6]}" for digest, ranks in digests.items()
+        f"{say_ranks(ranks)} {'hold' if len(ranks) > 1 else 'holds'} {digest[:6]}" for digest, ranks in digests.items()
     )
     return f"{f'box [{box}]' if box else 'the value'} differs: {told}"
 
@@ -87,7 +87,3 @@ def _members(words: Mapping[int, str]) -> dict[str, list[int]]:
     for rank in sorted(words):
         members.setdefault(words[rank], []).append(rank)
     return members
-
-
-def _who(ranks: Sequence[int]) -> str:
-    return f"{'ranks' if len(ranks) > 1 else 'rank'} {format_ranks(ranks)}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mhnb.core.export_cell import Translated, indent_code, translate_cell
-from mhnb.core.ranks import format_ranks
+from mhnb.core.ranks import say_ranks
 from mhnb.errors import InvalidRequest
 
 __all__ = ["CellStep", "Exported", "MARK", "PushStep", "Step", "export_script", "format_sbatch"]
@@ -112,7 +112,7 @@ def _refuse(steps: Sequence[Step], cells: Mapping[str, Translated]) -> None:
 
 def _warn(step: Step) -> str:
     ranks = step.ranks or ()
-    where = f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)} only"
+    where = f"{say_ranks(ranks)} only"
     if isinstance(step, PushStep):
         return f"push {' '.join(step.names)}: made on {where}"
     return f"{step.name} runs on {where}: a collective in it that needs others would wait for ever"

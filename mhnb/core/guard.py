@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import TypeAlias
 
 from mhnb.core.protocol import LaunchRow
-from mhnb.core.ranks import format_ranks
+from mhnb.core.ranks import say_ranks
 from mhnb.values import ClusterState, Outcome
 
 __all__ = [
@@ -108,7 +108,7 @@ def format_difference(difference: LaunchDifference, seq: int | None = None, sour
     """
     head = f"launch {difference.index + 1}{'' if seq is None else f' of cell {seq}'} differs"
     named = [side.name for side in difference.sides if side.name is not None]
-    who = [_rank_words(side.ranks) for side in difference.sides]
+    who = [say_ranks(side.ranks) for side in difference.sides]
     what = [_what(side, ambiguous=named.count(side.name or "") > 1) for side in difference.sides]
     # The words of a side that ended stand alone on their line, and do not widen the column of the names.
     widths = [len(text) for text, side in zip(what, difference.sides, strict=True) if side.name is not None]
@@ -270,10 +270,6 @@ def _side(ranks: tuple[int, ...], row: LaunchRow | None) -> LaunchSide:
     return LaunchSide(ranks, None, None, None) if row is None else LaunchSide(ranks, row[0], row[1], row[3])
 
 
-def _rank_words(ranks: Collection[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"
-
-
 def _what(side: LaunchSide, *, ambiguous: bool) -> str:
     if side.name is None or side.fingerprint is None:
         return side.why or "ended the cell without it"
@@ -297,20 +293,20 @@ def _outcome_words(ran: Mapping[int, Outcome]) -> str:
     parts = []
     for outcome, ranks in sorted(members.items(), key=lambda item: (item[0] == "ok", item[1])):
         word = words.get(outcome, outcome)
-        parts.append(f"{_rank_words(ranks)} {word.replace('was', 'were') if len(ranks) > 1 else word}")
+        parts.append(f"{say_ranks(ranks)} {word.replace('was', 'were') if len(ranks) > 1 else word}")
     return ", ".join(parts)
 
 
 def _refused_notes(ran: Mapping[int, Outcome]) -> tuple[str, ...]:
     ranks = [rank for rank, outcome in sorted(ran.items()) if outcome == "refused"]
-    return (f"{_rank_words(ranks)} refused the cell, and will refuse every other one",) if ranks else ()
+    return (f"{say_ranks(ranks)} refused the cell, and will refuse every other one",) if ranks else ()
 
 
 def _abandoned_notes(abandoned_by_rank: Mapping[int, int]) -> tuple[str, ...]:
     ranks = sorted(rank for rank, count in abandoned_by_rank.items() if count)
-    return (f"{_rank_words(ranks)} left a collective before its end",) if ranks else ()
+    return (f"{say_ranks(ranks)} left a collective before its end",) if ranks else ()
 
 
 def _lost_note(gone: Sequence[int]) -> str:
     verb = "is" if len(gone) == 1 else "are"
-    return f"{_rank_words(gone)} {verb} gone · {WAY_OUT}"
+    return f"{say_ranks(gone)} {verb} gone · {WAY_OUT}"

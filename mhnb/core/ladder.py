@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 
 from mhnb.core.events import AskInterrupt, Command, FreeRanks, KillRanks, SignalRanks
-from mhnb.core.ranks import format_ranks
+from mhnb.core.ranks import say_ranks
 
 __all__ = ["INTERRUPT_AGREE_S", "INTERRUPT_FREE_S", "INTERRUPT_KILL_S", "Ladder", "TOO_SLOW"]
 
@@ -72,6 +72,6 @@ class Ladder:
         """
         if not self.freed:
             return ()
-        who = f"{'ranks' if len(self.freed) > 1 else 'rank'} {format_ranks(self.freed)}"
+        who = say_ranks(self.freed)
         why = f"{who} sat in a collective that no signal ends, so all connections between the ranks were closed"
         return (f"{why}\n  collectives raise errors from now on; variables are there, and %mhjax pull brings them",)

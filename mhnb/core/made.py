@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from mhnb.core.ranks import format_ranks
+from mhnb.core.ranks import say_ranks
 
 __all__ = ["MadeDifference", "MadeRow", "compare_made", "format_made"]
 
@@ -114,7 +114,7 @@ def format_made(difference: MadeDifference, source: str = "") -> str:
     code = f":  {lines[at - 1].strip()}" if at is not None and 0 < at <= len(lines) else ""
     where = [] if at is None else [f"  line {at}{code}"]
     verb = "put in" if difference.box else "made"
-    told = ", ".join(f"{_who(ranks)} {verb} {what[:12]}" for what, ranks in difference.by_what.items())
+    told = ", ".join(f"{say_ranks(ranks)} {verb} {what[:12]}" for what, ranks in difference.by_what.items())
     if len(difference.by_what) == 1:
         told = "earlier ones differ, or their order; the last is equal"
     many = f" ({difference.count} arrays made there)" if difference.count > 1 else ""
@@ -132,7 +132,3 @@ def format_made(difference: MadeDifference, source: str = "") -> str:
             "Give every rank as many rows: pad, or drop the rest.",
         )
     return "\n".join([head, *where, f"  {told}{many}", f"  {cure}"])
-
-
-def _who(ranks: Sequence[int]) -> str:
-    return f"{'ranks' if len(ranks) > 1 else 'rank'} {format_ranks(ranks)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["choose_ranks", "format_ranks", "parse_ranks"]
+__all__ = ["choose_ranks", "format_ranks", "parse_ranks", "say_ranks"]
 
 
 def parse_ranks(spec: str, process_count: int) -> tuple[int, ...]:
@@ -75,3 +75,13 @@ def format_ranks(ranks: Iterable[int]) -> str:
         else:
             runs.append([rank, rank])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def say_ranks(ranks: Iterable[int]) -> str:
+    """Write ranks as the subject or object of a sentence.
+
+    >>> say_ranks([0, 1, 2]), say_ranks([4])
+    ('ranks 0-2', 'rank 4')
+    """
+    chosen = sorted(set(ranks))
+    return f"{'rank' if len(chosen) == 1 else 'ranks'} {format_ranks(chosen)}"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mhnb.core.journal import AcceptRecord, CellRecord, PushRecord, Record, ReplayRecord, StartRecord
-from mhnb.core.ranks import format_ranks
+from mhnb.core.ranks import format_ranks, say_ranks
 from mhnb.errors import InvalidRequest
 
 __all__ = ["LeftOut", "Plan", "ReplayCost", "plan_replay", "why_left_out"]
@@ -122,14 +122,10 @@ def why_left_out(record: CellRecord) -> str:
     if record.state == "stopped":
         return "the cluster was stopped during it"
     if record.state == "dead" or gone:
-        return f"{_rank_words(gone)} did not live to its end" if gone else "the cluster died during it"
+        return f"{say_ranks(gone)} did not live to its end" if gone else "the cluster died during it"
     if refused:
-        return f"{_rank_words(refused)} refused it"
+        return f"{say_ranks(refused)} refused it"
     return "" if record.state == "clean" else record.state
-
-
-def _rank_words(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"
 
 
 class ReplayCost:

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import TypeVar
 
 from mhnb.core.journal import KEPT_ROWS, CellRecord, LaunchTrace, TraceRow
-from mhnb.core.ranks import format_ranks
+from mhnb.core.ranks import say_ranks
 
 __all__ = ["describe_difference"]
 
@@ -25,11 +25,11 @@ def describe_difference(before: CellRecord, now: CellRecord) -> str:
     """
     every = sorted({*before.outcomes, *now.outcomes})
     ended = _grouped(every, lambda rank: (_ending(before, rank), _ending(now, rank)))
-    lines = [f"{_rank_words(ranks)}: before {was}, now {is_}" for (was, is_), ranks in ended if was != is_]
+    lines = [f"{say_ranks(ranks)}: before {was}, now {is_}" for (was, is_), ranks in ended if was != is_]
     if before.launches is not None and now.launches is not None:
         was_by, is_by = _by_rank(before.launches), _by_rank(now.launches)
         launched = _grouped(every, lambda rank: (was_by.get(rank), is_by.get(rank)))
-        lines += [f"{_rank_words(ranks)}: {said}" for pair, ranks in launched if (said := _launch_words(*pair))]
+        lines += [f"{say_ranks(ranks)}: {said}" for pair, ranks in launched if (said := _launch_words(*pair))]
     if not lines and (before.how, before.state) != (now.how, now.state):
         lines.append(f"before it left the cluster {_left(before)}, now {_left(now)}")
     return "\n".join(lines)
@@ -99,7 +99,3 @@ def _program_words(row: TraceRow, *, ambiguous: bool) -> str:
     fingerprint, name, _, line, _ = row
     program = f" (program {fingerprint[:6]})" if ambiguous else ""
     return f"{name}{program}{'' if line is None else f' of line {line}'}"
-
-
-def _rank_words(ranks: Sequence[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"

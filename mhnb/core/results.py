@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mhnb.core.ranks import format_ranks
+from mhnb.core.ranks import say_ranks
 from mhnb.core.where import WhereCard
 from mhnb.errors import CellError, CellFailed, CellInterrupted, CellTimeout, InvalidRequest, OrderMismatch
 from mhnb.values import ClusterState, Outcome, Output, RankError
@@ -139,13 +139,13 @@ class CellResult:
     def summary(self) -> str:
         """One line: what failed where, first to fail first."""
         if not self.failed:
-            return f"cell {self.seq} ended well on {'ranks' if len(self) > 1 else 'rank'} {format_ranks(r.rank for r in self)}"
+            return f"cell {self.seq} ended well on {say_ranks(r.rank for r in self)}"
         first = self.failed[0]
         word = first.error.ename if first.error else first.outcome
         others = sorted({r.rank for r in self.ranks} - {r.rank for r in self.failed})
         same = [r.rank for r in self.failed if (r.error.ename if r.error else r.outcome) == word]
-        text = f"{word} on {'ranks' if len(same) > 1 else 'rank'} {format_ranks(same)}"
-        return text + (f" · {'ranks' if len(others) > 1 else 'rank'} {format_ranks(others)} finished" if others else "")
+        text = f"{word} on {say_ranks(same)}"
+        return text + (f" · {say_ranks(others)} finished" if others else "")
 
 
 def _failure_order(failed: RankResult) -> tuple[bool, bool, float, int]:

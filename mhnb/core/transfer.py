@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from mhnb.core.boxes import Box, box_size, find_hole, format_box
-from mhnb.core.ranks import format_ranks
-from mhnb.core.variables import format_array, say_ranks
+from mhnb.core.ranks import format_ranks, say_ranks
+from mhnb.core.variables import format_array
 from mhnb.errors import InvalidRequest, ValueDiffers
 
 __all__ = [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias
 
-from mhnb.core.ranks import format_ranks
+from mhnb.core.ranks import say_ranks
 
-__all__ = ["Place", "VarFacts", "VarRow", "format_array", "merge_vars", "say_ranks", "short_dtype"]
+__all__ = ["Place", "VarFacts", "VarRow", "format_array", "merge_vars", "short_dtype"]
 
 Place: TypeAlias = Literal["global", "local", "host"]
 """global: a jax.Array with parts on other ranks; local: a jax.Array on this rank's devices; host: any other value."""
@@ -123,16 +123,6 @@ def _merge(name: str, ranks: Mapping[int, Mapping[str, VarFacts]]) -> VarRow:
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0]))
     missing = tuple(rank for rank in sorted(ranks) if name not in ranks[rank])
     return VarRow(name, tuple((tuple(members), facts) for facts, members in ordered), missing)
-
-
-def say_ranks(ranks: Iterable[int]) -> str:
-    """Write ranks as the subject or object of a sentence.
-
-    >>> say_ranks([0, 1, 2]), say_ranks([4])
-    ('ranks 0-2', 'rank 4')
-    """
-    chosen = sorted(set(ranks))
-    return f"{'rank' if len(chosen) == 1 else 'ranks'} {format_ranks(chosen)}"
 
 
 def short_dtype(dtype: str) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mhnb.core.ranks import format_ranks
-from mhnb.core.variables import say_ranks
+from mhnb.core.ranks import format_ranks, say_ranks
 from mhnb.errors import HloError, InvalidRequest, UnknownForm, ValueDiffers
 from mhnb.exchange.asks import Asker, ask_all, check_ranks
 from mhnb.sharding.report import Program, Report, make_report, program_from_wire

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from mhnb.core.variables import say_ranks
+from mhnb.core.ranks import say_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.asks import Asker, ask_all, check_ranks
 from mhnb.sharding.layout import Layout

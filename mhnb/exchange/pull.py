@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mhnb.core.boxes import Box, box_shape, split_shape
 from mhnb.core.pack import NotHere, unpack
 from mhnb.core.protocol import Answer
+from mhnb.core.ranks import say_ranks
 from mhnb.core.same import GlobalLeaf, find_difference
 from mhnb.core.transfer import (
     CHUNK_NBYTES,
@@ -30,7 +31,6 @@ from mhnb.core.transfer import (
     join_views,
     plan_fetches,
 )
-from mhnb.core.variables import say_ranks
 from mhnb.errors import InvalidRequest, ValueDiffers
 from mhnb.exchange.asks import Asker, Job, Transfer, ask_all, check_names, check_ranks, open_transfer, stream
 from mhnb.rank.transfer_arrays import dtype_from_name, raw_bytes, view_as

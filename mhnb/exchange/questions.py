@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mhnb.core.check import CheckRow, compare_leaves
-from mhnb.core.ranks import format_ranks
+from mhnb.core.ranks import say_ranks
 from mhnb.core.variables import VarFacts, VarRow, merge_vars
 from mhnb.errors import ValueDiffers
 from mhnb.exchange.asks import Asker, ask_all, check_names, check_ranks, settle
@@ -46,7 +46,7 @@ def check_values(asker: Asker, wanted: Sequence[str]) -> tuple[CheckRow, ...]:
     answers = ask_all(asker, check_ranks(None, asker.process_count), "check", {"names": asked})
     for name in asked:
         if absent := [rank for rank, answer in answers.items() if name not in answer.value]:
-            who = f"{'ranks' if len(absent) > 1 else 'rank'} {format_ranks(absent)}"
+            who = say_ranks(absent)
             raise ValueDiffers(f"there is no {name!r} on {who}; %mhjax vars lists what the ranks hold", name=name)
     by_name = [{rank: answer.value[name] for rank, answer in answers.items()} for name in asked]
     return tuple(row for name, leaves in zip(asked, by_name, strict=True) for row in compare_leaves(name, leaves))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from html import escape
 
+from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult
 from mhnb.values import RankError
 from mhnb.view.digest import Digest, Failure
@@ -13,7 +14,7 @@ from mhnb.view.mime import pre
 from mhnb.view.style import BAD, QUIET
 from mhnb.view.text import failure_lines, waited_words
 from mhnb.view.trace import count_user_frames, fold_traceback, trim_traceback
-from mhnb.view.words import Places, format_hosts_of, format_rank_label
+from mhnb.view.words import Places, format_hosts_of
 
 __all__ = ["failure_card", "failure_summary", "label_html"]
 
@@ -87,4 +88,4 @@ def label_html(ranks: Sequence[int], places: Places) -> str:
     """Name ranks, and the hosts they are on where those are known and not all."""
     host = format_hosts_of(places, ranks)
     where = f' <span style="{QUIET}">{escape(host)}</span>' if host else ""
-    return f"<b>{format_rank_label(ranks)}</b>{where}"
+    return f"<b>{say_ranks(ranks)}</b>{where}"

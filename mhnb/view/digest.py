@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 
 from mhnb.core.alike import Folded, Picture, Text, find_majority, fold_outputs, is_plain
 from mhnb.core.differ import Row, compare_lines
+from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult, RankResult, group_by_outputs
 from mhnb.values import Output, RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.folded import block_items, said_lines
-from mhnb.view.words import format_nbytes, format_rank_label, format_seconds
+from mhnb.view.words import format_nbytes, format_seconds
 
 __all__ = [
     "Block",
@@ -162,13 +163,13 @@ def noise_label(result: CellResult) -> str:
 
 def heading(result: CellResult) -> str:
     """Say who runs the cell, and for how long; while it runs also for whom it waits."""
-    label = format_rank_label([r.rank for r in result.ranks])
+    label = say_ranks([r.rank for r in result.ranks])
     if len(result.ranks) < result.process_count:
         label += f" of {result.process_count}"
     if result.done:
         return f"{label} · {format_seconds(result.wall_s)}"
     busy = [r.rank for r in result.ranks if r.outcome == "running"]
-    who = "" if len(busy) in (0, len(result.ranks)) else f" · waiting for {format_rank_label(busy)}"
+    who = "" if len(busy) in (0, len(result.ranks)) else f" · waiting for {say_ranks(busy)}"
     return f"{label} · running {format_seconds(result.wall_s)}{who}"
 
 
@@ -237,15 +238,15 @@ def without_errors(result: RankResult) -> RankResult:
 
 def _verdict(blocks: Sequence[Block], odd: Sequence[int]) -> str:
     lost = _lost_numbers(blocks)
-    more = f" · not a finite number on {format_rank_label(lost)}" if lost else ""
+    more = f" · not a finite number on {say_ranks(lost)}" if lost else ""
     if not odd:
         spoke = [block for block in blocks if not block.is_silent]
         if len(blocks) == 2 and len(spoke) == 1:
-            return f"only {format_rank_label(spoke[0].ranks)} said something{more}"
+            return f"only {say_ranks(spoke[0].ranks)} said something{more}"
         if len(blocks) > 1:
             return f"{len(blocks)} different outputs{more}"
         return f"{_what_varies(blocks[0].folded)}{more}" if blocks and blocks[0].folded.varies else ""
-    label = format_rank_label(odd)
+    label = say_ranks(odd)
     if blocks[-1].is_silent:
         return f"only {label} said something{more}"
     return (f"{label} differs" if len(odd) == 1 else f"{label} differ") + more
@@ -321,14 +322,14 @@ def _failure_heading(result: CellResult, failures: Sequence[Failure]) -> str:
     told = {failure.error.evalue.splitlines()[0] for failure in failures if failure.error and failure.error.evalue}
     if set(by_word) == {MISMATCH} and len(told) == 1:
         return f"{MISMATCH} · {told.pop()}"
-    parts = [f"{word} on {format_rank_label(ranks)}" for word, ranks in by_word.items()]
+    parts = [f"{word} on {say_ranks(ranks)}" for word, ranks in by_word.items()]
     waited = [rank for failure in failures if failure.waited for rank in failure.ranks]
     if waited:
-        parts.append(f"{format_rank_label(waited)} {'was' if len(waited) == 1 else 'were'} left waiting")
+        parts.append(f"{say_ranks(waited)} {'was' if len(waited) == 1 else 'were'} left waiting")
     for outcome, verb in (("ok", "finished"), ("running", "still running")):
         ranks = [r.rank for r in result.ranks if r.outcome == outcome]
         if ranks:
-            parts.append(f"{format_rank_label(ranks)} {verb}")
+            parts.append(f"{say_ranks(ranks)} {verb}")
     return " · ".join(parts)
 
 

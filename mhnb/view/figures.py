@@ -10,11 +10,12 @@ from html import escape
 from typing import Any, TypeAlias
 
 from mhnb.core.figures import Figure, describe_figure, gather_figures
+from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult
 from mhnb.view.mime import MAX_RICH_NBYTES
 from mhnb.view.screen import Screen
 from mhnb.view.style import QUIET, wrap
-from mhnb.view.words import format_nbytes, format_rank_label
+from mhnb.view.words import format_nbytes
 
 __all__ = ["FigureDisplays", "MAX_FIGURES", "figure_bundles"]
 
@@ -35,7 +36,7 @@ def figure_bundles(result: CellResult) -> list[_Bundle]:
 
 def _drawn(figure: Figure) -> Iterator[_Bundle]:
     what = describe_figure(figure.mime, figure.content)
-    label = format_rank_label(figure.ranks)
+    label = say_ranks(figure.ranks)
     yield _line(f"{label} · {what}")
     why = f"({label}: {what}; only a front end with an extension for it draws this form)"
     yield {figure.mime: figure.content, "text/plain": why}
@@ -45,11 +46,11 @@ def _not_drawn(figures: tuple[Figure, ...], fitting: list[Figure]) -> Iterator[s
     way = "fig.show('png') shows an image instead"
     for figure in figures:
         if figure.nbytes > MAX_RICH_NBYTES:
-            yield f"{format_rank_label(figure.ranks)} · a figure of {format_nbytes(figure.nbytes)} is not stored: {way}"
+            yield f"{say_ranks(figure.ranks)} · a figure of {format_nbytes(figure.nbytes)} is not stored: {way}"
     if more := fitting[MAX_FIGURES:]:
         rest = sorted({rank for figure in more for rank in figure.ranks})
         yield (
-            f"{format_rank_label(rest)} · {len(more)} more, drawn for no more than {MAX_FIGURES} different figures: "
+            f"{say_ranks(rest)} · {len(more)} more, drawn for no more than {MAX_FIGURES} different figures: "
             f"%%mhjax --ranks {rest[0]} draws one rank's, {way}"
         )
 

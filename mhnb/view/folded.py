@@ -14,9 +14,10 @@ from typing import TypeAlias
 from mhnb.core.alike import Folded, Picture
 from mhnb.core.bars import merge_bars
 from mhnb.core.differ import Line as SaidLine
+from mhnb.core.ranks import say_ranks
 from mhnb.core.template import OWN, Slot
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.words import format_nbytes, format_rank_label
+from mhnb.view.words import format_nbytes
 
 __all__ = [
     "Item",
@@ -209,7 +210,7 @@ def _told(slot: Slot, ranks: Sequence[int]) -> Iterator[str]:
     if 2 * len(sharing) <= len(ranks):
         for value, places in sorted(sharing.items(), key=lambda item: (len(item[1]), item[1])):
             odd = " ≠" if places[0] in odd_places else ""
-            yield f"{value.strip()}{odd} {format_rank_label([ranks[at] for at in places])}"
+            yield f"{value.strip()}{odd} {say_ranks([ranks[at] for at in places])}"
     else:
         for at, value in enumerate(slot.values):
             yield f"{ranks[at]}: {value.strip()}{' ≠' if at in odd_places else ''}"

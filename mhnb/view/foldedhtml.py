@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from mhnb.core.alike import Picture, is_plain
 from mhnb.core.differ import Row, Span
+from mhnb.core.ranks import say_ranks
 from mhnb.core.template import OWN, Slot
 from mhnb.values import Output
 from mhnb.view.ansi import ansi_to_html
@@ -34,7 +35,6 @@ from mhnb.view.mime import STDERR_STYLE, output_to_html, pre_html
 from mhnb.view.nearby import near_changes, shorten
 from mhnb.view.recurring import Cells, Run, Table, find_runs, run_tables
 from mhnb.view.style import CHANGED, QUIET
-from mhnb.view.words import format_rank_label
 
 __all__ = ["Pictures", "block_to_html"]
 
@@ -166,7 +166,7 @@ def _closed(rows: Sequence[str]) -> str:
 def _picture(picture: Picture, pictures: Pictures) -> str:
     parts = []
     for ranks, output in picture.variants:
-        label = format_rank_label(ranks)
+        label = say_ranks(ranks)
         head = f"<div><b>{label}</b></div>" if len(picture.variants) > 1 else ""
         parts.append(f'<div style="min-width:0">{head}{pictures.show(output, label)}</div>')
     if len(parts) == 1:
@@ -252,7 +252,7 @@ def _row_lines(block: Block) -> Iterator[str]:
     indent, lines, at = "  " if marked else "", said_lines(block.folded), 0
     for row in block.rows:
         if row.kind == "same" and row.count > _CONTEXT:
-            yield f'<span style="{QUIET}">… {row.count} lines as on {format_rank_label(block.usual)} …</span>'
+            yield f'<span style="{QUIET}">… {row.count} lines as on {say_ranks(block.usual)} …</span>'
         elif row.kind == "same":
             yield from (f"{indent}{_line_html(*line)}" for line in lines[at : at + row.count])
         elif row.kind == "added":

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from html import escape
 
 from mhnb.core.alike import Folded, fold_outputs
+from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult, RankResult
 from mhnb.core.where import WhereCard
 from mhnb.values import Output
@@ -20,7 +21,7 @@ from mhnb.view.foldedhtml import Pictures, block_to_html
 from mhnb.view.strip import StripCell, make_strip
 from mhnb.view.style import host_color
 from mhnb.view.where import format_where_html
-from mhnb.view.words import Places, format_hosts_of, format_rank_label
+from mhnb.view.words import Places, format_hosts_of
 
 __all__ = [
     "ACTS_AFTER_S",
@@ -100,7 +101,7 @@ def make_frame(
         heading(snapshot),
         make_strip(snapshot),
         tuple(_live_block(block, errors, where, budget, labelled=len(groups) > 1) for block in shown),
-        f"… and {format_rank_label(rest)}, shown when the cell ends" if rest else "",
+        f"… and {say_ranks(rest)}, shown when the cell ends" if rest else "",
         format_where_html(card, name=where.cluster) if _is_shown(card, asked=asked, talking=talking) and card else "",
         acts=snapshot.wall_s >= ACTS_AFTER_S,
     )
@@ -178,7 +179,7 @@ def _live_block(
         told = escape(f"✗ {failed.error.ename}: {failed.error.evalue[:200]}", quote=False)
         html += f'<div class="mhnb-bad">{told}</div>'
     host = format_hosts_of(places, block.ranks)
-    label = " ".join(filter(None, (format_rank_label(block.ranks), host))) if labelled else ""
+    label = " ".join(filter(None, (say_ranks(block.ranks), host))) if labelled else ""
     return LiveBlock(label, host_color(places, block.ranks), html if block.parts or failed else "", failed is not None)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from html import escape
 from typing import Literal, TypeAlias
 
+from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult, RankResult, group_by_outputs
 from mhnb.values import Output
 from mhnb.view.card import failure_card, label_html
@@ -16,7 +17,7 @@ from mhnb.view.foldedhtml import Pictures, block_to_html
 from mhnb.view.logs import log_html, with_log
 from mhnb.view.mime import output_to_html, plain_nbytes, pre
 from mhnb.view.style import GRID, GRID_CARD, QUIET, TABS_CSS, host_color, wrap
-from mhnb.view.words import Places, format_hosts_of, format_rank_label
+from mhnb.view.words import Places, format_hosts_of
 
 __all__ = ["MAX_CELL_NBYTES", "MAX_EACH_NBYTES", "View", "format_cell_html", "rank_body_html"]
 
@@ -90,7 +91,7 @@ def _fold_part(seen: Digest, places: Places, pictures: Pictures) -> str:
     if len(blocks) == 1:
         return _heading(seen) + (_scroll(bodies[0]) if _is_long(blocks[0]) else bodies[0])
     if len(blocks) <= _MAX_ROWS and all(map(_is_short, blocks)):
-        widest = max(len(format_rank_label(b.ranks) + format_hosts_of(places, b.ranks)) for b in blocks)
+        widest = max(len(say_ranks(b.ranks) + format_hosts_of(places, b.ranks)) for b in blocks)
         rows = (
             _row(b, body, places, odd=b.ranks[0] in seen.alarming, width_em=min(24, 2.5 + 0.55 * widest))
             for b, body in zip(blocks, bodies, strict=True)
@@ -164,7 +165,7 @@ def _block_body(block: Block, blocks: int, places: Places, pictures: Pictures) -
 
 def _noise_part(result: CellResult, seen: Digest) -> str:
     """What C++ libraries say of themselves, counted and closed."""
-    lines = "".join(f"<div>{format_rank_label(ranks)}</div>{pre(text.rstrip())}" for ranks, text in seen.noise)
+    lines = "".join(f"<div>{say_ranks(ranks)}</div>{pre(text.rstrip())}" for ranks, text in seen.noise)
     return f'<details><summary style="cursor:pointer;{QUIET}">{noise_label(result)}</summary>{lines}</details>'
 
 
@@ -256,7 +257,7 @@ def rank_body_html(
     """Write what one rank said, word for word, errors left out."""
     log = places.logs.get(rank.rank)
     shown: Sequence[Output] = clip_outputs(without_errors(rank).outputs, limit_nbytes, where=log or "the log file")
-    label = format_rank_label((rank.rank,))
+    label = say_ranks((rank.rank,))
     body = "".join(output_to_html(o) if pictures is None else pictures.show_rich(o, label) for o in shown)
     if rank.omitted_nbytes:
         missing = f"… {rank.omitted_nbytes:,} B more in {log or 'the log file'}"

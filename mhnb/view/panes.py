@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from mhnb.core.ranks import say_ranks
 from mhnb.sharding.boxes import Box, Range, format_box
 from mhnb.sharding.layout import Layout
 from mhnb.sharding.mesh import format_axes
 from mhnb.sharding.words import format_device_count, format_kind, format_nbytes, format_replicas
 from mhnb.values import DeviceRef
-from mhnb.view.words import Places, format_rank_label
+from mhnb.view.words import Places
 
 __all__ = ["Card", "Fineness", "Pane", "Tile", "format_devices", "make_card", "place_hosts"]
 
@@ -231,5 +232,5 @@ def format_devices(devices: Sequence[DeviceRef], between: str = " ") -> str:
     if len(devices) <= _LISTED:
         return between.join(map(str, devices))
     ranks = sorted({device.rank for device in devices})
-    named = format_rank_label(ranks)
+    named = say_ranks(ranks)
     return f"{len(devices)} devices of {named if len(named) <= _NAMED else f'{len(ranks)} ranks'}"

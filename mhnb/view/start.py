@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from mhnb.core.ranks import say_ranks
 from mhnb.values import PHASES, Phase
 from mhnb.view.style import QUIET, host_color, wrap
-from mhnb.view.words import Places, format_rank_label, format_seconds
+from mhnb.view.words import Places, format_seconds
 
 __all__ = [
     "RankStart",
@@ -106,7 +107,7 @@ def _phase_words(ranks: Sequence[RankStart]) -> list[str]:
     by_phase: dict[Phase | None, list[int]] = {}
     for rank in sorted(ranks, key=lambda r: -_steps(r)):
         by_phase.setdefault(rank.phase, []).append(rank.rank)
-    return [f"{format_rank_label(same)} {phase or 'not there yet'}" for phase, same in by_phase.items()]
+    return [f"{say_ranks(same)} {phase or 'not there yet'}" for phase, same in by_phase.items()]
 
 
 def _steps(rank: RankStart) -> int:

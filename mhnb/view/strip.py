@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult, RankResult
-from mhnb.view.words import format_nbytes, format_rank_label, format_seconds
+from mhnb.view.words import format_nbytes, format_seconds
 
 __all__ = ["MAX_EACH", "StripCell", "make_strip"]
 
@@ -51,7 +52,7 @@ def make_strip(snapshot: CellResult) -> tuple[StripCell, ...]:
     for rank, sign, state, line in states:
         groups.setdefault((sign, state, line), []).append(rank)
     return tuple(
-        StripCell(format_rank_label(ranks), sign, state, line, _time(ranks, walls), _memory(ranks, held))
+        StripCell(say_ranks(ranks), sign, state, line, _time(ranks, walls), _memory(ranks, held))
         for (sign, state, line), ranks in groups.items()
     )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mhnb.core.alike import Picture
 from mhnb.core.differ import Row
+from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult
 from mhnb.core.template import OWN
 from mhnb.view.ansi import strip_ansi
@@ -29,7 +30,7 @@ from mhnb.view.mime import output_to_text
 from mhnb.view.nearby import near_changes, shorten
 from mhnb.view.recurring import Run, find_runs, format_table, run_tables
 from mhnb.view.trace import count_user_frames, format_trace_text, trim_traceback
-from mhnb.view.words import Places, format_rank_label
+from mhnb.view.words import Places
 
 __all__ = ["MAX_TEXT_NBYTES", "failure_lines", "format_cell_text", "waited_words"]
 
@@ -89,10 +90,10 @@ def _failure_part(result: CellResult, seen: Digest, painter: _Painter) -> Iterat
     several = len(seen.failures) > 1
     for failure in seen.failures:
         if failure.waited:
-            yield f"  {painter(_BOLD, format_rank_label(failure.ranks))} {waited_words(failure)}"
+            yield f"  {painter(_BOLD, say_ranks(failure.ranks))} {waited_words(failure)}"
             continue
         if several:
-            yield f"  {painter(_BOLD, format_rank_label(failure.ranks))}: {failure.word}"
+            yield f"  {painter(_BOLD, say_ranks(failure.ranks))}: {failure.word}"
         yield from (f"  {line}" for line in failure_lines(failure, result.seq))
         yield from _trace_lines(failure, color=painter.color)
 
@@ -138,7 +139,7 @@ def _block_part(seen: Digest, painter: _Painter, places: Places) -> Iterator[str
     if len(seen.blocks) == 1:
         yield from (f"  {line}".rstrip() for line in _block_lines(seen.blocks[0], 1, painter, places))
         return
-    labels = [format_rank_label(block.ranks) for block in seen.blocks]
+    labels = [say_ranks(block.ranks) for block in seen.blocks]
     width = max((len(label) for label in labels if len(label) <= _BESIDE), default=0)
     for label, block in zip(labels, seen.blocks, strict=True):
         shown = label
@@ -166,7 +167,7 @@ def _block_lines(block: Block, blocks: int, painter: _Painter, places: Places) -
 def _item_lines(item: Item | Run, ranks: Sequence[int], painter: _Painter) -> Iterator[str]:
     if isinstance(item, Picture):
         for whose, output in item.variants:
-            label = f"{format_rank_label(whose)}: " if len(item.variants) > 1 else ""
+            label = f"{say_ranks(whose)}: " if len(item.variants) > 1 else ""
             yield from (label + output_to_text(output, color=painter.color)).splitlines()
         return
     text = item.text.replace(OWN_MARK, painter(_QUIET, OWN))
@@ -197,7 +198,7 @@ def _row_lines(block: Block, painter: _Painter) -> Iterator[str]:
             if row.count <= _CONTEXT:
                 yield from (f"{'  ' if marked else ''}{text}" for _, text in lines[at : at + row.count])
             else:
-                yield painter(_QUIET, f"… {row.count} lines as on {format_rank_label(block.usual)} …")
+                yield painter(_QUIET, f"… {row.count} lines as on {say_ranks(block.usual)} …")
         elif row.kind == "added":
             yield f"+ {row.here}"
         elif row.kind == "missing":

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from mhnb.core.ranks import say_ranks
 from mhnb.core.where import Place, WhereCard
 from mhnb.view.mime import PRE_STYLE
-from mhnb.view.words import format_rank_label, format_seconds
+from mhnb.view.words import format_seconds
 
 __all__ = ["format_where_html", "format_where_text"]
 
@@ -55,7 +56,7 @@ def _rows(card: WhereCard) -> Iterator[tuple[str, str]]:
     split = [(head, ranks, place) for place in card.places for head, ranks in _split(place, heads)]
     shown = ""
     for head, ranks, place in sorted(split, key=lambda row: (order.index(row[0]), row[1])):
-        yield ("" if head == shown else head), f"{format_rank_label(ranks)} {_describe(place)}"
+        yield ("" if head == shown else head), f"{say_ranks(ranks)} {_describe(place)}"
         shown = head
 
 
@@ -95,10 +96,10 @@ def _progress(card: WhereCard) -> str:
         return "progress between two looks" + _of(card)
     working = [rank for place in card.places if place.activity in (*_AT_WORK, "silent") for rank in place.ranks]
     if working:
-        return f"{format_rank_label(sorted(working))} at work"
+        return f"{say_ranks(sorted(working))} at work"
     return "no progress between two looks"
 
 
 def _of(card: WhereCard) -> str:
     moved: Sequence[int] = card.moved
-    return f" on {format_rank_label(moved)}" if moved and len(moved) < len(card.lines) else ""
+    return f" on {say_ranks(moved)}" if moved and len(moved) < len(card.lines) else ""

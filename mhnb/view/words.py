@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mhnb.core.hostnames import format_hosts
-from mhnb.core.ranks import format_ranks
 from mhnb.sharding.words import format_nbytes
 
-__all__ = ["Places", "format_hosts_of", "format_nbytes", "format_rank_label", "format_seconds", "join_words"]
+__all__ = ["Places", "format_hosts_of", "format_nbytes", "format_seconds", "join_words"]
 
 
 _MAX_HOSTS_CHARS = 32
@@ -63,15 +62,6 @@ def format_seconds(seconds: float) -> str:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60} s"
-
-
-def format_rank_label(ranks: Sequence[int]) -> str:
-    """Name a set of ranks.
-
-    >>> format_rank_label((2,)), format_rank_label((0, 1, 3))
-    ('rank 2', 'ranks 0-1,3')
-    """
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"
 
 
 def join_words(words: Sequence[str]) -> str:

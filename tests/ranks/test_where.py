@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from mhnb.cluster import Cluster
+from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult
 from mhnb.core.where import WhereCard
 from mhnb.view.where import format_where_text
-from mhnb.view.words import format_rank_label
 
 LATE = 1
 """The rank that comes late."""
@@ -128,7 +128,7 @@ def test_who_waits_and_who_is_absent(prepared: Cluster, flag: Path, case: str) -
     assert card.launch == launch, text
     assert card.lines == {LATE: 2, 3: None if case == "ppermute" else 3} | dict.fromkeys(waiting, 3), text
     assert card.age_s > 0, text
-    assert f"{format_rank_label(waiting)} in {launch}, line 3:  {act}" in text
+    assert f"{say_ranks(waiting)} in {launch}, line 3:  {act}" in text
     assert re.search(rf"absent +· rank {LATE} in sleep, cell \d+:\d+ come_late ← line 2:  come_late", text), text
     assert prepared.where() is None
 
