@@ -51,7 +51,7 @@ test: $(READY) other-python ## everything that can run here
 	$(RUN) pytest -m "not bench" $(PYTEST)
 
 quick: $(READY) ## the pure layers and the fakes, under a minute
-	$(RUN) pytest -m "not (ranks or browser or bench)" $(PYTEST)
+	$(RUN) pytest -m "not (ranks or browser or hosts or bench)" $(PYTEST)
 
 check: $(READY) ## style, types, layers
 	$(BIN)/ruff check

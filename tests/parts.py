@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import sys
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
@@ -57,10 +56,6 @@ def _other_python_absent() -> str | None:
     return other_python.why_absent()
 
 
-def _linux_absent() -> str | None:
-    return None if sys.platform == "linux" else f"needs Linux; this is {sys.platform}"
-
-
 def _hosts_absent() -> str | None:
     return hostnet.why_absent()
 
@@ -80,7 +75,6 @@ def _mpich_absent() -> str | None:
 PARTS: dict[str, Callable[[], str | None]] = {
     "browser": _browser_absent,
     "hosts": _hosts_absent,
-    "linux": _linux_absent,
     "mpi": _mpi_absent,
     "mpich": _mpich_absent,
     "other_python": _other_python_absent,
