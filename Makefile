@@ -50,7 +50,7 @@ lab: $(READY) ## open the tour in JupyterLab; LAB="..." are options for it
 test: $(READY) other-python ## everything that can run here
 	$(RUN) pytest -m "not bench" $(PYTEST)
 
-quick: $(READY) ## the pure layers and the fakes, under a minute
+quick: $(READY) ## the pure layers and the fakes, in a few minutes
 	$(RUN) pytest -m "not (ranks or browser or hosts or bench)" $(PYTEST)
 
 check: $(READY) ## style, types, layers

@@ -39,7 +39,7 @@ class _End(threading.Thread):
             self._bell.acquire(timeout=_LOOK_S)
 
 
-_ends: list[_End] = []
+_ends: set[_End] = set()
 """Those that were begun and that nobody has seen done."""
 
 
@@ -54,18 +54,19 @@ def see_through(work: Callable[[], None]) -> None:
         work()
         return
     end = _End(work)
-    _ends.append(end)
+    _ends.add(end)
     end.start()
     end.see()
-    _ends.remove(end)
+    _ends.discard(end)
     if end.error is not None:
         raise end.error
 
 
 def await_ends() -> None:
     """Wait for what an impatient user did not wait for: what is begun now may have the names of what is being taken back."""
-    for end in _ends:
+    # Another thread may stop or start another cluster meanwhile.
+    for end in tuple(_ends):
         # Ctrl-C may have come before it began.
         if end.ident is not None:
             end.see()
-    _ends.clear()
+        _ends.discard(end)

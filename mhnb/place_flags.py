@@ -22,7 +22,11 @@ _SETTINGS = {
     "--port/--ssh-port": ("port", "PORT", "ssh: the port of sshd"),
     "--key": ("key_file", "FILE", "ssh: a private key to log in with"),
     "--ssh-config": ("config_file", "FILE", "ssh: a config instead of ~/.ssh/config"),
-    "--connect-timeout": ("connect_timeout_s", "SECONDS", "ssh: limit for each login (10)"),
+    "--connect-timeout": (
+        "connect_timeout_s",
+        "SECONDS",
+        "ssh: limit for each login, and for each connection that the look tries (10)",
+    ),
     "--setup": ("setup", "LINE", "a line of shell to run there first, like 'module load cuda'"),
     "--python": ("python", "PATH", "the interpreter on the hosts"),
     "--venv": ("venv", "FOLDER", "a virtual environment on the hosts"),

@@ -37,7 +37,7 @@ def net(made_up_net: HostNet) -> Iterator[HostNet]:
     """The machines, all on and whole; at the end no process of the test may be left on any."""
     yield made_up_net
     try:
-        wait_until(lambda: not _left(made_up_net), "every machine is without a process of the test", timeout_s=30)
+        wait_until(lambda: not _left(made_up_net), "every machine is without a process of the test")
     except AssertionError as error:
         left = _left(made_up_net)
         # One leak is not to fail every test after it.

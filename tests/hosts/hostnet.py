@@ -9,6 +9,7 @@ clears away what it left. The machines die with the thread that started them.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -202,6 +203,13 @@ class Host:
         os.kill(self._init, signal.SIGKILL)
         self._outer.wait()
         wait_until(lambda: not _do("ip", "netns", "pids", self.netns, check=False).split(), f"{self.name} is dead")
+
+    def kill_programs(self) -> None:
+        """Kill what runs there beyond its own; the machine stays on."""
+        for pid in self.pids():
+            # One may be sshd's own, which was about to end.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def draw_cable(self) -> None:
         """Partition it: packets vanish, nobody is told."""

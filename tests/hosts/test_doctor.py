@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
-import os
 import pickle
 import re
 import shutil
@@ -262,10 +260,7 @@ def holder(net: HostNet) -> Iterator[None]:
     """A program on the first machine that holds the coordinator's port."""
     net[0].run(sys.executable, "-c", _HOLDER, str(_PORT))
     yield
-    for pid in net[0].pids():
-        # One may be sshd's own, which was about to end.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    net[0].kill_programs()
 
 
 _HOLDER = """

@@ -122,7 +122,7 @@ def test_a_notebook_that_is_killed_leaves_nothing(net: HostNet, own_environment:
     assert all(host.pids() for host in list(net)[:2])
     notebook.send_signal(signal.SIGKILL)
     notebook.communicate()
-    wait_until(lambda: not any(host.pids() for host in net), "every process on the hosts has ended", timeout_s=30)
+    wait_until(lambda: not any(host.pids() for host in net), "every process on the hosts has ended")
 
 
 def test_an_interrupt_over_hosts(begin: Begin) -> None:

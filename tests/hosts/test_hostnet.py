@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -114,10 +112,7 @@ def test_a_firewall_closes_one_port(net: HostNet, verdict: str, error: type[OSEr
     with pytest.raises(error):
         socket.create_connection((net[1].address, 7001), 1)
     assert _round_trip_s(net, net[1]) is not None
-    for pid in net[1].pids():
-        # One may be sshd's own, which was about to end.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    net[1].kill_programs()
 
 
 _LISTENER = """

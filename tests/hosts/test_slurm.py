@@ -70,8 +70,8 @@ def slurm(daemons: Slurm, made_up_net: HostNet, own_environment: None) -> Iterat
         for name, value in daemons.environment.items():
             patch.setenv(name, value)
         yield daemons
-        wait_until(lambda: not daemons.jobs(), "no job is left", timeout_s=30)
-        wait_until(lambda: not _left(made_up_net), f"no process is left: {_left(made_up_net)}", timeout_s=30)
+        wait_until(lambda: not daemons.jobs(), "no job is left")
+        wait_until(lambda: not _left(made_up_net), f"no process is left: {_left(made_up_net)}")
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_a_notebook_that_is_killed_leaves_no_job(slurm: Slurm, request: pytest.F
             pytest.fail("the notebook ended")
         assert any("mhnb-own" in job for job in slurm.jobs())
         notebook.send_signal(signal.SIGKILL)
-    wait_until(lambda: not any("mhnb-own" in job for job in slurm.jobs()), "the job is gone", timeout_s=30)
+    wait_until(lambda: not any("mhnb-own" in job for job in slurm.jobs()), "the job is gone")
 
 
 def test_a_kept_job_is_taken_over_and_restarted(slurm: Slurm) -> None:
@@ -282,7 +282,7 @@ def test_a_job_that_is_gone_is_asked_for_again(begin: Begin, slurm: Slurm) -> No
     cluster = begin(2)
     (before,) = slurm.ask("squeue", "-h", "-o", "%i").split()
     slurm.ask("scancel", before)
-    wait_until(lambda: cluster.state == "dead", "it is told", timeout_s=30)
+    wait_until(lambda: cluster.state == "dead", "it is told")
     fresh = cluster.restart()
     check_sum(fresh)
     assert before not in slurm.ask("squeue", "-h", "-o", "%i").split()
@@ -330,7 +330,7 @@ def test_a_job_that_is_cancelled_is_told(begin: Begin, slurm: Slurm, tmp_path: P
     told: list[str] = []
     cluster.on_notice(told.append)
     slurm.ask("scancel", *(job.split()[0] for job in slurm.jobs()))
-    wait_until(lambda: told, "it is told", timeout_s=30)
+    wait_until(lambda: told, "it is told")
     assert cluster.state == "dead"
     assert "lost" in told[0] or "srun" in told[0]
 
