@@ -5,6 +5,7 @@ One of this machine is gone when its process has ended. One elsewhere also when 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from mhnb.link.base import Link, supervisor_peer
 __all__ = ["HostWatch", "say_left"]
 
 _SEE_OFF_S = 1.5
+_SURE_S = 20.0
 
 
 _IMPORTS_S = 60.0
@@ -51,6 +53,8 @@ class HostWatch:
         self._pulse, self._standstill = Pulse(timeout_s), Standstill()
         self._timeout_s, self._real_clock = timeout_s, real_clock
         self._ends = self._stays = False
+        self._unsure, self._is_sure = set(self._all), threading.Event()
+        """Those that have not said yet that they outlive this process; and whether none is left."""
 
     def tell(self, message: Message) -> None:
         """Send every supervisor the same; each does what concerns its own ranks."""
@@ -60,10 +64,15 @@ class HostWatch:
             self._link.send(supervisor_peer(supervisor), message)
 
     def keep(self) -> None:
-        """Have supervisors that were asked to outlive this process do so from now on: it is noted where they are. From any thread."""
+        """Have supervisors that were asked to outlive this process do so from now on: it is noted where they are.
+
+        Returns when each has said that it does, or is lost: the owner may go at the next moment. Not from the reader's thread.
+        """
         self._stays = True
         for supervisor in self._all:
             self._link.send(supervisor_peer(supervisor), Beat(supervisor, kept=True))
+        # One of this machine that says nothing for so long has been stopped, and reads it when it goes on.
+        self._is_sure.wait(_SURE_S)
 
     def standing(self) -> str:
         """Say where the hosts stand in a scheduler's queue; empty where none waits."""
@@ -90,6 +99,8 @@ class HostWatch:
 
     def hear(self, message: Message, now: float) -> None:
         """Take note of a sign of life."""
+        if isinstance(message, Beat) and message.kept:
+            self._settle(message.supervisor)
         if isinstance(message, HostUp):
             self._there |= {message.supervisor} & self._elsewhere
             for host in self._hosts:
@@ -150,7 +161,13 @@ class HostWatch:
     def _lose(self, supervisor: int, cause: str) -> tuple[int, str]:
         self._pulse.forget(supervisor)
         self._remote.discard(supervisor)
+        self._settle(supervisor)
         return supervisor, cause
+
+    def _settle(self, supervisor: int) -> None:
+        self._unsure.discard(supervisor)
+        if not self._unsure:
+            self._is_sure.set()
 
 
 def say_left(roster: Roster, supervisors: Sequence[int]) -> str:

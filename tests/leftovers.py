@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
-__all__ = ["no_leftovers", "processes_of"]
+__all__ = ["kill_new", "no_leftovers", "processes_of"]
 
 
 def _home_of(process: psutil.Process) -> str | None:
@@ -43,6 +43,14 @@ def _kill(process: psutil.Process) -> None:
         process.kill()
 
 
+def kill_new(home: str | Path, before: Iterable[psutil.Process]) -> None:
+    """Kill the processes of `home` that were not there before: what a test left when it failed is not to fail others."""
+    known = {process.pid for process in before}
+    for process in processes_of(home):
+        if process.pid not in known:
+            _kill(process)
+
+
 def _lasting_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.daemon}
 
@@ -58,15 +66,13 @@ def no_leftovers(home: str | Path, *, grace_s: float = 10.0) -> Iterator[None]:
         home: the MHNB_HOME of the clusters in question.
         grace_s: how long something that is already ending may take.
     """
-    before, threads_before = {p.pid for p in processes_of(home)}, _lasting_threads()
+    there, threads_before = processes_of(home), _lasting_threads()
     try:
         yield
     except BaseException:
-        # What failed may have left more than it would have: other tests are not to find it.
-        for process in processes_of(home):
-            if process.pid not in before:
-                _kill(process)
+        kill_new(home, there)
         raise
+    before = {p.pid for p in there}
     new = [p for p in processes_of(home) if p.pid not in before]
     _, left = psutil.wait_procs(new, timeout=grace_s)
     names = [_describe(process) for process in left]

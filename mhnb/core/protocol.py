@@ -161,7 +161,7 @@ class Beat:
     nbytes: dict[str, int] = field(default_factory=dict)
     """Resident memory of each rank, by its number as text."""
     kept: bool = False
-    """From the notebook: it has noted where the ranks are; those that are to outlive it do so from now on."""
+    """From the notebook: it has noted where the ranks are; those that are to outlive it do so from now on. From a supervisor: it does."""
 
 
 # -- from a rank

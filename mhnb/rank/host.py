@@ -177,7 +177,8 @@ class Supervisor:
                 os.read(self._wake_read, 4096)
             if sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 4096):
                 watched.remove(sys.stdin.fileno())
-                if self._spec.lifeline and not self._stays:
+                # That it is to stay may have come in the same moment.
+                if self._obey() or (self._spec.lifeline and not self._stays):
                     return
                 self._speak_alone()
             if os.getppid() != self._owner and not self._stays:
@@ -232,7 +233,8 @@ class Supervisor:
 
     def _beat(self) -> Beat:
         weighed = ((rank, resident_nbytes(pid)) for pid, rank in self._ranks.items())
-        return Beat(self._spec.supervisor or 0, {str(rank): nbytes for rank, nbytes in weighed if nbytes is not None})
+        nbytes = {str(rank): nbytes for rank, nbytes in weighed if nbytes is not None}
+        return Beat(self._spec.supervisor or 0, nbytes, self._stays)
 
     def _signal(self, rank: int, signum: int) -> None:
         for pid, known in self._ranks.items():

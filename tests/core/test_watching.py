@@ -156,6 +156,7 @@ def test_who_was_to_stay_and_could_not_be_told_is_named() -> None:
     """Nobody would end it otherwise."""
     watch, link, _, clock = watch_one()
     end = link.connect("s0")
+    watch.hear(Beat(0, kept=True), clock.now)
     watch.keep()
     assert end.receive(WAIT_S) == Beat(0, kept=True)
     watch.tell(StopHost())
@@ -165,3 +166,27 @@ def test_who_was_to_stay_and_could_not_be_told_is_named() -> None:
         return clock.now
 
     assert watch.see_off(ticking) == (0,)
+
+
+@pytest.mark.parametrize("goes", [False, True])
+def test_it_is_kept_when_each_has_said_so_or_is_lost(goes: bool) -> None:  # noqa: FBT001
+    """Before that the owner must not go: what ends with it would take the others along."""
+    link = MemoryLink()
+    watch = HostWatch(link, [PlayedHost((0,)), PlayedHost((1,))])
+    ends = [link.connect(name) for name in ("s0", "s1")]
+    keeping = threading.Thread(target=watch.keep)
+    keeping.start()
+    assert [end.receive(WAIT_S) for end in ends] == [Beat(0, kept=True), Beat(1, kept=True)]
+    watch.hear(Beat(0, kept=True), 0.0)
+    watch.hear(Beat(1), 0.0)
+    keeping.join(0.2)
+    assert keeping.is_alive()
+    if goes:
+        link.drop("s1")
+        assert [supervisor for supervisor, _ in watch.find_lost(Roster(["host0", "host1"], ["", ""], [0, 1]), 0.0)] == [
+            1
+        ]
+    else:
+        watch.hear(Beat(1, kept=True), 0.0)
+    keeping.join(WAIT_S / 2)
+    assert not keeping.is_alive()

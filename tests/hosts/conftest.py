@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from mhnb import starting
 from mhnb.cluster import Cluster
 from tests.hosts.cluster import Begin
 from tests.hosts.hostnet import HostNet, wait_until
+from tests.leftovers import kill_new, processes_of
 from tests.patience import patience
 from tests.source import ROOT
 
@@ -33,14 +35,16 @@ def made_up_net() -> Iterator[HostNet]:
 
 
 @pytest.fixture
-def net(made_up_net: HostNet) -> Iterator[HostNet]:
+def net(made_up_net: HostNet, mhnb_home: Path) -> Iterator[HostNet]:
     """The machines, all on and whole; at the end no process of the test may be left on any."""
+    before = processes_of(mhnb_home)
     yield made_up_net
     try:
         wait_until(lambda: not _left(made_up_net), "every machine is without a process of the test")
     except AssertionError as error:
         left = _left(made_up_net)
-        # One leak is not to fail every test after it.
+        # One leak is not to fail every test after it. First what logs in from here: gcloud does so again when a machine has ended it.
+        kill_new(mhnb_home, before)
         for host in made_up_net:
             if host.name in left:
                 host.kill_all()

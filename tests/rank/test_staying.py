@@ -1,0 +1,54 @@
+"""A supervisor that is to outlive its notebook: a real process without ranks, on a real link."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TypeVar
+
+from mhnb.core.hostspec import HostSpec, format_hostspec
+from mhnb.core.protocol import Beat, HostUp, Message, StopHost
+from mhnb.link.sockets import SocketLink
+
+_LIMIT_S = 60.0
+_Kind = TypeVar("_Kind", bound=Message)
+
+
+def _await(link: SocketLink, kind: type[_Kind]) -> _Kind:
+    end = time.monotonic() + _LIMIT_S
+    while (left_s := end - time.monotonic()) > 0:
+        for message in link.poll(left_s):
+            if isinstance(message, kind):
+                return message
+        assert not link.take_lost(), "it has ended"
+    raise AssertionError(f"no {kind.__name__} within {_LIMIT_S:g} s")
+
+
+def test_told_to_stay_and_let_go_of_in_the_same_moment(tmp_path: Path) -> None:
+    """A notebook that is ready, and leaves at once: what it said last counts, also for one that was not looking."""
+    (tmp_path / "log").mkdir()
+    key = secrets.token_bytes(32)
+    link = SocketLink(key)
+    spec = HostSpec(
+        link.url, key.hex(), 0, 1, 1, [], 1, "", {}, {}, "", str(tmp_path), hub=False, keep=True, waits=True
+    )  # fmt: skip
+    command = [sys.executable, "-P", "-m", "mhnb.rank.host"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as host:
+        assert host.stdin is not None
+        host.stdin.write(format_hostspec(spec).encode())
+        host.stdin.flush()
+        _await(link, HostUp)
+        host.send_signal(signal.SIGSTOP)
+        os.waitpid(host.pid, os.WUNTRACED)
+        link.send("s0", Beat(0, kept=True))
+        host.stdin.close()
+        host.send_signal(signal.SIGCONT)
+        assert _await(link, Beat).kept
+        link.send("s0", StopHost())
+        assert host.wait(_LIMIT_S) == 0
+    link.close()
