@@ -123,7 +123,7 @@ def write_berth(berth: Berth) -> None:
 def find_berths(environment: Mapping[str, str]) -> list[Berth]:
     """Find every kept cluster of this user whose processes live, driven or not."""
     found = (Path(record["run_dir"]) for record in read_owners(environment) if record["keep"])
-    return [_read(run_dir) for run_dir in found if (run_dir / _FILE).exists()]
+    return [berth for berth in map(_read, found) if berth is not None]
 
 
 def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:
@@ -175,8 +175,12 @@ def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str
     )
 
 
-def _read(run_dir: Path) -> Berth:
-    body = json.loads((run_dir / _FILE).read_text())
+def _read(run_dir: Path) -> Berth | None:
+    try:
+        body = json.loads((run_dir / _FILE).read_text())
+    except FileNotFoundError:
+        # Not kept yet, or it ends at this moment.
+        return None
     shape = Shape(**{**body["shape"], "machines": tuple(body["shape"]["machines"])})
     return Berth(
         run_dir,

@@ -124,7 +124,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _stop(args: argparse.Namespace) -> int:
     from mhnb.berth import find_berths
-    from mhnb.ending import end_left
+    from mhnb.ending import end_left, end_supervisor
     from mhnb.rundir import read_owners
 
     kept = {str(berth.run_dir): berth for berth in find_berths(os.environ)}
@@ -136,7 +136,7 @@ def _stop(args: argparse.Namespace) -> int:
             # Its ranks are on other machines: only who drives it reaches them.
             missing += end_left(berth)
         else:
-            os.kill(record["supervisor"], signal.SIGTERM)
+            end_supervisor(record["supervisor"])
         print(f"{args.name}: {len(record['ranks'])} ranks stopped")
     if not named:
         print(f"mhnb stop {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cluster", "StartOptions"]
 
-_STOP_S = 2.0
+_STOP_S = 6.0
 
 
 class Cluster:
@@ -91,17 +91,16 @@ class Cluster:
                 self._serve()
         except BaseException:
             # Also by Ctrl-C: nobody holds this object yet, so nobody else could end it.
-            see_through(self._end if not self._ended else self._ground.take_back)
+            see_through(self._ground.take_back if self._ended else self._let_go if self._is_taken_over else self._end)
             raise
 
     def _launch(self) -> None:
         self._ground.launch(self.shape, self.options, self.cwd)
 
     def _serve(self) -> None:
-        link, machine, timeout_s = self._ground.link, self._machine, self.options.host_timeout_s
-        self._watch = HostWatch(link, self.launched, timeout_s=timeout_s)
-        listener, keep = self._listener, self.journal.write
-        self._reader = Reader(link, machine, self._watch, clock=time.monotonic, listener=listener, keep=keep)
+        link, listener, keep = self._ground.link, self._listener, self.journal.write
+        self._watch = HostWatch(link, self.launched, timeout_s=self.options.host_timeout_s)
+        self._reader = Reader(link, self._machine, self._watch, clock=time.monotonic, listener=listener, keep=keep)
         self._reader.start()
         self._ended = False
         atexit.register(self._at_exit)
@@ -131,14 +130,19 @@ class Cluster:
 
     def leave(self) -> None:
         """Let go of a kept cluster without ending it, for another notebook or this one again. InvalidRequest where it is not kept."""
-        if self._ended:
-            return
         check_kept(self.options)
-        for host in self.launched:
-            host.release()
-        self._reader.leave(_STOP_S, f"this notebook has let go of the cluster; %mhjax attach {self.name} takes it back")
-        self._ground.close()
-        self._ended = self.left = True
+        see_through(self._let_go)
+
+    def _let_go(self) -> None:
+        with self._ending:
+            if self._ended:
+                return
+            for host in self.launched:
+                host.release()
+            gone = f"this notebook has let go of the cluster; %mhjax attach {self.name} takes it back"
+            self._reader.leave(_STOP_S, gone)
+            self._ground.close()
+            self._ended = self.left = True
         atexit.unregister(self._at_exit)
 
     # -- what it is
@@ -217,15 +221,12 @@ class Cluster:
         event_of = self._request(source, ranks=ranks, guard=guard, timeout_s=timeout_s)
         with CtrlC() as ctrl_c:
             submission = self._reader.submit(event_of, live=live)
-            ctrl_c.call(partial(self._interrupt, submission))
+            ctrl_c.call(partial(self._reader.post, InterruptRequested(submission.ticket)))
         return submission
 
     def _request(self, source: str, **asked: Any) -> Callable[[int], CellSubmitted]:
         asked["guard"] = self.options.guard if asked["guard"] is None else asked["guard"]
         return partial(CellSubmitted, request=make_request(source, self.process_count, **asked))
-
-    def _interrupt(self, submission: Submission) -> None:
-        self._reader.post(InterruptRequested(submission.ticket))
 
     def follow(self, submission: Submission, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
         """Wait for a cell's end; Ctrl-C interrupts the ranks, and the truth about what that led to is the result.
@@ -235,7 +236,7 @@ class Cluster:
             CellInterrupted: Ctrl-C came before the cell's turn; nothing was sent.
         """
         with CtrlC() as ctrl_c:
-            ctrl_c.call(partial(self._interrupt, submission))
+            ctrl_c.call(partial(self._reader.post, InterruptRequested(submission.ticket)))
             return submission.wait(on_snapshot)
 
     def run(
@@ -276,7 +277,7 @@ class Cluster:
     ) -> CellResult:
         with CtrlC() as ctrl_c:
             submission = self._reader.submit(event_of, live=on_snapshot is not None)
-            ctrl_c.call(partial(self._interrupt, submission))
+            ctrl_c.call(partial(self._reader.post, InterruptRequested(submission.ticket)))
             return submission.wait(on_snapshot)
 
     def interrupt(self) -> None:
@@ -373,10 +374,8 @@ class Cluster:
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
-        if os.getpid() == self._pid and self.options.keep and self._reader.alive:
-            self.leave()
-        else:
-            self.stop()
+        lives_on = os.getpid() == self._pid and self.options.keep and self._reader.alive
+        (self.leave if lives_on else self.stop)()
 
     def restart(self, *, replay: bool = False, to: int | None = None) -> Cluster:
         """Stop, and return a cluster of the same shape and name, one generation on, ready. The variables are gone.

@@ -168,7 +168,8 @@ class Reader:
         """End the loop and tell nobody to end; what comes later is refused in these words."""
         with self._lock:
             self._stopping, self._gone = True, gone
-        self._link.wake()
+            if not self._closed:
+                self._link.wake()
         self._thread.join(timeout_s)
         with self._lock:
             # For this notebook; its ranks are not told.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -136,9 +137,11 @@ def prune_run_dirs(environment: Mapping[str, str]) -> None:
 
 def remove_keys(run_dir: Path) -> None:
     """Remove the keys of a cluster that has ended; its logs stay."""
-    for pattern in _KEYS:
-        for path in run_dir.glob(pattern):
-            path.unlink(missing_ok=True)
+    # Another process may be removing the whole directory.
+    with contextlib.suppress(FileNotFoundError):
+        for pattern in _KEYS:
+            for path in run_dir.glob(pattern):
+                path.unlink(missing_ok=True)
 
 
 def _is_run_dir(path: Path) -> bool:
@@ -153,7 +156,10 @@ def _is_of_here(path: Path) -> bool:
 
 
 def _changed_at(path: Path) -> float:
-    return path.stat().st_mtime if path.exists() else 0.0
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def mark_alive(run_dir: Path) -> int:

@@ -78,7 +78,12 @@ def take_over(spare: Spare, behind: Cluster) -> Cluster | None:
     cluster = spare.cluster
     began = cluster.journal.now()
     if spare.fits(behind):
-        spare.start.join()
+        try:
+            spare.start.join()
+        except KeyboardInterrupt:
+            # Nobody else knows of it any more.
+            spare.stop()
+            raise
     if cluster.state != "clean" or not spare.fits(behind):
         spare.stop()
         return None

@@ -226,6 +226,7 @@ def attach(name: str | None = None, on_progress: Callable[[StartReport], None] |
         NotDriver: a notebook drives it.
         LaunchError: some rank did not answer; everything is left as it was.
     """
+    await_ends()
     berth = choose_berth(name, find_berths(os.environ), [cluster.name for cluster in all_clusters()])
     cluster = Cluster(berth.shape, berth.options, generation=berth.generation, origin=berth.origin, berth=berth)
     cluster.wait_ready(on_progress)

@@ -18,7 +18,8 @@ from mhnb.link.base import Link, supervisor_peer
 
 __all__ = ["HostWatch", "say_left"]
 
-_SEE_OFF_S = 1.5
+_SEE_OFF_S, _SEE_OFF_KEPT_S = 1.5, 5.0
+"""Seconds for supervisors to end their ranks and hang up. Of those that would outlive this process it is said where they do not."""
 _SURE_S = 20.0
 
 
@@ -88,7 +89,7 @@ class HostWatch:
             Those of the latter that could not be seen off.
         """
         waited_for = {supervisor_peer(k) for k in self._there} if self._ends else set()
-        until = clock() + _SEE_OFF_S
+        until = clock() + (_SEE_OFF_KEPT_S if self._stays else _SEE_OFF_S)
         while waited_for and (left_s := until - clock()) > 0:
             for message in self._link.poll(left_s):
                 if isinstance(message, HostUp):
@@ -102,6 +103,9 @@ class HostWatch:
         if isinstance(message, Beat) and message.kept:
             self._settle(message.supervisor)
         if isinstance(message, HostUp):
+            if self._stays:
+                # It comes, or comes back, after `keep`, which could not tell it.
+                self._link.send(supervisor_peer(message.supervisor), Beat(message.supervisor, kept=True))
             self._there |= {message.supervisor} & self._elsewhere
             for host in self._hosts:
                 if isinstance(host, ReportingHost):

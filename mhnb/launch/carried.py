@@ -145,7 +145,8 @@ class CarriedHosts:
 
     def has_exited(self) -> bool:
         """Whether the command has ended, and with it every supervisor."""
-        return not self._released and self._process.poll() is not None
+        # In this order: while it is polled another thread may let it go, which writes an exit code.
+        return self._process.poll() is not None and not self._released
 
     def explain(self) -> str:
         """Say why it ended."""

@@ -128,7 +128,7 @@ def prune_journals(environment: Mapping[str, str]) -> None:
     ended = [path for path in home.iterdir() if _is_journal(path) and not _owner_lives(path)]
     kept_nbytes = 0
     for at, path in enumerate(sorted(ended, key=_changed_at, reverse=True)):
-        kept_nbytes += sum(map(_nbytes, path.glob("*")))
+        kept_nbytes += _nbytes(path)
         # The newest stays whatever its size: it is the one that somebody may look for.
         if at and (at >= _KEPT_JOURNALS or kept_nbytes > _KEPT_NBYTES):
             # Another notebook that starts at this moment may be removing the same.
@@ -147,10 +147,16 @@ def _owner_lives(path: Path) -> bool:
     return not aside and psutil.pid_exists(int(pid))
 
 
-def _nbytes(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0
+def _nbytes(folder: Path) -> int:
+    try:
+        return sum(file.stat().st_size for file in folder.iterdir())
+    except FileNotFoundError:
+        # Another notebook that starts at this moment is removing it.
+        return 0
 
 
 def _changed_at(path: Path) -> float:
-    file = path / _FILE
-    return file.stat().st_mtime if file.exists() else 0.0
+    try:
+        return (path / _FILE).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

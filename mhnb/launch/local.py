@@ -73,7 +73,8 @@ class LocalHost:
 
     def has_exited(self) -> bool:
         """Whether the supervisor is gone. Nobody asks any more for one that was let go."""
-        return not self._released and self._process.poll() is not None
+        # In this order: while it is polled another thread may let it go, which writes an exit code.
+        return self._process.poll() is not None and not self._released
 
     def explain(self) -> str:
         """Say how the supervisor ended and what it said last."""

@@ -39,7 +39,8 @@ class SshHost:
 
     def has_exited(self) -> bool:
         """Whether supervisor, login or connection has ended."""
-        return not self._released and self._process.has_exited()
+        # In this order: while it is looked at another thread may let it go, which ends the login.
+        return self._process.has_exited() and not self._released
 
     def explain(self) -> str:
         """Say how it ended and what was said last."""

@@ -110,8 +110,8 @@ class _Server:
 
     @ends_rank_on_defect
     def _look_for_notebook(self) -> None:
-        # Between cells only: this is the thread and the loop that they run on.
-        if not self._channel.try_again():
+        # Between cells only: a cell that awaits gives way on this loop, and what it leaves behind is not known before its end.
+        if self._runner.is_running or not self._channel.try_again():
             self._loop.call_later(_LOOK_S, self._look_for_notebook)
             return
         standing = {"standing": self._runner.standing(), "versions": versions()}

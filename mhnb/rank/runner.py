@@ -127,6 +127,11 @@ class CellRunner:
         signal.signal(signal.SIGINT, self._on_sigint)
         self._service.start()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a cell has begun and not ended."""
+        return self._running is not None
+
     def close(self) -> None:
         """End the service thread and send what is left; for tests and an orderly end."""
         self._stop.set()

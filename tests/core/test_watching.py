@@ -162,7 +162,7 @@ def test_who_was_to_stay_and_could_not_be_told_is_named() -> None:
     watch.tell(StopHost())
 
     def ticking() -> float:
-        clock.now += 0.5
+        clock.now += 2.4
         return clock.now
 
     assert watch.see_off(ticking) == (0,)
@@ -188,5 +188,22 @@ def test_it_is_kept_when_each_has_said_so_or_is_lost(goes: bool) -> None:  # noq
         ]
     else:
         watch.hear(Beat(1, kept=True), 0.0)
+    keeping.join(WAIT_S / 2)
+    assert not keeping.is_alive()
+
+
+def test_who_comes_when_the_others_were_told_to_stay_is_told_too() -> None:
+    """At a take-over a supervisor may come after the last rank; until it has said that it stays, the owner waits."""
+    link = MemoryLink()
+    watch = HostWatch(link, [PlayedHost()])
+    keeping = threading.Thread(target=watch.keep)
+    keeping.start()
+    while not watch._stays:
+        time.sleep(0.01)
+    late = link.connect("s0")
+    watch.hear(HostUp(0, 7, "alpha", None), 0.0)
+    # Where it came between the two, it is told by both.
+    assert late.receive(WAIT_S) == Beat(0, kept=True)
+    watch.hear(Beat(0, kept=True), 0.0)
     keeping.join(WAIT_S / 2)
     assert not keeping.is_alive()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from mhnb import starting
 from mhnb.berth import find_berths
 from mhnb.cluster import Cluster
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotClean, NotDriver, NotStarted
+from mhnb.reader import Reader
 from mhnb.reaping import end_stray, find_strays
 from tests.ranks.conftest import every_pid, wait_gone
 from tests.source import ROOT
@@ -60,8 +62,9 @@ def attach(leftovers: None) -> Iterator[Callable[..., Cluster]]:
         cluster.stop()
         assert wait_gone(pids) == []
     for berth in find_berths(os.environ):
-        os.kill(berth.supervisors[0], signal.SIGTERM)
-        assert wait_gone([berth.supervisors[0]]) == []
+        for pid in berth.supervisors.values():
+            os.kill(pid, signal.SIGTERM)
+        assert wait_gone([*berth.supervisors.values()]) == []
 
 
 def test_a_killed_notebooks_cluster_goes_on(attach: Callable[..., Cluster]) -> None:
@@ -175,6 +178,74 @@ def test_a_notebook_takes_back_what_it_has_left(attach: Callable[..., Cluster]) 
     fresh = cluster.restart(replay=True)
     assert fresh.run("print(x)").check()[0].stdout == "41\n"
     fresh.stop()
+
+
+def test_ctrl_c_while_it_is_left_does_not_lose_it(
+    attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was begun is gone through with: the notebook has let go, and finds it again."""
+    left = starting.start(2, 1, name="kept", keep=True)
+    left.run("x = 41").check()
+    release = left.launched[0].release
+
+    def press() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        release()
+
+    monkeypatch.setattr(left.launched[0], "release", press)
+    with pytest.raises(KeyboardInterrupt):
+        left.leave()
+    cluster = attach()
+    assert left.left
+    assert cluster.run("print(x + 1)").check()[1].stdout == "42\n"
+
+
+def test_ctrl_c_while_it_is_taken_over_leaves_it(
+    attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the one moment in which nobody holds the cluster yet, and its ranks could hear already."""
+    left = starting.start(2, 1, name="kept", keep=True)
+    left.run("x = 41").check()
+    left.leave()
+    start = Reader.start
+
+    def press(self: Reader) -> None:
+        start(self)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, "start", press)
+        with pytest.raises(KeyboardInterrupt):
+            attach()
+    assert attach().run("print(x + 1)").check()[1].stdout == "42\n"
+
+
+def test_a_cell_that_awaits_is_not_taken_for_ended(attach: Callable[..., Cluster]) -> None:
+    """Its rank could answer in between; it is heard when the cell has ended, and takes cells then."""
+    before = f"cluster.run('x = 41').check(); going = cluster.submit({_AWAITS!r})"
+    with notebook(before) as owner:
+        home = Path(os.environ["MHNB_HOME"])
+        while not all((home / f"awaits{rank}").exists() for rank in range(2)):
+            assert owner.poll() is None
+            time.sleep(0.01)
+        owner.kill()
+        owner.wait()
+        (home / "alone").touch()
+        cluster = attach()
+        assert cluster.state == "clean"
+        assert cluster.run("print(x)").check()[1].stdout == "42\n"
+
+
+_AWAITS = """
+import asyncio, jax, os
+from pathlib import Path
+home = Path(os.environ["MHNB_HOME"])
+(home / f"awaits{jax.process_index()}").touch()
+while not (home / "alone").exists(): await asyncio.sleep(0.05)
+# Another notebook may come now: a rank looks for one twice a second.
+await asyncio.sleep(3)
+x += 1
+"""
 
 
 def test_what_is_not_kept_cannot_be_left(fresh: Callable[..., Cluster]) -> None:

@@ -68,6 +68,26 @@ def test_a_reserve_that_does_not_fit_is_not_taken(fresh: Fresh, monkeypatch: pyt
         after.stop()
 
 
+def test_a_restart_that_is_given_up_while_the_reserve_comes_up(fresh: Fresh) -> None:
+    """Nobody would know of the reserve any more: it is ended, and the next restart starts others."""
+    cluster = fresh(2, 1, spare=True)
+    warm, spare = wait_for_spare(cluster), cluster.spare
+    assert spare is not None
+
+    def give_up() -> None:
+        raise KeyboardInterrupt
+
+    spare.start.join = give_up  # type: ignore[method-assign, assignment]
+    with pytest.raises(KeyboardInterrupt):
+        cluster.restart()
+    assert wait_gone(warm) == []
+    after = cluster.restart()
+    try:
+        assert after.run("1 + 1")[1].text == "2"
+    finally:
+        after.stop()
+
+
 def test_spare_and_keep_do_not_go_together() -> None:
     """Ranks in reserve that outlive the notebook are of no use to anybody."""
     with pytest.raises(InvalidRequest, match="--keep and --spare"):

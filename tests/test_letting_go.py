@@ -1,0 +1,40 @@
+"""A supervisor that is let go of at the very moment in which somebody looks whether it has ended."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from mhnb.launch.carried import CarriedHosts
+from mhnb.launch.local import LocalHost
+from mhnb.launch.ssh_hosts import SshHost
+
+
+class _LetGoMeanwhile:
+    """A process that lives; the other thread comes while it is asked."""
+
+    def __init__(self, host: Any) -> None:
+        self.host, self.stdin, self.returncode = host, io.BytesIO(), None
+
+    def poll(self) -> int | None:
+        self.host.release()
+        return self.returncode
+
+    def has_exited(self) -> bool:
+        self.host.release()
+        return True
+
+    def kill(self) -> None:
+        """As ssh is let go of."""
+
+
+@pytest.mark.parametrize("kind", [LocalHost, CarriedHosts, SshHost])
+def test_who_is_let_go_of_while_it_is_looked_at_has_not_ended(kind: type[Any]) -> None:
+    """It would count as lost, and the others of its cluster, which is to live on, would be killed."""
+    host: Any = object.__new__(kind)
+    host._released, host._process = False, None
+    host._process = _LetGoMeanwhile(host)
+    assert not host.has_exited()
+    assert host._released
