@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,8 @@ def own_environment(own_folders: Path) -> Iterator[None]:
         write_patience(own_folders / "ipythondir")
         for name in [n for n in os.environ if n.startswith(("JAX_", "XLA_")) or n == "PYTHONHASHSEED"]:
             patch.delenv(name)
+        # A shell that starts the suite in the background has it ignore Ctrl-C, and every process that it starts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         # Ranks that are made to crash leave no gigabyte behind.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         yield

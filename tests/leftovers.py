@@ -56,7 +56,7 @@ def _lasting_threads() -> set[threading.Thread]:
 
 
 @contextmanager
-def no_leftovers(home: str | Path, *, grace_s: float = 10.0) -> Iterator[None]:
+def no_leftovers(home: str | Path, *, grace_s: float = 60.0) -> Iterator[None]:
     """Assert that the block leaves no process of `home` and no thread that is not a daemon.
 
     What was there before may stay: a cluster that several tests share.

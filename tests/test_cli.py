@@ -139,7 +139,7 @@ def test_lab_starts_where_asked_and_leaves_nothing(tmp_path: Path, way: str) -> 
         else:
             lab.process.terminate()
         assert lab.process.wait(60) == 0, lab.said()
-        assert psutil.wait_procs(family, timeout=10)[1] == []
+        assert psutil.wait_procs(family, timeout=60)[1] == []
 
 
 @pytest.mark.timeout(60)

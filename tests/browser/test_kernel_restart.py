@@ -51,7 +51,7 @@ def test_ranks_end_when_the_kernel_is_restarted_during_a_cell(leftovers: None, m
         ranks = [psutil.Process(pid) for pid in pids(tmp_path)]
         others = [p for p in cluster_processes(mhnb_home, ranks) if p not in ranks]
         page.restart()
-        _, left = psutil.wait_procs([*ranks, *others], timeout=10)
+        _, left = psutil.wait_procs([*ranks, *others], timeout=60)
         assert left == []
         page.begin_cell(0)
         page.wait_idle()

@@ -140,7 +140,7 @@ def test_a_long_cell_was_seen_while_it_ran(ran: Ran) -> None:
     ]
     assert [m.msg_type for m in heard].count("comm_open") >= 1
     assert any("at step" in state.get("block_0", "") for state in states)
-    assert len(states) < 45
+    assert len(states) < 90
     assert all(len(json.dumps(state)) < 20_000 for state in states)
 
 
@@ -183,6 +183,8 @@ def test_the_panel_finds_the_next_difference(ran: Ran) -> None:
     panel.get_by_role("tab", name="rank 0").click()
     panel.get_by_title("next difference (n)").click()
     assert panel.get_by_role("tab", name="rank 2").get_attribute("aria-selected") == "true"
+    # Else it may come while the fold is looked at.
+    panel.get_by_role("tabpanel").get_by_text("loss 0.731").wait_for()
     panel.get_by_role("radio", name="Fold").click()
     ran.page.page.keyboard.press("n")
     assert ran.page.page.evaluate("() => document.activeElement.classList.contains('mhnb-odd')")

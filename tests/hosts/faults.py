@@ -33,7 +33,7 @@ def covered(host: Host, path: Path | str, text: str) -> Iterator[None]:
     try:
         yield
     finally:
-        host.run("umount", path)
+        host.run("umount", "--lazy", path)
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def without(host: Host, folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        host.run("umount", folder)
+        host.run("umount", "--lazy", folder)
 
 
 @contextmanager

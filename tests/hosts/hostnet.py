@@ -370,9 +370,10 @@ class HostNet:
         self._lock.close()
 
     def restore(self) -> None:
-        """Make every machine as new."""
-        for host in self.hosts:
-            host.restore()
+        """Make every machine as new; where one cannot be, the others are all the same."""
+        with contextlib.ExitStack() as each:
+            for host in self.hosts:
+                each.callback(host.restore)
 
     def hosts_file(self, *, without: Sequence[str] = (), own: tuple[str, str] | None = None) -> str:
         """Give the text of /etc/hosts.
@@ -410,7 +411,7 @@ class HostNet:
         """Remove what an earlier session of this number left, when it was killed, and this one at its end."""
         for host in self.hosts:
             for pid in _do("ip", "netns", "pids", host.netns, check=False).split():
-                if _command(int(pid)):
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
             if Path(f"/run/netns/{host.netns}").exists():
                 _do("ip", "netns", "del", host.netns)

@@ -62,7 +62,10 @@ def _ipcluster(folder: Path, *words: str) -> Iterator[ipyparallel.Client]:
             yield client
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait()
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
 
 
 def _check(client: ipyparallel.Client, count: int) -> list[str]:

@@ -78,7 +78,8 @@ def test_starts_that_are_broken_off_leave_no_descriptor_and_no_thread(net: HostN
     before = _held()
     with pytest.raises(KeyboardInterrupt):
         begin(1, 1, keep=True, on_progress=give_up)
-    wait_until(lambda: _held() == before, "all is given back")
+    # What another test had left may be given back meanwhile too.
+    wait_until(lambda: _held()[0] <= before[0] and _held()[1] <= before[1], "all is given back")
 
 
 class Notebook:
@@ -158,12 +159,12 @@ def test_a_notebook_that_stands_still(net: HostNet, own_environment: None) -> No
 
 def test_a_notebook_that_stands_still_for_long_finds_what_it_kept(net: HostNet, own_environment: None) -> None:
     """With `--keep` the hosts wait however long it takes; a stop ends them."""
-    notebook = Notebook(net, host_timeout_s=3, keep=True)
+    notebook = Notebook(net, host_timeout_s=5, keep=True)
     try:
         notebook.read_to("ready")
         notebook.do("cluster.run('x = 20').check()")
         notebook.send(signal.SIGSTOP)
-        time.sleep(9)  # the fault itself: longer than a host would wait for a notebook that has not said keep
+        time.sleep(14)  # the fault itself: longer than a host would wait for a notebook that has not said keep
         notebook.send(signal.SIGCONT)
         assert notebook.do("print(cluster.run('x + 1').check()[1].text, cluster.state)") == "21 clean\n"
         notebook.do("cluster.stop()")
@@ -212,7 +213,7 @@ def test_ctrl_c_twice_while_hosts_come_up(net: HostNet, own_environment: None) -
 @pytest.mark.parametrize("comes_back", [True, False])
 def test_a_kept_host_that_was_given_up(net: HostNet, begin: Begin, comes_back: bool) -> None:  # noqa: FBT001
     """It outlives a notebook that it cannot hear. One that can be reached again is ended with the others; else the stop says so."""
-    cluster = begin(2, 1, keep=True, host_timeout_s=3)
+    cluster = begin(2, 1, keep=True, host_timeout_s=5)
     told: list[str] = []
     cluster.on_notice(told.append)
     net[1].draw_cable()
@@ -226,7 +227,8 @@ def test_a_kept_host_that_was_given_up(net: HostNet, begin: Begin, comes_back: b
     assert told[-1].startswith("host1 (beta) could not be told to end")
     net[1].push_cable_in()
     # What it says to do there.
-    net[1].run("pkill", "-f", "mhnb.rank.host")
+    # It may have heard of the end at last.
+    net[1].run("sh", "-c", "pkill -f mhnb.rank.[h]ost || true")
 
 
 def test_a_kept_cluster_that_has_lost_a_host_is_ended(net: HostNet, mhnb_home: Path) -> None:

@@ -21,7 +21,7 @@ def own(idle: Session) -> Iterator[Cluster]:
         pids = every_pid(cluster)
         yield cluster
         cluster.stop()
-        assert wait_gone(pids, 5) == []
+        assert wait_gone(pids) == []
 
 
 def test_export(idle: Session, own: Cluster, tmp_path: Path) -> None:

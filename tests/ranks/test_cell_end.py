@@ -13,6 +13,7 @@ import pytest
 from mhnb.cluster import Cluster
 from mhnb.core.journal import CellRecord
 from tests.ranks.test_lockstep import SETUP as LOCKSTEP
+from tests.ranks.test_lockstep import run_until_said
 
 Fresh = Callable[..., Cluster]
 
@@ -95,7 +96,7 @@ def test_an_interrupted_cell_leaves_local_work_behind(ready: Cluster) -> None:
     """What cannot be stopped goes on; the cell ends, and no later cell waits for it."""
     # Compiled before: what is interrupted is the waiting.
     ready.run("slow, quick = (steps.lower(m, count).compile() for count in (10000, 1))").check()
-    result = ready.run("made = (slow if jax.process_index() == 1 else quick)(m)", timeout_s=0.5)
+    result = run_until_said(ready, "made = (slow if jax.process_index() == 1 else quick)(m)\nprint('on')", "on")
     assert result[1].error is not None
     assert ready.state == "clean"
     # The next one is not held up, nor told to be anything but itself.

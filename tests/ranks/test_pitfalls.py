@@ -137,10 +137,18 @@ PITFALLS = [
 
 
 @pytest.fixture(scope="module")
-def set_up(shared: Cluster) -> Cluster:
+def prepared() -> list[Cluster]:
+    """Those that have the names."""
+    return []
+
+
+@pytest.fixture
+def set_up(shared: Cluster, prepared: list[Cluster]) -> Cluster:
     """The shared cluster, with the names that the cells use."""
-    shared.run("%reset -f").check()
-    shared.run(TOOLS + VALUES).check()
+    if shared not in prepared:
+        shared.run("%reset -f").check()
+        shared.run(TOOLS + VALUES).check()
+        prepared.append(shared)
     return shared
 
 
