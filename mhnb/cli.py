@@ -124,7 +124,8 @@ def _list(args: argparse.Namespace) -> int:
 
 def _stop(args: argparse.Namespace) -> int:
     from mhnb.berth import find_berths
-    from mhnb.ending import end_left, end_supervisor
+    from mhnb.ending import end_left
+    from mhnb.launch.attached import end_supervisor
     from mhnb.rundir import read_owners
 
     kept = {str(berth.run_dir): berth for berth in find_berths(os.environ)}

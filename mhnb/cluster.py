@@ -120,7 +120,7 @@ class Cluster:
             self._ground.note_owner(self.shape, self.options, self.ranks)
             if self.options.keep:
                 write_berth(describe_ground(self._ground, self.shape, self.options, self.started_in_s))
-                self._watch.keep()
+                self._watch.keep(lambda: self._reader.alive)
         except BaseException as error:  # noqa: BLE001  # also Ctrl-C; it is raised again
             if self._is_taken_over:
                 self.leave()
@@ -130,8 +130,9 @@ class Cluster:
 
     def leave(self) -> None:
         """Let go of a kept cluster without ending it, for another notebook or this one again. InvalidRequest where it is not kept."""
-        check_kept(self.options)
-        see_through(self._let_go)
+        if not self._ended:
+            check_kept(self.options)
+            see_through(self._let_go)
 
     def _let_go(self) -> None:
         with self._ending:

@@ -5,7 +5,6 @@ To take it over every rank must answer. To end it, nobody need: the supervisors 
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -19,10 +18,9 @@ from mhnb.link.base import supervisor_peer
 from mhnb.link.sockets import SocketLink
 from mhnb.rundir import remove_keys
 
-__all__ = ["end_left", "end_supervisor"]
+__all__ = ["end_left"]
 
 _WAIT_S = 20.0
-_TERM_S = 10.0
 
 
 def end_left(berth: Berth, *, wait_s: float = _WAIT_S, clock: Callable[[], float] = time.monotonic) -> tuple[str, ...]:
@@ -64,14 +62,6 @@ def _tell(link: SocketLink, berth: Berth, until: float, clock: Callable[[], floa
                 link.send(supervisor_peer(message.supervisor), StopHost())
         waited_for -= set(link.take_lost())
     return tuple(name for peer, name in names.items() if peer in waited_for)
-
-
-def end_supervisor(pid: int) -> None:
-    """End a supervisor of this machine, and its ranks with it; who starts again at once must not find it ending."""
-    with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-        supervisor = psutil.Process(pid)
-        supervisor.terminate()
-        supervisor.wait(_TERM_S)
 
 
 def _await(number: int, pid: int) -> None:

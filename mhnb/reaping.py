@@ -12,12 +12,12 @@ from typing import Any
 
 import psutil
 
+from mhnb.launch.attached import end_supervisor
 from mhnb.rundir import read_owners
 
 __all__ = ["Stray", "end_stray", "find_strays"]
 
 _MARK = "mhnb.rank.host"
-_END_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,7 @@ def find_strays(environment: Mapping[str, str]) -> list[Stray]:
 
 def end_stray(stray: Stray) -> None:
     """End a supervisor; it ends what it holds. By force if it does not."""
-    try:
-        process = psutil.Process(stray.pid)
-        held = process.children(recursive=True)
-        process.terminate()
-        process.wait(_END_S)
-    except psutil.TimeoutExpired:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return
-    for child in held:
-        if child.is_running():
-            child.kill()
+    end_supervisor(stray.pid)
 
 
 def _stray(process: psutil.Process, why: str) -> Stray:

@@ -5,7 +5,6 @@ One of this machine is gone when its process has ended. One elsewhere also when 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,7 +19,7 @@ __all__ = ["HostWatch", "say_left"]
 
 _SEE_OFF_S, _SEE_OFF_KEPT_S = 1.5, 5.0
 """Seconds for supervisors to end their ranks and hang up. Of those that would outlive this process it is said where they do not."""
-_SURE_S = 20.0
+_SURE_S, _LOOK_S = 10.0, 0.005
 
 
 _IMPORTS_S = 60.0
@@ -54,8 +53,8 @@ class HostWatch:
         self._pulse, self._standstill = Pulse(timeout_s), Standstill()
         self._timeout_s, self._real_clock = timeout_s, real_clock
         self._ends = self._stays = False
-        self._unsure, self._is_sure = set(self._all), threading.Event()
-        """Those that have not said yet that they outlive this process; and whether none is left."""
+        self._unsure = set(self._all)
+        """Those that have not said yet that they outlive this process."""
 
     def tell(self, message: Message) -> None:
         """Send every supervisor the same; each does what concerns its own ranks."""
@@ -64,16 +63,22 @@ class HostWatch:
         for supervisor in self._all:
             self._link.send(supervisor_peer(supervisor), message)
 
-    def keep(self) -> None:
+    def keep(self, is_heard: Callable[[], bool]) -> None:
         """Have supervisors that were asked to outlive this process do so from now on: it is noted where they are.
 
         Returns when each has said that it does, or is lost: the owner may go at the next moment. Not from the reader's thread.
+
+        Args:
+            is_heard: whether the reader's thread still runs; else nothing more will be said.
         """
         self._stays = True
         for supervisor in self._all:
             self._link.send(supervisor_peer(supervisor), Beat(supervisor, kept=True))
-        # One of this machine that says nothing for so long has been stopped, and reads it when it goes on.
-        self._is_sure.wait(_SURE_S)
+        # One elsewhere is lost by then. One of this machine that says nothing for so long was stopped, and reads it when it goes on.
+        until = time.monotonic() + self._timeout_s + _SURE_S
+        # No lock: Ctrl-C could leave one held, and the reader would wait for it.
+        while self._unsure and is_heard() and time.monotonic() < until:
+            time.sleep(_LOOK_S)
 
     def standing(self) -> str:
         """Say where the hosts stand in a scheduler's queue; empty where none waits."""
@@ -101,7 +106,7 @@ class HostWatch:
     def hear(self, message: Message, now: float) -> None:
         """Take note of a sign of life."""
         if isinstance(message, Beat) and message.kept:
-            self._settle(message.supervisor)
+            self._unsure.discard(message.supervisor)
         if isinstance(message, HostUp):
             if self._stays:
                 # It comes, or comes back, after `keep`, which could not tell it.
@@ -165,13 +170,8 @@ class HostWatch:
     def _lose(self, supervisor: int, cause: str) -> tuple[int, str]:
         self._pulse.forget(supervisor)
         self._remote.discard(supervisor)
-        self._settle(supervisor)
-        return supervisor, cause
-
-    def _settle(self, supervisor: int) -> None:
         self._unsure.discard(supervisor)
-        if not self._unsure:
-            self._is_sure.set()
+        return supervisor, cause
 
 
 def say_left(roster: Roster, supervisors: Sequence[int]) -> str:

@@ -12,6 +12,7 @@ import threading
 import traceback
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mhnb import finishing
@@ -20,6 +21,7 @@ from mhnb.core.shape import HostShare
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import LaunchError
 from mhnb.finishing import await_ends, see_through
+from mhnb.launch import attached
 from mhnb.launch.carried import ask_program
 from mhnb.launch.pods import PodLauncher
 from mhnb.launch.probing import ThisMachine, open_probes
@@ -131,6 +133,20 @@ def test_a_supervisor_that_is_told_again_while_it_ends(tmp_path: Path) -> None:
     assert told.returncode == 0
     assert not key.exists()
     assert Path(spec.end_mark).exists()
+
+
+def test_a_supervisor_that_does_not_end_is_killed_with_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped, say: who was told that it has ended must not find it again."""
+    monkeypatch.setattr(attached, "_TERM_S", 0.2)
+    command = ["sh", "-c", "sleep 1000 & echo $!; wait"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as shell:
+        assert shell.stdout is not None
+        held = psutil.Process(int(shell.stdout.readline()))
+        shell.send_signal(signal.SIGSTOP)
+        os.waitpid(shell.pid, os.WUNTRACED)
+        attached.end_supervisor(shell.pid)
+        assert shell.wait(WAIT_S) == -signal.SIGKILL
+        assert psutil.wait_procs([held], timeout=WAIT_S)[1] == []
 
 
 def test_a_client_that_tries_and_gives_up_is_told_by_its_last_word(tmp_path: Path) -> None:

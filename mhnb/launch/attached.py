@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import time
 
 import psutil
 
-__all__ = ["AttachedHost", "LeftHosts"]
+__all__ = ["AttachedHost", "LeftHosts", "end_supervisor"]
 
 _END_S = 2.0
+_TERM_S, _LOOK_S = 10.0, 0.05
 
 
 class AttachedHost:
@@ -38,13 +41,7 @@ class AttachedHost:
 
     def has_exited(self) -> bool:
         """Whether it is gone."""
-        return not self._released and not self._lives()
-
-    def _lives(self) -> bool:
-        try:
-            return self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        return not self._released and not _lives(self._process)
 
     def explain(self) -> str:
         """Say how it ended: nobody was left to be told."""
@@ -94,6 +91,28 @@ class LeftHosts:
 
     def release(self) -> None:
         """They live on by themselves."""
+
+
+def end_supervisor(pid: int) -> None:
+    """Tell a supervisor of this machine to end, and with it what it holds; wait for all of it, and kill what does not end."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        supervisor = psutil.Process(pid)
+        held = [*supervisor.children(recursive=True), supervisor]
+        supervisor.terminate()
+        end = time.monotonic() + _TERM_S
+        while any(map(_lives, held)) and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+        for process in filter(_lives, held):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whether it runs; one that has ended and that its parent has not looked at does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _kill(pid: int) -> None:

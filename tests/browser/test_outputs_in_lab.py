@@ -232,9 +232,11 @@ def test_a_formula_of_a_rank_is_typeset(ran: Ran) -> None:
 )
 def test_a_picture_of_a_rank_is_drawn(ran: Ran, source: str, size: tuple[int, int], count: int) -> None:
     """In its own size, and equal ones once."""
-    pictures = ran.area(source).locator("img:visible")
-    assert pictures.count() == count
-    assert pictures.evaluate_all("all => all.map(e => [e.naturalWidth, e.naturalHeight])") == [list(size)] * count
+    sizes = "all => all.map(e => [e.naturalWidth, e.naturalHeight])"
+    # One that was drawn anew has no size before it is decoded.
+    wait_until(
+        lambda: ran.area(source).locator("img:visible").evaluate_all(sizes) == [list(size)] * count, "they are drawn"
+    )
 
 
 def test_html_of_a_rank_is_drawn(ran: Ran) -> None:

@@ -157,7 +157,7 @@ def test_who_was_to_stay_and_could_not_be_told_is_named() -> None:
     watch, link, _, clock = watch_one()
     end = link.connect("s0")
     watch.hear(Beat(0, kept=True), clock.now)
-    watch.keep()
+    watch.keep(lambda: True)
     assert end.receive(WAIT_S) == Beat(0, kept=True)
     watch.tell(StopHost())
 
@@ -174,7 +174,7 @@ def test_it_is_kept_when_each_has_said_so_or_is_lost(goes: bool) -> None:  # noq
     link = MemoryLink()
     watch = HostWatch(link, [PlayedHost((0,)), PlayedHost((1,))])
     ends = [link.connect(name) for name in ("s0", "s1")]
-    keeping = threading.Thread(target=watch.keep)
+    keeping = threading.Thread(target=watch.keep, args=[lambda: True])
     keeping.start()
     assert [end.receive(WAIT_S) for end in ends] == [Beat(0, kept=True), Beat(1, kept=True)]
     watch.hear(Beat(0, kept=True), 0.0)
@@ -195,15 +195,21 @@ def test_it_is_kept_when_each_has_said_so_or_is_lost(goes: bool) -> None:  # noq
 def test_who_comes_when_the_others_were_told_to_stay_is_told_too() -> None:
     """At a take-over a supervisor may come after the last rank; until it has said that it stays, the owner waits."""
     link = MemoryLink()
-    watch = HostWatch(link, [PlayedHost()])
-    keeping = threading.Thread(target=watch.keep)
+    watch = HostWatch(link, [PlayedHost((0,)), PlayedHost((1,))])
+    there = link.connect("s1")
+    keeping = threading.Thread(target=watch.keep, args=[lambda: True])
     keeping.start()
-    while not watch._stays:
-        time.sleep(0.01)
+    # In order: what was for s0 has gone nowhere.
+    assert there.receive(WAIT_S) == Beat(1, kept=True)
+    watch.hear(Beat(1, kept=True), 0.0)
     late = link.connect("s0")
     watch.hear(HostUp(0, 7, "alpha", None), 0.0)
-    # Where it came between the two, it is told by both.
     assert late.receive(WAIT_S) == Beat(0, kept=True)
     watch.hear(Beat(0, kept=True), 0.0)
     keeping.join(WAIT_S / 2)
     assert not keeping.is_alive()
+
+
+def test_where_the_reader_has_ended_nobody_waits_for_a_word() -> None:
+    """Another thread has stopped the cluster: nothing is left to be kept."""
+    HostWatch(MemoryLink(), [PlayedHost()]).keep(lambda: False)

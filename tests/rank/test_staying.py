@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +31,16 @@ def _await(link: SocketLink, kind: type[_Kind]) -> _Kind:
     raise AssertionError(f"no {kind.__name__} within {_LIMIT_S:g} s")
 
 
-def test_told_to_stay_and_let_go_of_in_the_same_moment(tmp_path: Path) -> None:
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """What a failed test leaves of it is killed."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
+def test_told_to_stay_and_let_go_of_in_the_same_moment(tmp_path: Path, leftovers: None) -> None:
     """A notebook that is ready, and leaves at once: what it said last counts, also for one that was not looking."""
     (tmp_path / "log").mkdir()
     key = secrets.token_bytes(32)
@@ -38,7 +49,7 @@ def test_told_to_stay_and_let_go_of_in_the_same_moment(tmp_path: Path) -> None:
         link.url, key.hex(), 0, 1, 1, [], 1, "", {}, {}, "", str(tmp_path), hub=False, keep=True, waits=True
     )  # fmt: skip
     command = [sys.executable, "-P", "-m", "mhnb.rank.host"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as host:
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as host, ended(host), closing(link):
         assert host.stdin is not None
         host.stdin.write(format_hostspec(spec).encode())
         host.stdin.flush()
@@ -51,4 +62,3 @@ def test_told_to_stay_and_let_go_of_in_the_same_moment(tmp_path: Path) -> None:
         assert _await(link, Beat).kept
         link.send("s0", StopHost())
         assert host.wait(_LIMIT_S) == 0
-    link.close()
