@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cluster", "StartOptions"]
 
-_STOP_S = 6.0
+_STOP_S = 6.0  # longer than the reader sees supervisors off (watching.py)
 
 
 class Cluster:

@@ -66,7 +66,8 @@ class HostWatch:
     def keep(self, is_heard: Callable[[], bool]) -> None:
         """Have supervisors that were asked to outlive this process do so from now on: it is noted where they are.
 
-        Returns when each has said that it does, or is lost: the owner may go at the next moment. Not from the reader's thread.
+        Returns when each has said that it does, or is lost: the owner may go at the next moment. At the latest when one elsewhere would
+        be lost. Not from the reader's thread.
 
         Args:
             is_heard: whether the reader's thread still runs; else nothing more will be said.
