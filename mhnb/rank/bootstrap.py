@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from mhnb.core.hostspec import HostSpec
 from mhnb.rank.launches import LaunchRecorder
 from mhnb.rank.localwork import LocalWork
+from mhnb.rank.place import await_listener
 from mhnb.rank.seating import find_words, take_place
 from mhnb.rank.severing import Severing
 from mhnb.values import Phase
@@ -21,6 +22,8 @@ from mhnb.values import Phase
 __all__ = ["Bootstrap", "Progress"]
 
 _HEARTBEAT_S = 60
+_LISTENER_S = 5.0
+"""How long a rank looks for the coordinator before JAX does."""
 
 
 class Progress(Protocol):
@@ -69,6 +72,8 @@ class Bootstrap:
             jaxseams.bind_gloo(self._spec.address)
         arguments = self._arguments(jax.distributed.initialize)
         if self._spec.init:
+            if self._rank != 0:
+                await_listener(address=arguments["coordinator_address"], limit_s=_LISTENER_S)
             jax.distributed.initialize(**arguments)
             self._progress("initialised")
             self._check_devices()

@@ -22,13 +22,21 @@ from mhnb.gpus import find_gpus, list_gpus
 from mhnb.resources import profile_dir
 from mhnb.rundir import make_run_dir, mark_alive, prune_run_dirs
 
-__all__ = ["assign_gpus", "await_connection_file", "find_task_number", "settle_in", "write_connection_file"]
+__all__ = [
+    "assign_gpus",
+    "await_connection_file",
+    "await_listener",
+    "find_task_number",
+    "settle_in",
+    "write_connection_file",
+]
 
 _TASK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 """What Slurm, Open MPI, PMIx and MPICH call the number of a task. Slurm's first: an mpiexec may run under it, but not the reverse."""
 _CONNECTION = Path("profile", "security", "ipcontroller-engine.json")
 _LOOK_S = 0.02
 _CONNECTION_WAIT_S = 60.0
+_KNOCK_S = 0.005
 
 
 def find_task_number(environment: Mapping[str, str]) -> int:
@@ -143,3 +151,23 @@ def await_connection_file(run_dir: Path, wait_s: float = _CONNECTION_WAIT_S) -> 
             return text
         time.sleep(_LOOK_S)
     raise LaunchError(f"the hub did not come up in {wait_s:g} s; its log is {run_dir / 'log' / 'hub.log'}")
+
+
+def await_listener(address: str, limit_s: float) -> bool:
+    """Wait until somebody listens at `HOST:PORT`; false where nobody did in time, or the address is none.
+
+    gRPC, refused once, tries again only after a second: it should not ask before the coordinator is there.
+    """
+    host, _, port = address.rpartition(":")
+    until = time.monotonic() + limit_s
+    while (left_s := until - time.monotonic()) > 0:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), left_s).close()
+        except ConnectionError:
+            time.sleep(_KNOCK_S)
+        except (OSError, ValueError):
+            # No such name, no way there: JAX says it in its own words.
+            return False
+        else:
+            return True
+    return False
