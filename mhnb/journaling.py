@@ -57,6 +57,8 @@ class ClusterJournal:
         self._pushes = 0
         self._latest: CellRecord | None = None
         _faults.pop((self.path, generation), None)
+        self._has_ended = False
+        """A record could not be written, and none is since: after a gap the rest would be replayed without what it builds on."""
 
     @property
     def path(self) -> Path:
@@ -71,12 +73,12 @@ class ClusterJournal:
         """Add a record, with the time. It is with the operating system when this returns."""
         if isinstance(record, CellRecord):
             self._latest = record
-        if self.fault_of(self._generation):
-            # After a gap the rest would be replayed without what it builds on.
+        if self._has_ended:
             return
         try:
-            self._dir.append(format_record(replace(record, when=round(self._clock(), 3))))
+            self._dir.append(format_record(record, when=round(self._clock(), 3)))
         except OSError as error:
+            self._has_ended = True
             fault = f"the journal of generation {self._generation} ends before {_say(record)}: {error} ({self.path})"
             _faults[self.path, self._generation] = fault
             self._tell(f"mhjax · {fault}\n  %mhjax restart --replay will not know of anything from here on")

@@ -88,6 +88,11 @@ class Cell:
         """Ranks that have not ended the cell."""
         return tuple(rank for rank, part in self.parts.items() if part.outcome == "running")
 
+    @property
+    def is_running(self) -> bool:
+        """Whether some rank has not ended it."""
+        return any(part.outcome == "running" for part in self.parts.values())
+
     def climb(self, now: float) -> list[Command]:
         """Say what is to be done now to stop it."""
         if self.ladder is None:
@@ -100,6 +105,13 @@ class Cell:
         """Whether a rank was killed because it did not end; its error may be what it said before that, the interrupt, say."""
         slow = self.ladder is not None and self.ladder.killed
         return slow and rank in self.parts and self.parts[rank].outcome == "killed"
+
+    def is_uneventful(self) -> bool:
+        """Whether all ranks ended it well, and nothing was launched, made or left that could be compared."""
+        return self.ladder is None and not any(
+            part.outcome != "ok" or part.launches or part.made or part.abandoned or part.error
+            for part in self.parts.values()
+        )
 
     def freed_notes(self) -> tuple[str, ...]:
         """What freeing ranks from a collective has cost."""

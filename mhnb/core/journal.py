@@ -189,6 +189,8 @@ def trace_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[Lau
     >>> trace_launches({0: [["a", "f", [0, 1], 1, 2]], 1: [["a", "f", [0, 1], 1, 1], ["a", "f", [0, 1], 2, 1]]})[0].ranks
     (0, 1)
     """
+    if not any(rows_by_rank.values()):
+        return ()
     sequences: dict[_Compared, tuple[list[int], list[TraceRow]]] = {}
     merged: list[tuple[Sequence[LaunchRow], _Compared]] = []
     for rank in sorted(rows_by_rank):
@@ -231,14 +233,19 @@ def _hash(compared: object) -> str:
 # -- lines
 
 
-def format_record(record: Record) -> bytes:
+def format_record(record: Record, *, when: float | None = None) -> bytes:
     """Write a record as one line, its end included.
 
-    >>> format_record(AcceptRecord(generation=1, state="split", when=5.0)).strip()
+    Args:
+        when: Unix time in seconds, in place of the record's own.
+
+    >>> format_record(AcceptRecord(generation=1, state="split"), when=5.0).strip()
     b'{"kind":"accept","generation":1,"state":"split","when":5.0}'
     """
     cls = type(record)
     body = {name: getattr(record, name) for name in _FIELDS[cls]}
+    if when is not None:
+        body["when"] = when
     if isinstance(record, CellRecord | PushRecord):
         body["ranks"] = None if record.ranks is None else format_ranks(record.ranks)
     if isinstance(record, CellRecord):

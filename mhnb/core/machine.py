@@ -228,7 +228,7 @@ class Machine:
 
     def _finish_if_done(self, now: float) -> list[Command]:
         cell = self.current
-        if cell is None or cell.running_ranks:
+        if cell is None or cell.is_running:
             return []
         self.current = None
         cell.wall_s = now - cell.started_at

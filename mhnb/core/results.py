@@ -106,6 +106,15 @@ class CellResult:
         return self.done and all(r.outcome == "ok" for r in self.ranks)
 
     @property
+    def is_silent(self) -> bool:
+        """Whether it ended well on every rank, and there is nothing to show of it."""
+        return (
+            self.ok
+            and not self.notes
+            and not any(r.outputs or r.error or r.noise or r.omitted_nbytes for r in self.ranks)
+        )
+
+    @property
     def failed(self) -> tuple[RankResult, ...]:
         """The ranks that did not end well, the first to fail on top; who only missed another one comes after it."""
         bad = [r for r in self.ranks if r.outcome not in ("ok", "running")]

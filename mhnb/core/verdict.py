@@ -29,6 +29,8 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
     >>> judge_cell(Cell(1, CellRequest("x = 1"), seq=1, ranks=(), now=0.0), (), recorded=True, freed_in=0)
     ('clean', ())
     """
+    if not lost_ranks and cell.is_uneventful():
+        return "clean", ()
     parts, source = cell.parts.items(), cell.request.source
     state, notes = judge_state(
         {rank: part.outcome for rank, part in parts},

@@ -82,6 +82,9 @@ class CellView:
         with self._lock:
             self._finished = True
             last, self._early_late = self._early_late or result, None
+            if last.is_silent and not (self._shown or self._badge):
+                # Most cells only bind names: nothing is put in order, to find that there is nothing.
+                return
             if not self._guarded(self._finish, last):
                 self._fall_back(last)
             self._guarded(self._show_figures, last, late=False)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
 from mhnb.core.results import RankResult
 from mhnb.view.digest import MISMATCH, clip_outputs, digest
 from tests.view.samples import cell, failed, out, shown, value
@@ -30,6 +35,26 @@ def test_ranks_that_agree_have_no_verdict() -> None:
 def test_silence_is_empty() -> None:
     """A cell that said nothing shows nothing."""
     assert digest(cell([], [])).empty
+
+
+@pytest.mark.parametrize(
+    ("ranks", "silent"),
+    [
+        ([[], []], True),
+        ([[], [out("a")]], False),
+        ([[], failed(1)], False),
+        ([[], RankResult(1, "killed")], False),
+        ([[], RankResult(1, "running")], False),
+        ([[], RankResult(1, "ok", omitted_nbytes=9)], False),
+    ],
+)
+def test_silence_is_known_before_anything_is_put_in_order(ranks: list[Any], *, silent: bool) -> None:
+    """What is told to be silent has nothing to show, and nothing else is."""
+    result = cell(*ranks)
+    assert result.is_silent == silent
+    assert digest(result).empty or not silent
+    assert not replace(result, notes=("one",)).is_silent
+    assert not replace(result, done=False).is_silent
 
 
 def test_print_on_one_rank() -> None:

@@ -1,0 +1,63 @@
+"""Cells of which there is nothing to judge are judged at a glance, and that glance sees what the long look would."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from mhnb.core.cell import Cell
+from mhnb.core.events import CellRequest
+from mhnb.core.ladder import Ladder
+from mhnb.core.protocol import CellEnded
+from mhnb.core.verdict import judge_cell
+from mhnb.values import RankError
+
+
+def _ended(ranks: int = 2) -> Cell:
+    cell = Cell(1, CellRequest("x = 1"), seq=4, ranks=tuple(range(ranks)), now=0.0)
+    for rank in range(ranks):
+        cell.end_rank(CellEnded(rank, 4, "ok", [["stdout", "hi\n"]], [], abandoned=0, wall_s=0.1))
+    return cell
+
+
+@pytest.mark.parametrize(("ranks", "recorded", "freed_in"), list(product((1, 2, 5), (True, False), (0, 3))))
+def test_the_glance_sees_what_the_long_look_sees(
+    ranks: int, *, recorded: bool, freed_in: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was printed, whether or not there is a record, and whatever was freed before."""
+    cell = _ended(ranks)
+    assert cell.is_uneventful()
+    glance = judge_cell(cell, (), recorded=recorded, freed_in=freed_in)
+    monkeypatch.setattr(Cell, "is_uneventful", lambda _: False)
+    assert glance == judge_cell(cell, (), recorded=recorded, freed_in=freed_in) == ("clean", ())
+
+
+def test_ranks_that_are_gone_are_looked_at() -> None:
+    """A rank may end while the others end the cell."""
+    assert judge_cell(_ended(), (1,), recorded=True, freed_in=0)[0] == "dead"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("outcome", "error"),
+        ("outcome", "running"),
+        ("error", RankError("ValueError", "no")),
+        ("launches", [["a1", "jit(f)", [0, 1], 1, 1]]),
+        ("made", [[1, [0, 1], "d", [1, "g", "k", "k", "f32[2]"], {}]]),
+        ("abandoned", 1),
+    ],
+)
+def test_anything_that_happened_on_one_rank_is_an_event(name: str, value: object) -> None:
+    """Also on the last of them."""
+    cell = _ended()
+    setattr(cell.parts[1], name, value)
+    assert not cell.is_uneventful()
+
+
+def test_a_cell_that_was_being_stopped_is_looked_at() -> None:
+    """Ranks may have been freed from a collective on the way."""
+    cell = _ended()
+    cell.ladder = Ladder.begin(4, 0.0, agrees=True, frees=True)
+    assert not cell.is_uneventful()
