@@ -243,11 +243,9 @@ class Reader:
         return min(_TICK_S, max(self._pace.wait_s(now), cell.started_at + LIVE_AFTER_S - now, 0.0))
 
     def _drain_inbox(self) -> None:
-        while True:
-            try:
-                item = self._inbox.get_nowait()
-            except queue.Empty:
-                return
+        # Only this takes from it, under the lock.
+        while not self._inbox.empty():
+            item = self._inbox.get_nowait()
             if item is None:
                 self._stopping = True
                 self._hosts.tell(StopHost())
