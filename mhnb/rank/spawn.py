@@ -1,6 +1,6 @@
 """Make the processes of a machine: by fork where that is safe, afresh otherwise.
 
-Forking after the imports saves each rank the 1.5 s of CPU time that importing JAX takes.
+Forking after the imports saves each rank the half second of CPU time that they take.
 It is safe here because nothing that was imported has started a thread or initialised a backend, which `preload` keeps true.
 Apple's frameworks do not survive a fork, so macOS starts each rank afresh.
 """
