@@ -120,7 +120,8 @@ class Panel {
     el.append(this.root);
     this.take = (message) => {
       for (const [rank, html] of Object.entries(message.bodies ?? {})) this.bodies.set(Number(rank), html);
-      if (message.bodies) this.draw();
+      // The fold shows none of them: drawn anew it would lose what the user has opened, and the focus.
+      if (message.bodies && !this.folds) this.draw();
     };
     this.renew = () => {
       this.bodies.clear();
@@ -220,9 +221,10 @@ class Panel {
     this.body.removeAttribute("aria-labelledby");
     this.body.removeAttribute("tabindex");
     const filtered = ranks.length < this.model.get("ranks").length;
-    if (this.view === "tabs") this.drawTabs(ranks);
-    else if (this.view === "grid" || filtered) this.drawGrid(ranks);
-    else this.show(this.model.get("page"));
+    this.folds = this.view === "fold" && !filtered;
+    if (this.folds) this.show(this.model.get("page"));
+    else if (this.view === "tabs") this.drawTabs(ranks);
+    else this.drawGrid(ranks);
     this.mark();
   }
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from mhnb import view
 from mhnb.sharding.layout import Layout
 from mhnb.view.drawhtml import format_layout_html
 from mhnb.view.html import format_cell_html
@@ -144,4 +146,32 @@ def test_an_exported_page_is_accessible(browser: Browser, name: str, theme: str)
     page.set_content(html, wait_until="commit")
     page.wait_for_selector(".mhnb", state="attached")
     assert violations(page, ".mhnb") == []
+    page.close()
+
+
+PANEL = """async (source) => {
+  const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+  const heard = {};
+  const values = {
+    kind: "result", view: "fold", number: 1, head: "cell 1", page: "<details id='fold'><summary>ranks</summary>all</details>",
+    ranks: [0, 1].map((rank) => ({ rank, host: "host", mark: "", odd: false, color: "" })),
+  };
+  const model = { get: (name) => values[name], on: (name, act) => { heard[name] = act; }, off: () => {}, send: () => {} };
+  (await import(url)).default.render({ model, el: document.body });
+  window.answer = () => heard["msg:custom"]({ bodies: { 0: "said by 0", 1: "said by 1" } });
+}"""
+
+
+def test_a_late_answer_leaves_the_fold_alone(browser: Browser) -> None:
+    """What was asked for tabs or a grid may come when the fold is shown again: what is open there, and the focus, stay."""
+    page = browser.new_page()
+    page.evaluate(PANEL, (Path(view.__file__).parent / "panel.js").read_text())
+    page.get_by_role("radio", name="Grid").click()
+    page.get_by_role("radio", name="Fold").click()
+    page.locator("#fold summary").click()
+    page.evaluate("answer()")
+    assert page.locator("#fold").get_attribute("open") is not None
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    page.get_by_role("radio", name="Grid").click()
+    assert page.locator(".mhnb-card").all_inner_texts() == ["rank 0 host\nsaid by 0", "rank 1 host\nsaid by 1"]
     page.close()
