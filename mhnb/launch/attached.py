@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import time
 
 import psutil
+
+from mhnb.launch.gone import await_gone, kill_groups, lives
 
 __all__ = ["AttachedHost", "LeftHosts", "end_supervisor"]
 
 _END_S = 2.0
-_TERM_S, _LOOK_S = 10.0, 0.05
+_TERM_S = 10.0
 
 
 class AttachedHost:
@@ -41,7 +40,7 @@ class AttachedHost:
 
     def has_exited(self) -> bool:
         """Whether it is gone."""
-        return not self._released and not _lives(self._process)
+        return not self._released and not lives(self._process)
 
     def explain(self) -> str:
         """Say how it ended: nobody was left to be told."""
@@ -54,8 +53,7 @@ class AttachedHost:
         try:
             self._process.wait(_END_S)
         except psutil.TimeoutExpired:
-            for pid in (*pids, self.pid):
-                _kill(pid)
+            kill_groups((*pids, self.pid))
 
     def release(self) -> None:
         """Let it live on after this process too."""
@@ -99,25 +97,9 @@ def end_supervisor(pid: int) -> None:
         supervisor = psutil.Process(pid)
         held = [*supervisor.children(recursive=True), supervisor]
         supervisor.terminate()
-        end = time.monotonic() + _TERM_S
-        while any(map(_lives, held)) and time.monotonic() < end:
-            time.sleep(_LOOK_S)
-        for process in filter(_lives, held):
+        if await_gone(held, _TERM_S):
+            return
+        for process in filter(lives, held):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-
-
-def _lives(process: psutil.Process) -> bool:
-    """Whether it runs; one that has ended and that its parent has not looked at does not."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        # Gone in this moment.
-        return
+        await_gone(held)

@@ -5,7 +5,6 @@ The child's standard input is the lifeline: it brings the spec, which holds the 
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from mhnb.core.hostspec import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
+from mhnb.launch.gone import kill_groups
 
 __all__ = ["LocalHost", "check_platform"]
 
@@ -98,8 +98,7 @@ class LocalHost:
         # Only once: later the numbers may be other processes'.
         if not self._ends_in_order() and not self._forced:
             self._forced = True
-            for pid in pids:
-                _kill_group(pid)
+            kill_groups(pids)
             self._process.kill()
             self._process.wait()
 
@@ -122,11 +121,3 @@ class LocalHost:
         self._process.stdin.close()
         # The interpreter would warn of a child that was never waited for.
         self._process.returncode = 0
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        # Gone; macOS says "not permitted" of a group that has only a zombie.
-        return
