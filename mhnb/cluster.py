@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from mhnb import exchange
 from mhnb.berth import Berth, write_berth
@@ -37,7 +37,7 @@ from mhnb.options import StartOptions, check_kept
 from mhnb.reader import Reader
 from mhnb.roll import RankInfo, StartReport, describe_guard, describe_ranks, report_start
 from mhnb.rundir import check_name, find_cwd
-from mhnb.submission import OnSnapshot, Submission
+from mhnb.submission import Submission
 from mhnb.values import ClusterState, DeviceRef
 from mhnb.watching import HostWatch
 
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Cluster", "StartOptions"]
 
-_EventOf: TypeAlias = Callable[[int], CellSubmitted]
-_Act: TypeAlias = Callable[[], None]
 _STOP_S = 6.0  # longer than the reader sees supervisors off (watching.py)
 
 
@@ -69,7 +67,8 @@ class Cluster:
         self.started_in_s = 0.0
         self.looked_in_s: float | None = None
         self.notes = check_initialize(shape.initialize, shape.process_count)
-        self._began, self.cwd = time.monotonic(), find_cwd()
+        self._began = time.monotonic()
+        self.cwd = find_cwd()
         self._listener = ClusterListener(report_start)
         self.journal = ClusterJournal(
             self.name, generation, environment=os.environ, clock=time.time, tell=self._listener.on_notice, origin=origin
@@ -87,13 +86,16 @@ class Cluster:
         try:
             self._listener.keep_where(self._ground.run_dir)
             if berth is None:
-                self._ground.launch(shape, options, self.cwd)
+                self._launch()
             with CtrlC():
                 self._serve()
         except BaseException:
             # Also by Ctrl-C: nobody holds this object yet, so nobody else could end it.
             see_through(self._ground.take_back if self._ended else self._let_go if self._is_taken_over else self._end)
             raise
+
+    def _launch(self) -> None:
+        self._ground.launch(self.shape, self.options, self.cwd)
 
     def _serve(self) -> None:
         link, listener, keep = self._ground.link, self._listener, self.journal.write
@@ -223,11 +225,11 @@ class Cluster:
             ctrl_c.call(partial(self._reader.post, InterruptRequested(submission.ticket)))
         return submission
 
-    def _request(self, source: str, **asked: Any) -> _EventOf:
+    def _request(self, source: str, **asked: Any) -> Callable[[int], CellSubmitted]:
         asked["guard"] = self.options.guard if asked["guard"] is None else asked["guard"]
         return partial(CellSubmitted, request=make_request(source, self.process_count, **asked))
 
-    def follow(self, submission: Submission, on_snapshot: OnSnapshot | None = None) -> CellResult:
+    def follow(self, submission: Submission, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
         """Wait for a cell's end; Ctrl-C interrupts the ranks, and the truth about what that led to is the result.
 
         Raises:
@@ -245,8 +247,7 @@ class Cluster:
         ranks: str | Sequence[int] | None = None,
         guard: str | None = None,
         timeout_s: float | None = None,
-        on_snapshot: OnSnapshot | None = None,
-        on_sent: _Act | None = None,
+        on_snapshot: Callable[[CellResult], None] | None = None,
     ) -> CellResult:
         """Run a cell on every rank, or some, and return what each said, also when ranks failed.
 
@@ -258,7 +259,6 @@ class Cluster:
             guard: lockstep, parity or off; None for the cluster's own.
             timeout_s: seconds after which the cell is interrupted; None for no limit.
             on_snapshot: called with the result so far while the cell runs, at most ten times a second.
-            on_sent: called once, when the cell is handed in: what can be made ready meanwhile costs no time.
 
         Raises:
             ClusterError: the cluster takes no cell; nothing was sent.
@@ -266,19 +266,19 @@ class Cluster:
             CellInterrupted: Ctrl-C came before the cell's turn; nothing was sent.
         """
         event_of = self._request(source, ranks=ranks, guard=guard, timeout_s=timeout_s, on_snapshot=on_snapshot)
-        return self._run(event_of, on_snapshot, on_sent)
+        return self._run(event_of, on_snapshot)
 
     def run_again(self, record: CellRecord) -> CellResult:
         """Run a journaled cell again as it was, under the number it had."""
         request = CellRequest(record.source, record.ranks, record.guard, record.timeout_s, again=record.seq)
-        return self._run(partial(CellSubmitted, request=request), None, None)
+        return self._run(partial(CellSubmitted, request=request), None)
 
-    def _run(self, event_of: _EventOf, on_snapshot: OnSnapshot | None, on_sent: _Act | None) -> CellResult:
+    def _run(
+        self, event_of: Callable[[int], CellSubmitted], on_snapshot: Callable[[CellResult], None] | None
+    ) -> CellResult:
         with CtrlC() as ctrl_c:
             submission = self._reader.submit(event_of, live=on_snapshot is not None)
             ctrl_c.call(partial(self._reader.post, InterruptRequested(submission.ticket)))
-            if on_sent is not None:
-                on_sent()
             return submission.wait(on_snapshot)
 
     def interrupt(self) -> None:

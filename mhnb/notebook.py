@@ -73,17 +73,12 @@ class Notebook:
         """
         cluster = current()
         self._listen(cluster)
-        views: list[CellView] = []
-        result = cluster.run(
-            source,
-            ranks=flags.ranks,
-            guard=flags.guard,
-            timeout_s=flags.timeout_s,
-            on_snapshot=None if flags.quiet else lambda snapshot: self._show(views[0], snapshot),
-            # Made while the ranks run: none of them waits for it.
-            on_sent=lambda: views.append(self._make_view(cluster, flags)),
+        view = CellView(view=flags.view, quiet=flags.quiet, places=self._places_of(cluster), badge=flags.auto)
+        view.interrupt = cluster.interrupt
+        show = None if flags.quiet else self._show_in(view)
+        result = self._explain(
+            cluster.run(source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=show)
         )
-        result, view = self._explain(result), views[0]
         if flags.out:
             self.shell.user_ns[flags.out] = result
         view.finish(result)
@@ -92,11 +87,6 @@ class Notebook:
             show_launched(cluster, result)
         self._show_in_panels(cluster.name, result, self._places_of(cluster), flags)
         result.check()
-
-    def _make_view(self, cluster: Cluster, flags: CellFlags) -> CellView:
-        view = CellView(view=flags.view, quiet=flags.quiet, places=self._places_of(cluster), badge=flags.auto)
-        view.interrupt = cluster.interrupt
-        return view
 
     def _explain(self, result: CellResult) -> CellResult:
         """Say of a name that the ranks miss and this notebook has how it gets there."""
@@ -147,10 +137,16 @@ class Notebook:
             panel.close()
         return panel is not None
 
-    def _show(self, view: CellView, snapshot: CellResult) -> None:
-        view.update(snapshot)
-        if self._panel is not None and self._follows:
-            _try(self._panel.update, snapshot)
+    def _show_in(self, view: CellView) -> Callable[[CellResult], None]:
+        panel = self._panel
+        if panel is None or not self._follows:
+            return view.update
+
+        def both(snapshot: CellResult) -> None:
+            view.update(snapshot)
+            _try(panel.update, snapshot)
+
+        return both
 
     def _show_in_panels(self, cluster: str, result: CellResult, places: Places, flags: CellFlags) -> None:
         self._results.pop((cluster, result.seq), None)

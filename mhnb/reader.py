@@ -243,7 +243,7 @@ class Reader:
         return min(_TICK_S, max(self._pace.wait_s(now), cell.started_at + LIVE_AFTER_S - now, 0.0))
 
     def _drain_inbox(self) -> None:
-        # Only this takes from it, under the lock.
+        # Under the lock, as whoever takes from it: what is there stays there.
         while not self._inbox.empty():
             item = self._inbox.get_nowait()
             if item is None:

@@ -10,10 +10,8 @@ from typing import TypeAlias
 from mhnb.core.results import CellResult
 from mhnb.errors import MhnbError
 
-__all__ = ["OnSnapshot", "Submission", "Update"]
+__all__ = ["Submission", "Update"]
 
-OnSnapshot: TypeAlias = Callable[[CellResult], None]
-"""Is called with the result so far."""
 Update: TypeAlias = CellResult | MhnbError
 
 
@@ -26,7 +24,7 @@ class Submission:
     live: bool
     updates: queue.SimpleQueue[Update] = field(default_factory=queue.SimpleQueue)
 
-    def wait(self, on_snapshot: OnSnapshot | None) -> CellResult:
+    def wait(self, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
         """Wait for the end, and hand on what comes before it.
 
         Raises:

@@ -1,7 +1,7 @@
 """What a link is: peers by name, messages in and out, and a way to wake the one who waits.
 
 Peers are named `r3` (rank 3) and `s0` (the supervisor of the first machine).
-One thread, the reader, polls, sends and closes; only `wake` may be called from any thread.
+One thread, the reader, polls and closes; `send` and `wake` may be called from any thread.
 """
 
 from __future__ import annotations

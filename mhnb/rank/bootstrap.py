@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from mhnb.core.hostspec import HostSpec
+from mhnb.rank.knocking import await_listener
 from mhnb.rank.launches import LaunchRecorder
 from mhnb.rank.localwork import LocalWork
-from mhnb.rank.place import await_listener
 from mhnb.rank.seating import find_words, take_place
 from mhnb.rank.severing import Severing
 from mhnb.values import Phase
@@ -72,8 +72,7 @@ class Bootstrap:
             jaxseams.bind_gloo(self._spec.address)
         arguments = self._arguments(jax.distributed.initialize)
         if self._spec.init:
-            if self._rank != 0:
-                await_listener(address=arguments["coordinator_address"], limit_s=_LISTENER_S)
+            _await_coordinator(arguments)
             jax.distributed.initialize(**arguments)
             self._progress("initialised")
             self._check_devices()
@@ -196,6 +195,13 @@ def _forgiving_initialize(
         if is_initialized() and all(in_force.get(name) == value for name, value in given.items()):
             print("mhnb: jax.distributed is initialised already, on every rank; nothing to do", file=sys.stderr)
             return
+        if not is_initialized():
+            _await_coordinator(in_force | given)
         original(*args, **kwargs)
 
     return initialize
+
+
+def _await_coordinator(arguments: dict[str, Any]) -> None:
+    if arguments["process_id"] != 0:
+        await_listener(str(arguments["coordinator_address"]), _LISTENER_S)

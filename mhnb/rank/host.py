@@ -75,7 +75,7 @@ class Supervisor:
             return
         self._open_channel()
         self._report()
-        if self._spec.ranks:
+        if self._spec.ranks and self._spec.fork:
             preload()
 
     def _bring_up_alone(self) -> None:
@@ -136,7 +136,8 @@ class Supervisor:
 
     def _spawn_ranks(self, spec: HostSpec) -> None:
         self._board = BoardKeeper(spec)
-        preload()
+        if spec.fork:
+            preload()
         gpus = assign_gpus(spec, os.environ)
         for rank in spec.ranks:
             self._ranks[spawn_rank(replace(spec, gpus=gpus[rank]), rank)] = rank

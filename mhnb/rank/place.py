@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -25,7 +26,6 @@ from mhnb.rundir import make_run_dir, mark_alive, prune_run_dirs
 __all__ = [
     "assign_gpus",
     "await_connection_file",
-    "await_listener",
     "find_task_number",
     "settle_in",
     "write_connection_file",
@@ -36,7 +36,6 @@ _TASK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RAN
 _CONNECTION = Path("profile", "security", "ipcontroller-engine.json")
 _LOOK_S = 0.02
 _CONNECTION_WAIT_S = 60.0
-_KNOCK_S = 0.005
 
 
 def find_task_number(environment: Mapping[str, str]) -> int:
@@ -72,7 +71,37 @@ def settle_in(spec: HostSpec, environment: MutableMapping[str, str]) -> HostSpec
     if not spec.run_dir:
         spec = replace(spec, run_dir=str(_own_run_dir(spec)))
     _enter_folder(spec)
+    if importlib.util.find_spec("matplotlib") is not None and not _has_matplotlib_folders(environment):
+        # Else each rank makes one of its own, says so in a cell, and leaves it behind.
+        environment["MPLCONFIGDIR"] = str(Path(spec.run_dir) / "matplotlib")
     return spec
+
+
+def _has_matplotlib_folders(environment: Mapping[str, str]) -> bool:
+    folders = _matplotlib_folders(environment)
+    return bool(folders) and all(map(_is_ours, folders))
+
+
+def _matplotlib_folders(environment: Mapping[str, str]) -> list[Path]:
+    """Where matplotlib keeps its settings and what it knows of the fonts; empty where nobody says where the user's home is."""
+    if own := environment.get("MPLCONFIGDIR"):
+        return [Path(own)]
+    if "HOME" not in environment:
+        return []
+    home = Path(environment["HOME"])
+    if sys.platform == "darwin":
+        return [home / ".matplotlib"]
+    named = {"XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache"}
+    return [Path(environment.get(name) or home / usual) / "matplotlib" for name, usual in named.items()]
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether the folder is there, made if need be, and can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
 
 
 def _enter_folder(spec: HostSpec) -> None:
@@ -151,23 +180,3 @@ def await_connection_file(run_dir: Path, wait_s: float = _CONNECTION_WAIT_S) -> 
             return text
         time.sleep(_LOOK_S)
     raise LaunchError(f"the hub did not come up in {wait_s:g} s; its log is {run_dir / 'log' / 'hub.log'}")
-
-
-def await_listener(address: str, limit_s: float) -> bool:
-    """Wait until somebody listens at `HOST:PORT`; false where nobody did in time, or the address is none.
-
-    gRPC, refused once, tries again only after a second: it should not ask before the coordinator is there.
-    """
-    host, _, port = address.rpartition(":")
-    until = time.monotonic() + limit_s
-    while (left_s := until - time.monotonic()) > 0:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), left_s).close()
-        except ConnectionError:
-            time.sleep(_KNOCK_S)
-        except (OSError, ValueError):
-            # No such name, no way there: JAX says it in its own words.
-            return False
-        else:
-            return True
-    return False

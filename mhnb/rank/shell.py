@@ -114,6 +114,8 @@ class RankShell(ZMQInteractiveShell):
         os.environ.setdefault("MPLBACKEND", _INLINE)
         # Else plotly sends its whole script, 5 MB of each rank; the front end has it, or draws nothing anyway.
         os.environ.setdefault("PLOTLY_RENDERER", "plotly_mimetype")
+        if os.environ["MPLBACKEND"] == _INLINE:
+            _reload_inline_backend()
 
     # -- a cell
 
@@ -310,3 +312,13 @@ def _text_of(error: BaseException) -> str:
         return str(error)
     except Exception as broken:  # noqa: BLE001 - the user's __str__
         return f"<its __str__ raised {type(broken).__name__}>"
+
+
+def _reload_inline_backend() -> None:
+    """Let the inline backend be imported anew, beside a shell.
+
+    It looks for one only as it is imported, and the supervisor did that before there was any.
+    """
+    sys.modules.pop("matplotlib_inline.backend_inline", None)
+    if (matplotlib := sys.modules.get("matplotlib")) is not None:
+        matplotlib.rcParams["backend"] = _INLINE

@@ -41,7 +41,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def preload() -> None:
-    """Import what every rank needs, and leave the garbage collector nothing to touch in the shared pages.
+    """Import what every rank that is forked from here needs, and leave the garbage collector nothing to touch in the shared pages.
 
     Without collections meanwhile: they would take a quarter of the time, and find a thousand objects.
     """

@@ -7,6 +7,7 @@ Messages go in and out as lines on two pipes, written as on the link. Launches a
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import select
 import signal
@@ -78,12 +79,12 @@ class Said:
 class CellProcess:
     """The process as seen from the test."""
 
-    def __init__(self, folder: Path, *, generation: int = 1) -> None:
+    def __init__(self, folder: Path, *, generation: int = 1, preload: Sequence[str] = ()) -> None:
         self.folder, self.generation, self.seq = folder, generation, 0
         self.unread: list[Message] = []
         command_read, self._commands = os.pipe()
         self._answers, answer_write = os.pipe()
-        arguments = [str(folder), str(generation), str(command_read), str(answer_write)]
+        arguments = [str(folder), str(generation), str(command_read), str(answer_write), *preload]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.rank.cellprocess", *arguments],
             pass_fds=(command_read, answer_write),
@@ -254,4 +255,6 @@ async def _serve(folder: Path, generation: int, commands: int, answers: int) -> 
 
 
 if __name__ == "__main__":
+    for module in sys.argv[5:]:
+        importlib.import_module(module)
     asyncio.run(_serve(Path(sys.argv[1]), *map(int, sys.argv[2:5])))

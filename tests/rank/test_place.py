@@ -1,56 +1,37 @@
-"""Waiting for a listener, with real sockets."""
+"""Where a supervisor settles."""
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import closing
+import importlib.util
+from pathlib import Path
 
 import pytest
 
-from mhnb.rank.place import await_listener
+from mhnb.core.hostspec import HostSpec
+from mhnb.rank.place import settle_in
 
-WAIT_S = 20.0
-
-
-@pytest.fixture
-def bound() -> Iterator[socket.socket]:
-    """A socket that has a port and does not listen at it: who asks is refused."""
-    with closing(socket.socket()) as one:
-        one.bind(("127.0.0.1", 0))
-        yield one
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 
 
-def _address(one: socket.socket) -> str:
-    host, port = one.getsockname()
-    return f"{host}:{port}"
+def _settle(run_dir: Path, environment: dict[str, str]) -> str | None:
+    spec = HostSpec("unix:none", "00", 0, 1, 1, [0], 1, "", {}, {}, "", str(run_dir))
+    settle_in(spec, environment)
+    return environment.get("MPLCONFIGDIR")
 
 
-def test_it_waits_until_somebody_listens(bound: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused at first, it asks again, and finds who listens by then."""
-    refusals: list[float] = []
-
-    def listen_after_three(pause_s: float) -> None:
-        refusals.append(pause_s)
-        if len(refusals) == 3:
-            bound.listen()
-
-    monkeypatch.setattr("mhnb.rank.place.time.sleep", listen_after_three)
-    assert await_listener(_address(bound), WAIT_S)
-    assert len(refusals) == 3
+def test_matplotlib_keeps_a_folder_that_it_can_use(tmp_path: Path) -> None:
+    """The user's own, by whichever name."""
+    home, named = tmp_path / "home", tmp_path / "named"
+    assert _settle(tmp_path / "run", {"HOME": str(home)}) is None
+    assert _settle(tmp_path / "run", {"HOME": str(home), "MPLCONFIGDIR": str(named)}) == str(named)
 
 
-def test_it_gives_up_where_nobody_comes(bound: socket.socket) -> None:
-    """After the limit the answer is no."""
-    assert not await_listener(_address(bound), 0.05)
-
-
-@pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.1:port"])
-def test_an_address_that_is_none_is_not_waited_for(address: str) -> None:
-    """JAX says of it what is wrong; nobody waits for that."""
-    found: list[bool] = []
-    asked = threading.Thread(target=lambda: found.append(await_listener(address, 10 * WAIT_S)))
-    asked.start()
-    asked.join(WAIT_S)
-    assert found == [False]
+def test_matplotlib_gets_a_folder_where_it_can_use_none(tmp_path: Path) -> None:
+    """One for all ranks, which goes with the run: each would make its own otherwise, and leave it behind."""
+    (tmp_path / "file").touch()
+    nowhere = str(tmp_path / "file" / "folder")
+    ours = str(tmp_path / "run" / "matplotlib")
+    assert _settle(tmp_path / "run", {}) == ours
+    assert _settle(tmp_path / "run", {"HOME": nowhere}) == ours
+    assert _settle(tmp_path / "run", {"HOME": str(tmp_path), "MPLCONFIGDIR": nowhere}) == ours
+    assert _settle(tmp_path / "run", {"HOME": str(tmp_path), "XDG_CACHE_HOME": nowhere}) in (ours, None)

@@ -210,6 +210,14 @@ def test_figures(rank: CellProcess) -> None:
     assert rank.run("plt.plot([1]); plt.show(); print('after')").outputs[0]["output_type"] == "display_data"
 
 
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
+def test_figures_after_an_early_import(tmp_path: Path) -> None:
+    """Figures are shown too where the inline backend was imported before there was a shell, as a supervisor does."""
+    with CellProcess(tmp_path, preload=["matplotlib_inline.backend_inline"]) as rank:
+        said = rank.run("import matplotlib.pyplot as plt\nplt.figure(figsize=(1, 1)); plt.plot([1, 2]);")
+        assert [list(o["data"]) for o in said.outputs] == [["text/plain", "image/png"]]
+
+
 def test_main_module(rank: CellProcess) -> None:
     """Cells are __main__: what they define can be pickled and its source be found."""
     said = rank.run("""

@@ -1,0 +1,54 @@
+"""Ask whether somebody listens at an address, until somebody does."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+__all__ = ["await_listener"]
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
+"""It doubles: the coordinator of this machine is there in a moment, and hundreds of ranks may ask one that is late."""
+_LINGER_NOT = struct.pack("ii", 1, 0)
+
+
+def await_listener(
+    address: str,
+    limit_s: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Wait until somebody listens at `HOST:PORT`; false where nobody did in time, or the address is none.
+
+    gRPC, refused once, tries again only after a second: it should not ask before the coordinator is there.
+    """
+    host, _, port = address.rpartition(":")
+    until, pause_s = clock() + limit_s, _FIRST_PAUSE_S
+    while (left_s := until - clock()) > 0:
+        try:
+            if _knock(host.strip("[]"), int(port), left_s):
+                return True
+        except (OSError, ValueError):
+            # No such name, no way there: JAX says it in its own words.
+            return False
+        sleep(min(pause_s, left_s))
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    return False
+
+
+def _knock(host: str, port: int, limit_s: float) -> bool:
+    """Connect and let go; false where it was refused."""
+    try:
+        knocking = socket.create_connection((host, port), limit_s)
+    except ConnectionError:
+        return False
+    with closing(knocking):
+        if knocking.getsockname() != knocking.getpeername():
+            return True
+        # A port that the system gives out may be given to who knocks at it. It must not stay in use for that.
+        knocking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+    return False

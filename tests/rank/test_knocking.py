@@ -1,0 +1,74 @@
+"""Waiting for a listener, with real sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from mhnb.rank.knocking import await_listener
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def bound() -> Iterator[socket.socket]:
+    """A socket that has a port and does not listen at it: who asks is refused."""
+    with closing(socket.socket()) as one:
+        one.bind(("127.0.0.1", 0))
+        yield one
+
+
+def _address(one: socket.socket) -> str:
+    host, port = one.getsockname()
+    return f"{host}:{port}"
+
+
+def test_it_waits_until_somebody_listens(bound: socket.socket) -> None:
+    """Refused at first, it asks again, less and less often, and finds who listens by then."""
+    refusals: list[float] = []
+
+    def listen_after_three(pause_s: float) -> None:
+        refusals.append(pause_s)
+        if len(refusals) == 3:
+            bound.listen()
+
+    assert await_listener(_address(bound), WAIT_S, sleep=listen_after_three)
+    assert len(refusals) == 3
+    assert refusals == sorted(set(refusals))
+
+
+def test_who_reaches_itself_has_reached_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may give the very port to who knocks at it; the coordinator can have it all the same."""
+    with closing(socket.socket()) as other:
+        other.bind(("127.0.0.1", 0))
+        address = other.getsockname()
+
+    def meet_itself(*_: object) -> socket.socket:
+        one = socket.socket()
+        one.bind(address)
+        one.connect(address)
+        return one
+
+    monkeypatch.setattr(socket, "create_connection", meet_itself)
+    assert not await_listener("{}:{}".format(*address), 0.02)
+    with closing(socket.socket()) as coordinator:
+        coordinator.bind(address)
+
+
+def test_it_gives_up_where_nobody_comes(bound: socket.socket) -> None:
+    """After the limit the answer is no."""
+    assert not await_listener(_address(bound), 0.05)
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1", "127.0.0.1:port"])
+def test_an_address_that_is_none_is_not_waited_for(address: str) -> None:
+    """JAX says of it what is wrong; nobody waits for that."""
+    found: list[bool] = []
+    asked = threading.Thread(target=lambda: found.append(await_listener(address, 10 * WAIT_S)))
+    asked.start()
+    asked.join(WAIT_S)
+    assert found == [False]
