@@ -14,13 +14,17 @@ if TYPE_CHECKING:
 
     from mhnb.cluster import Cluster
     from mhnb.core.results import CellResult
+    from mhnb.errors import CellError, CellFailed, MhnbError
     from mhnb.layouts import expect, layout, reshard
     from mhnb.rank.lowering import collectives
     from mhnb.starting import attach, current, start
 
 __all__ = [
+    "CellError",
+    "CellFailed",
     "CellResult",
     "Cluster",
+    "MhnbError",
     "__version__",
     "attach",
     "collectives",
@@ -36,8 +40,11 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CellError": "mhnb.errors",
+    "CellFailed": "mhnb.errors",
     "CellResult": "mhnb.core.results",
     "Cluster": "mhnb.cluster",
+    "MhnbError": "mhnb.errors",
     "attach": "mhnb.starting",
     "collectives": "mhnb.rank.lowering",
     "current": "mhnb.starting",

@@ -52,7 +52,7 @@ def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
     for entry in machine.roster.entries:
         found = entry.facts.get("devices", [])
         devices = tuple(DeviceRef(entry.rank, ordinal) for _, ordinal, _ in found)
-        state = "alive" if entry.exit is None else machine.roster.explain_death(entry.exit)
+        state = "alive" if entry.exit is None else machine.roster.say_end(entry.exit)
         hostname = str(entry.facts.get("hostname", ""))
         log_path = Path(entry.log_path)
         infos.append(

@@ -245,6 +245,11 @@ def run_verb(notebook: Notebook, line: str) -> Any:
     if not words:
         raise UsageError(f"%mhjax VERB, where VERB is one of {', '.join(VERBS)}; %%mhjax? is the manual")
     name, *rest = words
+    if name in ("--help", "-h"):
+        print(
+            f"%mhjax VERB, where VERB is one of {', '.join(VERBS)}; %mhjax VERB --help tells more, %%mhjax? is the manual"
+        )
+        return None
     if (parser := verb_parser(name)) is None:
         raise UsageError(f"%mhjax {name}: there is no such verb; choose one of {', '.join(VERBS)}")
     try:

@@ -143,7 +143,8 @@ class CellResult:
             # The error's own name stands before this text wherever it is shown.
             told = self.summary().removeprefix(f"{first.ename} on ")
             raise OrderMismatch(" · ".join(filter(None, (told, first.evalue.partition("\n")[0]))), result=self)
-        raise kinds.get(self.how, CellFailed)(self.summary(), result=self)
+        why = "--timeout ended it · " if self.how == "timeout" else ""
+        raise kinds.get(self.how, CellFailed)(why + self.summary(), result=self)
 
     def summary(self) -> str:
         """One line: what failed where, first to fail first."""

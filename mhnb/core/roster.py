@@ -192,6 +192,12 @@ class Roster:
         last = f' · last line: "{exited.last_lines[-1]}"' if exited.last_lines else ""
         return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) {how or describe_exit(exited)}{last} · log {entry.log_path}"
 
+    def say_end(self, exited: RankExited) -> str:
+        """Say in a few words how a rank ended, or with whom it was stopped."""
+        first = self.deaths[0]
+        is_stopped = exited.rank != first.rank and exited.signum == signal.SIGKILL
+        return f"stopped with rank {first.rank}" if is_stopped else describe_exit(exited)
+
     def explain_service(self, event: HubExited | HostExited) -> str:
         """Say which host or hub went, and how."""
         if isinstance(event, HostExited):

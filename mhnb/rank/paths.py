@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from mhnb.rank.native import part_noise
+
 __all__ = ["RankPaths"]
 
 _TAIL_NBYTES = 16 * 1024
@@ -37,7 +39,8 @@ class RankPaths:
         if fresh:
             with self.log.open("a", encoding="utf-8", errors="replace") as log:
                 log.write("\n--- native output at the end ---\n" + "\n".join(fresh) + "\n")
-        return [*said, *fresh][-count:]
+        # Libraries that greet one another are no last words.
+        return part_noise("\n".join([*said, *fresh]))[0].splitlines()[-count:]
 
 
 def _tail(path: Path) -> list[str]:

@@ -15,6 +15,7 @@ from mhnb.core.alike import Folded, Picture, Text, find_majority, fold_outputs, 
 from mhnb.core.differ import Row, compare_lines
 from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult, RankResult, group_by_outputs
+from mhnb.core.template import OWN
 from mhnb.values import Output, RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.folded import block_items, said_lines
@@ -196,10 +197,18 @@ def _block(folded: Folded, majority: Folded | None, usual: list[tuple[str, str]]
         return Block(folded, omitted_nbytes=omitted_nbytes)
     lines = said_lines(folded)
     rows = compare_lines(lines, usual)
+    if len(folded.ranks) == 1:
+        # Its own number is no difference, also where the text beside it did not let it be known for that.
+        own = compare_lines(_of_rank(lines, folded.ranks[0]), _of_rank(usual, folded.ranks[0]))
+        rows = min(rows, own, key=lambda rows: sum(row.kind != "same" for row in rows))
     alike = sum(row.count for row in rows if row.kind in ("same", "changed"))
     if alike < _MUCH_ALIKE * len(lines):
         return Block(folded, omitted_nbytes=omitted_nbytes)
     return Block(folded, rows, majority.ranks, omitted_nbytes)
+
+
+def _of_rank(lines: list[tuple[str, str]], rank: int) -> list[tuple[str, str]]:
+    return [(channel, text.replace(OWN, str(rank))) for channel, text in lines]
 
 
 def _shorten(groups: Sequence[Sequence[Output]]) -> list[Sequence[Output]]:
@@ -230,10 +239,21 @@ def _clip_lines(outputs: Sequence[Output], keep: int) -> list[Output]:
 
 
 def without_errors(result: RankResult) -> RankResult:
-    """An error has its own place above; it must not make equal outputs differ."""
+    """An error has its own place above; it must not make equal outputs differ.
+
+    One that did not end the cell, of a `__repr__` say, stands where it was shown.
+    """
     if all(output["output_type"] != "error" for output in result.outputs):
         return result
+    if result.outcome == "ok":
+        return replace(result, outputs=tuple(map(_told_error, result.outputs)))
     return replace(result, outputs=tuple(o for o in result.outputs if o["output_type"] != "error"))
+
+
+def _told_error(output: Output) -> Output:
+    if output["output_type"] != "error":
+        return output
+    return {"output_type": "stream", "name": "stderr", "text": "\n".join(output["traceback"]) + "\n"}
 
 
 def _verdict(blocks: Sequence[Block], odd: Sequence[int]) -> str:
@@ -330,7 +350,7 @@ def _failure_heading(result: CellResult, failures: Sequence[Failure]) -> str:
         ranks = [r.rank for r in result.ranks if r.outcome == outcome]
         if ranks:
             parts.append(f"{say_ranks(ranks)} {verb}")
-    return " · ".join(parts)
+    return " · ".join([*(["--timeout ended it"] if result.how == "timeout" else []), *parts])
 
 
 # -- too much text

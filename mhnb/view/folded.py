@@ -6,9 +6,11 @@ Decides how numbers are told (each rank's, or by value), how a long block is sho
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TypeAlias
 
 from mhnb.core.alike import Folded, Picture
@@ -38,6 +40,7 @@ __all__ = [
 
 OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
 """Stand in a line's text for a rank's own number and for a slot. Unicode keeps them for use inside a program."""
+_MARKS = re.compile(f"[{OWN_MARK}{SLOT_MARK}]")
 _STEPS = "▁▂▃▄▅▆▇█"
 LINE_NBYTES, _SLOT_NBYTES = 13, 90
 _EACH = 16
@@ -81,7 +84,8 @@ def block_items(block: Folded) -> list[Item]:
     return items
 
 
-def _line(channel: str, literals: Sequence[str], slots: Sequence[Slot], ranks: Sequence[int]) -> ShownLine:
+def _line(channel: str, said: Sequence[str], slots: Sequence[Slot], ranks: Sequence[int]) -> ShownLine:
+    literals = [_MARKS.sub("\ufffd", literal) for literal in said]
     varying = tuple(slot for slot in slots if not slot.own)
     if slots and any("%" in literal for literal in literals):
         texts = [strip_ansi(_write(literals, [slot.values[at] for slot in slots])) for at in range(len(ranks))]
@@ -95,13 +99,15 @@ def _write(literals: Sequence[str], values: Sequence[str]) -> str:
 
 
 def said_lines(block: Folded) -> list[SaidLine]:
-    """Write a block as lines that can be compared with another's; a picture is one line."""
+    """Write a block as lines that can be compared with another's; a picture is one line, and slots have their letters."""
     lines: list[SaidLine] = []
+    names = map(letter, count())
     for item in block_items(block):
         if isinstance(item, Picture):
             lines += [("picture", str(sorted(output["data"].items()))) for _, output in item.variants]
         else:
-            lines.append((item.channel, strip_ansi(item.text).replace(OWN_MARK, OWN)))
+            text = strip_ansi(item.text).replace(OWN_MARK, OWN)
+            lines.append((item.channel, re.sub(SLOT_MARK, lambda _: f"‹{next(names)}›", text)))
     return lines
 
 

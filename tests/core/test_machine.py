@@ -45,6 +45,7 @@ from mhnb.core.protocol import (
 )
 from mhnb.core.roster import Roster
 from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, EnginesMissing, LaunchError, NotClean, NotStarted
+from mhnb.roll import describe_ranks
 
 GUARD = {"guard": {"available": True, "reason": ""}}
 PSUM = ["f1", "jit(f)", [0, 1], 1, 1]
@@ -349,7 +350,7 @@ def test_a_timeout_is_an_interrupt_of_its_own_kind(driver: Driver) -> None:
     assert driver(Ticked()) == []
     assert driver(Ticked(), after=2.5) == [AskInterrupt(1), SignalRanks((0, 1), signal.SIGINT)]
     done = finished(driver(ended(0, outcome="interrupted"), ended(1, outcome="interrupted")))
-    with pytest.raises(CellTimeout):
+    with pytest.raises(CellTimeout, match=r"^--timeout ended it · interrupted on ranks 0-1"):
         done.result.check()
 
 
@@ -360,6 +361,8 @@ def test_death_in_a_cell_blames_the_first_and_stops_the_rest(driver: Driver) -> 
     result = finished(driver(RankExited(0, None, 9, []))).result
     assert (result[1].outcome, result[0].outcome) == ("died", "killed")
     assert result.state == "dead"
+    states = [rank.state for rank in describe_ranks(driver.machine)]
+    assert states == ["stopped with rank 1", "was killed by SIGKILL, often the memory limit"]
     assert any("rank 1" in note and "SIGKILL" in note for note in result.notes)
 
 

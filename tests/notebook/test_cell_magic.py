@@ -42,6 +42,7 @@ def test_timeout_interrupts(nb: Session) -> None:
     """The cell ends on every rank, the error is CellTimeout, and the cluster is clean."""
     said = nb.try_("%%mhjax --timeout 2\nimport time\ntime.sleep(60)")
     assert isinstance(said.error, CellTimeout)
+    assert "--timeout ended it" in said.out
     assert "time.sleep(60)" in said.out
 
 

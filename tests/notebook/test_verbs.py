@@ -243,6 +243,11 @@ def test_each_verb_has_help(idle: Session, verb: str) -> None:
     assert "--help" in said
 
 
+def test_help_without_a_verb_lists_the_verbs(idle: Session) -> None:
+    """As `--help` does everywhere; nobody knows the verbs at first."""
+    assert "where VERB is one of accept, " in idle.run("%mhjax --help").out
+
+
 def test_where_between_cells(nb: Session) -> None:
     """Between cells no rank is anywhere."""
     assert nb.run("%mhjax where").out == "mhjax · no cell runs\n"

@@ -9,6 +9,7 @@ import pytest
 
 from mhnb.core.results import RankResult
 from mhnb.view.digest import MISMATCH, clip_outputs, digest
+from mhnb.view.folded import said_lines
 from tests.view.samples import cell, failed, out, shown, value
 
 
@@ -150,3 +151,28 @@ def test_what_differs_is_named_by_its_kind() -> None:
     assert digest(cell(*tables)).verdict == "displays differ by rank"
     drawn = [[shown(text__plain="<Figure>", image__png=word)] for word in "ab"]
     assert digest(cell(*drawn)).verdict == "figures differ by rank"
+
+
+def test_numbers_of_the_others_have_letters_beside_the_odd_one() -> None:
+    """As below, where their values are told; never a mark that is only ours."""
+    seen = digest(cell(*[[out("user 1 ms" if rank == 3 else f"user {700 + rank} us")] for rank in range(4)]))
+    assert seen.blocks[0].rows[0].there == "user ‹a› us"
+
+
+def test_an_own_number_is_no_difference_beside_another_text() -> None:
+    """Rank 0 said its number as the others said theirs; only the line before differs."""
+    seen = digest(cell(*[[out(f"in {'ms' if rank == 0 else 'us'}\n{rank}\n")] for rank in range(4)]))
+    assert [row.kind for row in seen.blocks[0].rows] == ["changed", "same"]
+
+
+def test_an_error_that_did_not_end_the_cell_stands_where_it_was_shown() -> None:
+    """That of a `__repr__`, which IPython shows in place of the value."""
+    shown = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": ["ValueError: no"]}
+    (block,) = digest(cell([out("a\n"), shown], [out("a\n"), shown])).blocks
+    assert said_lines(block.folded) == [("stdout", "a"), ("stderr", "ValueError: no")]
+
+
+def test_characters_that_are_marks_here_are_none_in_what_is_said() -> None:
+    """Unicode has them for no text at all."""
+    (block,) = digest(cell([out("x \ufdd0 \ufdd1 y")], [out("x \ufdd0 \ufdd1 y")])).blocks
+    assert said_lines(block.folded) == [("stdout", "x \ufffd \ufffd y")]
