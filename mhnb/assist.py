@@ -120,7 +120,7 @@ class Assist:
 
     def _names_for(self, verb: str) -> Iterable[str]:
         """The names that a verb takes."""
-        if verb in ("pull", "layout"):
+        if verb in ("pull", "layout", "check", "collectives"):
             return self._ask("names") or []
         if verb == "push":
             hidden = self._shell.user_ns_hidden

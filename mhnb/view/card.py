@@ -13,7 +13,7 @@ from mhnb.view.digest import Digest, Failure
 from mhnb.view.mime import pre
 from mhnb.view.style import BAD, QUIET
 from mhnb.view.text import failure_lines, waited_words
-from mhnb.view.trace import count_user_frames, fold_traceback, trim_traceback
+from mhnb.view.trace import fold_traceback, says_more, trim_traceback
 from mhnb.view.words import Places, format_hosts_of
 
 __all__ = ["failure_card", "failure_summary", "label_html"]
@@ -70,7 +70,7 @@ def _trace(error: RankError | None, *, is_first: bool) -> str:
     if error is None or not error.traceback:
         return ""
     # the cell's own line is shown above; more frames of the user's are worth seeing without a click
-    is_open = is_first and (error.line is None or count_user_frames(error.traceback) > 1)
+    is_open = is_first and says_more(error)
     inner = "".join(_trace_part(part.text, part.label) for part in fold_traceback(trim_traceback(error)))
     return _trace_details("traceback", inner, is_open=is_open)
 

@@ -29,7 +29,7 @@ from mhnb.view.folded import (
 from mhnb.view.mime import output_to_text
 from mhnb.view.nearby import near_changes, shorten
 from mhnb.view.recurring import Run, find_runs, format_table, run_tables
-from mhnb.view.trace import count_user_frames, format_trace_text, trim_traceback
+from mhnb.view.trace import format_trace_text, says_more, trim_traceback
 from mhnb.view.words import Places
 
 __all__ = ["MAX_TEXT_NBYTES", "failure_lines", "format_cell_text", "waited_words"]
@@ -126,7 +126,7 @@ def failure_lines(failure: Failure, seq: int) -> Iterator[str]:
 def _trace_lines(failure: Failure, *, color: bool) -> Iterator[str]:
     """The traceback where it says more than the cell's line does."""
     error = failure.error
-    if error is None or (error.line is not None and count_user_frames(error.traceback) < 2):
+    if error is None or not says_more(error):
         return
     yield from (f"    {line}" for line in format_trace_text(trim_traceback(error), color=color).splitlines())
 

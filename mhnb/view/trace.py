@@ -15,10 +15,13 @@ from mhnb.values import RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.words import join_words
 
-__all__ = ["TracePart", "count_user_frames", "fold_traceback", "format_trace_text", "trim_traceback"]
+__all__ = ["TracePart", "count_user_frames", "fold_traceback", "format_trace_text", "says_more", "trim_traceback"]
 
 _FRAME = re.compile(r"\s*(?:File (?P<path>.+?):\d+|Cell In\[)")
 _HIDDEN = re.compile(r"\s*\[\.\.\. skipping hidden (\d+) frames?\]")
+_CHAIN = re.compile(
+    r"direct cause of the following exception|During handling of the above exception|Exception Group Traceback"
+)
 _RULE = re.compile(r"-{20,}\s*$")
 _OURS = re.compile(r"[/\\]mhnb[/\\](?:cluster|core|launch|link|magics|rank|sharding|view)\b")
 _LIBRARIES = (
@@ -92,6 +95,13 @@ def count_user_frames(traceback: Iterable[str]) -> int:
     """How many frames are the user's own; one means that the cell's line says it all."""
     items = [_read(text) for text in traceback]
     return sum(item.frames for item in items if item.owner is None)
+
+
+def says_more(error: RankError) -> bool:
+    """Whether the traceback says more than the cell's line and the message: other frames, a cause, the errors of a group."""
+    if error.line is None or count_user_frames(error.traceback) > 1:
+        return True
+    return _CHAIN.search("\n".join(error.traceback)) is not None
 
 
 def format_trace_text(traceback: Iterable[str], *, color: bool) -> str:

@@ -52,6 +52,8 @@ def test_flags_of_a_cell(typing: Session, start: str) -> None:
         ("%mhjax auto o", ["%mhjax auto off", "%mhjax auto on"]),
         ("%mhjax restart --r", ["%mhjax restart --replay"]),
         ("%mhjax pull rank_", ["%mhjax pull rank_array", "%mhjax pull rank_word"]),
+        ("%mhjax check rank_", ["%mhjax check rank_array", "%mhjax check rank_word"]),
+        ("%mhjax collectives rank_", ["%mhjax collectives rank_array", "%mhjax collectives rank_word"]),
         ("%mhjax pull rank_word --e", ["%mhjax pull rank_word --each"]),
         ("%mhjax push torank_", ["%mhjax push torank_here"]),
         ("%mhjax stop d", ["%mhjax stop default"]),

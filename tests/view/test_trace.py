@@ -6,7 +6,7 @@ import pytest
 from IPython.core.ultratb import AutoFormattedTB
 
 from mhnb.values import RankError
-from mhnb.view.trace import count_user_frames, fold_traceback, format_trace_text, trim_traceback
+from mhnb.view.trace import count_user_frames, fold_traceback, format_trace_text, says_more, trim_traceback
 from tests.view.samples import FRAME, HELPER, JAX_FRAME, TRACEBACK
 
 
@@ -57,3 +57,18 @@ def test_a_real_traceback_of_ipython_is_read(theme: str) -> None:
     rendered = renderer.structured_traceback(caught.type, caught.value, caught.tb)
     assert count_user_frames(rendered) == 2
     assert [part.label for part in fold_traceback(rendered)] == [""]
+
+
+@pytest.mark.parametrize(
+    ("line", "traceback", "more"),
+    [
+        (4, [FRAME], False),
+        (None, [], True),
+        (4, [FRAME, HELPER], True),
+        (4, [FRAME, "The above exception was the direct cause of the following exception:", "KeyError: 'x'"], True),
+        (4, ["  + Exception Group Traceback (most recent call last):"], True),
+    ],
+)
+def test_what_says_more_than_the_cells_line(line: int | None, traceback: list[str], *, more: bool) -> None:
+    """Other frames, a cause that has none, and the errors of a group are nowhere else."""
+    assert says_more(RankError("ValueError", "no", tuple(traceback), line=line)) == more
