@@ -34,6 +34,8 @@ INITIALIZE_ARGUMENTS = (
 )
 """What jax.distributed.initialize takes, in its own order (jax 0.10 and 0.12)."""
 
+_SECONDS = ("initialization_timeout", "heartbeat_timeout_seconds", "shutdown_timeout_seconds")
+
 _MAX_RANKS = 256
 _RANK_NBYTES = 150 * 2**20
 _MAX_DEVICES = 256
@@ -206,6 +208,8 @@ def check_initialize(arguments: Mapping[str, Any], hosts: int) -> tuple[str, ...
             raise InvalidRequest(
                 f"{name}={value!r}: give a number, a text or a list of them, not {type(value).__name__}"
             ) from error
+        if name in _SECONDS and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InvalidRequest(f"{name}={value!r}: give a whole number of seconds, 1 or more")
         if name == "process_id":
             raise InvalidRequest(
                 f"process_id={value!r}: each rank gets its own from mhnb, 0 to {hosts - 1}; leave it out"

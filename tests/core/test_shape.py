@@ -65,6 +65,9 @@ def test_ranks_stay_with_their_host() -> None:
         ({"timeout": 3}, "no argument 'timeout'"),
         ({"process_id": 1}, "leave it out"),
         ({"num_processes": 3}, "3 and 4 hosts"),
+        ({"initialization_timeout": 0}, "initialization_timeout=0: give a whole number of seconds"),
+        ({"shutdown_timeout_seconds": 1.5}, "1 or more"),
+        ({"heartbeat_timeout_seconds": True}, "1 or more"),
     ],
 )
 def test_arguments_of_initialize_that_cannot_be(arguments: dict[str, Any], said: str) -> None:
