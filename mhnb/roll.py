@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mhnb.core.ladder import TOO_SLOW
 from mhnb.core.machine import Machine
 from mhnb.core.roster import RankEntry
 from mhnb.core.shape import Shape
@@ -52,7 +53,7 @@ def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
     for entry in machine.roster.entries:
         found = entry.facts.get("devices", [])
         devices = tuple(DeviceRef(entry.rank, ordinal) for _, ordinal, _ in found)
-        state = "alive" if entry.exit is None else machine.roster.say_end(entry.exit)
+        state = machine.roster.say_end(entry, TOO_SLOW if TOO_SLOW in machine.reason else "")
         hostname = str(entry.facts.get("hostname", ""))
         log_path = Path(entry.log_path)
         infos.append(

@@ -34,6 +34,11 @@ class RankResult:
     """Lines of C++ libraries about themselves, such as Gloo's greeting; in none of the streams."""
 
     @property
+    def failure(self) -> RankError | None:
+        """The error, unless the cell ended well all the same: that of a `__repr__` stands among the outputs."""
+        return None if self.outcome == "ok" else self.error
+
+    @property
     def stdout(self) -> str:
         """Everything printed to stdout."""
         return self._stream("stdout")
@@ -143,7 +148,8 @@ class CellResult:
             # The error's own name stands before this text wherever it is shown.
             told = self.summary().removeprefix(f"{first.ename} on ")
             raise OrderMismatch(" · ".join(filter(None, (told, first.evalue.partition("\n")[0]))), result=self)
-        why = "--timeout ended it · " if self.how == "timeout" else ""
+        ended = "ended it ·" if self.failed else "came, but"
+        why = f"--timeout {ended} " if self.how == "timeout" else ""
         raise kinds.get(self.how, CellFailed)(why + self.summary(), result=self)
 
     def summary(self) -> str:

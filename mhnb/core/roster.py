@@ -192,11 +192,16 @@ class Roster:
         last = f' · last line: "{exited.last_lines[-1]}"' if exited.last_lines else ""
         return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) {how or describe_exit(exited)}{last} · log {entry.log_path}"
 
-    def say_end(self, exited: RankExited) -> str:
-        """Say in a few words how a rank ended, or with whom it was stopped."""
-        first = self.deaths[0]
-        is_stopped = exited.rank != first.rank and exited.signum == signal.SIGKILL
-        return f"stopped with rank {first.rank}" if is_stopped else describe_exit(exited)
+    def say_end(self, entry: RankEntry, how: str = "") -> str:
+        """Say in a few words that a rank lives, or how it ended (where that is known better than by its end), or why it was stopped."""
+        if entry.exit is None:
+            return "lost with its host" if entry.supervisor in self.lost_supervisors else "alive"
+        if entry.exit.signum != signal.SIGKILL:
+            return describe_exit(entry.exit)
+        if self.lost_supervisors:
+            return "stopped, as a host was lost"
+        first = self.deaths[0].rank
+        return how or (f"stopped with rank {first}" if entry.rank != first else describe_exit(entry.exit))
 
     def explain_service(self, event: HubExited | HostExited) -> str:
         """Say which host or hub went, and how."""

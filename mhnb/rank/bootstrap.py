@@ -186,6 +186,8 @@ def _forgiving_initialize(
     original: Callable[..., None], in_force: dict[str, Any], is_initialized: Callable[[], bool]
 ) -> Callable[..., None]:
     """Let the first line of every guide be pasted: with no arguments, or those in force, it returns with a note."""
+    from mhnb.rank import jaxseams
+
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -195,7 +197,7 @@ def _forgiving_initialize(
         if is_initialized() and all(in_force.get(name) == value for name, value in given.items()):
             print("mhnb: jax.distributed is initialised already, on every rank; nothing to do", file=sys.stderr)
             return
-        if not is_initialized():
+        if not (is_initialized() or jaxseams.backend_is_initialized()):
             _await_coordinator(in_force | given)
         original(*args, **kwargs)
 

@@ -71,28 +71,27 @@ def settle_in(spec: HostSpec, environment: MutableMapping[str, str]) -> HostSpec
     if not spec.run_dir:
         spec = replace(spec, run_dir=str(_own_run_dir(spec)))
     _enter_folder(spec)
-    if importlib.util.find_spec("matplotlib") is not None and not _has_matplotlib_folders(environment):
-        # Else each rank makes one of its own, says so in a cell, and leaves it behind.
-        environment["MPLCONFIGDIR"] = str(Path(spec.run_dir) / "matplotlib")
+    if importlib.util.find_spec("matplotlib") is not None:
+        environment.update(_house_matplotlib(environment, Path(spec.run_dir)))
     return spec
 
 
-def _has_matplotlib_folders(environment: Mapping[str, str]) -> bool:
-    folders = _matplotlib_folders(environment)
-    return bool(folders) and all(map(_is_ours, folders))
+def _house_matplotlib(environment: Mapping[str, str], run_dir: Path) -> dict[str, str]:
+    """Give matplotlib folders that can be written, where it has none; say so by the names that it knows.
 
-
-def _matplotlib_folders(environment: Mapping[str, str]) -> list[Path]:
-    """Where matplotlib keeps its settings and what it knows of the fonts; empty where nobody says where the user's home is."""
-    if own := environment.get("MPLCONFIGDIR"):
-        return [Path(own)]
-    if "HOME" not in environment:
-        return []
-    home = Path(environment["HOME"])
+    Each rank would make one of its own, tell of it in a cell, and leave it behind.
+    """
+    home, ours = environment.get("HOME", ""), {"MPLCONFIGDIR": str(run_dir / "matplotlib")}
+    if named := environment.get("MPLCONFIGDIR"):
+        return {} if _is_ours(Path(named)) else ours
     if sys.platform == "darwin":
-        return [home / ".matplotlib"]
-    named = {"XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache"}
-    return [Path(environment.get(name) or home / usual) / "matplotlib" for name, usual in named.items()]
+        return {} if home and _is_ours(Path(home, ".matplotlib")) else ours
+    settings = environment.get("XDG_CONFIG_HOME") or (home and f"{home}/.config")
+    cache = environment.get("XDG_CACHE_HOME") or (home and f"{home}/.cache")
+    if not settings or not _is_ours(Path(settings, "matplotlib")):
+        return ours
+    # The user's settings stay in force.
+    return {} if cache and _is_ours(Path(cache, "matplotlib")) else {"XDG_CACHE_HOME": str(run_dir / "cache")}
 
 
 def _is_ours(folder: Path) -> bool:

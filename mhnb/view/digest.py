@@ -122,7 +122,9 @@ def digest(result: CellResult) -> Digest:
     majority = find_majority([block.folded for block in blocks])
     odd = {rank for block in blocks if block.folded is not majority for rank in block.ranks} if majority else set()
     # That one which failed said nothing is no difference of its own: its card tells why.
-    odd -= {r.rank for r in result.ranks if r.error is not None and not (without_errors(r).outputs or r.omitted_nbytes)}
+    odd -= {
+        r.rank for r in result.ranks if r.failure is not None and not (without_errors(r).outputs or r.omitted_nbytes)
+    }
     return Digest(
         heading=heading(result),
         verdict=_verdict(blocks, sorted(odd)) if spoke else "",
@@ -239,10 +241,7 @@ def _clip_lines(outputs: Sequence[Output], keep: int) -> list[Output]:
 
 
 def without_errors(result: RankResult) -> RankResult:
-    """An error has its own place above; it must not make equal outputs differ.
-
-    One that did not end the cell, of a `__repr__` say, stands where it was shown.
-    """
+    """Leave out a failure, which has its own place above; what did not end the cell, of a `__repr__` say, is told where it came."""
     if all(output["output_type"] != "error" for output in result.outputs):
         return result
     if result.outcome == "ok":

@@ -10,7 +10,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import TypeAlias
 
 from mhnb.core.alike import Folded, Picture
@@ -99,15 +98,15 @@ def _write(literals: Sequence[str], values: Sequence[str]) -> str:
 
 
 def said_lines(block: Folded) -> list[SaidLine]:
-    """Write a block as lines that can be compared with another's; a picture is one line, and slots have their letters."""
+    """Write a block as lines that can be compared with another's; a picture is one line, and the slots of each line have letters."""
     lines: list[SaidLine] = []
-    names = map(letter, count())
     for item in block_items(block):
         if isinstance(item, Picture):
             lines += [("picture", str(sorted(output["data"].items()))) for _, output in item.variants]
         else:
-            text = strip_ansi(item.text).replace(OWN_MARK, OWN)
-            lines.append((item.channel, re.sub(SLOT_MARK, lambda _: f"‹{next(names)}›", text)))
+            first, *pieces = strip_ansi(item.text).replace(OWN_MARK, OWN).split(SLOT_MARK)
+            named = [f"‹{letter(at)}›{piece}" for at, piece in enumerate(pieces)]
+            lines.append((item.channel, "".join([first, *named])))
     return lines
 
 

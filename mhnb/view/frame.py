@@ -93,7 +93,7 @@ def make_frame(
     # The one that is behind, or fails, is what one looks for.
     groups = sorted(groups, key=lambda block: (len(block.ranks), block.ranks[0]))
     shown = groups[:BLOCKS]
-    errors = {rank.rank: rank for rank in snapshot.ranks if rank.error is not None}
+    errors = {rank.rank: rank for rank in snapshot.ranks if rank.failure is not None}
     budget = _TEXT_BUDGET // max(1, len(shown))
     rest = sorted(rank for block in groups[len(shown) :] for rank in block.ranks)
     card = snapshot.where

@@ -221,15 +221,15 @@ def _card(rank: RankResult, body: str, seen: Digest, places: Places) -> str:
 
 
 def _mark(rank: RankResult, seen: Digest) -> str:
-    return " ✗" if rank.error else " ≠" if rank.rank in seen.alarming else ""
+    return " ✗" if rank.failure else " ≠" if rank.rank in seen.alarming else ""
 
 
 def _failed(rank: RankResult, seen: Digest) -> str:
     """One line; the card above has the rest."""
-    if rank.error is None:
+    if rank.failure is None:
         return ""
     waited = any(failure.waited and rank.rank in failure.ranks for failure in seen.failures)
-    word = "waited for a rank that had failed" if waited else f"{rank.error.ename}: {rank.error.evalue[:200]}"
+    word = "waited for a rank that had failed" if waited else f"{rank.failure.ename}: {rank.failure.evalue[:200]}"
     return f'<div class="mhnb-bad">{escape(word, quote=False)}</div>'
 
 

@@ -69,7 +69,7 @@ class ResultPanel:
         found = [one for one in self._result if one.rank == rank]
         if not found:
             return "(this rank did not run the cell)"
-        error = found[0].error
+        error = found[0].failure
         failed = pre(f"✗ {error.ename}: {error.evalue}") if error is not None else ""
         said = without_errors(found[0]).outputs or found[0].omitted_nbytes
         return failed + (rank_body_html(found[0], self._places) if said or not failed else "")
@@ -139,8 +139,8 @@ def panel_state(result: CellResult, places: Places, *, uid: str, view: View, pag
         {
             "rank": one.rank,
             "host": places.hosts.get(one.rank, ""),
-            "mark": " ✗" if one.error else " ≠" if one.rank in seen.alarming else "",
-            "odd": one.error is not None or one.rank in seen.alarming,
+            "mark": " ✗" if one.failure else " ≠" if one.rank in seen.alarming else "",
+            "odd": one.failure is not None or one.rank in seen.alarming,
             "color": host_color(places, (one.rank,)),
         }
         for one in result

@@ -344,6 +344,22 @@ def test_a_rank_that_does_not_stop_is_killed_and_the_cluster_is_dead(driver: Dri
     assert {r.outcome for r in finished(commands).result} == {"killed"}
 
 
+def test_how_ranks_ended_in_a_few_words(driver: Driver) -> None:
+    """Those that the ladder killed did not end; those of a lost host are lost, and the others stopped because of it."""
+    driver.submit()
+    driver(InterruptRequested(), Ticked())
+    assert driver(Ticked(), after=INTERRUPT_KILL_S) == [KillRanks((0, 1))]
+    driver(RankExited(0, None, 9, []), RankExited(1, None, 9, []))
+    assert {rank.state for rank in describe_ranks(driver.machine)} == {"did not end after the interrupt and was killed"}
+    other = Driver().ready()
+    other.machine.roster.entries[1].supervisor = 1
+    other(HostExited(1, "host1 is gone"), RankExited(0, None, 9, []))
+    assert [rank.state for rank in describe_ranks(other.machine)] == [
+        "stopped, as a host was lost",
+        "lost with its host",
+    ]
+
+
 def test_a_timeout_is_an_interrupt_of_its_own_kind(driver: Driver) -> None:
     """`--timeout` leads to the same ladder, and to CellTimeout."""
     driver.submit(timeout_s=2.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,4 +35,13 @@ def test_matplotlib_gets_a_folder_where_it_can_use_none(tmp_path: Path) -> None:
     assert _settle(tmp_path / "run", {}) == ours
     assert _settle(tmp_path / "run", {"HOME": nowhere}) == ours
     assert _settle(tmp_path / "run", {"HOME": str(tmp_path), "MPLCONFIGDIR": nowhere}) == ours
-    assert _settle(tmp_path / "run", {"HOME": str(tmp_path), "XDG_CACHE_HOME": nowhere}) in (ours, None)
+    assert _settle(tmp_path / "run", {"HOME": ""}) == ours
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="there it has one folder")
+def test_settings_stay_where_only_the_cache_has_no_place(tmp_path: Path) -> None:
+    """matplotlib's styles are read as without us."""
+    (tmp_path / "file").touch()
+    environment = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "file" / "folder")}
+    assert _settle(tmp_path / "run", environment) is None
+    assert environment["XDG_CACHE_HOME"] == str(tmp_path / "run" / "cache")

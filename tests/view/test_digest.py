@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from mhnb.core.results import RankResult
+from mhnb.values import RankError
 from mhnb.view.digest import MISMATCH, clip_outputs, digest
 from mhnb.view.folded import said_lines
+from mhnb.view.html import format_cell_html
 from tests.view.samples import cell, failed, out, shown, value
 
 
@@ -157,6 +159,8 @@ def test_numbers_of_the_others_have_letters_beside_the_odd_one() -> None:
     """As below, where their values are told; never a mark that is only ours."""
     seen = digest(cell(*[[out("user 1 ms" if rank == 3 else f"user {700 + rank} us")] for rank in range(4)]))
     assert seen.blocks[0].rows[0].there == "user ‹a› us"
+    two = digest(cell(*[[out("a odd\nb odd" if r == 3 else f"a {70 + r}\nb {80 + r} x")] for r in range(4)]))
+    assert said_lines(two.blocks[1].folded) == [("stdout", "a ‹a›"), ("stdout", "b ‹a› x")]
 
 
 def test_an_own_number_is_no_difference_beside_another_text() -> None:
@@ -170,6 +174,9 @@ def test_an_error_that_did_not_end_the_cell_stands_where_it_was_shown() -> None:
     shown = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": ["ValueError: no"]}
     (block,) = digest(cell([out("a\n"), shown], [out("a\n"), shown])).blocks
     assert said_lines(block.folded) == [("stdout", "a"), ("stderr", "ValueError: no")]
+    odd = replace(RankResult(0, "ok", (shown,)), error=RankError("ValueError", "no"))
+    html = format_cell_html(cell(odd, odd), view="grid")
+    assert (html.count("ValueError: no"), "✗" in html) == (2, False)
 
 
 def test_characters_that_are_marks_here_are_none_in_what_is_said() -> None:
