@@ -90,7 +90,7 @@ class Cell:
 
     @property
     def is_running(self) -> bool:
-        """Whether some rank has not ended it."""
+        """Whether some rank has not ended it; asked at the end of each, so no list of all is made."""
         return any(part.outcome == "running" for part in self.parts.values())
 
     def climb(self, now: float) -> list[Command]:

@@ -113,8 +113,6 @@ def why_left_out(record: CellRecord) -> str:
     >>> why_left_out(CellRecord(1, 2, "f()", state="tainted")), why_left_out(CellRecord(1, 2, "f()"))
     ('tainted', '')
     """
-    if record.state == "clean" and not record.how and all(outcome == "ok" for outcome in record.outcomes.values()):
-        return ""
     gone = [rank for rank, outcome in record.outcomes.items() if outcome in ("died", "killed")]
     refused = [rank for rank, outcome in record.outcomes.items() if outcome == "refused"]
     if record.how == "timeout":

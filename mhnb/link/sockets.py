@@ -225,9 +225,6 @@ class SocketLink:
                 self.wake()
 
     def _watch_clogged(self) -> None:
-        if not self._clogged:
-            # Who adds to them wakes the reader afterwards.
-            return
         with self._lock:
             clogged, self._clogged = self._clogged, []
         for connection in clogged:

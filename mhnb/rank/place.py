@@ -23,13 +23,7 @@ from mhnb.gpus import find_gpus, list_gpus
 from mhnb.resources import profile_dir
 from mhnb.rundir import make_run_dir, mark_alive, prune_run_dirs
 
-__all__ = [
-    "assign_gpus",
-    "await_connection_file",
-    "find_task_number",
-    "settle_in",
-    "write_connection_file",
-]
+__all__ = ["assign_gpus", "await_connection_file", "find_task_number", "settle_in", "write_connection_file"]
 
 _TASK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 """What Slurm, Open MPI, PMIx and MPICH call the number of a task. Slurm's first: an mpiexec may run under it, but not the reverse."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import Any
 
 from mhnb.core.results import CellResult
@@ -56,7 +55,8 @@ class CellView:
     ) -> None:
         self._view, self._quiet, self._places, self._badge = view, quiet, places or Places(), badge
         self._screen = screen or detect_screen()
-        self._given_uid = uid
+        self._uid = uid or f"mhnb-{secrets.token_hex(6)}"
+        self._figures = FigureDisplays(self._screen, self._uid)
         self._lock = threading.RLock()  # late output comes from another thread
         self._live: LiveBox | None = None
         self.interrupt: Callable[[], None] | None = None
@@ -70,16 +70,6 @@ class CellView:
         self._broken = False
         self._early_late: CellResult | None = None
         self._written = ""
-
-    # Most cells have nothing to show: what shows it is made when there is something.
-
-    @cached_property
-    def _uid(self) -> str:
-        return self._given_uid or f"mhnb-{secrets.token_hex(6)}"
-
-    @cached_property
-    def _figures(self) -> FigureDisplays:
-        return FigureDisplays(self._screen, self._uid)
 
     def update(self, snapshot: CellResult) -> None:
         """Show a cell that still runs, at most ten times a second."""
