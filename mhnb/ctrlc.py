@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Self
+
+from mhnb.sigint import Handler, get_handler, set_handler
 
 __all__ = ["CtrlC"]
 
@@ -23,7 +24,7 @@ class CtrlC:
     def __init__(self) -> None:
         self._act: Callable[[], None] | None = None
         self._came = False
-        self._before: Any = None
+        self._before: Handler = None
 
     def call(self, act: Callable[[], None]) -> None:
         """From now on Ctrl-C calls this. It runs between two steps of the main thread and must not wait for them."""
@@ -39,12 +40,12 @@ class CtrlC:
 
     def __enter__(self) -> Self:
         # A handler that was not set from Python could not be put back.
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is not None:
-            self._before = signal.signal(signal.SIGINT, self._on_sigint)
+        if threading.current_thread() is threading.main_thread() and get_handler() is not None:
+            self._before = set_handler(self._on_sigint)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+            set_handler(self._before)
         if self._came and self._act is None and error is None:
             raise KeyboardInterrupt

@@ -18,6 +18,7 @@ FLOORS = {
     "core": 1,
     "memory": 1,
     "ports": 1,
+    "processes": 1,
     "resources": 1,
     "rundir": 1,
     "sealing": 1.5,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -25,6 +24,7 @@ from mhnb.rank.capture import Capture
 from mhnb.rank.defects import ends_rank_on_defect
 from mhnb.rank.looking import Looker
 from mhnb.rank.shell import PreparedCell, RankShell
+from mhnb.sigint import get_handler, set_handler
 from mhnb.values import Outcome
 
 __all__ = ["CellRunner", "Launches"]
@@ -124,7 +124,7 @@ class CellRunner:
         )
         self._stop = threading.Event()
         self._service = threading.Thread(target=self._serve, name="mhnb-output", daemon=True)
-        signal.signal(signal.SIGINT, self._on_sigint)
+        set_handler(self._on_sigint)
         self._service.start()
 
     @property
@@ -173,9 +173,9 @@ class CellRunner:
         return ""
 
     def _run(self, message: RunCell) -> None:
-        if signal.getsignal(signal.SIGINT) != self._on_sigint:
+        if get_handler() != self._on_sigint:
             # A library or a cell has taken it.
-            signal.signal(signal.SIGINT, self._on_sigint)
+            set_handler(self._on_sigint)
         self.look_beside()
         self._began_s = self.clock()
         self.capture.begin(message.seq)

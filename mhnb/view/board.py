@@ -5,7 +5,6 @@ Decides how it appears and that a start leaves one display, its summary. The val
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Sequence
 from html import escape
@@ -30,6 +29,7 @@ from mhnb.view.start import (
 )
 from mhnb.view.style import wrap
 from mhnb.view.tables import Status, VarRow, format_status_html, format_status_text, format_vars_html, format_vars_text
+from mhnb.view.uids import new_uid
 
 __all__ = ["ProgressLine", "StartBoard", "show_check", "show_preflight", "show_status", "show_vars"]
 
@@ -39,7 +39,7 @@ class _OneDisplay:
 
     def __init__(self, screen: Screen | None = None, *, uid: str | None = None) -> None:
         self._screen = screen or detect_screen()
-        self._uid = uid or _new_uid()
+        self._uid = uid or new_uid()
         self._shown = False
 
     def _show(self, data: dict[str, str]) -> None:
@@ -105,32 +105,28 @@ class ProgressLine(_OneDisplay):
 def show_status(status: Status, screen: Screen | None = None) -> None:
     """Show the cluster's status."""
     data = {"text/html": format_status_html(status), "text/plain": format_status_text(status)}
-    (screen or detect_screen()).show(data, _new_uid())
+    (screen or detect_screen()).show(data, new_uid())
 
 
 def show_vars(rows: Sequence[VarRow], screen: Screen | None = None) -> None:
     """Show what the ranks hold."""
     data = {"text/html": format_vars_html(rows), "text/plain": format_vars_text(rows)}
-    (screen or detect_screen()).show(data, _new_uid())
+    (screen or detect_screen()).show(data, new_uid())
 
 
 def show_check(rows: Sequence[CheckRow], screen: Screen | None = None) -> None:
     """Show whether the ranks hold the same."""
     data = {"text/html": format_check_html(rows), "text/plain": format_check_text(rows)}
-    (screen or detect_screen()).show(data, _new_uid())
+    (screen or detect_screen()).show(data, new_uid())
 
 
 def show_collectives(reports: Sequence[Report], *, why: bool = False, screen: Screen | None = None) -> None:
     """Show what programs communicate."""
     text = format_collectives_text(reports, why=why)
-    (screen or detect_screen()).show({"text/html": format_collectives_html(reports), "text/plain": text}, _new_uid())
+    (screen or detect_screen()).show({"text/html": format_collectives_html(reports), "text/plain": text}, new_uid())
 
 
 def show_preflight(report: PreflightReport, screen: Screen | None = None) -> None:
     """Show what preflight found."""
     data = {"text/html": format_preflight_html(report), "text/plain": format_preflight_text(report)}
-    (screen or detect_screen()).show(data, _new_uid())
-
-
-def _new_uid() -> str:
-    return f"mhnb-{secrets.token_hex(6)}"
+    (screen or detect_screen()).show(data, new_uid())

@@ -6,7 +6,6 @@ It knows no clock and no cluster: time comes with the snapshots.
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +18,7 @@ from mhnb.view.html import View, format_cell_html
 from mhnb.view.livehtml import format_live_text
 from mhnb.view.screen import LiveBox, Screen, detect_screen
 from mhnb.view.text import format_cell_text
+from mhnb.view.uids import new_uid
 from mhnb.view.words import Places
 
 __all__ = ["CellView", "LIVE_AFTER_S"]
@@ -55,7 +55,7 @@ class CellView:
     ) -> None:
         self._view, self._quiet, self._places, self._badge = view, quiet, places or Places(), badge
         self._screen = screen or detect_screen()
-        self._uid = uid or f"mhnb-{secrets.token_hex(6)}"
+        self._uid = uid or new_uid()
         self._figures = FigureDisplays(self._screen, self._uid)
         self._lock = threading.RLock()  # late output comes from another thread
         self._live: LiveBox | None = None

@@ -6,7 +6,6 @@ words stand beside it that a notebook keeps.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.still import LIVE_TEXT, format_still
 from mhnb.view.style import host_color
 from mhnb.view.text import format_cell_text
+from mhnb.view.uids import new_uid
 from mhnb.view.words import Places
 
 __all__ = ["ResultPanel", "panel_state"]
@@ -35,7 +35,7 @@ class ResultPanel:
         self, result: CellResult, places: Places, *, view: View = "fold", screen: Screen | None = None
     ) -> None:
         self._screen = screen or detect_screen()
-        self._uid = f"mhnb-{secrets.token_hex(6)}"
+        self._uid = new_uid()
         self._result, self._places, self._view = result, places, view
         self._number = 0
         self._budget = ByteBudget()
