@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from mhnb.core.variables import VarRow as VarFound
-from mhnb.memory import resident_nbytes
+from mhnb.processes import resident_nbytes
 from mhnb.values import ClusterState
 from mhnb.view.start import RankStart, StartSnapshot, StartSummary
 from mhnb.view.tables import Status, StatusRow, VarRow

@@ -293,9 +293,11 @@ class Reader:
         return RanksLost(f"rank {rank} {how}{why}%mhjax restart --replay", ranks=(rank,))
 
     def _look_at_hosts(self, now: float) -> None:
-        if self._machine.state == "starting" and (standing := self._hosts.standing()):
-            self._handle(HostsQueued(standing))
-            self._listener.on_progress(self._machine, now)
+        if self._machine.state == "starting":
+            self._hosts.ask_how(now)
+            if standing := self._hosts.standing():
+                self._handle(HostsQueued(standing))
+                self._listener.on_progress(self._machine, now)
         for supervisor, cause in self._hosts.find_lost(self._machine.roster, now):
             self._handle(HostExited(supervisor, cause))
             for rank in self._machine.roster.ranks_of(supervisor):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from mhnb.core.protocol import Beat, HostUp, Message, StopHost
-from mhnb.core.pulse import PATIENCE, Pulse, Standstill
+from mhnb.core.pulse import BEAT_S, PATIENCE, Pulse, Standstill
 from mhnb.core.roster import Roster
 from mhnb.launch.base import Host, QueuedHost, ReportingHost
 from mhnb.link.base import Link, supervisor_peer
@@ -53,6 +53,7 @@ class HostWatch:
         self._pulse, self._standstill = Pulse(timeout_s), Standstill()
         self._timeout_s, self._real_clock = timeout_s, real_clock
         self._ends = self._stays = False
+        self._asked_how_at = 0.0
         self._unsure = set(self._all)
         """Those that have not said yet that they outlive this process."""
 
@@ -80,6 +81,14 @@ class HostWatch:
         # No lock: Ctrl-C could leave one held, and the reader would wait for it.
         while self._unsure and is_heard() and time.monotonic() < until:
             time.sleep(_LOOK_S)
+
+    def ask_how(self, now: float) -> None:
+        """While the ranks start, have those of this machine looked after too, from time to time: a rank may be halted."""
+        if now - self._asked_how_at >= BEAT_S:
+            self._asked_how_at = now
+            for supervisor in self._all:
+                if supervisor not in self._elsewhere:
+                    self._link.send(supervisor_peer(supervisor), Beat(supervisor, kept=self._stays))
 
     def standing(self) -> str:
         """Say where the hosts stand in a scheduler's queue; empty where none waits."""

@@ -45,7 +45,7 @@ __all__ = [
     "encode",
 ]
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 OutputEvent: TypeAlias = list[Any]
 """One thing a rank said, in the order it was said. The first item is the kind:
@@ -154,7 +154,7 @@ class BeginRanks:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """I am here. A supervisor answers with the same, and with what its ranks weigh."""
+    """I am here. A supervisor answers with the same, and with how its ranks are."""
 
     kind: ClassVar[str] = "beat"
     supervisor: int
@@ -162,6 +162,8 @@ class Beat:
     """Resident memory of each rank, by its number as text."""
     kept: bool = False
     """From the notebook: it has noted where the ranks are; those that are to outlive it do so from now on. From a supervisor: it does."""
+    halted: list[int] = field(default_factory=list)
+    """Ranks whose process a signal or a debugger has halted."""
 
 
 # -- from a rank
@@ -215,12 +217,10 @@ class RankStatus:
     kind: ClassVar[str] = "rank_status"
     rank: int
     seq: int
-    activity: str
-    """An `Activity` of `core/stacks.py`."""
+    activity: str  # an `Activity` of `core/stacks.py`
     what: str
     """The launch it waits in, or the call that blocks; may be empty."""
-    line: int | None
-    """The cell's line."""
+    line: int | None  # of the cell
     place: str
     """The innermost frame in a file of the user's, as `data.py:31 read_shard`; empty when that is the cell."""
     for_s: float

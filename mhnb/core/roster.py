@@ -42,6 +42,8 @@ class RankEntry:
     facts: dict[str, Any] = field(default_factory=dict)
     nbytes: int | None = None
     """Its resident memory, as its supervisor said last; None where it is not asked."""
+    is_halted: bool = False
+    """Whether its process stood still when its supervisor last looked: by SIGSTOP, or in a debugger."""
     last: tuple[int, Outcome] | None = None
     """The last cell that it ended, and how."""
     exit: RankExited | None = None
@@ -144,9 +146,11 @@ class Roster:
         return tuple(entry.rank for entry in self.entries if entry.facts.get("left"))
 
     def note_beat(self, beat: Beat) -> None:
-        """Take in what the ranks of a host weigh."""
+        """Take in how the ranks of a host are."""
         for rank, nbytes in beat.nbytes.items():
             self.entries[int(rank)].nbytes = nbytes
+        for held in self.ranks_of(beat.supervisor):
+            self.entries[held].is_halted = held in beat.halted
 
     @staticmethod
     def _advance(entry: RankEntry, phase: Phase) -> None:
@@ -256,6 +260,8 @@ class Roster:
         if self._gathering is not None and self._gathering.missing:
             return self._missing_error(timeout_s, self._gathering.missing)
         late = [e for e in self.entries if e.phase != "ready"]
+        if halted := [e for e in late if e.is_halted]:
+            return self._halted_error(timeout_s, halted)
         worst = min(late, key=lambda e: -1 if e.phase is None else PHASES.index(e.phase))
         behind = [e for e in late if e.phase == worst.phase]
         reached = f"phase '{worst.phase}'" if worst.phase else "no phase at all"
@@ -267,6 +273,20 @@ class Roster:
             rank=worst.rank,
             phase=worst.phase,
             cause="timeout",
+        )
+
+    def _halted_error(self, timeout_s: float, halted: Sequence[RankEntry]) -> LaunchError:
+        """Name the ranks whose processes stand still: the others have come no further either, as they wait for these."""
+        names = ", ".join(f"rank {e.rank} ({e.host}, pid {e.pid})" for e in halted[:4])
+        stands = "stands" if len(halted) == 1 else "stand"
+        first = halted[0]
+        return EnginesMissing(
+            f"the start took longer than {timeout_s:g} s: {names} {stands} still after phase '{first.phase or 'spawned'}', "
+            "halted by SIGSTOP or a debugger\n"
+            f"  log {first.log_path} · every process was ended; start again",
+            rank=first.rank,
+            phase=first.phase,
+            cause="halted",
         )
 
     def _missing_error(self, timeout_s: float, missing: Sequence[int]) -> LaunchError:

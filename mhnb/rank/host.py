@@ -35,8 +35,8 @@ from mhnb.core.protocol import (
     SignalRank,
     StopHost,
 )
-from mhnb.memory import resident_nbytes
 from mhnb.ports import find_free_port
+from mhnb.processes import is_halted, resident_nbytes
 from mhnb.rank.abandoned import Abandonment, has_callers
 from mhnb.rank.channel import Channel
 from mhnb.rank.keeping import BoardKeeper
@@ -235,7 +235,8 @@ class Supervisor:
     def _beat(self) -> Beat:
         weighed = ((rank, resident_nbytes(pid)) for pid, rank in self._ranks.items())
         nbytes = {str(rank): nbytes for rank, nbytes in weighed if nbytes is not None}
-        return Beat(self._spec.supervisor or 0, nbytes, self._stays)
+        halted = [rank for pid, rank in self._ranks.items() if is_halted(pid)]
+        return Beat(self._spec.supervisor or 0, nbytes, self._stays, halted)
 
     def _signal(self, rank: int, signum: int) -> None:
         for pid, known in self._ranks.items():

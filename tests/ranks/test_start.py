@@ -30,7 +30,7 @@ from mhnb.errors import (
 from mhnb.ports import find_free_port
 from mhnb.roll import StartReport
 from mhnb.rundir import read_owners
-from mhnb.values import DeviceRef
+from mhnb.values import PHASES, DeviceRef
 from tests.ranks.conftest import every_pid, is_running, wait_gone
 
 Fresh = Callable[..., Cluster]
@@ -192,20 +192,24 @@ def test_a_rank_killed_while_starting_is_named() -> None:
 
 
 @pytest.mark.usefixtures("leftovers")
-def test_a_rank_that_sleeps_while_starting_is_named() -> None:
-    """A stopped process reaches no further phase: the time limit says who."""
+@pytest.mark.parametrize("phase", ["spawned", "jax"])
+def test_a_rank_that_sleeps_while_starting_is_named(phase: str) -> None:
+    """A stopped process reaches no further phase. The others wait for it in the same one, and are not named."""
     stopped: list[int] = []
 
     def freeze(report: StartReport) -> None:
-        pid = report.ranks[1].pid
-        if not stopped and pid:
-            stopped.append(pid)
-            os.kill(pid, signal.SIGSTOP)
+        row = report.ranks[1]
+        if not stopped and row.pid and row.phase and PHASES.index(row.phase) >= PHASES.index(phase):
+            stopped.append(row.pid)
+            os.kill(row.pid, signal.SIGSTOP)
 
     error, pids = failed_start(spoil=freeze, start_timeout_s=8.0)
     assert isinstance(error, LaunchError)
-    assert "8 s" in str(error)
-    assert "rank" in str(error)
+    told = str(error).splitlines()[0]
+    assert "8 s" in told
+    assert f"rank 1 (host1, pid {stopped[0]}) stands still after phase" in told
+    assert "rank 0" not in told
+    assert error.parts["rank"] == 1
     assert wait_gone(pids) == []
 
 
