@@ -7,7 +7,6 @@ Only a cell's submitter hands its own event in himself, under the reader's lock:
 from __future__ import annotations
 
 import queue
-import signal
 import sys
 import threading
 import traceback
@@ -37,20 +36,18 @@ from mhnb.core.events import (
     Ticked,
 )
 from mhnb.core.journal import CellRecord
+from mhnb.core.late import LateOutput
 from mhnb.core.machine import Machine
 from mhnb.core.pace import Pace
 from mhnb.core.protocol import (
     Answer,
     Ask,
     Beat,
-    CloseConnections,
     HostUp,
-    InterruptCell,
     Message,
     RankExited,
     RankReady,
     RankSpawned,
-    SignalRank,
     StopHost,
 )
 from mhnb.core.where import WhereCard
@@ -99,7 +96,7 @@ class Reader:
         self._asks: dict[int, tuple[int, Future[Answer]]] = {}
         self._last_ask = self._last_ticket = 0
         self._next_tick = 0.0
-        self._pace = Pace()
+        self._pace, self._late = Pace(), LateOutput()
         self._next_where: float | None = None
         """When to tell again where the ranks are; None while nothing is told."""
         self._dirty = self._stopping = self._closed = False
@@ -233,6 +230,7 @@ class Reader:
                 self._handle(Ticked())
                 self._tell_where(now)
             self._show(now)
+            self._show_late(now)
 
     def _until_show(self) -> float:
         """How long to wait for messages at most: what is new is shown at once, unless something was shown a moment ago."""
@@ -325,6 +323,10 @@ class Reader:
             self._dirty = False
             submission.updates.put(cell.result(now, self._machine.process_count))
 
+    def _show_late(self, now: float | None = None) -> None:
+        for result in self._late.take(now):
+            self._listener.on_late(result)
+
     # -- commands
 
     def _handle(self, event: Event) -> None:
@@ -336,6 +338,8 @@ class Reader:
             case SendToRank(rank, message):
                 self._link.send(rank_peer(rank), message)
             case FinishCell(ticket, result, record):
+                # What comes within a cell is shown within it.
+                self._show_late()
                 # Before its submitter hears of it: who sees a result can replay it, whatever happens next.
                 if self._keep is not None and record is not None:
                     self._keep(record)
@@ -345,28 +349,16 @@ class Reader:
             case SendToHosts(message):
                 self._hosts.tell(message)
             case AskInterrupt() | SignalRanks() | FreeRanks() | KillRanks():
-                self._tell_supervisors(command)
+                self._hosts.carry_out(command)
             case ShowLate(result):
-                self._listener.on_late(result)
+                self._late.note(result, self._clock())
             case TellUser(text):
+                self._show_late()
                 self._listener.on_notice(text)
             case ReportReady():
                 self._listener.on_progress(self._machine, self._clock())
             case FailStart(error):
                 self._listener.on_failure(error)
-
-    def _tell_supervisors(self, command: AskInterrupt | SignalRanks | FreeRanks | KillRanks) -> None:
-        # Each supervisor signals its own ranks and ignores the others'.
-        messages: list[Message]
-        if isinstance(command, AskInterrupt):
-            messages = [InterruptCell(command.seq)]
-        elif isinstance(command, FreeRanks):
-            messages = [CloseConnections()]
-        else:
-            signum = command.signum if isinstance(command, SignalRanks) else int(signal.SIGKILL)
-            messages = [SignalRank(rank, signum) for rank in command.ranks]
-        for message in messages:
-            self._hosts.tell(message)
 
     def _finish(self, ticket: int, update: Update) -> None:
         submission = self._submissions.pop(ticket, None)
@@ -376,6 +368,7 @@ class Reader:
     def _give_up(self) -> None:
         """Leave nobody waiting, nor one who waits for the start."""
         self._stopping = True
+        self._show_late()
         self._listener.on_failure(NotStarted(f"the cluster is stopped: {self._machine.reason or 'by its user'}"))
         gone = NotStarted("the cluster was stopped before the cell's turn came")
         for ticket in list(self._submissions):

@@ -5,11 +5,13 @@ One of this machine is gone when its process has ended. One elsewhere also when 
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from mhnb.core.protocol import Beat, HostUp, Message, StopHost
+from mhnb.core.events import AskInterrupt, FreeRanks, KillRanks, SignalRanks
+from mhnb.core.protocol import Beat, CloseConnections, HostUp, InterruptCell, Message, SignalRank, StopHost
 from mhnb.core.pulse import BEAT_S, PATIENCE, Pulse, Standstill
 from mhnb.core.roster import Roster
 from mhnb.launch.base import Host, QueuedHost, ReportingHost
@@ -63,6 +65,17 @@ class HostWatch:
         # Also those that were given up: one that comes back is to end with the others.
         for supervisor in self._all:
             self._link.send(supervisor_peer(supervisor), message)
+
+    def carry_out(self, command: AskInterrupt | SignalRanks | FreeRanks | KillRanks) -> None:
+        """Tell them what is to be done to ranks: each signals its own and ignores the others'."""
+        if isinstance(command, AskInterrupt):
+            self.tell(InterruptCell(command.seq))
+        elif isinstance(command, FreeRanks):
+            self.tell(CloseConnections())
+        else:
+            signum = command.signum if isinstance(command, SignalRanks) else int(signal.SIGKILL)
+            for rank in command.ranks:
+                self.tell(SignalRank(rank, signum))
 
     def keep(self, is_heard: Callable[[], bool]) -> None:
         """Have supervisors that were asked to outlive this process do so from now on: it is noted where they are.

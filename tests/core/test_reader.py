@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,14 +13,15 @@ import pytest
 from mhnb.core.events import CellRequest, CellSubmitted, StopRequested
 from mhnb.core.journal import CellRecord
 from mhnb.core.machine import Machine
-from mhnb.core.protocol import CellEnded, Message, RankReady, RankSpawned
+from mhnb.core.protocol import Answer, Ask, CellEnded, Message, OutputProduced, RankReady, RankSpawned
 from mhnb.core.results import CellResult
 from mhnb.core.roster import Roster
 from mhnb.core.where import WhereCard
 from mhnb.errors import MhnbError, NotStarted, RanksLost
-from mhnb.link.memory import MemoryLink
+from mhnb.link.memory import MemoryLink, MemoryPeer
 from mhnb.listening import ClusterListener
 from mhnb.reader import Reader
+from mhnb.submission import Submission
 from mhnb.watching import HostWatch
 
 WAIT_S = 20.0
@@ -54,6 +56,7 @@ class Listening:
     def __init__(self) -> None:
         self.ready, self.failed, self.told = threading.Event(), threading.Event(), threading.Event()
         self.errors: list[MhnbError] = []
+        self.late: queue.SimpleQueue[CellResult] = queue.SimpleQueue()
 
     def on_progress(self, machine: Machine, now: float) -> None:  # noqa: ARG002  # of the contract
         if machine.state == "clean":
@@ -63,7 +66,8 @@ class Listening:
         self.errors.append(error)
         self.failed.set()
 
-    def on_late(self, result: CellResult) -> None: ...
+    def on_late(self, result: CellResult) -> None:
+        self.late.put(result)
 
     def on_notice(self, text: str) -> None:  # noqa: ARG002  # of the contract
         self.told.set()
@@ -113,6 +117,46 @@ def make() -> Iterator[Callable[[MemoryLink], Rig]]:
     for reader in made:
         reader.close(WAIT_S)
         assert not reader.alive
+
+
+def run_cell(reader: Reader, peers: Sequence[MemoryPeer], seq: int) -> Submission:
+    """Hand in a cell, and have every rank end it."""
+    submission = reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
+    for rank, peer in enumerate(peers):
+        peer.send(CellEnded(rank, seq, "ok", [], [], 0, 0.1))
+    return submission
+
+
+@pytest.mark.parametrize("another_cell_ends", [False, True])
+def test_late_output_of_several_ranks_is_shown_once(*, another_cell_ends: bool) -> None:
+    """Each rank tells at a moment of its own: shown one by one they would look different. Whatever waits is shown before a cell ends."""
+    link, heard, now = MemoryLink(), Listening(), [100.0]
+    machine = Machine(Roster(["a", "b"], ["x", "y"]), generation=1, now=now[0], start_timeout_s=60)
+    reader = Reader(link, machine, HostWatch(link, [PlayedHost()]), clock=lambda: now[0], listener=heard)
+    reader.start()
+    peers = [link.connect(f"r{rank}") for rank in (0, 1)]
+    for rank, peer in enumerate(peers):
+        peer.send(RankSpawned(rank, 1000 + rank))
+        peer.send(RankReady(rank, {}))
+    assert heard.ready.wait(WAIT_S)
+    run_cell(reader, peers, 1).updates.get(timeout=WAIT_S)
+    for rank, peer in enumerate(peers):
+        peer.send(OutputProduced(rank, 1, [["stdout", "late\n"]]))
+    # A question is answered after what was said before it.
+    asked = reader.ask(0, "names", {})
+    while not isinstance(peers[0].receive(WAIT_S), Ask):
+        continue
+    peers[0].send(Answer(0, 1, True, []))
+    asked.result(WAIT_S)
+    assert heard.late.empty()
+    if another_cell_ends:
+        run_cell(reader, peers, 2).updates.get(timeout=WAIT_S)
+        assert not heard.late.empty()
+    now[0] += 1.0
+    shown = heard.late.get(timeout=WAIT_S)
+    reader.close(WAIT_S)
+    assert (shown.seq, [rank.stdout for rank in shown]) == (1, ["late\n", "late\n"])
+    assert heard.late.empty()
 
 
 def test_a_cell_is_kept_before_its_submitter_hears_of_it() -> None:
