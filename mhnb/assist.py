@@ -6,7 +6,7 @@ All of it hangs on IPython's own hooks and asks rank 0 at most; a rank that is b
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import TimeoutError as AnswerTimeout
 from html import escape
 from typing import Any
@@ -19,14 +19,18 @@ from IPython.core.completer import (
 )
 
 from mhnb import starting
+from mhnb.cluster import Cluster
 from mhnb.core.select import route_cell
 from mhnb.errors import ClusterError, InvalidRequest
+from mhnb.launch.profile import user_profiles
 from mhnb.notebook import Notebook
+from mhnb.resources import list_profiles
 from mhnb.tab import complete_line, is_magic_line
 
 __all__ = ["Assist"]
 
 _ANSWER_S = 0.5
+_OFFERED_RANKS = 10
 
 
 class Assist:
@@ -118,14 +122,18 @@ class Assist:
             return {"completions": []}
         return _matched(value["matches"], context.full_text[skip + value["start"] : before], "rank")
 
-    def _names_for(self, verb: str) -> Iterable[str]:
-        """The names that a verb takes."""
-        if verb in ("pull", "layout", "check", "collectives"):
+    def _names_for(self, what: str) -> Iterable[str]:
+        """The names that a verb takes, or a flag."""
+        if what in ("pull", "layout", "check", "collectives"):
             return self._ask("names") or []
-        if verb == "push":
+        if what == "push":
             hidden = self._shell.user_ns_hidden
             return [name for name in self._shell.user_ns if name not in hidden and not name.startswith("_")]
-        return [cluster.name for cluster in starting.all_clusters()] if verb == "stop" else []
+        if what == "--ranks":
+            return _rank_sets(starting.all_clusters())
+        if what == "--profile":
+            return [*list_profiles(), *user_profiles()]
+        return [cluster.name for cluster in starting.all_clusters()] if what in ("stop", "where") else []
 
     # -- ? and Shift-Tab
 
@@ -185,6 +193,12 @@ class Assist:
         except (ClusterError, AnswerTimeout):
             return None
         return answer.value if answer.ok else None
+
+
+def _rank_sets(clusters: Sequence[Cluster]) -> list[str]:
+    """A few ways to name ranks of the cluster in use: each of the first, and all."""
+    count = clusters[-1].process_count if clusters else 0
+    return [*map(str, range(min(count, _OFFERED_RANKS))), *([f"0-{count - 1}"] if count > 1 else [])]
 
 
 def _matched(words: Iterable[str], fragment: str, kind: str) -> SimpleMatcherResult:

@@ -40,6 +40,8 @@ _in_use: list[str] = []
 _turns: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 """By name. Of two threads that start or restart one name at once, the second finds what the first has started."""
 
+_FRESH = "fresh processes: what the ranks held is gone with those before; %mhjax restart --replay brings it back"
+
 
 def current() -> Cluster:
     """Return the cluster that was started last and is not stopped.
@@ -166,12 +168,22 @@ def _start(
         return attach(left.full_name, on_progress)
     _check(shape)
     looked = look_before(shape, settings)
-    if (gone := _clusters.get(name)) is not None:
+    gone = _clusters.get(name)
+    notes = [_FRESH] if gone is not None and _can_come_back(gone, shape) else []
+    if gone is not None:
         gone.stop()
     generation = 1 if gone is None else gone.generation + 1
     cluster = Cluster(shape, settings, generation=generation)
     cluster.looked_in_s = None if looked is None else looked.cost_s
+    cluster.notes = (*cluster.notes, *notes)
     return _bring_up(cluster, on_progress)
+
+
+def _can_come_back(gone: Cluster, shape: Shape) -> bool:
+    """Whether a cluster died of itself, and a replay into one of that shape would run its cells again."""
+    return (
+        gone.state == "dead" and gone.journal.has_cells and gone.shape == shape and gone.journal.origin == os.getpid()
+    )
 
 
 def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:

@@ -13,7 +13,7 @@ from mhnb.verbs import VERBS, verb_parser
 __all__ = ["complete_line", "is_magic_line"]
 
 Names = Callable[[str], Iterable[str]]
-"""Gives the names that a verb takes: those of the ranks for pull, of the notebook for push."""
+"""Gives the names that a verb takes, or a flag: the ranks' for `pull`, the notebook's for `push`, profiles for `--profile`."""
 
 
 def is_magic_line(line: str, *, first: bool) -> bool:
@@ -43,10 +43,10 @@ def complete_line(line: str, cell_parser: argparse.ArgumentParser, names: Names)
         return [], last
     flag, equals, value = last.partition("=")
     if equals:
-        return _starting(value, _choices(_find(parser, flag))), value
+        return _starting(value, _values(_find(parser, flag), names)), value
     taker = _find(parser, words[-1])
     if taker is not None and taker.nargs != 0:
-        return _starting(last, _choices(taker)), last
+        return _starting(last, _values(taker, names)), last
     return _starting(last, [*_positional(parser, verb, names), *_flags(parser, words)]), last
 
 
@@ -60,6 +60,12 @@ def _find(parser: argparse.ArgumentParser, flag: str) -> argparse.Action | None:
 
 def _choices(action: argparse.Action | None) -> list[str]:
     return [] if action is None or action.choices is None else [str(choice) for choice in action.choices]
+
+
+def _values(taker: argparse.Action | None, names: Names) -> Iterable[str]:
+    if taker is None:
+        return []
+    return _choices(taker) or (name for flag in taker.option_strings for name in names(flag))
 
 
 def _flags(parser: argparse.ArgumentParser, used: Iterable[str]) -> Iterator[str]:

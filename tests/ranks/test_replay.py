@@ -225,6 +225,21 @@ def test_a_dead_cluster_comes_back(begin: Fresh) -> None:
     assert after.run("x")[1].text == "1"
 
 
+@pytest.mark.parametrize("hosts", [2, 1])
+def test_the_same_start_again_after_a_death_names_the_replay(begin: Fresh, hosts: int) -> None:
+    """Its processes are fresh, and the cells of before are not lost. With another number of ranks they could not be run again."""
+    cluster = begin()
+    assert cluster.process_count == 2
+    assert cluster.notes == ()
+    cluster.run("x = 1").check()
+    cluster.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    fresh = mhnb.start(hosts, 1, name=cluster.name)
+    told = " ".join(fresh.notes)
+    assert ("%mhjax restart --replay" in told) == (hosts == 2)
+    if hosts == 2:
+        assert fresh.restart(replay=True).run("x")[0].text == "1"
+
+
 def test_ctrl_c_breaks_a_replay_off(begin: Fresh, tmp_path: Path) -> None:
     """The cell is interrupted, the error says so, and the next replay begins anew."""
     cluster = begin()
