@@ -9,7 +9,8 @@ from html import escape
 from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult
 from mhnb.values import RankError
-from mhnb.view.digest import Digest, Failure
+from mhnb.view.digest import Digest
+from mhnb.view.failures import Failure
 from mhnb.view.mime import pre
 from mhnb.view.style import BAD, QUIET
 from mhnb.view.text import failure_lines, waited_words

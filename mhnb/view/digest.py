@@ -7,7 +7,6 @@ HTML and text both draw from it.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,15 +15,14 @@ from mhnb.core.differ import Row, compare_lines
 from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult, RankResult, group_by_outputs
 from mhnb.core.template import OWN
-from mhnb.values import Output, RankError
-from mhnb.view.ansi import strip_ansi
+from mhnb.values import Output
+from mhnb.view.failures import Failure, failure_heading, find_failures
 from mhnb.view.folded import block_items, said_lines
 from mhnb.view.words import format_nbytes, format_seconds
 
 __all__ = [
     "Block",
     "Digest",
-    "Failure",
     "MAX_READ_NBYTES",
     "clip_outputs",
     "digest",
@@ -34,10 +32,6 @@ __all__ = [
     "without_errors",
 ]
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
-
-MISMATCH = "OrderMismatch"
-"""The guard's error: its text is a report of several lines, the first of which says what became of the cluster."""
 MAX_READ_NBYTES = 192 * 1024
 """Text of one rank that is folded: its beginning and its end. More is never shown, and would cost time."""
 _MUCH_ALIKE = 0.3
@@ -64,18 +58,6 @@ class Block:
     def is_silent(self) -> bool:
         """Whether its ranks said nothing."""
         return not self.folded.parts
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Ranks that failed in the same way."""
-
-    ranks: tuple[int, ...]
-    word: str
-    """The exception's name, or the outcome where there is none: died, killed, interrupted, refused."""
-    error: RankError | None = None
-    waited: bool = False
-    """Whether they only waited for ranks that had failed before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +98,7 @@ class Digest:
 
 def digest(result: CellResult) -> Digest:
     """Put a result in reading order."""
-    failures = _failures(result)
+    failures = find_failures(result)
     blocks = _blocks(result)
     spoke = any(not block.is_silent or block.omitted_nbytes for block in blocks)
     majority = find_majority([block.folded for block in blocks])
@@ -131,7 +113,7 @@ def digest(result: CellResult) -> Digest:
         blocks=blocks if spoke else (),
         odd=frozenset(odd),
         failures=failures,
-        failure_heading=_failure_heading(result, failures),
+        failure_heading=failure_heading(result, failures),
         notes=(*result.notes, *_compared_note(result, blocks)),
         noise=_noise(result),
     )
@@ -294,62 +276,6 @@ def _lost_numbers(blocks: Sequence[Block]) -> list[int]:
                 }
                 lost |= bad if len(bad) < len(block.ranks) else set()
     return sorted(lost)
-
-
-# -- failures
-
-
-def _failures(result: CellResult) -> tuple[Failure, ...]:
-    alike: dict[tuple[object, ...], list[RankResult]] = {}
-    for failed in result.failed:
-        alike.setdefault(_failure_key(failed), []).append(failed)
-    words = {_word(failed) for failed in result.failed}
-    failures = [
-        Failure(
-            tuple(sorted(r.rank for r in same)),
-            _word(same[0]),
-            same[0].error,
-            waited=_word(same[0]) == MISMATCH and words != {MISMATCH},
-        )
-        for same in alike.values()
-    ]
-    told = sorted(failures, key=lambda failure: failure.waited)
-    # Who failed first is the news. When the others did is chance: they are looked up by rank.
-    later = sorted(told[1:], key=lambda failure: (failure.waited, failure.error is None, failure.ranks[0]))
-    return (*told[:1], *later)
-
-
-def _word(failed: RankResult) -> str:
-    return failed.error.ename if failed.error else failed.outcome
-
-
-def _failure_key(failed: RankResult) -> tuple[object, ...]:
-    error = failed.error
-    if error is None:
-        return (failed.outcome,)
-    trace = "\n".join(error.traceback)
-    return (failed.outcome, error.ename, *(_ADDRESS.sub(" at 0x", strip_ansi(t)) for t in (error.evalue, trace)))
-
-
-def _failure_heading(result: CellResult, failures: Sequence[Failure]) -> str:
-    by_word: dict[str, list[int]] = {}
-    for failure in failures:
-        if not failure.waited:
-            by_word.setdefault(failure.word, []).extend(failure.ranks)
-    if not by_word:
-        return ""
-    told = {failure.error.evalue.splitlines()[0] for failure in failures if failure.error and failure.error.evalue}
-    if set(by_word) == {MISMATCH} and len(told) == 1:
-        return f"{MISMATCH} · {told.pop()}"
-    parts = [f"{word} on {say_ranks(ranks)}" for word, ranks in by_word.items()]
-    waited = [rank for failure in failures if failure.waited for rank in failure.ranks]
-    if waited:
-        parts.append(f"{say_ranks(waited)} {'was' if len(waited) == 1 else 'were'} left waiting")
-    for outcome, verb in (("ok", "finished"), ("running", "still running")):
-        ranks = [r.rank for r in result.ranks if r.outcome == outcome]
-        if ranks:
-            parts.append(f"{say_ranks(ranks)} {verb}")
-    return " · ".join([*(["--timeout ended it"] if result.how == "timeout" else []), *parts])
 
 
 # -- too much text

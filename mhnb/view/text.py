@@ -11,7 +11,8 @@ from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult
 from mhnb.core.template import OWN
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.digest import MISMATCH, Block, Digest, Failure, digest, missing_note, noise_label
+from mhnb.view.digest import Block, Digest, digest, missing_note, noise_label
+from mhnb.view.failures import MISMATCH, Failure
 from mhnb.view.folded import (
     OWN_MARK,
     SLOT_MARK,

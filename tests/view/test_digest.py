@@ -9,7 +9,8 @@ import pytest
 
 from mhnb.core.results import RankResult
 from mhnb.values import RankError
-from mhnb.view.digest import MISMATCH, clip_outputs, digest
+from mhnb.view.digest import clip_outputs, digest
+from mhnb.view.failures import MISMATCH
 from mhnb.view.folded import said_lines
 from mhnb.view.html import format_cell_html
 from tests.view.samples import cell, failed, out, shown, value
