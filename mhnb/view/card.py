@@ -8,12 +8,11 @@ from html import escape
 
 from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult
-from mhnb.values import RankError
 from mhnb.view.digest import Digest
 from mhnb.view.failures import Failure
 from mhnb.view.mime import pre
 from mhnb.view.style import BAD, QUIET
-from mhnb.view.text import failure_lines, waited_words
+from mhnb.view.text import failure_lines, trace_label, waited_words
 from mhnb.view.trace import fold_traceback, says_more, trim_traceback
 from mhnb.view.words import Places, format_hosts_of
 
@@ -43,7 +42,7 @@ def failure_card(result: CellResult, seen: Digest, places: Places) -> str:
 def _failure(failure: Failure, seq: int, places: Places, *, first: bool, several: bool) -> str:
     when = " (first)" if first else ""
     label = f"<div>{label_html(failure.ranks, places)}: {escape(failure.word)}{when}</div>" if several else ""
-    body = failure_summary(failure, seq) + _trace(failure.error, is_first=first)
+    body = failure_summary(failure, seq) + _trace(failure, is_first=first)
     return f'{label}<div style="{"padding-left:1em" if several else ""}">{body}</div>' if body else label
 
 
@@ -67,13 +66,14 @@ def failure_summary(failure: Failure, seq: int) -> str:
     return html.replace(place, button, 1)
 
 
-def _trace(error: RankError | None, *, is_first: bool) -> str:
+def _trace(failure: Failure, *, is_first: bool) -> str:
+    error = failure.error
     if error is None or not error.traceback:
         return ""
     # the cell's own line is shown above; more frames of the user's are worth seeing without a click
     is_open = is_first and says_more(error)
     inner = "".join(_trace_part(part.text, part.label) for part in fold_traceback(trim_traceback(error)))
-    return _trace_details("traceback", inner, is_open=is_open)
+    return _trace_details(trace_label(failure), inner, is_open=is_open)
 
 
 def _trace_part(text: str, label: str) -> str:

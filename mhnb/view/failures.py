@@ -1,18 +1,20 @@
 """Who failed in a cell, and how: ranks that failed in the same way are told of once, who failed first before the others.
 
-Decides what the same way is, and who only waited for a rank that had failed.
+Decides what the same way is (the same but for numbers), and who only waited for a rank that had failed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from mhnb.core.alike import fold_outputs
 from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult, RankResult
-from mhnb.values import RankError
+from mhnb.values import Output, RankError
 from mhnb.view.ansi import strip_ansi
+from mhnb.view.folded import tell_lines
 
 __all__ = ["Failure", "MISMATCH", "failure_heading", "find_failures"]
 
@@ -31,24 +33,25 @@ class Failure:
     error: RankError | None = None
     waited: bool = False
     """Whether they only waited for ranks that had failed before."""
+    rank: int = 0
+    """Whose error this is: of these ranks the first to fail."""
+    message: tuple[str, ...] = ()
+    """What the error says, as lines, where the ranks' numbers in it differ: with what each of them wrote. Empty: as in `error`."""
 
 
 def find_failures(result: CellResult) -> tuple[Failure, ...]:
     """Put the ranks that failed together by how: the first to fail on top, then by rank; those who waited for it last."""
-    alike: dict[tuple[object, ...], list[RankResult]] = {}
+    kinds: dict[tuple[object, ...], list[RankResult]] = {}
     for failed in result.failed:
-        alike.setdefault(_failure_key(failed), []).append(failed)
+        kinds.setdefault(_kind(failed), []).append(failed)
     words = {_word(failed) for failed in result.failed}
     failures = [
-        Failure(
-            tuple(sorted(r.rank for r in same)),
-            _word(same[0]),
-            same[0].error,
-            waited=_word(same[0]) == MISMATCH and words != {MISMATCH},
-        )
-        for same in alike.values()
+        replace(failure, waited=failure.word == MISMATCH and words != {MISMATCH})
+        for same in kinds.values()
+        for failure in _fold(same)
     ]
-    told = sorted(failures, key=lambda failure: failure.waited)
+    order = {failed.rank: at for at, failed in enumerate(result.failed)}
+    told = sorted(failures, key=lambda failure: (failure.waited, order[failure.rank]))
     # Who failed first is the news. When the others did is chance: they are looked up by rank.
     later = sorted(told[1:], key=lambda failure: (failure.waited, failure.error is None, failure.ranks[0]))
     return (*told[:1], *later)
@@ -58,12 +61,46 @@ def _word(failed: RankResult) -> str:
     return failed.error.ename if failed.error else failed.outcome
 
 
-def _failure_key(failed: RankResult) -> tuple[object, ...]:
+def _kind(failed: RankResult) -> tuple[object, ...]:
+    """What must be the same where errors are told of once: what was raised, at which line, its cure, and the way it came."""
     error = failed.error
     if error is None:
         return (failed.outcome,)
-    trace = "\n".join(error.traceback)
-    return (failed.outcome, error.ename, *(_ADDRESS.sub(" at 0x", strip_ansi(t)) for t in (error.evalue, trace)))
+    way = _plain("\n".join(error.traceback)).replace(_plain(error.evalue), "")
+    return (failed.outcome, error.ename, error.line, error.code, error.hint, way)
+
+
+def _fold(ranks: Sequence[RankResult]) -> Iterator[Failure]:
+    """Put ranks of one kind together whose errors say the same, but for numbers.
+
+    Args:
+        ranks: the first to fail first.
+    """
+    by_text: dict[str, list[RankResult]] = {}
+    for failed in ranks:
+        by_text.setdefault(_plain(failed.error.evalue) if failed.error else "", []).append(failed)
+    if len(by_text) == 1 or _word(ranks[0]) == MISMATCH:
+        # The guard's report names every rank itself.
+        yield from map(_failure, by_text.values())
+        return
+    said = [([failed.rank for failed in same], [_output(text)]) for text, same in by_text.items()]
+    for block in fold_outputs(said):
+        failure = _failure([failed for failed in ranks if failed.rank in block.ranks])
+        yield failure if block.is_literal else replace(failure, message=tuple(tell_lines(block)))
+
+
+def _failure(same: Sequence[RankResult]) -> Failure:
+    first = same[0]
+    return Failure(tuple(sorted(r.rank for r in same)), _word(first), first.error, rank=first.rank)
+
+
+def _plain(text: str) -> str:
+    """Leave out colours, and addresses in memory."""
+    return _ADDRESS.sub(" at 0x", strip_ansi(text))
+
+
+def _output(text: str) -> Output:
+    return {"output_type": "stream", "name": "stderr", "text": text}
 
 
 def failure_heading(result: CellResult, failures: Sequence[Failure]) -> str:

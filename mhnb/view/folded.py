@@ -34,6 +34,7 @@ __all__ = [
     "sparkline",
     "summarise_slot",
     "tell_each",
+    "tell_lines",
     "tell_values",
 ]
 
@@ -108,6 +109,22 @@ def said_lines(block: Folded) -> list[SaidLine]:
             named = [f"‹{letter(at)}›{piece}" for at, piece in enumerate(pieces)]
             lines.append((item.channel, "".join([first, *named])))
     return lines
+
+
+def tell_lines(block: Folded) -> list[str]:
+    """Write a block of text as plain lines, each slot with a letter, and every rank's numbers below the line.
+
+    >>> from mhnb.core.alike import fold_outputs
+    >>> said = [((r,), [{"output_type": "stream", "name": "stderr", "text": f"rank {r} lost {r + 7} of 9"}]) for r in (0, 1)]
+    >>> tell_lines(fold_outputs(said)[0])
+    ['rank ‹rank› lost ‹a› of 9', '  a  0: 7 · 1: 8']
+    """
+    items = [item for item in block_items(block) if isinstance(item, ShownLine)]
+    told: list[str] = []
+    for item, (_, text) in zip(items, said_lines(block), strict=True):
+        told.append(text)
+        told += [f"  {letter(at)}  {tell_values(slot, block.ranks)}" for at, slot in enumerate(item.slots)]
+    return told
 
 
 def clip_items(items: Sequence[Item], limit_nbytes: int, *, where: str) -> list[Item]:

@@ -33,7 +33,7 @@ from mhnb.view.recurring import Run, find_runs, format_table, run_tables
 from mhnb.view.trace import format_trace_text, says_more, trim_traceback
 from mhnb.view.words import Places
 
-__all__ = ["MAX_TEXT_NBYTES", "failure_lines", "format_cell_text", "waited_words"]
+__all__ = ["MAX_TEXT_NBYTES", "failure_lines", "format_cell_text", "trace_label", "waited_words"]
 
 MAX_TEXT_NBYTES = 32 * 1024
 """Text of all blocks together; each gets an equal part, and at least 1 KiB."""
@@ -119,9 +119,15 @@ def failure_lines(failure: Failure, seq: int) -> Iterator[str]:
         return
     if error.line is not None:
         yield f"cell {seq}, line {error.line}:   {(error.code or '').strip()}".rstrip()
-    yield from f"{error.ename}: {strip_ansi(error.evalue)}".rstrip(": ").splitlines()
+    message = "\n".join(failure.message) or strip_ansi(error.evalue)
+    yield from f"{error.ename}: {message}".rstrip(": ").splitlines()
     if error.hint:
         yield f"→ {error.hint}"
+
+
+def trace_label(failure: Failure) -> str:
+    """Name the traceback that is shown, and whose it is where the ranks' errors differ in numbers."""
+    return f"traceback of rank {failure.rank}" if failure.message else "traceback"
 
 
 def _trace_lines(failure: Failure, *, color: bool) -> Iterator[str]:
@@ -129,6 +135,8 @@ def _trace_lines(failure: Failure, *, color: bool) -> Iterator[str]:
     error = failure.error
     if error is None or not says_more(error):
         return
+    if failure.message:
+        yield f"    {trace_label(failure)}:"
     yield from (f"    {line}" for line in format_trace_text(trim_traceback(error), color=color).splitlines())
 
 

@@ -1,0 +1,76 @@
+"""Ranks that failed in the same way are told of once, and nobody who failed otherwise is hidden among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from mhnb.core.results import CellResult, RankResult
+from mhnb.values import RankError
+from mhnb.view.digest import digest
+from mhnb.view.html import format_cell_html
+from mhnb.view.text import format_cell_text
+from tests.view.samples import cell
+
+_WAY = ("Traceback (most recent call last)", "helper.py:7, in read()", "    raise it")
+
+
+def raised(rank: int, evalue: str, *, way: Sequence[str] = _WAY, at_s: float = 0.0, line: int = 3) -> RankResult:
+    """A rank whose cell raised at a line of its own file."""
+    error = RankError("ValueError", evalue, (*way, f"ValueError: {evalue}"), line=line, code="read()", at_s=at_s)
+    return RankResult(rank, "error", error=error)
+
+
+def folds(result: CellResult) -> list[tuple[int, ...]]:
+    """Whose failures are told of together."""
+    return [failure.ranks for failure in digest(result).failures]
+
+
+def test_errors_that_name_their_own_rank_are_one() -> None:
+    """The usual `raise ValueError(f"rank {rank}: no data")`."""
+    result = cell(*(raised(rank, f"rank {rank}: no data") for rank in range(4)))
+    assert folds(result) == [(0, 1, 2, 3)]
+    assert format_cell_text(result).splitlines()[:3] == [
+        "ValueError on ranks 0-3",
+        "  cell 12, line 3:   read()",
+        "  ValueError: rank ‹rank›: no data",
+    ]
+
+
+def test_every_rank_s_number_is_told() -> None:
+    """Nothing is lost by the fold: the other numbers stand below, in text and HTML."""
+    result = cell(*(raised(rank, f"shapes (3,) and ({rank + 4},) do not fit") for rank in range(3)))
+    for shown in (format_cell_text(result), format_cell_html(result, uid="u")):
+        assert "ValueError: shapes (3,) and (‹a›,) do not fit" in shown
+        assert "a  0: 4 · 1: 5 · 2: 6" in shown
+
+
+def test_the_traceback_that_is_shown_is_the_first_one_s() -> None:
+    """It says whose it is, where it is not everybody's word for word."""
+    result = cell(raised(0, "bad part 10", at_s=0.9), raised(1, "bad part 11", at_s=0.1))
+    (failure,) = digest(result).failures
+    assert (failure.rank, failure.error and failure.error.evalue) == (1, "bad part 11")
+    assert "traceback of rank 1" in format_cell_html(result, uid="u")
+    same = cell(raised(0, "bad part"), raised(1, "bad part"))
+    assert ">traceback</summary>" in format_cell_html(same, uid="u")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        raised(2, "bad part 12", way=(_WAY[0], "helper.py:8, in read()", _WAY[2])),
+        raised(2, "bad part 12", line=4),
+        raised(2, "bad piece 12"),
+    ],
+    ids=["another way", "another line", "other words"],
+)
+def test_who_failed_otherwise_stands_alone(other: RankResult) -> None:
+    """A number in the message may differ; the way there may not."""
+    assert folds(cell(raised(0, "bad part 10"), raised(1, "bad part 11"), other)) == [(0, 1), (2,)]
+
+
+def test_the_one_with_another_number_than_all_others_stands_alone() -> None:
+    """Among many that say the same it is the odd one, as in what ranks print."""
+    ranks = [raised(rank, f"wanted 8 and got {7 if rank == 2 else 9}", at_s=rank) for rank in range(5)]
+    assert folds(cell(*ranks)) == [(0, 1, 3, 4), (2,)]
