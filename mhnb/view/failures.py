@@ -66,7 +66,8 @@ def _kind(failed: RankResult) -> tuple[object, ...]:
     error = failed.error
     if error is None:
         return (failed.outcome,)
-    way = _plain("\n".join(error.traceback)).replace(_plain(error.evalue), "")
+    # Only where it ends with the message: what a traceback says before that is the way.
+    way = _plain("\n".join(error.traceback)).rstrip().removesuffix(_plain(error.evalue).rstrip())
     return (failed.outcome, error.ename, error.line, error.code, error.hint, way)
 
 

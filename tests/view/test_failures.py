@@ -70,6 +70,12 @@ def test_who_failed_otherwise_stands_alone(other: RankResult) -> None:
     assert folds(cell(raised(0, "bad part 10"), raised(1, "bad part 11"), other)) == [(0, 1), (2,)]
 
 
+def test_a_short_message_hides_no_line_number() -> None:
+    """The message is taken off the traceback's end alone: elsewhere the same digits are the way."""
+    ways = [(_WAY[0], f"helper.py:{rank}, in read()") for rank in (3, 4)]
+    assert folds(cell(*(raised(at, f"py:{at + 3}", way=way) for at, way in enumerate(ways)))) == [(0,), (1,)]
+
+
 def test_the_one_with_another_number_than_all_others_stands_alone() -> None:
     """Among many that say the same it is the odd one, as in what ranks print."""
     ranks = [raised(rank, f"wanted 8 and got {7 if rank == 2 else 9}", at_s=rank) for rank in range(5)]
