@@ -136,7 +136,7 @@ class CellView:
 
     def _finish(self, result: CellResult) -> None:
         if not self._screen.rich:
-            self._write_new(result)
+            self._write(result, late=False)
         elif self._shown:
             self._screen.replace(self._bundle(result), self._uid)
         elif data := self._bundle_if_any(result):
@@ -145,7 +145,7 @@ class CellView:
 
     def _late(self, result: CellResult) -> None:
         if not self._screen.rich:
-            self._write_new(result)
+            self._write(result, late=True)
         elif self._shown:
             self._screen.replace_late(self._bundle(result), self._uid)
         elif data := self._bundle_if_any(result):
@@ -168,14 +168,15 @@ class CellView:
         text = format_cell_text(result, places=places, badge=self._badge, seen=seen)
         return {"text/html": html, "text/plain": text} if html else None
 
-    def _write_new(self, result: CellResult) -> None:
+    def _write(self, result: CellResult, *, late: bool) -> None:
         """Print the text; after the cell's end only what is new, below a line that names the cell."""
         if self._quiet and result.ok:
             return
         text = format_cell_text(result, color=self._screen.color, places=self._places, badge=self._badge)
         if not text or text == self._written:
             return
-        self._screen.write(f"cell {result.seq} went on after its end:\n{text}" if self._written else text)
+        went_on = f"cell {result.seq} went on after its end:\n{_new_lines(self._written, text)}"
+        self._screen.write(went_on if late else text)
         self._written = text
 
     def _close_live(self) -> None:
@@ -207,6 +208,15 @@ class CellView:
             return
         for line in lines:
             self._screen.write(line)
+
+
+def _new_lines(written: str, text: str) -> str:
+    """Leave out the lines that stand on the screen already, where all ranks share one block: else they tell whose the new ones are."""
+    before, lines = written.split("\n"), text.split("\n")
+    new = lines[len(before) :]
+    if not new or lines[: len(before)] != before or not all(line.startswith("  ") for line in new):
+        return text
+    return "\n".join(new)
 
 
 def _plain_lines(result: CellResult) -> Iterator[str]:

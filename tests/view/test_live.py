@@ -122,6 +122,35 @@ def test_late_output_updates_the_display() -> None:
     assert "late" in screen.acts[-1][1]["text/html"]
 
 
+def test_a_terminal_gets_what_is_new_of_late_output() -> None:
+    """Below a line that names the cell: what stands on the screen already is not printed again."""
+    screen = RecordingScreen(rich=False)
+    view = make(screen)
+    view.finish(cell([out("a\n")], [out("a\n")]))
+    view.late(cell([out("a\nb\n")], [out("a\nb\n")]))
+    view.late(cell([out("a\nb\n")], [out("a\nb\n")]))
+    view.late(cell([out("a\nb\n")], [out("a\nb\nc\n")]))
+    assert screen.written[:2] == ["ranks 0-1 · 0.21 s\n  a", "cell 12 went on after its end:\n  b"]
+    # Whose the new line is would not be known without the others.
+    assert [line.partition("│")[0].strip() for line in screen.written[2].splitlines()[2:]] == [
+        "rank 0",
+        "",
+        "rank 1",
+        "",
+        "",
+    ]
+    assert len(screen.written) == 3
+
+
+def test_a_terminal_is_told_which_cell_speaks_late() -> None:
+    """Also where it had said nothing before."""
+    screen = RecordingScreen(rich=False)
+    view = make(screen)
+    view.finish(cell([], []))
+    view.late(cell([out("b\n")], [out("b\n")]))
+    assert screen.written == ["cell 12 went on after its end:\nranks 0-1 · 0.21 s\n  b"]
+
+
 def test_late_output_of_a_silent_cell_makes_a_display_in_it() -> None:
     """A second late output then updates that display."""
     screen = RecordingScreen()
