@@ -6,7 +6,7 @@ All of it hangs on IPython's own hooks and asks rank 0 at most; a rank that is b
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import TimeoutError as AnswerTimeout
 from html import escape
 from typing import Any
@@ -19,7 +19,6 @@ from IPython.core.completer import (
 )
 
 from mhnb import starting
-from mhnb.cluster import Cluster
 from mhnb.core.select import route_cell
 from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.launch.profile import user_profiles
@@ -130,7 +129,7 @@ class Assist:
             hidden = self._shell.user_ns_hidden
             return [name for name in self._shell.user_ns if name not in hidden and not name.startswith("_")]
         if what == "--ranks":
-            return _rank_sets(starting.all_clusters())
+            return _rank_sets(starting.current().process_count) if starting.all_clusters() else []
         if what == "--profile":
             return [*list_profiles(), *user_profiles()]
         return [cluster.name for cluster in starting.all_clusters()] if what in ("stop", "where") else []
@@ -195,9 +194,8 @@ class Assist:
         return answer.value if answer.ok else None
 
 
-def _rank_sets(clusters: Sequence[Cluster]) -> list[str]:
-    """A few ways to name ranks of the cluster in use: each of the first, and all."""
-    count = clusters[-1].process_count if clusters else 0
+def _rank_sets(count: int) -> list[str]:
+    """A few ways to name ranks: each of the first, and all."""
     return [*map(str, range(min(count, _OFFERED_RANKS))), *([f"0-{count - 1}"] if count > 1 else [])]
 
 

@@ -65,11 +65,6 @@ class ClusterJournal:
         """The file: one JSON line for each cell, push, start and accept."""
         return self._dir.path
 
-    @property
-    def has_cells(self) -> bool:
-        """Whether a cell of this generation has ended."""
-        return self._latest is not None
-
     def now(self) -> float:
         """Unix time in seconds, by the clock that the records have."""
         return self._clock()

@@ -5,7 +5,6 @@ JAX is imported only when it is asked about something of JAX's. No data is fetch
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Self
@@ -21,6 +20,7 @@ from mhnb.view.drawhtml import format_layout_html
 from mhnb.view.layouttable import format_tree_html, format_tree_text
 from mhnb.view.meshmap import format_mesh_html, format_mesh_text
 from mhnb.view.reshard import format_reshard_html, format_reshard_text
+from mhnb.view.uids import new_uid
 from mhnb.view.words import Places
 
 __all__ = ["DrawnLayout", "DrawnMesh", "DrawnReshard", "DrawnTree", "as_mesh", "expect", "layout", "reshard"]
@@ -66,7 +66,7 @@ class DrawnLayout(_Drawn, Layout):
 
     def to_html(self) -> str:
         """Draw it as HTML."""
-        return format_layout_html(self, places=self.places, uid=f"mhnb-{secrets.token_hex(6)}")
+        return format_layout_html(self, places=self.places, uid=new_uid())
 
     def to_svg(self) -> str:
         """Draw it as SVG, for a file."""
@@ -106,7 +106,7 @@ class DrawnReshard(_Drawn, Reshard):
 
     def to_html(self) -> str:
         """Draw it as HTML."""
-        return format_reshard_html(self, places=self.places, uid=f"mhnb-{secrets.token_hex(6)}")
+        return format_reshard_html(self, places=self.places, uid=new_uid())
 
 
 def layout(

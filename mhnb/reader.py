@@ -258,7 +258,7 @@ class Reader:
         if isinstance(message, RankSpawned):
             self._hosts.note_spawned(self._machine.roster.entries[message.rank].supervisor, self._clock())
         if isinstance(message, Beat):
-            self._machine.roster.note_beat(message)
+            self._machine.roster.note_beat(message, goes_on=self._hosts.is_elsewhere(message.supervisor))
         if isinstance(message, Answer):
             _, future = self._asks.pop(message.ask_id, (0, None))
             if future is not None:
@@ -351,7 +351,7 @@ class Reader:
             case AskInterrupt() | SignalRanks() | FreeRanks() | KillRanks():
                 self._hosts.carry_out(command)
             case ShowLate(result):
-                self._late.note(result, self._clock())
+                self._late.note(result, self._clock(), busy=self._machine.current is not None)
             case TellUser(text):
                 self._show_late()
                 self._listener.on_notice(text)

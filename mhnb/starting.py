@@ -17,10 +17,11 @@ from mhnb.asking import check_alike, take_shape
 from mhnb.berth import choose_berth, find_berths, find_left
 from mhnb.cluster import Cluster
 from mhnb.core.journal import StartRecord
+from mhnb.core.replay import plan_replay
 from mhnb.core.request import check_guard
 from mhnb.core.shape import Shape, check_initialize, check_shape
 from mhnb.core.startinput import check_start_input
-from mhnb.errors import AlreadyStarted, InvalidRequest, NotStarted
+from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, NotStarted
 from mhnb.finishing import await_ends
 from mhnb.launch.allocation import drop_handed, hand_over
 from mhnb.launch.journaldir import prune_journals
@@ -40,7 +41,7 @@ _in_use: list[str] = []
 _turns: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 """By name. Of two threads that start or restart one name at once, the second finds what the first has started."""
 
-_FRESH = "fresh processes: what the ranks held is gone with those before; %mhjax restart --replay brings it back"
+_FRESH = "fresh processes: what the ranks held is gone with those before; before any other cell, %mhjax restart --replay brings it back"
 
 
 def current() -> Cluster:
@@ -180,10 +181,14 @@ def _start(
 
 
 def _can_come_back(gone: Cluster, shape: Shape) -> bool:
-    """Whether a cluster died of itself, and a replay into one of that shape would run its cells again."""
-    return (
-        gone.state == "dead" and gone.journal.has_cells and gone.shape == shape and gone.journal.origin == os.getpid()
-    )
+    """Whether a cluster died of itself, and a replay into one of that shape would have something to do."""
+    if gone.state != "dead" or gone.shape != shape or gone.journal.origin != os.getpid():
+        return False
+    try:
+        return bool(plan_replay(gone.journal.read()[0]).steps)
+    except ClusterError:
+        # Somebody removed the journal; that is told to who asks for a replay.
+        return False
 
 
 def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import secrets
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +38,7 @@ from mhnb.view.plan import format_plan_html, format_plan_text
 from mhnb.view.reshard import format_reshard_html, format_reshard_text
 from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.style import wrap
+from mhnb.view.uids import new_uid
 from mhnb.view.words import Places
 
 __all__ = ["Drawing", "EXPRESSION_VERBS", "VERBS", "draw_wish", "show_views", "source_in"]
@@ -72,7 +72,7 @@ def _reshard(expression: str, views: Sequence[LayoutView], to: str, places: Plac
         raise UsageError(f"--to needs one array on a mesh, and {expression} is none; name a leaf of it")
     after = Layout.of(before.shape, before.mesh, to, dtype=before.dtype)
     plan = replace(plan_reshard(before, after, places.hosts), collective=_chosen(before, after, places))
-    html = format_reshard_html(plan, name=expression, places=places, uid=_new_uid())
+    html = format_reshard_html(plan, name=expression, places=places, uid=new_uid())
     _show(html, format_reshard_text(plan, name=expression, places=places))
 
 
@@ -116,7 +116,7 @@ def _forms(name: str, view: LayoutView, places: Places | None, *, several: bool)
         return pre(text), text
     title = f"{name} on {say_ranks(view.ranks)}" if several else name
     if isinstance(seen, Layout):
-        html = format_layout_html(seen, name=title, places=places, notes=notes, uid=_new_uid())
+        html = format_layout_html(seen, name=title, places=places, notes=notes, uid=new_uid())
         return html, format_layout_text(seen, name=title, places=places, notes=notes)
     if isinstance(seen, MeshShape):
         return (
@@ -135,11 +135,7 @@ def _notes(view: LayoutView) -> tuple[str, ...]:
 
 
 def _show(html: str, text: str, screen: Screen | None = None) -> None:
-    (screen or detect_screen()).show({"text/html": html, "text/plain": text}, _new_uid())
-
-
-def _new_uid() -> str:
-    return f"mhnb-{secrets.token_hex(6)}"
+    (screen or detect_screen()).show({"text/html": html, "text/plain": text}, new_uid())
 
 
 def _layout_flags(parser: MagicArgumentParser) -> None:
@@ -152,7 +148,7 @@ def _plan(notebook: Notebook, args: argparse.Namespace) -> None:
     arrays = tuple(parse_planned(unquote(text)) for text in args.array or ())
     mesh, program = unquote(args.mesh), unquote(args.program)
     wish = Wish(args.hosts, args.devices, mesh, arrays or example_arrays(program, tuple(parse_axes(mesh))), program)
-    screen, uid = detect_screen(), _new_uid()
+    screen, uid = detect_screen(), new_uid()
 
     def draw(wanted: Wish) -> dict[str, str]:
         return draw_wish(wanted, source=source_in(notebook.shell.user_ns, wanted.program)).data
@@ -215,7 +211,7 @@ def draw_wish(wish: Wish, compiler: PlanCompiler | None = None, *, source: str |
             report = (compiler or shared_compiler()).ask_program(source or wish.program, layouts)
         except MhnbError as error:
             problem = str(error)
-    html = format_plan_html(plan, report, problem=problem, uid=_new_uid())
+    html = format_plan_html(plan, report, problem=problem, uid=new_uid())
     return Drawing(html, format_plan_text(plan, report, problem=problem))
 
 

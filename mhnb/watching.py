@@ -12,7 +12,7 @@ from functools import partial
 
 from mhnb.core.events import AskInterrupt, FreeRanks, KillRanks, SignalRanks
 from mhnb.core.protocol import Beat, CloseConnections, HostUp, InterruptCell, Message, SignalRank, StopHost
-from mhnb.core.pulse import BEAT_S, PATIENCE, Pulse, Standstill
+from mhnb.core.pulse import PATIENCE, Pulse, Standstill
 from mhnb.core.roster import Roster
 from mhnb.launch.base import Host, QueuedHost, ReportingHost
 from mhnb.link.base import Link, supervisor_peer
@@ -22,6 +22,7 @@ __all__ = ["HostWatch", "say_left"]
 _SEE_OFF_S, _SEE_OFF_KEPT_S = 1.5, 5.0
 """Seconds for supervisors to end their ranks and hang up. Of those that would outlive this process it is said where they do not."""
 _SURE_S, _LOOK_S = 10.0, 0.005
+_ASK_HOW_S = 1.0
 
 
 _IMPORTS_S = 60.0
@@ -97,11 +98,15 @@ class HostWatch:
 
     def ask_how(self, now: float) -> None:
         """While the ranks start, have those of this machine looked after too, from time to time: a rank may be halted."""
-        if now - self._asked_how_at >= BEAT_S:
+        if now - self._asked_how_at >= _ASK_HOW_S:
             self._asked_how_at = now
             for supervisor in self._all:
                 if supervisor not in self._elsewhere:
                     self._link.send(supervisor_peer(supervisor), Beat(supervisor, kept=self._stays))
+
+    def is_elsewhere(self, supervisor: int) -> bool:
+        """Whether it is on another machine; those are asked how they are as long as they live."""
+        return supervisor in self._elsewhere
 
     def standing(self) -> str:
         """Say where the hosts stand in a scheduler's queue; empty where none waits."""

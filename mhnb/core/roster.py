@@ -145,9 +145,13 @@ class Roster:
         """Ranks that have left a collective which still ran or waited when they last ended a cell."""
         return tuple(entry.rank for entry in self.entries if entry.facts.get("left"))
 
-    def note_beat(self, beat: Beat) -> None:
-        """Take in how the ranks of a host are."""
-        for rank, nbytes in beat.nbytes.items():
+    def note_beat(self, beat: Beat, *, goes_on: bool = True) -> None:
+        """Take in how the ranks of a host are.
+
+        Args:
+            goes_on: whether it will be asked again and again; else what the ranks weigh would soon be old.
+        """
+        for rank, nbytes in beat.nbytes.items() if goes_on else ():
             self.entries[int(rank)].nbytes = nbytes
         for held in self.ranks_of(beat.supervisor):
             self.entries[held].is_halted = held in beat.halted
@@ -222,8 +226,11 @@ class Roster:
             why = f"{cause.ename}: {cause.evalue}"
         else:
             why = describe_exit(cause) + "".join(f"\n    {line}" for line in cause.last_lines[-6:])
+        halted = "".join(
+            f"\n  {_say_halted(e)}: that may be why" for e in self.entries if e.is_halted and e is not entry
+        )
         text = (
-            f"rank {entry.rank} ({entry.host}, pid {entry.pid}) {self._when(phase)} it {_it(cause)}{why}\n"
+            f"rank {entry.rank} ({entry.host}, pid {entry.pid}) {self._when(phase)} it {_it(cause)}{why}{halted}\n"
             f"  log {entry.log_path} · {self._what_now()}"
         )
         return EnginesMissing(text, rank=entry.rank, phase=phase, cause=why)
@@ -277,13 +284,11 @@ class Roster:
 
     def _halted_error(self, timeout_s: float, halted: Sequence[RankEntry]) -> LaunchError:
         """Name the ranks whose processes stand still: the others have come no further either, as they wait for these."""
-        names = ", ".join(f"rank {e.rank} ({e.host}, pid {e.pid})" for e in halted[:4])
-        stands = "stands" if len(halted) == 1 else "stand"
-        first = halted[0]
+        first, what = halted[0], "taking the cluster over" if self.is_left else "the start"
+        way = f"kill -CONT {first.pid} lets it go on; " if self.is_left else ""
         return EnginesMissing(
-            f"the start took longer than {timeout_s:g} s: {names} {stands} still after phase '{first.phase or 'spawned'}', "
-            "halted by SIGSTOP or a debugger\n"
-            f"  log {first.log_path} · every process was ended; start again",
+            f"{what} took longer than {timeout_s:g} s: {', '.join(map(_say_halted, halted[:4]))}\n"
+            f"  log {first.log_path} · {way}{self._what_now()}",
             rank=first.rank,
             phase=first.phase,
             cause="halted",
@@ -309,3 +314,8 @@ class Roster:
 
 def _it(cause: StartFailed | RankExited) -> str:
     return "raised " if isinstance(cause, StartFailed) else ""
+
+
+def _say_halted(entry: RankEntry) -> str:
+    where = f" after phase '{entry.phase}'" if entry.phase not in (None, "ready") else ""
+    return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) stands still{where}, halted by SIGSTOP or a debugger"

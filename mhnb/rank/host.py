@@ -203,7 +203,7 @@ class Supervisor:
                 return False
             print("mhnb: kept, but no rank is left and no notebook drives this cluster: ended", file=sys.stderr)
             return True
-        # The hub's supervisor, on the notebook's own machine, sees its end: it hears nothing while a start stands in a queue.
+        # The hub's supervisor, on the notebook's own machine, sees its end: once the ranks are ready it hears nothing.
         return bool(self._spec.ranks) and 0 < self._spec.host_timeout_s < self._clock() - self._heard_at
 
     def _is_bare(self) -> bool:

@@ -20,6 +20,8 @@ __all__ = ["Failure", "MISMATCH", "failure_heading", "find_failures"]
 
 MISMATCH = "OrderMismatch"
 """The guard's error: its text is a report of several lines, the first of which says what became of the cluster."""
+_LONGEST = 4096
+"""Characters of a message that is searched for numbers; a longer one holds a whole report."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 
 
@@ -80,14 +82,21 @@ def _fold(ranks: Sequence[RankResult]) -> Iterator[Failure]:
     by_text: dict[str, list[RankResult]] = {}
     for failed in ranks:
         by_text.setdefault(_plain(failed.error.evalue) if failed.error else "", []).append(failed)
-    if len(by_text) == 1 or _word(ranks[0]) == MISMATCH:
-        # The guard's report names every rank itself.
+    if len(by_text) == 1 or not all(map(_is_foldable, ranks)):
         yield from map(_failure, by_text.values())
         return
     said = [([failed.rank for failed in same], [_output(text)]) for text, same in by_text.items()]
     for block in fold_outputs(said):
         failure = _failure([failed for failed in ranks if failed.rank in block.ranks])
         yield failure if block.is_literal else replace(failure, message=tuple(tell_lines(block)))
+
+
+def _is_foldable(failed: RankResult) -> bool:
+    """Whether an error's numbers can be told apart without loss: no report, which names every rank itself, no address, no progress bar."""
+    error = failed.error
+    if error is None or error.ename == MISMATCH or len(error.evalue) > _LONGEST:
+        return False
+    return _ADDRESS.search(error.evalue) is None and "%|" not in error.evalue
 
 
 def _failure(same: Sequence[RankResult]) -> Failure:

@@ -40,7 +40,7 @@ class CellView:
         places: Where the ranks live and log.
         badge: Say where the cell ran, also when it said nothing: it was a plain cell, sent by auto mode.
         screen: Where to show; the process's own by default.
-        uid: Unique in the notebook; random by default, since a notebook outlives its kernels.
+        uid: Unique in the notebook; one that no other has, by default.
     """
 
     def __init__(
@@ -172,11 +172,13 @@ class CellView:
         """Print the text; after the cell's end only what is new, below a line that names the cell."""
         if self._quiet and result.ok:
             return
-        text = format_cell_text(result, color=self._screen.color, places=self._places, badge=self._badge)
+        seen = digest(result)
+        text = format_cell_text(result, color=self._screen.color, places=self._places, badge=self._badge, seen=seen)
         if not text or text == self._written:
             return
-        went_on = f"cell {result.seq} went on after its end:\n{_new_lines(self._written, text)}"
-        self._screen.write(went_on if late else text)
+        # Of several blocks the lines before tell whose the new ones are.
+        news = _new_lines(self._written, text) if len(seen.blocks) == 1 else text
+        self._screen.write(f"cell {result.seq} went on after its end:\n{news}" if late else text)
         self._written = text
 
     def _close_live(self) -> None:
@@ -211,12 +213,8 @@ class CellView:
 
 
 def _new_lines(written: str, text: str) -> str:
-    """Leave out the lines that stand on the screen already, where all ranks share one block: else they tell whose the new ones are."""
-    before, lines = written.split("\n"), text.split("\n")
-    new = lines[len(before) :]
-    if not new or lines[: len(before)] != before or not all(line.startswith("  ") for line in new):
-        return text
-    return "\n".join(new)
+    """Leave out what stands on the screen already; nothing where it has changed."""
+    return text.removeprefix(f"{written}\n")
 
 
 def _plain_lines(result: CellResult) -> Iterator[str]:

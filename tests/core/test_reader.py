@@ -13,7 +13,7 @@ import pytest
 from mhnb.core.events import CellRequest, CellSubmitted, StopRequested
 from mhnb.core.journal import CellRecord
 from mhnb.core.machine import Machine
-from mhnb.core.protocol import Answer, Ask, CellEnded, Message, OutputProduced, RankReady, RankSpawned
+from mhnb.core.protocol import Answer, Ask, CellEnded, Message, OutputProduced, RankExited, RankReady, RankSpawned
 from mhnb.core.results import CellResult
 from mhnb.core.roster import Roster
 from mhnb.core.where import WhereCard
@@ -127,9 +127,19 @@ def run_cell(reader: Reader, peers: Sequence[MemoryPeer], seq: int) -> Submissio
     return submission
 
 
-@pytest.mark.parametrize("another_cell_ends", [False, True])
-def test_late_output_of_several_ranks_is_shown_once(*, another_cell_ends: bool) -> None:
-    """Each rank tells at a moment of its own: shown one by one they would look different. Whatever waits is shown before a cell ends."""
+@dataclass
+class LateRig:
+    """A reader whose clock stands still, and two ranks that have said something after their cell's end."""
+
+    reader: Reader
+    heard: Listening
+    peers: Sequence[MemoryPeer]
+    now: list[float]
+
+
+@pytest.fixture
+def late_rig() -> Iterator[LateRig]:
+    """Both ranks have spoken; nobody has been shown it."""
     link, heard, now = MemoryLink(), Listening(), [100.0]
     machine = Machine(Roster(["a", "b"], ["x", "y"]), generation=1, now=now[0], start_timeout_s=60)
     reader = Reader(link, machine, HostWatch(link, [PlayedHost()]), clock=lambda: now[0], listener=heard)
@@ -149,12 +159,27 @@ def test_late_output_of_several_ranks_is_shown_once(*, another_cell_ends: bool) 
     peers[0].send(Answer(0, 1, True, []))
     asked.result(WAIT_S)
     assert heard.late.empty()
-    if another_cell_ends:
-        run_cell(reader, peers, 2).updates.get(timeout=WAIT_S)
-        assert not heard.late.empty()
-    now[0] += 1.0
-    shown = heard.late.get(timeout=WAIT_S)
+    yield LateRig(reader, heard, peers, now)
     reader.close(WAIT_S)
+
+
+@pytest.mark.parametrize("until", ["a moment later", "the next cell's end", "a notice", "the end"])
+def test_late_output_of_several_ranks_is_shown_once(late_rig: LateRig, until: str) -> None:
+    """Each rank tells at a moment of its own: shown one by one they would look different. It never waits beyond what comes next."""
+    reader, heard = late_rig.reader, late_rig.heard
+    if until == "a moment later":
+        late_rig.now[0] += 1.0
+    elif until == "the next cell's end":
+        run_cell(reader, late_rig.peers, 2).updates.get(timeout=WAIT_S)
+        assert not heard.late.empty()
+    elif until == "a notice":
+        late_rig.peers[1].send(RankExited(1, None, 9, []))
+        assert heard.told.wait(WAIT_S)
+        assert not heard.late.empty()
+    else:
+        reader.close(WAIT_S)
+        assert not heard.late.empty()
+    shown = heard.late.get(timeout=WAIT_S)
     assert (shown.seq, [rank.stdout for rank in shown]) == (1, ["late\n", "late\n"])
     assert heard.late.empty()
 

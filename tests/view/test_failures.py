@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from mhnb.core.results import CellResult, RankResult
 from mhnb.values import RankError
 from mhnb.view.digest import digest
+from mhnb.view.failures import MISMATCH
 from mhnb.view.html import format_cell_html
 from mhnb.view.text import format_cell_text
 from tests.view.samples import cell
@@ -16,10 +19,10 @@ from tests.view.samples import cell
 _WAY = ("Traceback (most recent call last)", "helper.py:7, in read()", "    raise it")
 
 
-def raised(rank: int, evalue: str, *, way: Sequence[str] = _WAY, at_s: float = 0.0, line: int = 3) -> RankResult:
-    """A rank whose cell raised at a line of its own file."""
-    error = RankError("ValueError", evalue, (*way, f"ValueError: {evalue}"), line=line, code="read()", at_s=at_s)
-    return RankResult(rank, "error", error=error)
+def raised(rank: int, evalue: str, *, way: Sequence[str] = _WAY, ename: str = "ValueError", **more: Any) -> RankResult:
+    """A rank whose cell raised at line 3, in a file of the user's."""
+    error = RankError(ename, evalue, (*way, f"{ename}: {evalue}"), line=3, code="read()")
+    return RankResult(rank, "error", error=replace(error, **more))
 
 
 def folds(result: CellResult) -> list[tuple[int, ...]]:
@@ -48,10 +51,12 @@ def test_every_rank_s_number_is_told() -> None:
 
 def test_the_traceback_that_is_shown_is_the_first_one_s() -> None:
     """It says whose it is, where it is not everybody's word for word."""
-    result = cell(raised(0, "bad part 10", at_s=0.9), raised(1, "bad part 11", at_s=0.1))
+    # Of an error that was raised in a file of the user's alone, all of the way is shown.
+    result = cell(raised(0, "bad part 10", at_s=0.9, line=None), raised(1, "bad part 11", at_s=0.1, line=None))
     (failure,) = digest(result).failures
     assert (failure.rank, failure.error and failure.error.evalue) == (1, "bad part 11")
     assert "traceback of rank 1" in format_cell_html(result, uid="u")
+    assert "traceback of rank 1:" in format_cell_text(result)
     same = cell(raised(0, "bad part"), raised(1, "bad part"))
     assert ">traceback</summary>" in format_cell_html(same, uid="u")
 
@@ -62,12 +67,30 @@ def test_the_traceback_that_is_shown_is_the_first_one_s() -> None:
         raised(2, "bad part 12", way=(_WAY[0], "helper.py:8, in read()", _WAY[2])),
         raised(2, "bad part 12", line=4),
         raised(2, "bad piece 12"),
+        raised(2, "bad part 12", code="write()"),
+        raised(2, "bad part 12", hint="mend it"),
     ],
-    ids=["another way", "another line", "other words"],
+    ids=["another way", "another line", "other words", "other code", "another cure"],
 )
 def test_who_failed_otherwise_stands_alone(other: RankResult) -> None:
     """A number in the message may differ; the way there may not."""
     assert folds(cell(raised(0, "bad part 10"), raised(1, "bad part 11"), other)) == [(0, 1), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("ename", "text"),
+    [
+        (MISMATCH, "report of rank {}\n  all of it"),
+        ("ValueError", "<Reader object at 0x7f112233445{}> has no part {}"),
+        ("RuntimeError", "fetch {}0%|█         | file {} of 9"),
+        ("ValueError", "part {} " + "of much text " * 1000),
+    ],
+    ids=["the guard's report", "an address", "a progress bar", "a long report"],
+)
+def test_what_cannot_be_told_apart_without_loss_is_not_folded(ename: str, text: str) -> None:
+    """Each stands as it was said."""
+    ranks = [raised(rank, text.format(rank + 1, rank + 1), ename=ename) for rank in range(3)]
+    assert [failure.message for failure in digest(cell(*ranks)).failures] == [(), (), ()]
 
 
 def test_a_short_message_hides_no_line_number() -> None:

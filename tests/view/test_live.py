@@ -139,7 +139,9 @@ def test_a_terminal_gets_what_is_new_of_late_output() -> None:
         "",
         "",
     ]
-    assert len(screen.written) == 3
+    view.late(cell([out("a\nb\n")], [out("a\nb\nc\nd\n")]))
+    assert [line.partition("│")[0].strip() for line in screen.written[3].splitlines()[2:4]] == ["rank 0", ""]
+    assert len(screen.written) == 4
 
 
 def test_a_terminal_is_told_which_cell_speaks_late() -> None:

@@ -1,0 +1,74 @@
+"""What a start that does not come to its end says of the ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.protocol import Beat, PhaseReached, RankSpawned, StartFailed
+from mhnb.core.roster import Roster
+
+
+@pytest.fixture
+def roster() -> Roster:
+    """Three ranks on two hosts; all wait for each other in the same phase."""
+    roster = Roster(["a", "a", "b"], ["a.log", "a.log", "b.log"], [0, 0, 1])
+    for rank in range(3):
+        roster.note(RankSpawned(rank, 100 + rank))
+        roster.note(PhaseReached(rank, "jax", {}))
+    return roster
+
+
+def test_the_halted_rank_is_named_and_no_other(roster: Roster) -> None:
+    """The others are in the same phase because they wait for it."""
+    roster.note_beat(Beat(0, halted=[1]))
+    error = roster.timeout_error(8.0)
+    assert str(error).splitlines()[0] == (
+        "the start took longer than 8 s: rank 1 (a, pid 101) stands still after phase 'jax', halted by SIGSTOP or a debugger"
+    )
+    assert (error.parts["rank"], error.parts["cause"]) == (1, "halted")
+
+
+def test_each_of_several_halted_ranks_has_its_own_phase(roster: Roster) -> None:
+    """They may have been halted at different moments."""
+    roster.note(PhaseReached(2, "devices", {}))
+    roster.note_beat(Beat(0, halted=[1]))
+    roster.note_beat(Beat(1, halted=[2]))
+    text = str(roster.timeout_error(8.0))
+    assert "rank 1 (a, pid 101) stands still after phase 'jax'" in text
+    assert "rank 2 (b, pid 102) stands still after phase 'devices'" in text
+
+
+def test_a_rank_that_goes_on_is_not_halted_any_more(roster: Roster) -> None:
+    """A beat says how the ranks of its own host are now, and nothing of another's."""
+    roster.note_beat(Beat(0, halted=[1]))
+    roster.note_beat(Beat(1, halted=[]))
+    assert "stands still" in str(roster.timeout_error(8.0))
+    roster.note_beat(Beat(0, halted=[]))
+    assert "reached phase 'jax' and no further" in str(roster.timeout_error(8.0))
+
+
+def test_a_takeover_ends_nothing_and_says_how_the_halted_rank_goes_on(roster: Roster) -> None:
+    """The cluster is another notebook's that is gone: it is left as it is."""
+    roster.leave_to_another()
+    roster.note_beat(Beat(0, halted=[1]))
+    text = str(roster.timeout_error(20.0))
+    assert text.startswith("taking the cluster over took longer than 20 s: rank 1 (a, pid 101) stands still")
+    assert "kill -CONT 101 lets it go on" in text
+    assert "every process was ended" not in text
+
+
+def test_who_gave_up_waiting_names_the_halted_rank(roster: Roster) -> None:
+    """JAX's own limit may come first: then a rank fails that only waited."""
+    roster.note_beat(Beat(0, halted=[1]))
+    text = str(roster.start_error(StartFailed(0, "jax", "RuntimeError", "Barrier timed out", "")))
+    assert "rank 0" in text.splitlines()[0]
+    assert (
+        "rank 1 (a, pid 101) stands still after phase 'jax', halted by SIGSTOP or a debugger: that may be why" in text
+    )
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_what_a_rank_weighs_is_kept_only_where_it_is_asked_again(roster: Roster, *, goes_on: bool) -> None:
+    """Else it would be shown long after."""
+    roster.note_beat(Beat(0, {"1": 4096}), goes_on=goes_on)
+    assert roster.entries[1].nbytes == (4096 if goes_on else None)
