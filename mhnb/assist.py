@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from concurrent.futures import TimeoutError as AnswerTimeout
+from concurrent.futures import wait
 from html import escape
 from typing import Any
 
@@ -178,20 +178,25 @@ class Assist:
     ) -> None:
         name = error.name or ""
         shell.showtraceback((etype, error, tb), tb_offset=tb_offset)
-        value = self._ask("names")
-        if name and value and name in value:
+        if name and any(name in names for names in self._ask_all("names")):
             print(f"{name!r} lives on the ranks: use it in a %%mhjax cell, or bring it here with %mhjax pull {name}")
 
     def _ask(self, verb: str, **arguments: Any) -> Any:
         """Ask rank 0; None where there is no cluster, or the rank is busy."""
+        return next(iter(self._ask_all(verb, first=1, **arguments)), None)
+
+    def _ask_all(self, verb: str, *, first: int | None = None, **arguments: Any) -> list[Any]:
+        """Ask every rank, or the first so many; nothing where there is no cluster, or one is busy."""
         try:
             cluster = starting.current()
             if cluster.state in ("running", "starting"):
-                return None
-            answer = cluster.ask(0, verb, arguments).result(_ANSWER_S)
-        except (ClusterError, AnswerTimeout):
-            return None
-        return answer.value if answer.ok else None
+                return []
+            asked = [cluster.ask(rank, verb, arguments) for rank in range(cluster.process_count)[:first]]
+            done, _ = wait(asked, _ANSWER_S)
+            answers = [question.result() for question in asked if question in done]
+        except ClusterError:
+            return []
+        return [answer.value for answer in answers if answer.ok]
 
 
 def _rank_sets(count: int) -> list[str]:

@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mhnb.cli_profile import add_profile_verb, run_profile_verb
 from mhnb.errors import InvalidRequest, MhnbError
@@ -122,6 +122,11 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
+def _full_name(record: Mapping[str, Any]) -> str:
+    """Name a cluster where another of the same name runs too: as `mhjax attach` does."""
+    return Path(record["run_dir"]).name.rpartition(".")[0]
+
+
 def _stop(args: argparse.Namespace) -> int:
     from mhnb.berth import find_berths
     from mhnb.ending import end_left
@@ -129,7 +134,7 @@ def _stop(args: argparse.Namespace) -> int:
     from mhnb.rundir import read_owners
 
     kept = {str(berth.run_dir): berth for berth in find_berths(os.environ)}
-    named = [record for record in read_owners(os.environ) if record["name"] == args.name]
+    named = [record for record in read_owners(os.environ) if args.name in (record["name"], _full_name(record))]
     missing: tuple[str, ...] = ()
     for record in named:
         berth = kept.get(record["run_dir"])

@@ -58,19 +58,23 @@ def find_own_address(name: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def check_port_free(coordinator_address: str) -> None:
-    """Refuse a coordinator address whose port somebody holds.
+def check_port_free(address: str, *, name: str = "coordinator_address") -> None:
+    """Refuse a coordinator's address whose port somebody holds, or that is none of this machine's.
 
     JAX does not refuse it: a foreign listener there crashes the ranks, and another coordinator of the same user shares the port in silence.
 
     Raises:
-        PreflightFailed: not `host:port`, or the port is taken.
+        PreflightFailed: not `host:port`, a host that is not known, or the port is taken.
     """
-    host, _, port = coordinator_address.rpartition(":")
+    host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise PreflightFailed(f"{name} {address!r} is not HOST:PORT with a port from 1 to 65535")
+    try:
+        host = socket.gethostbyname(host)
+    except OSError as error:
         raise PreflightFailed(
-            f"coordinator_address {coordinator_address!r} is not HOST:PORT with a port from 1 to 65535"
-        )
+            f"{name} {address}: this machine knows no host {host!r} ({error}); give an address of it"
+        ) from error
     with socket.socket() as probe:
         probe.settimeout(1.0)
         taken = probe.connect_ex((host, int(port))) == 0
@@ -79,10 +83,8 @@ def check_port_free(coordinator_address: str) -> None:
             try:
                 probe.bind((host, int(port)))
             except OSError as error:
-                raise PreflightFailed(
-                    f"coordinator_address {coordinator_address}: cannot listen there: {error}"
-                ) from error
+                raise PreflightFailed(f"{name} {address}: cannot listen there: {error}") from error
         return
     raise PreflightFailed(
-        f"coordinator_address {coordinator_address}: port {port} is taken by another process; name a free one, or leave the choice to mhnb"
+        f"{name} {address}: port {port} is taken by another process; name a free one, or leave the choice to mhnb"
     )

@@ -298,7 +298,8 @@ def _check(shape: Shape) -> None:
     check_platform(sys.platform)
     check_shape(shape, available_nbytes=psutil.virtual_memory().available)
     check_initialize(shape.initialize, shape.process_count)
-    if shape.is_local and (address := shape.initialize.get("coordinator_address")):
-        check_port_free(str(address))
+    for argument in ("coordinator_address", "coordinator_bind_address") if shape.is_local else ():
+        if address := shape.initialize.get(argument):
+            check_port_free(str(address), name=argument)
     prune_run_dirs(os.environ)
     prune_journals(os.environ)

@@ -158,7 +158,7 @@ def _pull(notebook: Notebook, args: argparse.Namespace) -> None:
 
 
 def _describe(value: Any) -> str:
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
+    if all(hasattr(value, name) for name in ("shape", "dtype", "nbytes")):
         return f"{value.dtype}{list(value.shape)}, {value.nbytes} bytes"
     return type(value).__name__
 

@@ -250,7 +250,7 @@ CURES = (
     # -- starting
     _cure(
         r"jax\.distributed\.initialize\(\) must be called before any JAX|initialize should only be called once",
-        "mhnb has initialised it already, on every rank: leave the call out. For another shape: "
+        "After a plain start mhnb has initialised it already, on every rank: leave the call out. For another shape: "
         "%mhjax stop, then %mhjax start -n N --devices N. "
         "After start --no-init JAX was used before it: %mhjax restart, then call it first.",
     ),

@@ -54,6 +54,7 @@ from mhnb.core.protocol import (
 )
 from mhnb.core.ranks import format_ranks
 from mhnb.core.replay import ReplayCost
+from mhnb.core.results import STOPPED
 from mhnb.core.roster import Roster
 from mhnb.core.verdict import judge_cell
 from mhnb.core.where import WhereCard
@@ -354,7 +355,7 @@ class Machine:
             cell.lose_rank(exited.rank, outcome, error)
         else:
             lost = "a host" if self._lost_host else f"rank {first.rank}"
-            cell.lose_rank(exited.rank, "killed", RankError("RankStopped", f"stopped because {lost} was lost"))
+            cell.lose_rank(exited.rank, "killed", RankError(STOPPED, f"stopped because {lost} was lost"))
 
     def _death_text(self, first: RankExited, how: str = "") -> str:
         with_it = [rank for rank in range(self.process_count) if rank != first.rank]
@@ -393,5 +394,5 @@ class Machine:
         cell = self.current
         if cell is not None:
             for rank in cell.running_ranks:
-                cell.lose_rank(rank, "killed", RankError("RankStopped", "the cluster was stopped during the cell"))
+                cell.lose_rank(rank, "killed", RankError(STOPPED, "the cluster was stopped during the cell"))
         return [*self._finish_if_done(now), *self._refuse_waiting()]

@@ -13,8 +13,10 @@ from mhnb.core.where import WhereCard
 from mhnb.errors import CellError, CellFailed, CellInterrupted, CellTimeout, InvalidRequest, OrderMismatch
 from mhnb.values import ClusterState, Outcome, Output, RankError
 
-__all__ = ["CellResult", "Group", "RankResult", "group_by_outputs"]
+__all__ = ["CellResult", "Group", "RankResult", "STOPPED", "group_by_outputs"]
 
+STOPPED = "RankStopped"
+"""The error of a rank that was stopped because another one, or the cluster, was."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 
 
@@ -149,7 +151,7 @@ class CellResult:
             told = self.summary().removeprefix(f"{first.ename} on ")
             raise OrderMismatch(" · ".join(filter(None, (told, first.evalue.partition("\n")[0]))), result=self)
         ended = "ended it ·" if self.failed else "came, but"
-        why = f"--timeout {ended} " if self.how == "timeout" else ""
+        why = f"--timeout {ended} " if self.how == "timeout" else "" if self.failed else "Ctrl-C came, but "
         raise kinds.get(self.how, CellFailed)(why + self.summary(), result=self)
 
     def summary(self) -> str:
@@ -166,8 +168,9 @@ class CellResult:
 
 def _failure_order(failed: RankResult) -> tuple[bool, bool, float, int]:
     error = failed.error
-    missed = error is not None and error.ename == OrderMismatch.__name__
-    return error is None, missed, error.at_s if error else 0.0, failed.rank
+    # Who only missed another rank, or was stopped because one was lost, is not what happened.
+    followed = error is not None and error.ename in (OrderMismatch.__name__, STOPPED)
+    return error is None, followed, error.at_s if error else 0.0, failed.rank
 
 
 def group_by_outputs(ranks: Iterable[RankResult]) -> tuple[Group, ...]:

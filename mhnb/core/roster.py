@@ -22,10 +22,13 @@ from mhnb.core.protocol import (
     RankSpawned,
     StartFailed,
 )
+from mhnb.core.ranks import say_ranks
 from mhnb.errors import CoordinatorTimeout, EnginesMissing, LaunchError
 from mhnb.values import PHASES, Outcome, Phase
 
 __all__ = ["RankEntry", "Roster", "describe_exit"]
+
+_RAISE = "every process was ended; raise the limit with --start-timeout, or mend the cause"
 
 
 @dataclass(slots=True)
@@ -271,16 +274,24 @@ class Roster:
             return self._halted_error(timeout_s, halted)
         worst = min(late, key=lambda e: -1 if e.phase is None else PHASES.index(e.phase))
         behind = [e for e in late if e.phase == worst.phase]
-        reached = f"phase '{worst.phase}'" if worst.phase else "no phase at all"
         names = ", ".join(f"rank {e.rank} ({e.host}, pid {e.pid})" for e in behind[:4])
+        told = f"{names} reached phase '{worst.phase}' and no further" if worst.phase else self._say_unheard(behind)
         kind = CoordinatorTimeout if worst.phase == "jax" else EnginesMissing
+        log = worst.log_path if worst.phase else worst.log_path.rpartition("/")[0]
+        way = self._what_now() if self.is_left else _RAISE
         return kind(
-            f"the start took longer than {timeout_s:g} s: {names} reached {reached} and no further\n"
-            f"  log {worst.log_path} · every process was ended; raise the limit with --start-timeout, or mend the cause",
+            f"the start took longer than {timeout_s:g} s: {told}\n  log {log} · {way}",
             rank=worst.rank,
             phase=worst.phase,
             cause="timeout",
         )
+
+    def _say_unheard(self, ranks: Sequence[RankEntry]) -> str:
+        """Say of ranks that nobody has heard of who was to bring them up."""
+        held = sorted({entry.supervisor for entry in ranks})
+        pids = ", ".join(f"pid {self.supervisor_pids[k]}" for k in held if k in self.supervisor_pids)
+        who = f"the supervisor of their host{f' ({pids})' if pids else ''}"
+        return f"{say_ranks([entry.rank for entry in ranks])} never came up; {who} has not said why, and may be halted or just busy"
 
     def _halted_error(self, timeout_s: float, halted: Sequence[RankEntry]) -> LaunchError:
         """Name the ranks whose processes stand still: the others have come no further either, as they wait for these."""

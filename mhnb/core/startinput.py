@@ -77,4 +77,5 @@ def check_start_input(given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         rule = _RULES.get(name)
         if rule is not None and not rule.holds(value):
-            raise InvalidRequest(f"{name}={value!r:.80}: give {rule.expected}, not {type(value).__name__}")
+            kind = "" if rule is _SECONDS and isinstance(value, int | float) else f", not {type(value).__name__}"
+            raise InvalidRequest(f"{name}={value!r:.80}: give {rule.expected}{kind}")

@@ -23,6 +23,10 @@ __all__ = ["Bootstrap", "Progress"]
 
 _HEARTBEAT_S = 60
 _LISTENER_S = 5.0
+_SHUT_DOWN = (
+    "mhnb: jax.distributed was shut down on this rank, and the devices live on: they go on as they are. "
+    "%mhjax restart brings up everything anew"
+)
 """How long a rank looks for the coordinator before JAX does."""
 
 
@@ -80,7 +84,7 @@ class Bootstrap:
         else:
             jaxseams.offer_cluster(arguments)
         jax.distributed.initialize = _forgiving_initialize(
-            jax.distributed.initialize, arguments, jax.distributed.is_initialized
+            jax.distributed.initialize, arguments, jax.distributed.is_initialized, was_up=self._spec.init
         )
 
     def _arguments(self, initialize: Callable[..., None]) -> dict[str, Any]:
@@ -183,9 +187,15 @@ class Bootstrap:
 
 
 def _forgiving_initialize(
-    original: Callable[..., None], in_force: dict[str, Any], is_initialized: Callable[[], bool]
+    original: Callable[..., None], in_force: dict[str, Any], is_initialized: Callable[[], bool], *, was_up: bool
 ) -> Callable[..., None]:
-    """Let the first line of every guide be pasted: with no arguments, or those in force, it returns with a note."""
+    """Let the first line of every guide be pasted: with no arguments, or those in force, it returns with a note.
+
+    Also where its last line, `jax.distributed.shutdown()`, has run before: the backends live on, and JAX would refuse.
+
+    Args:
+        was_up: whether it was initialised before the first cell.
+    """
     from mhnb.rank import jaxseams
 
     signature = inspect.signature(original)
@@ -193,13 +203,22 @@ def _forgiving_initialize(
     @functools.wraps(original)
     def initialize(*args: Any, **kwargs: Any) -> None:
         __tracebackhide__ = True
-        given = {name: value for name, value in signature.bind(*args, **kwargs).arguments.items() if value is not None}
-        if is_initialized() and all(in_force.get(name) == value for name, value in given.items()):
-            print("mhnb: jax.distributed is initialised already, on every rank; nothing to do", file=sys.stderr)
-            return
+        try:
+            bound = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            # JAX says it in its own words.
+            return original(*args, **kwargs)
+        given = {name: value for name, value in bound.items() if value is not None}
+        if all(in_force.get(name) == value for name, value in given.items()):
+            if is_initialized():
+                print("mhnb: jax.distributed is initialised already, on every rank; nothing to do", file=sys.stderr)
+                return None
+            if was_up and jaxseams.backend_is_initialized():
+                print(_SHUT_DOWN, file=sys.stderr)
+                return None
         if not (is_initialized() or jaxseams.backend_is_initialized()):
             _await_coordinator(in_force | given)
-        original(*args, **kwargs)
+        return original(*args, **kwargs)
 
     return initialize
 

@@ -17,7 +17,7 @@ from mhnb.core.results import CellResult, RankResult, group_by_outputs
 from mhnb.core.template import OWN
 from mhnb.values import Output
 from mhnb.view.failures import Failure, failure_heading, find_failures
-from mhnb.view.folded import block_items, said_lines
+from mhnb.view.folded import block_items, cut_line, left_out_line, said_lines
 from mhnb.view.words import format_nbytes, format_seconds
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
 
 MAX_READ_NBYTES = 192 * 1024
 """Text of one rank that is folded: its beginning and its end. More is never shown, and would cost time."""
+_LONG_LINE_NBYTES = MAX_READ_NBYTES // 8
 _MUCH_ALIKE = 0.3
 
 
@@ -200,12 +201,22 @@ def _shorten(groups: Sequence[Sequence[Output]]) -> list[Sequence[Output]]:
     size = max((sum(len(_text_of(o)) for o in outputs) for outputs in groups), default=0)
     if size <= MAX_READ_NBYTES:
         return list(groups)
+    groups = [[_cut_lines(output) for output in outputs] for outputs in groups]
+    size = max(sum(len(_text_of(o)) for o in outputs) for outputs in groups)
     lines = max(sum(_text_of(o).count("\n") + 1 for o in outputs) for outputs in groups)
     keep = max(1, int(lines * MAX_READ_NBYTES / size / 2))
     return [
         clip_outputs(_clip_lines(outputs, keep), MAX_READ_NBYTES, where="the log file") if outputs else outputs
         for outputs in groups
     ]
+
+
+def _cut_lines(output: Output) -> Output:
+    """Cut lines that alone would fill what is read."""
+    lines = _text_of(output).split("\n")
+    if all(len(line) <= _LONG_LINE_NBYTES for line in lines):
+        return output
+    return _with_text(output, "\n".join(cut_line(line, _LONG_LINE_NBYTES) for line in lines))
 
 
 def _clip_lines(outputs: Sequence[Output], keep: int) -> list[Output]:
@@ -217,7 +228,7 @@ def _clip_lines(outputs: Sequence[Output], keep: int) -> list[Output]:
         if left_out <= 0:
             clipped.append(output)
             continue
-        note = f"… {left_out} lines left out: all of it is in the log file …"
+        note = left_out_line(lines[keep:-keep], where="the log file")
         clipped.append(_with_text(output, "\n".join([*lines[:keep], note, *lines[-keep:]])))
     return clipped
 

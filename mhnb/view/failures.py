@@ -15,6 +15,7 @@ from mhnb.core.results import CellResult, RankResult
 from mhnb.values import Output, RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.folded import tell_lines
+from mhnb.view.trace import full_message, trim_traceback
 
 __all__ = ["Failure", "MISMATCH", "failure_heading", "find_failures"]
 
@@ -69,7 +70,7 @@ def _kind(failed: RankResult) -> tuple[object, ...]:
     if error is None:
         return (failed.outcome,)
     # Only where it ends with the message: what a traceback says before that is the way.
-    way = _plain("\n".join(error.traceback)).rstrip().removesuffix(_plain(error.evalue).rstrip())
+    way = _plain("\n".join(trim_traceback(error))).rstrip().removesuffix(_plain(error.evalue).rstrip())
     return (failed.outcome, error.ename, error.line, error.code, error.hint, way)
 
 
@@ -81,7 +82,7 @@ def _fold(ranks: Sequence[RankResult]) -> Iterator[Failure]:
     """
     by_text: dict[str, list[RankResult]] = {}
     for failed in ranks:
-        by_text.setdefault(_plain(failed.error.evalue) if failed.error else "", []).append(failed)
+        by_text.setdefault(_plain(full_message(failed.error)) if failed.error else "", []).append(failed)
     if len(by_text) == 1 or not all(map(_is_foldable, ranks)):
         yield from map(_failure, by_text.values())
         return
@@ -94,9 +95,10 @@ def _fold(ranks: Sequence[RankResult]) -> Iterator[Failure]:
 def _is_foldable(failed: RankResult) -> bool:
     """Whether an error's numbers can be told apart without loss: no report, which names every rank itself, no address, no progress bar."""
     error = failed.error
-    if error is None or error.ename == MISMATCH or len(error.evalue) > _LONGEST:
+    if error is None or error.ename == MISMATCH:
         return False
-    return _ADDRESS.search(error.evalue) is None and "%|" not in error.evalue
+    text = full_message(error)
+    return len(text) <= _LONGEST and _ADDRESS.search(text) is None and "%|" not in text
 
 
 def _failure(same: Sequence[RankResult]) -> Failure:

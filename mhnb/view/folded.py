@@ -9,7 +9,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from mhnb.core.alike import Folded, Picture
@@ -29,6 +29,8 @@ __all__ = [
     "block_items",
     "clip_items",
     "clip_told",
+    "cut_line",
+    "left_out_line",
     "letter",
     "said_lines",
     "sparkline",
@@ -41,6 +43,7 @@ __all__ = [
 OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
 """Stand in a line's text for a rank's own number and for a slot. Unicode keeps them for use inside a program."""
 _MARKS = re.compile(f"[{OWN_MARK}{SLOT_MARK}]")
+_LEFT_OUT = re.compile(r"… (\d+) lines? left out: all of it is in .* …")
 _STEPS = "▁▂▃▄▅▆▇█"
 LINE_NBYTES, _SLOT_NBYTES = 13, 90
 _EACH = 16
@@ -129,18 +132,47 @@ def tell_lines(block: Folded) -> list[str]:
 
 def clip_items(items: Sequence[Item], limit_nbytes: int, *, where: str) -> list[Item]:
     """Keep the beginning and the end of a block, and say in between how much is left out and `where` it is."""
-    sizes = [item.nbytes if isinstance(item, ShownLine) else 0 for item in items]
-    if sum(sizes) <= limit_nbytes:
+    if sum(item.nbytes for item in items if isinstance(item, ShownLine)) <= limit_nbytes:
         return list(items)
+    items = [_cut(item, limit_nbytes // 4) if isinstance(item, ShownLine) else item for item in items]
+    sizes = [item.nbytes if isinstance(item, ShownLine) else 0 for item in items]
     head = _fitting(sizes, limit_nbytes // 2)
     tail = len(items) - _fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2)
     if tail <= head:
         return list(items)
     left_out = [item for item in items[head:tail] if isinstance(item, ShownLine)]
     pictures = [item for item in items[head:tail] if isinstance(item, Picture)]
-    nbytes = sum(len(line.text) + 1 for line in left_out)
-    note = ShownLine("note", f"… {len(left_out)} lines, {format_nbytes(nbytes)}, left out: all of it is in {where} …")
-    return [*items[:head], note, *pictures, *items[tail:]]
+    note = ShownLine("note", left_out_line([line.text for line in left_out], where=where)) if left_out else None
+    return [*items[:head], *([note] if note else []), *pictures, *items[tail:]]
+
+
+def left_out_line(lines: Sequence[str], *, where: str) -> str:
+    """Say that lines are left out here, and `where` they are; one that says so itself counts as what it stands for.
+
+    >>> left_out_line(["a", left_out_line(["b"] * 7, where="the log file")], where="a.log")
+    '… 8 lines left out: all of it is in a.log …'
+    """
+    counted = [_LEFT_OUT.fullmatch(line) for line in lines]
+    count = sum(int(found[1]) if found else 1 for found in counted)
+    return f"… {count} {'line' if count == 1 else 'lines'} left out: all of it is in {where} …"
+
+
+def cut_line(text: str, limit_nbytes: int) -> str:
+    """Leave out the middle of a very long line.
+
+    >>> cut_line("a" * 5000, 8)
+    'aaaa … 4.9 KiB left out … aaaa'
+    """
+    end = limit_nbytes // 2
+    left_out = len(text) - 2 * end
+    return f"{text[:end]} … {format_nbytes(left_out)} left out … {text[-end:]}" if left_out > 0 else text
+
+
+def _cut(line: ShownLine, limit_nbytes: int) -> ShownLine:
+    """Cut a line; one with numbers of its own for each rank stays as it is."""
+    if line.nbytes <= limit_nbytes or line.slots or line.each:
+        return line
+    return replace(line, text=cut_line(strip_ansi(line.text), limit_nbytes))
 
 
 def clip_told(lines: Sequence[str], limit_nbytes: int, *, where: str) -> list[str]:
@@ -150,7 +182,7 @@ def clip_told(lines: Sequence[str], limit_nbytes: int, *, where: str) -> list[st
         return list(lines)
     head = _fitting(sizes, limit_nbytes // 2)
     tail = max(head, len(lines) - _fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2))
-    return [*lines[:head], f"… {tail - head} lines left out: all of it is in {where} …", *lines[tail:]]
+    return [*lines[:head], left_out_line(lines[head:tail], where=where), *lines[tail:]] if tail > head else list(lines)
 
 
 def _fitting(sizes: Sequence[int], limit_nbytes: int) -> int:

@@ -30,7 +30,7 @@ from mhnb.view.folded import (
 from mhnb.view.mime import output_to_text
 from mhnb.view.nearby import near_changes, shorten
 from mhnb.view.recurring import Run, find_runs, format_table, run_tables
-from mhnb.view.trace import format_trace_text, says_more, trim_traceback
+from mhnb.view.trace import format_trace_text, full_message, says_more, trim_traceback
 from mhnb.view.words import Places
 
 __all__ = ["MAX_TEXT_NBYTES", "failure_lines", "format_cell_text", "trace_label", "waited_words"]
@@ -119,7 +119,7 @@ def failure_lines(failure: Failure, seq: int) -> Iterator[str]:
         return
     if error.line is not None:
         yield f"cell {seq}, line {error.line}:   {(error.code or '').strip()}".rstrip()
-    message = "\n".join(failure.message) or strip_ansi(error.evalue)
+    message = "\n".join(failure.message) or full_message(error)
     yield from f"{error.ename}: {message}".rstrip(": ").splitlines()
     if error.hint:
         yield f"→ {error.hint}"

@@ -15,9 +15,18 @@ from mhnb.values import RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.words import join_words
 
-__all__ = ["TracePart", "count_user_frames", "fold_traceback", "format_trace_text", "says_more", "trim_traceback"]
+__all__ = [
+    "TracePart",
+    "count_user_frames",
+    "fold_traceback",
+    "format_trace_text",
+    "full_message",
+    "says_more",
+    "trim_traceback",
+]
 
 _FRAME = re.compile(r"\s*(?:File (?P<path>.+?):\d+|Cell In\[)")
+_SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 _HIDDEN = re.compile(r"\s*\[\.\.\. skipping hidden (\d+) frames?\]")
 _CHAIN = re.compile(
     r"direct cause of the following exception|During handling of the above exception|Exception Group Traceback"
@@ -81,14 +90,34 @@ def _label(items: list[_Item]) -> str:
 
 
 def trim_traceback(error: RankError) -> tuple[str, ...]:
-    """Leave out what is said above it already: the exception's name as a title, and its message at the end."""
+    """Leave out what is said above it already: the exception's name as a title, and its message at the end, with its notes."""
     kept = []
-    for text in error.traceback:
+    for text in error.traceback[: len(error.traceback) - len(_notes(error))]:
         plain = strip_ansi(text).strip()
         title = plain.startswith(f"{error.ename} ") and plain.endswith("Traceback (most recent call last)")
-        if not title and plain != f"{error.ename}: {strip_ansi(error.evalue)}".strip().removesuffix(":"):
+        if not title and plain != _last_words(error):
             kept.append(text)
     return tuple(kept)
+
+
+def full_message(error: RankError) -> str:
+    """Write what an error says, without its name: the message, and the notes that were added to it (PEP 678)."""
+    return "\n".join([strip_ansi(error.evalue), *_notes(error)])
+
+
+def _last_words(error: RankError) -> str:
+    return f"{error.ename}: {strip_ansi(error.evalue)}".strip().removesuffix(":")
+
+
+def _notes(error: RankError) -> list[str]:
+    """Give what follows the message at a traceback's end."""
+    notes: list[str] = []
+    for text in reversed(error.traceback):
+        plain = strip_ansi(text).rstrip()
+        if plain.strip() == _last_words(error):
+            return notes[::-1]
+        notes.append(plain)
+    return []
 
 
 def count_user_frames(traceback: Iterable[str]) -> int:
@@ -98,8 +127,8 @@ def count_user_frames(traceback: Iterable[str]) -> int:
 
 
 def says_more(error: RankError) -> bool:
-    """Whether the traceback says more than the cell's line and the message: other frames, a cause, the errors of a group."""
-    if error.line is None or count_user_frames(error.traceback) > 1:
+    """Whether the traceback says more than the cell's line and the message: other frames, a cause, the errors of a group, a caret."""
+    if error.line is None or error.ename in _SYNTAX or count_user_frames(error.traceback) > 1:
         return True
     return _CHAIN.search("\n".join(error.traceback)) is not None
 

@@ -21,6 +21,12 @@ def test_a_name_of_the_ranks_says_so(nb: Session) -> None:
     assert nb.run("1 + over_there").value == 8
 
 
+def test_a_name_that_one_rank_has_says_so_too(nb: Session) -> None:
+    """It need not be rank 0 that knows it."""
+    nb.run("%%mhjax\nimport jax\nif jax.process_index() == 1:\n    only_there = 7")
+    assert "'only_there' lives on the ranks" in nb.try_("only_there").out
+
+
 def test_a_name_that_nobody_has_is_a_plain_error(nb: Session) -> None:
     """Nothing is added where nothing is known."""
     assert "ranks" not in nb.try_("nobody_has_this").text

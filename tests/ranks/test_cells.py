@@ -286,6 +286,22 @@ def test_pasted_initialize_returns_with_a_note_and_others_raise(cluster: Cluster
     assert all("initialised already" in r.stderr for r in result)
     result = cluster.run("jax.distributed.initialize('10.0.0.1:1', num_processes=7, process_id=1)")
     assert {r.error.ename for r in result if r.error} == {"RuntimeError"}
+    unknown = cluster.run("jax.distributed.initialize(nosuch=3)")
+    assert (
+        "initialize() got an unexpected keyword argument 'nosuch'" in {r.error.evalue for r in unknown if r.error}.pop()
+    )
+
+
+def test_a_guide_that_ends_with_shutdown_runs_twice(fresh: Fresh) -> None:
+    """Its first line returns with a note then too, and the devices go on computing together. Other arguments are JAX's to refuse."""
+    cluster = fresh(2, 1)
+    for said in ("initialised already", "was shut down"):
+        begun = run(cluster, "import jax\njax.distributed.initialize()")
+        assert all(said in rank.stderr for rank in begun)
+        run(cluster, PSUM.replace("8", "2"))
+        run(cluster, "jax.distributed.shutdown()")
+    refused = cluster.run("jax.distributed.initialize('10.0.0.1:1', num_processes=7, process_id=1)")
+    assert {rank.error.ename for rank in refused if rank.error} == {"RuntimeError"}
 
 
 @pytest.mark.other_python

@@ -131,14 +131,21 @@ def test_counts_that_cannot_be_start_nothing(hosts: int, devices: int) -> None:
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
 
 
-def test_a_taken_coordinator_port_is_refused() -> None:
+@pytest.mark.parametrize("argument", ["coordinator_address", "coordinator_bind_address"])
+def test_a_taken_coordinator_port_is_refused(argument: str) -> None:
     """JAX would crash or share it in silence."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         address = f"127.0.0.1:{holder.getsockname()[1]}"
-        with pytest.raises(PreflightFailed, match=address):
-            starting.start(2, 1, name="taken", initialize={"coordinator_address": address})
+        with pytest.raises(PreflightFailed, match=f"{argument} {address}"):
+            starting.start(2, 1, name="taken", initialize={argument: address})
+
+
+def test_a_coordinator_on_an_unknown_host_is_refused() -> None:
+    """With the value, and what to give instead."""
+    with pytest.raises(PreflightFailed, match=r"coordinator_address nowhere.invalid:5555: this machine knows no host"):
+        starting.start(2, 1, name="nowhere", initialize={"coordinator_address": "nowhere.invalid:5555"})
 
 
 def test_a_free_coordinator_port_is_used(fresh: Fresh) -> None:

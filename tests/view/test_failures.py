@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.results import CellResult, RankResult
+from mhnb.core.results import STOPPED, CellResult, RankResult
+from mhnb.errors import CellFailed
 from mhnb.values import RankError
 from mhnb.view.digest import digest
 from mhnb.view.failures import MISMATCH
@@ -75,6 +76,28 @@ def test_the_traceback_that_is_shown_is_the_first_one_s() -> None:
 def test_who_failed_otherwise_stands_alone(other: RankResult) -> None:
     """A number in the message may differ; the way there may not."""
     assert folds(cell(raised(0, "bad part 10"), raised(1, "bad part 11"), other)) == [(0, 1), (2,)]
+
+
+def test_notes_are_told_and_fold_as_the_message_does() -> None:
+    """What is added to an error is part of what it says."""
+    ranks = [raised(rank, "no data") for rank in range(3)]
+    noted = [
+        replace(one, error=replace(one.error, traceback=(*one.error.traceback, f"read by host {one.rank}")))
+        for one in ranks
+        if one.error
+    ]
+    assert folds(cell(*noted)) == [(0, 1, 2)]
+    assert format_cell_text(cell(*noted)).splitlines()[2:] == ["  ValueError: no data", "  read by host ‹rank›"]
+
+
+def test_who_was_lost_stands_before_those_that_were_stopped_for_it() -> None:
+    """Also where its number is higher: it is what happened. The exception names it first too."""
+    stopped = RankError(STOPPED, "stopped because rank 2 was lost")
+    ranks = [RankResult(rank, "killed", error=stopped) for rank in (0, 1)]
+    result = cell(*ranks, RankResult(2, "died", error=RankError("RankDied", "rank 2 was killed by SIGKILL")))
+    assert digest(result).failure_heading == "RankDied on rank 2 · RankStopped on ranks 0-1"
+    with pytest.raises(CellFailed, match=r"^RankDied on rank 2"):
+        result.check()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from mhnb.core.differ import Row, Span
 from mhnb.core.results import RankResult
 from mhnb.view.ansi import strip_ansi
@@ -70,6 +72,24 @@ def test_long_text_is_cut_and_names_the_log() -> None:
     text = format_cell_text(cell([out("x" * 79 + "\n")] * 9000), places=Places(logs={0: log}))
     assert len(text) < 1.2 * MAX_TEXT_NBYTES
     assert f"all of it is in {log}" in text
+
+
+@pytest.mark.parametrize("count", [3_000, 30_000])
+def test_lines_that_are_left_out_are_counted(count: int) -> None:
+    """All of them, however many times they were cut."""
+    shown = format_cell_text(cell([out("".join(f"line {number}\n" for number in range(count)))])).splitlines()[1:]
+    (note,) = [line for line in shown if "left out" in line]
+    assert int(note.split()[1]) == count - (len(shown) - 1)
+
+
+@pytest.mark.parametrize("length", [40_000, 300_000])
+def test_of_one_very_long_line_both_ends_are_shown(length: int) -> None:
+    """A line is cut like the lines of a long output; those around it stay."""
+    text = format_cell_text(cell([out(f"head\n<{'x' * length}>\ntail\n")]))
+    assert "  head\n  <xxx" in text
+    assert "xxx>\n  tail" in text
+    assert "left out …" in text
+    assert len(text) < MAX_TEXT_NBYTES + 2000
 
 
 def test_bytes_that_never_came_are_counted() -> None:

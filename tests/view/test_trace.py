@@ -6,7 +6,14 @@ import pytest
 from IPython.core.ultratb import AutoFormattedTB
 
 from mhnb.values import RankError
-from mhnb.view.trace import count_user_frames, fold_traceback, format_trace_text, says_more, trim_traceback
+from mhnb.view.trace import (
+    count_user_frames,
+    fold_traceback,
+    format_trace_text,
+    full_message,
+    says_more,
+    trim_traceback,
+)
 from tests.view.samples import FRAME, HELPER, JAX_FRAME, TRACEBACK
 
 
@@ -42,6 +49,20 @@ def test_what_stands_above_is_not_said_again() -> None:
     assert "cannot reshape" not in text
     assert "Traceback" not in text
     assert "In[1], line 3" in text
+
+
+@pytest.mark.parametrize("notes", [(), ("seen in part 3", "two\nlines")])
+def test_notes_are_said_below_the_message(notes: tuple[str, ...]) -> None:
+    """As Python prints them (PEP 678); the traceback need not say them again."""
+    error = RankError("ValueError", "cannot reshape", (*TRACEBACK, *notes))
+    assert full_message(error) == "\n".join(["cannot reshape", *notes])
+    assert trim_traceback(error) == trim_traceback(RankError("ValueError", "cannot reshape", TRACEBACK))
+
+
+def test_a_syntax_error_is_worth_its_caret() -> None:
+    """The line alone does not tell where in it."""
+    assert says_more(RankError("SyntaxError", "'(' was never closed", ("  x = (1 +", "      ^"), line=1))
+    assert not says_more(RankError("ValueError", "m", TRACEBACK, line=3))
 
 
 def _divide(number: int) -> float:
