@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ def _demo(args: argparse.Namespace) -> int:
 def _lab(args: argparse.Namespace) -> int:
     from mhnb.resources import copy_notebooks, find_lesson
 
+    if find_spec("jupyterlab") is None:
+        print("mhnb lab needs JupyterLab: pip install 'mhnb[lab]'", file=sys.stderr)
+        return 2
     lesson = find_lesson(args.lesson, copy_notebooks(Path(args.folder)))
     command = [sys.executable, "-m", "jupyter", "lab", str(lesson), *args.rest]
     print(f"opening {lesson} in JupyterLab, the other lessons beside it; Ctrl-C ends it", flush=True)

@@ -251,7 +251,8 @@ class Machine:
         elif deaths:
             notes = (self._death_text(deaths[0], TOO_SLOW if cell.was_too_slow(deaths[0].rank) else ""),)
         if self._lost_service:
-            state, notes = "dead", (self._lost_service, *notes)
+            way = () if self._lost_host or deaths else (self._cost.way_out(),)
+            state, notes = "dead", (self._lost_service, *notes, *way)
         carried = (self._carried_note,) if self._carried_note else ()
         self._carried_note = None
         if state == "clean" and notes:

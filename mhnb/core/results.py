@@ -158,12 +158,14 @@ class CellResult:
         """One line: what failed where, first to fail first."""
         if not self.failed:
             return f"cell {self.seq} ended well on {say_ranks(r.rank for r in self)}"
-        first = self.failed[0]
-        word = first.error.ename if first.error else first.outcome
+        by_word: dict[str, list[int]] = {}
+        for failed in self.failed:
+            by_word.setdefault(failed.error.ename if failed.error else failed.outcome, []).append(failed.rank)
+        waited = by_word.pop(OrderMismatch.__name__) if OrderMismatch.__name__ in by_word and len(by_word) > 1 else []
+        parts = [f"{word} on {say_ranks(ranks)}" for word, ranks in by_word.items()]
+        parts += [f"{say_ranks(waited)} left waiting"] if waited else []
         others = sorted({r.rank for r in self.ranks} - {r.rank for r in self.failed})
-        same = [r.rank for r in self.failed if (r.error.ename if r.error else r.outcome) == word]
-        text = f"{word} on {say_ranks(same)}"
-        return text + (f" · {say_ranks(others)} finished" if others else "")
+        return " · ".join([*parts, *([f"{say_ranks(others)} finished"] if others else [])])
 
 
 def _failure_order(failed: RankResult) -> tuple[bool, bool, float, int]:

@@ -18,10 +18,12 @@ OWN = "‹rank›"
 """Stands for a rank's own number."""
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-_FIGURE = r"(?:\d+\.(?=\]|\s+-?\d)|\d+(?:\.\d+)?)(?:[eE][-+]?\d+)?"
+_PLAIN = r"(?:\d+\.(?=\]|\s+-?\d)|\d+(?:\.\d+)?)"
+# An exponent is none in the middle of a word: `123e4567` is a piece of an id, and no infinity.
+_FIGURE = rf"(?:(?<![A-Za-z0-9_]){_PLAIN}[eE][-+]?\d{{1,3}}(?![^\Wj])|{_PLAIN})"
 _WORD = r"(?<![A-Za-z0-9_])(?:nan|inf)(?![A-Za-z0-9_])"
 # A column is padded, so blanks belong to its number; a minus does where it is none of a sum, a date or a range.
-_NUMBER = re.compile(rf"((?: +[-+]|(?<![\w.)\]])[-+]| *)(?:{_FIGURE}|{_WORD})|\|[ █▏▎▍▌▋▊▉#\d]{{3,}}\|)")
+_NUMBER = re.compile(rf"((?: +[-+]|(?<![\w.)\]])[-+]| *)(?:{_FIGURE}|{_WORD})|(?<=%)\|[ █▏▎▍▌▋▊▉#\d]{{3,}}\|)")
 
 Skeleton: TypeAlias = tuple[str, ...]
 """What stands between the numbers."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from mhnb.core.alike import fold_outputs
+from mhnb.core.alike import Folded, Text, fold_outputs
 from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult, RankResult
 from mhnb.values import Output, RankError
@@ -23,6 +23,7 @@ MISMATCH = "OrderMismatch"
 """The guard's error: its text is a report of several lines, the first of which says what became of the cluster."""
 _LONGEST = 4096
 """Characters of a message that is searched for numbers; a longer one holds a whole report."""
+_FEW = 4
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 
 
@@ -88,8 +89,17 @@ def _fold(ranks: Sequence[RankResult]) -> Iterator[Failure]:
         return
     said = [([failed.rank for failed in same], [_output(text)]) for text, same in by_text.items()]
     for block in fold_outputs(said):
+        if not _reads_well(block):
+            yield from (_failure(same) for same in by_text.values() if same[0].rank in block.ranks)
+            continue
         failure = _failure([failed for failed in ranks if failed.rank in block.ranks])
         yield failure if block.is_literal else replace(failure, message=tuple(tell_lines(block)))
+
+
+def _reads_well(block: Folded) -> bool:
+    """Whether a template reads better than a few messages below each other: with letters for several numbers it does not."""
+    numbers = sum(len(part.template.varying) for part in block.parts if isinstance(part, Text))
+    return numbers < 2 or len(block.ranks) > _FEW
 
 
 def _is_foldable(failed: RankResult) -> bool:

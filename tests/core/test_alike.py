@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mhnb.core.alike import Folded, Picture, Text, find_majority, fold_outputs
-from mhnb.core.template import split_numbers
+from mhnb.core.template import read_number, split_numbers
 from mhnb.values import Output
 
 
@@ -175,3 +178,30 @@ def test_bare_numbers_of_few_ranks_stand_side_by_side() -> None:
     assert [shown(block) for block in fold("10", "11", "12")] == [["10"], ["11"], ["12"]]
     assert [shown(block) for block in fold("0", "1")] == [["0"], ["1"]]
     assert len(fold(*[str(rank * 2) for rank in range(20)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("shard|     100|rows", ["     100"]),
+        ("|   10 | 0.50 | 2 |", ["   10", " 0.50", " 2"]),
+        (" 10%|█         | 1/10", [" 10", "|█         |", " 1", "10"]),
+        ("  0%|          | 0/10", ["  0", "|          |", " 0", "10"]),
+    ],
+)
+def test_a_bar_is_what_stands_behind_a_percentage(text: str, numbers: list[str]) -> None:
+    """Numbers between pipes are a table's: they are told like any other."""
+    assert split_numbers(text)[1] == numbers
+
+
+@pytest.mark.parametrize("text", ["123e4567-e89b-12d3", "1e23a567", "0x7f5537d4e188", "deadbeef4e999x"])
+def test_no_piece_of_an_id_is_an_infinity(text: str) -> None:
+    """Else a rank would be said to have lost a number that never was one."""
+    assert all(math.isfinite(number) for value in split_numbers(text)[1] if (number := read_number(value)) is not None)
+
+
+@pytest.mark.parametrize("text", ["1e-3", "-1.5e-07", "2E+10", "1e5"])
+def test_an_exponent_is_part_of_its_number(text: str) -> None:
+    """Also before the j of an imaginary one, and at the end of a list."""
+    assert split_numbers(f"x {text}j")[1] == [f" {text}"]
+    assert split_numbers(f"[{text}]")[1] == [text]

@@ -50,6 +50,13 @@ def test_every_rank_s_number_is_told() -> None:
         assert "a  0: 4 · 1: 5 · 2: 6" in shown
 
 
+@pytest.mark.parametrize(("count", "folded"), [(4, False), (5, True)])
+def test_a_few_messages_with_several_numbers_stand_below_each_other(count: int, *, folded: bool) -> None:
+    """They read better so than as a template with letters; many do not."""
+    ranks = [raised(rank, f"positions is [0, 1], expected [{rank + 7}, {rank + 8}]") for rank in range(count)]
+    assert len(folds(cell(*ranks))) == (1 if folded else count)
+
+
 def test_the_traceback_that_is_shown_is_the_first_one_s() -> None:
     """It says whose it is, where it is not everybody's word for word."""
     # Of an error that was raised in a file of the user's alone, all of the way is shown.
@@ -96,8 +103,16 @@ def test_who_was_lost_stands_before_those_that_were_stopped_for_it() -> None:
     ranks = [RankResult(rank, "killed", error=stopped) for rank in (0, 1)]
     result = cell(*ranks, RankResult(2, "died", error=RankError("RankDied", "rank 2 was killed by SIGKILL")))
     assert digest(result).failure_heading == "RankDied on rank 2 · RankStopped on ranks 0-1"
-    with pytest.raises(CellFailed, match=r"^RankDied on rank 2"):
+    with pytest.raises(CellFailed, match=r"^RankDied on rank 2 · RankStopped on ranks 0-1$"):
         result.check()
+
+
+def test_the_exception_names_every_rank_that_failed() -> None:
+    """In a script its text is all that one has. Who only waited is no failure of its own."""
+    ranks = [raised(0, "a"), raised(1, "b", ename="KeyError"), raised(2, "c", ename=MISMATCH), RankResult(3, "ok")]
+    with pytest.raises(CellFailed) as caught:
+        cell(*ranks).check()
+    assert str(caught.value) == "ValueError on rank 0 · KeyError on rank 1 · rank 2 left waiting · rank 3 finished"
 
 
 @pytest.mark.parametrize(

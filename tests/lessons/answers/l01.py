@@ -10,10 +10,10 @@ ANSWERS = {
     "my_label": Answer(
         _LABEL.format("f'rank {jax.process_index()} of {jax.process_count()}'"),
         [
-            (_LABEL.format("'rank 2 of 4'"), "label is 'rank 2 of 4', expected 'rank 3 of 4'"),
+            (_LABEL.format("'rank 2 of 4'"), "label is 'rank 2 of 4', expected 'rank ‹rank› of 4'"),
             (
                 _LABEL.format("f'rank {jax.process_index()} of {jax.device_count()}'"),
-                "label is 'rank 2 of 8', expected",
+                "label is 'rank ‹rank› of 8', expected",
             ),
             (_LABEL.format("jax.process_index()"), "(int, not str)"),
             (_LABEL.format("..."), "there is still a ..."),

@@ -31,7 +31,7 @@ ANSWERS = {
     "owner_of": Answer(
         _OWNER.format("jax.devices()[position].process_index"),
         [
-            (_OWNER.format("jax.process_index()"), "owner(2) is 0, expected 1"),
+            (_OWNER.format("jax.process_index()"), "owner(2) is ‹rank›, expected 1"),
             (_OWNER.format("position % 4"), "owner(1) is 1, expected 0"),
             (_OWNER.format("jax.devices()[position].id"), "owner(1) is 1, expected 0"),
             (_OWNER.format("position / 2"), "(float, not int)"),

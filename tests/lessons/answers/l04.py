@@ -71,7 +71,7 @@ ANSWERS = {
             (_ALL.format("source"), "(2, 4) on a device; expected (8, 4) on a device"),
             (
                 _ALL.format("jax.jit(lambda a: 2 * a, out_shardings=NamedSharding(mesh, P()))(source)"),
-                "y on device 0:0 holds 2.0 at [0, 1], expected 1.0",
+                "y on device ‹rank›:0 holds 2.0 at [0, 1], expected 1.0",
             ),
             (_ALL.format("table"), "y should be a jax.Array and is numpy ndarray"),
             (_ALL.format("jax.device_put(table, jax.local_devices()[0])"), "y is on 1 device, expected all 8"),
@@ -80,7 +80,7 @@ ANSWERS = {
     "fits": Answer(
         _FITS.format("ones.shape", "NamedSharding(mesh, P(('data', 'model')))"),
         [
-            (_FITS.format("ones.shape", "by_rows"), "x takes 2048 bytes on device 3:0, expected at most 1024"),
+            (_FITS.format("ones.shape", "by_rows"), "x takes 2048 bytes on device ‹rank›:0, expected at most 1024"),
             (_FITS.format("ones.shape", "NamedSharding(mesh, P())"), "its shard is (64, 32) of (64, 32)"),
             (_FITS.format("(32, 32)", "by_rows"), "x is float32[32, 32], expected float32[64, 32]"),
             ("%%mhjax\nx = jax.numpy.ones((64, 32))\nmhnb.teach.check('fits', x)", "x is on 1 device, expected all 8"),
