@@ -186,7 +186,7 @@ class Assist:
         return next(iter(self._ask_all(verb, first=1, **arguments)), None)
 
     def _ask_all(self, verb: str, *, first: int | None = None, **arguments: Any) -> list[Any]:
-        """Ask every rank, or the first so many; nothing where there is no cluster, or one is busy."""
+        """Ask every rank, or the first so many, for those answers that come soon; none where there is no cluster, or a cell runs."""
         try:
             cluster = starting.current()
             if cluster.state in ("running", "starting"):

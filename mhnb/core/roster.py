@@ -280,11 +280,14 @@ class Roster:
         log = worst.log_path if worst.phase else worst.log_path.rpartition("/")[0]
         way = self._what_now() if self.is_left else _RAISE
         return kind(
-            f"the start took longer than {timeout_s:g} s: {told}\n  log {log} · {way}",
+            f"{self._took_longer(timeout_s)}: {told}\n  log {log} · {way}",
             rank=worst.rank,
             phase=worst.phase,
             cause="timeout",
         )
+
+    def _took_longer(self, timeout_s: float) -> str:
+        return f"{'taking the cluster over' if self.is_left else 'the start'} took longer than {timeout_s:g} s"
 
     def _say_unheard(self, ranks: Sequence[RankEntry]) -> str:
         """Say of ranks that nobody has heard of who was to bring them up."""
@@ -295,10 +298,10 @@ class Roster:
 
     def _halted_error(self, timeout_s: float, halted: Sequence[RankEntry]) -> LaunchError:
         """Name the ranks whose processes stand still: the others have come no further either, as they wait for these."""
-        first, what = halted[0], "taking the cluster over" if self.is_left else "the start"
+        first = halted[0]
         way = f"kill -CONT {first.pid} lets it go on; " if self.is_left else ""
         return EnginesMissing(
-            f"{what} took longer than {timeout_s:g} s: {', '.join(map(_say_halted, halted[:4]))}\n"
+            f"{self._took_longer(timeout_s)}: {', '.join(map(_say_halted, halted[:4]))}\n"
             f"  log {first.log_path} · {way}{self._what_now()}",
             rank=first.rank,
             phase=first.phase,

@@ -23,11 +23,11 @@ __all__ = ["Bootstrap", "Progress"]
 
 _HEARTBEAT_S = 60
 _LISTENER_S = 5.0
+"""How long a rank looks for the coordinator before JAX does."""
 _SHUT_DOWN = (
     "mhnb: jax.distributed was shut down on this rank, and the devices live on: they go on as they are. "
     "%mhjax restart brings up everything anew"
 )
-"""How long a rank looks for the coordinator before JAX does."""
 
 
 class Progress(Protocol):

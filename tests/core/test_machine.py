@@ -414,7 +414,8 @@ def test_a_hub_lost_in_a_cell_is_judged_when_the_cell_ends(driver: Driver) -> No
     """The ranks do not need the hub to finish."""
     driver.submit()
     assert driver(HubExited(None, 9)) == []
-    assert finished(driver(ended(0), ended(1))).result.state == "dead"
+    result = finished(driver(ended(0), ended(1))).result
+    assert (result.state, result.notes[-1]) == ("dead", "%mhjax restart --replay")
 
 
 def test_a_lost_host_ends_the_cell(driver: Driver) -> None:

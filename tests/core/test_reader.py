@@ -75,6 +75,16 @@ class Listening:
     def on_where(self, card: WhereCard | None) -> None: ...
 
 
+def bring_up(link: MemoryLink, heard: Listening) -> list[MemoryPeer]:
+    """Have two ranks report that they are ready; return their ends."""
+    peers = [link.connect(f"r{rank}") for rank in (0, 1)]
+    for rank, peer in enumerate(peers):
+        peer.send(RankSpawned(rank, 1000 + rank))
+        peer.send(RankReady(rank, {}))
+    assert heard.ready.wait(WAIT_S)
+    return peers
+
+
 class BrokenLink(MemoryLink):
     """Fails like a defect of ours."""
 
@@ -93,11 +103,7 @@ class Rig:
     link: MemoryLink
 
     def get_ready(self) -> None:
-        for rank in (0, 1):
-            peer = self.link.connect(f"r{rank}")
-            peer.send(RankSpawned(rank, 1000 + rank))
-            peer.send(RankReady(rank, {}))
-        assert self.heard.ready.wait(WAIT_S)
+        bring_up(self.link, self.heard)
 
 
 @pytest.fixture
@@ -144,11 +150,7 @@ def late_rig() -> Iterator[LateRig]:
     machine = Machine(Roster(["a", "b"], ["x", "y"]), generation=1, now=now[0], start_timeout_s=60)
     reader = Reader(link, machine, HostWatch(link, [PlayedHost()]), clock=lambda: now[0], listener=heard)
     reader.start()
-    peers = [link.connect(f"r{rank}") for rank in (0, 1)]
-    for rank, peer in enumerate(peers):
-        peer.send(RankSpawned(rank, 1000 + rank))
-        peer.send(RankReady(rank, {}))
-    assert heard.ready.wait(WAIT_S)
+    peers = bring_up(link, heard)
     run_cell(reader, peers, 1).updates.get(timeout=WAIT_S)
     for rank, peer in enumerate(peers):
         peer.send(OutputProduced(rank, 1, [["stdout", "late\n"]]))
@@ -195,11 +197,7 @@ def test_a_cell_is_kept_before_its_submitter_hears_of_it() -> None:
 
     reader = Reader(link, machine, HostWatch(link, [PlayedHost()]), clock=time.monotonic, listener=heard, keep=keep)
     reader.start()
-    peers = [link.connect(f"r{rank}") for rank in (0, 1)]
-    for rank, peer in enumerate(peers):
-        peer.send(RankSpawned(rank, 1000 + rank))
-        peer.send(RankReady(rank, {}))
-    assert heard.ready.wait(WAIT_S)
+    peers = bring_up(link, heard)
     submission = reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
     for rank, peer in enumerate(peers):
         peer.send(CellEnded(rank, 1, "ok", [], [], 0, 0.1))

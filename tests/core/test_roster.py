@@ -55,6 +55,10 @@ def test_a_takeover_ends_nothing_and_says_how_the_halted_rank_goes_on(roster: Ro
     assert text.startswith("taking the cluster over took longer than 20 s: rank 1 (a, pid 101) stands still")
     assert "kill -CONT 101 lets it go on" in text
     assert "every process was ended" not in text
+    roster.note_beat(Beat(0, halted=[]))
+    unknown = str(roster.timeout_error(20.0))
+    assert unknown.startswith("taking the cluster over took longer than 20 s: rank 0 (a, pid 100), rank 1")
+    assert "every process was ended" not in unknown
 
 
 def test_who_gave_up_waiting_names_the_halted_rank(roster: Roster) -> None:
