@@ -9,16 +9,17 @@ import fcntl
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from mhnb.core.protocol import PROTOCOL_VERSION
 from mhnb.core.shape import Shape
 from mhnb.errors import AlreadyStarted, NotDriver, NotStarted
 from mhnb.options import StartOptions
 from mhnb.rundir import read_owners
 
-__all__ = ["Berth", "DriverLock", "choose_berth", "find_berths", "find_left", "write_berth"]
+__all__ = ["Berth", "DriverLock", "choose_berth", "find_berths", "find_left", "note_left", "write_berth"]
 
 _FILE = "berth.json"
 _LOCK = "driver"
@@ -41,6 +42,8 @@ class Berth:
     supervisors: Mapping[int, int]
     """Process ids of those on this machine, by number."""
     started_in_s: float = 0.0
+    protocol: int = PROTOCOL_VERSION
+    """Of the messages that its ranks take: another version of mhnb may have started it."""
 
     @property
     def name(self) -> str:
@@ -112,6 +115,7 @@ def write_berth(berth: Berth) -> None:
         "options": asdict(berth.options),
         "supervisors": {str(number): pid for number, pid in berth.supervisors.items()},
         "started_in_s": berth.started_in_s,
+        "protocol": berth.protocol,
     }
     path = berth.run_dir / _FILE
     fresh = path.with_name(f"{_FILE}.new")
@@ -130,11 +134,13 @@ def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:
     """Find the kept cluster of that name and shape that nobody drives.
 
     Raises:
-        AlreadyStarted: there is one of that name that nobody drives, and it has another shape.
+        AlreadyStarted: there is one of that name that nobody drives, and it has another shape, or is of another version.
     """
     for berth in berths:
         if berth.name != name or DriverLock.is_held(berth.run_dir):
             continue
+        if berth.protocol != PROTOCOL_VERSION:
+            raise AlreadyStarted(_say_foreign(berth), name=name)
         if berth.shape == shape:
             return berth
         raise AlreadyStarted(
@@ -143,6 +149,16 @@ def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:
             name=name,
         )
     return None
+
+
+def note_left(name: str, berths: Sequence[Berth]) -> list[str]:
+    """Say which kept clusters of that name nobody drives, to who starts another one beside them."""
+    left = [berth for berth in berths if berth.name == name and not DriverLock.is_held(berth.run_dir)]
+    return [
+        f"this is another one beside the kept cluster {name!r}, which nobody drives: "
+        f"%mhjax attach {berth.full_name} takes that over, mhnb stop {berth.full_name} ends it"
+        for berth in left
+    ]
 
 
 def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str]) -> Berth:
@@ -154,13 +170,15 @@ def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str
         here: names of the clusters that this process drives.
 
     Raises:
-        NotStarted: there is none of that name, or several.
+        NotStarted: there is none of that name, or several, or it is of another version of mhnb.
         AlreadyStarted: this notebook has one of that name.
     """
     meant = [berth for berth in berths if name in (None, berth.name, berth.full_name)]
     if len(meant) == 1:
         if meant[0].name in here:
             raise AlreadyStarted(f"this notebook drives cluster {meant[0].name!r} already", name=meant[0].name)
+        if meant[0].protocol != PROTOCOL_VERSION:
+            raise NotStarted(_say_foreign(meant[0]))
         return meant[0]
     if not berths:
         what = f"no kept cluster {name!r}" if name else "no kept cluster"
@@ -181,7 +199,8 @@ def _read(run_dir: Path) -> Berth | None:
     except FileNotFoundError:
         # Not kept yet, or it ends at this moment.
         return None
-    shape = Shape(**{**body["shape"], "machines": tuple(body["shape"]["machines"])})
+    # Of another version some fields may be unknown here; what tells it apart is read all the same.
+    shape = Shape(**_known(Shape, {**body["shape"], "machines": tuple(body["shape"]["machines"])}))
     return Berth(
         run_dir,
         bytes.fromhex(body["key"]),
@@ -189,7 +208,21 @@ def _read(run_dir: Path) -> Berth | None:
         body["generation"],
         body["origin"],
         shape,
-        StartOptions(**body["options"]),
+        StartOptions(**_known(StartOptions, body["options"])),
         {int(number): pid for number, pid in body["supervisors"].items()},
         body["started_in_s"],
+        body.get("protocol", 0),
+    )
+
+
+def _known(cls: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    names = {part.name for part in fields(cls)}
+    return {name: value for name, value in found.items() if name in names}
+
+
+def _say_foreign(berth: Berth) -> str:
+    return (
+        f"kept cluster {berth.name!r} was started by another version of mhnb, whose ranks take other messages "
+        f"(protocol {berth.protocol}, here {PROTOCOL_VERSION})\n"
+        f"  attach to it with that version, or end it: mhnb stop {berth.full_name}"
     )

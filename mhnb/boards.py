@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from mhnb.core.ranks import say_count
 from mhnb.core.variables import VarRow as VarFound
 from mhnb.processes import resident_nbytes
 from mhnb.values import ClusterState
@@ -71,7 +72,7 @@ def gather_status(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
     rows = tuple(_status_row(r, cluster.state, named.get(r.rank, "")) for r in cluster.ranks)
     if cluster.shape.is_local:
         rows = tuple(map(_weigh, rows))
-    shape = f"{cluster.process_count} ranks × {_devices(cluster)}"
+    shape = f"{say_count(cluster.process_count, 'rank')} × {_devices(cluster)}"
     heading = f"{cluster.name} · {cluster.state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
     notes = [cluster.reason] if cluster.reason else []
     if not (cluster.shape.init or cluster.devices or cluster.state == "stopped"):
@@ -83,8 +84,8 @@ def gather_status(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
 
 def _devices(cluster: Cluster) -> str:
     if cluster.shape.devices is not None:
-        return f"{cluster.shape.devices} CPU devices"
-    return f"{len(cluster.devices) // cluster.process_count} devices"
+        return say_count(cluster.shape.devices, "CPU device")
+    return say_count(len(cluster.devices) // cluster.process_count, "device")
 
 
 def _status_row(rank: RankInfo, state: ClusterState, machine: str) -> StatusRow:

@@ -118,11 +118,12 @@ class _QueueLine:
 
 
 def _list(args: argparse.Namespace) -> int:
+    from mhnb.core.ranks import say_count
     from mhnb.rundir import place_of, read_owners
 
     for record in read_owners(os.environ):
         who = f"notebook {record['owner']}  supervisor {record['supervisor']}{' keep' if record['keep'] else ''}"
-        print(f"{record['name']}  {len(record['ranks'])} ranks  {place_of(record)}{who}")
+        print(f"{record['name']}  {say_count(len(record['ranks']), 'rank')}  {place_of(record)}{who}")
     return 0
 
 
@@ -133,6 +134,7 @@ def _full_name(record: Mapping[str, Any]) -> str:
 
 def _stop(args: argparse.Namespace) -> int:
     from mhnb.berth import find_berths
+    from mhnb.core.ranks import say_count
     from mhnb.ending import end_left
     from mhnb.launch.attached import end_supervisor
     from mhnb.rundir import read_owners
@@ -147,7 +149,7 @@ def _stop(args: argparse.Namespace) -> int:
             missing += end_left(berth)
         else:
             end_supervisor(record["supervisor"])
-        print(f"{args.name}: {len(record['ranks'])} ranks stopped")
+        print(f"{args.name}: {say_count(len(record['ranks']), 'rank')} stopped")
     if not named:
         print(f"mhnb stop {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)
     if missing:

@@ -20,6 +20,7 @@ from typing import Any
 from mhnb import starting
 from mhnb.asking import name_hosts, take_shape
 from mhnb.core.hosts import parse_hosts
+from mhnb.core.ranks import say_count
 from mhnb.core.shape import Shape
 from mhnb.errors import LaunchError, MhnbError
 from mhnb.launch.launchers import find_launcher
@@ -94,7 +95,8 @@ def _serve(args: argparse.Namespace) -> None:
     asked = _asked(args) | {"address": hub_address(connection)}
     cluster = starting.start(name=f"engines-{os.getpid()}", connection=connection, on_progress=_tell, **asked)
     starts = False
-    print(f"mhnb: {cluster.process_count} ranks are engines", flush=True)
+    count = cluster.process_count
+    print(f"mhnb: {say_count(count, 'rank')} {'is an engine' if count == 1 else 'are engines'}", flush=True)
     try:
         while not over.wait(_LOOK_S):
             if cluster.state == "dead":

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 from platformdirs import user_state_path
 
+from mhnb.core.ranks import say_count
 from mhnb.errors import InvalidRequest, LaunchError
 
 __all__ = [
@@ -265,7 +266,7 @@ def describe_others(environment: Mapping[str, str]) -> list[str]:
             how = f"kept, and nobody drives it: %mhjax attach {record['name']}"
         else:
             how = "its notebook is gone, and it is ending"
-        lines.append(f"{record['name']}  {len(record['ranks'])} ranks  {place_of(record)}{how}")
+        lines.append(f"{record['name']}  {say_count(len(record['ranks']), 'rank')}  {place_of(record)}{how}")
     return lines
 
 

@@ -14,7 +14,7 @@ import psutil
 from IPython.core.getipython import get_ipython
 
 from mhnb.asking import check_alike, take_shape
-from mhnb.berth import choose_berth, find_berths, find_left
+from mhnb.berth import choose_berth, find_berths, find_left, note_left
 from mhnb.cluster import Cluster
 from mhnb.core.journal import StartRecord
 from mhnb.core.replay import plan_replay
@@ -163,14 +163,15 @@ def _start(
     settings = take_options(name, shape, options)
     if settings.sync:
         settings = replace(settings, sync=str(check_folder(settings.sync)))
-    if settings.keep and (left := find_left(name, shape, find_berths(os.environ))) is not None:
+    berths = find_berths(os.environ)
+    if settings.keep and (left := find_left(name, shape, berths)) is not None:
         # Its notebook is gone; this is the same line again.
         check_alike(left.full_name, shape, left.options, options)
         return attach(left.full_name, on_progress)
     _check(shape)
     looked = look_before(shape, settings)
     gone = _clusters.get(name)
-    notes = [_FRESH] if gone is not None and _can_come_back(gone, shape) else []
+    notes = [*([_FRESH] if gone is not None and _can_come_back(gone, shape) else []), *note_left(name, berths)]
     if gone is not None:
         gone.stop()
     generation = 1 if gone is None else gone.generation + 1

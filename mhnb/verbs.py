@@ -15,6 +15,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from mhnb import replaying, starting, verbs_collectives, verbs_doctor, verbs_export, verbs_hosts, verbs_layout
 from mhnb.boards import gather_status, gather_summary, gather_vars
 from mhnb.core.expression import split_expression
+from mhnb.core.ranks import say_count
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
 from mhnb.errors import InvalidRequest, MhnbError, NotStarted, ShardingError
 from mhnb.launch.launchers import restart_note
@@ -110,7 +111,7 @@ def _restart_flags(parser: MagicArgumentParser) -> None:
 def _stop(notebook: Notebook, args: argparse.Namespace) -> None:
     cluster = starting.current() if args.name is None else starting.by_name(args.name)
     cluster.stop()
-    print(f"mhjax · {cluster.name}: {cluster.process_count} ranks stopped")
+    print(f"mhjax · {cluster.name}: {say_count(cluster.process_count, 'rank')} stopped")
 
 
 def _stop_flags(parser: MagicArgumentParser) -> None:

@@ -19,7 +19,7 @@ FLOORS = {
     "ports": 1,
     "processes": 1,
     "resources": 1,
-    "rundir": 1,
+    "rundir": 1.5,
     "sealing": 1.5,
     "sharding": 1,
     "sigint": 1,

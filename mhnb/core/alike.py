@@ -5,18 +5,16 @@ Decides which ranks share a block, and which block is the majority's. Every rank
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from mhnb.core.content import find_content
 from mhnb.core.template import OWN, Skeleton, Template, make_template, split_numbers
 from mhnb.values import Output
 
 __all__ = ["Folded", "Picture", "Text", "find_majority", "fold_outputs", "is_plain"]
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 _BARE_RANKS = 8
 _CROWD = 3
 """More numbers that differ, on one line of a few ranks, are no template."""
@@ -139,7 +137,7 @@ class _Member:
             skeleton, numbers = split_numbers(text if isinstance(text, str) else "".join(text))
             self._add(output["name"] if stream else "value", skeleton, numbers, None)
         else:
-            self._add("rich", tuple(sorted(output.get("data", ()))), [_content(output)], output)
+            self._add("rich", tuple(sorted(output.get("data", ()))), [find_content(output)], output)
 
     def _add(self, channel: str, skeleton: Skeleton, numbers: list[str], output: Output | None) -> None:
         self.shapes.append((channel, skeleton))
@@ -233,8 +231,3 @@ def _part(members: _Alike, at: int) -> _Part:
         assert output is not None
         variants.setdefault(member.numbers[at][0], ([], output))[0].extend(member.ranks)
     return Picture(tuple((tuple(sorted(ranks)), output) for ranks, output in variants.values()))
-
-
-def _content(output: Output) -> str:
-    told: dict[str, Any] = {key: value for key, value in output.items() if key not in ("execution_count", "transient")}
-    return _ADDRESS.sub(" at 0x", json.dumps(told, sort_keys=True, default=str))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["choose_ranks", "format_ranks", "parse_ranks", "say_ranks"]
+__all__ = ["choose_ranks", "format_ranks", "parse_ranks", "say_count", "say_ranks"]
 
 
 def parse_ranks(spec: str, process_count: int) -> tuple[int, ...]:
@@ -85,3 +85,12 @@ def say_ranks(ranks: Iterable[int]) -> str:
     """
     chosen = sorted(set(ranks))
     return f"{'rank' if len(chosen) == 1 else 'ranks'} {format_ranks(chosen)}"
+
+
+def say_count(count: int, noun: str) -> str:
+    """Write a number with its noun.
+
+    >>> say_count(1, "rank"), say_count(4, "CPU device")
+    ('1 rank', '4 CPU devices')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"

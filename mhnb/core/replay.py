@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mhnb.core.journal import AcceptRecord, CellRecord, PushRecord, Record, ReplayRecord, StartRecord
-from mhnb.core.ranks import format_ranks, say_ranks
+from mhnb.core.ranks import format_ranks, say_count, say_ranks
 from mhnb.errors import InvalidRequest
 
 __all__ = ["LeftOut", "Plan", "ReplayCost", "plan_replay", "why_left_out"]
@@ -154,4 +154,4 @@ class ReplayCost:
             return "%mhjax restart --replay"
         seconds = max(1, round(self._about_s))
         took = f"{seconds} s" if seconds < 100 else f"{round(seconds / 60)} min"
-        return f"%mhjax restart --replay ({self._cells} {'cell' if self._cells == 1 else 'cells'}, about {took})"
+        return f"%mhjax restart --replay ({say_count(self._cells, 'cell')}, about {took})"

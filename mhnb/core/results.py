@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from mhnb.core.content import find_content
 from mhnb.core.ranks import say_ranks
 from mhnb.core.where import WhereCard
 from mhnb.errors import CellError, CellFailed, CellInterrupted, CellTimeout, InvalidRequest, OrderMismatch
@@ -17,7 +15,6 @@ __all__ = ["CellResult", "Group", "RankResult", "STOPPED", "group_by_outputs"]
 
 STOPPED = "RankStopped"
 """The error of a rank that was stopped because another one, or the cluster, was."""
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +188,4 @@ def group_by_outputs(ranks: Iterable[RankResult]) -> tuple[Group, ...]:
 
 
 def _content_key(result: RankResult) -> str:
-    return _ADDRESS.sub(" at 0x", json.dumps([_content(o) for o in result.outputs], sort_keys=True, default=str))
-
-
-def _content(output: Output) -> Any:
-    return {key: value for key, value in output.items() if key not in ("execution_count", "transient")}
+    return "\n".join(map(find_content, result.outputs))

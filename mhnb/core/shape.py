@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mhnb.core.ranks import say_count
 from mhnb.errors import InvalidRequest
 
 __all__ = [
@@ -107,18 +108,14 @@ class Shape:
         >>> Shape(2, None, ranks_per_host=2, profile="ssh", machines=("a", "b")).describe()
         '2 hosts (a, b) x 2 ranks, profile ssh'
         """
-        parts = [_count(self.hosts, "host") + (f" ({', '.join(self.machines)})" if self.machines else "")]
+        parts = [say_count(self.hosts, "host") + (f" ({', '.join(self.machines)})" if self.machines else "")]
         if self.ranks_per_host > 1:
-            parts.append(_count(self.ranks_per_host, "rank"))
+            parts.append(say_count(self.ranks_per_host, "rank"))
         if self.devices is not None:
-            parts.append(_count(self.devices, "device"))
+            parts.append(say_count(self.devices, "device"))
         given = [f"{name}={value!r}" for name, value in self.initialize.items()]
         where = [] if self.profile == "local" else [f"profile {self.profile}"]
         return ", ".join([" x ".join(parts), *where, *([] if self.init else ["not initialised"]), *given])
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def parse_hosts_argument(hosts: int | Sequence[str]) -> tuple[int, tuple[str, ...]]:

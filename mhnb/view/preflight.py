@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from mhnb.core.preflight_report import Cell, Finding, PreflightReport
+from mhnb.core.ranks import say_count
 from mhnb.view.style import QUIET, wrap
 from mhnb.view.tables import format_table_html, format_table_text
 from mhnb.view.words import format_seconds
@@ -49,7 +50,7 @@ def _heading(report: PreflightReport) -> str:
         for word in ("failure", "warning")
         if (count := sum(finding.level == word for finding in report.findings))
     ]
-    hosts = f"{len(report.hosts)} {'host' if len(report.hosts) == 1 else 'hosts'}"
+    hosts = say_count(len(report.hosts), "host")
     cost = [] if report.cost_s is None else [format_seconds(report.cost_s)]
     return " · ".join(["preflight", hosts, ", ".join(counts) or "all well", *cost])
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from mhnb.core.ranks import say_ranks
+from mhnb.core.ranks import say_count, say_ranks
 from mhnb.values import PHASES, Phase
 from mhnb.view.style import QUIET, host_color, wrap
 from mhnb.view.words import Places, format_seconds
@@ -98,8 +98,7 @@ def format_start_html(snapshot: StartSnapshot) -> str:
 
 
 def _start_heading(snapshot: StartSnapshot) -> str:
-    count = len(snapshot.ranks)
-    return f"mhjax · starting {count} {'rank' if count == 1 else 'ranks'} · {format_seconds(snapshot.elapsed_s)}"
+    return f"mhjax · starting {say_count(len(snapshot.ranks), 'rank')} · {format_seconds(snapshot.elapsed_s)}"
 
 
 def _phase_words(ranks: Sequence[RankStart]) -> list[str]:
@@ -131,12 +130,11 @@ def _bar(rank: RankStart) -> str:
 
 
 def _summary_heading(summary: StartSummary) -> str:
-    count = len(summary.ranks)
     devices = sorted({rank.devices for rank in summary.ranks})
     each = "-".join(map(str, devices[:1] + devices[1:][-1:]))
     what = f"{each} {summary.platform} {'device' if each == '1' else 'devices'}"
     return " · ".join([
-        f"mhjax · {count} {'rank' if count == 1 else 'ranks'} × {what} {summary.where}",
+        f"mhjax · {say_count(len(summary.ranks), 'rank')} × {what} {summary.where}",
         f"jax {summary.jax_version}",
         f"guard {summary.guard}" if summary.guard.split()[0] != "unavailable" else f"guard: {summary.guard}",
         *([] if summary.looked_s is None else [f"preflight {format_seconds(summary.looked_s)}"]),
@@ -145,7 +143,7 @@ def _summary_heading(summary: StartSummary) -> str:
 
 
 def _rank_words(rank: RankStart) -> str:
-    return f"{rank.place} rank {rank.rank} pid {rank.pid} {rank.devices} {'device' if rank.devices == 1 else 'devices'}"
+    return f"{rank.place} rank {rank.rank} pid {rank.pid} {say_count(rank.devices, 'device')}"
 
 
 def format_summary_text(summary: StartSummary) -> str:
