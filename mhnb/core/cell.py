@@ -150,7 +150,8 @@ class Cell:
     def end_rank(self, ended: CellEnded) -> None:
         """Take in a rank's one reply."""
         part = self.parts[ended.rank]
-        part.add(ended.events)
+        if ended.events:
+            part.add(ended.events)
         part.outcome, part.launches = ended.outcome, unpack_rows(ended.launches)
         part.abandoned, part.wall_s, part.notes, part.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
 

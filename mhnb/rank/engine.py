@@ -100,7 +100,7 @@ class _Server:
 
     @ends_rank_on_defect
     def _read(self) -> None:
-        while (message := self._channel.receive()) is not None:
+        for message in self._channel.read():
             self._take(message)
         if self._channel.closed:
             # It would be readable for ever. With `keep` the rank lives on without a notebook, and looks for another.

@@ -215,7 +215,7 @@ class Supervisor:
     def _obey(self) -> bool:
         """Do what was sent; true when told to stop."""
         assert self._channel is not None
-        while (message := self._channel.receive()) is not None:
+        for message in self._channel.read():
             self._heard_at = self._clock()
             if isinstance(message, Beat):
                 self._stays = self._stays or (message.kept and self._spec.keep)
