@@ -6,6 +6,8 @@ import os
 import re
 import sys
 import textwrap
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ __all__ = ["run_demo"]
 
 _CELL_TIMEOUT_S = 300
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_TITLE = re.compile(r"#+ (.+)")
+_BOLD, _DIM = 1, 2
 
 
 def run_demo(html: Path) -> int:
@@ -39,7 +43,11 @@ def run_demo(html: Path) -> int:
     notebook: Any = nbformat.read(notebooks_dir() / "00_tour.ipynb", as_version=4)
     quiet = ["--IPKernelApp.log_level=ERROR"]
     client = NotebookClient(
-        notebook, timeout=_CELL_TIMEOUT_S, kernel_name="python3", on_cell_executed=_print_cell, extra_arguments=quiet
+        notebook,
+        timeout=_CELL_TIMEOUT_S,
+        kernel_name="python3",
+        on_cell_executed=partial(_print_cell, notebook.cells),
+        extra_arguments=quiet,
     )
     try:
         client.execute()
@@ -51,12 +59,15 @@ def run_demo(html: Path) -> int:
     return 0
 
 
-def _print_cell(cell: Any, **_: Any) -> None:
-    """Print one cell and what came of it, as it ends."""
+def _print_cell(cells: Sequence[Any], *, cell: Any, cell_index: int, **_: Any) -> None:
+    """Print one cell and what came of it, as it ends, under the title of its section."""
     if cell.cell_type != "code":
         return
-    print(f"\n\033[2m[{cell.execution_count}]\033[0m")
-    print(textwrap.indent(cell.source, "  \033[2m>\033[0m "))
+    before = cells[cell_index - 1] if cell_index else cell
+    if before.cell_type == "markdown" and (title := _TITLE.match(before.source)):
+        print(f"\n{_styled(title[1], _BOLD)}")
+    print(f"\n{_styled(f'[{cell.execution_count}]', _DIM)}")
+    print(textwrap.indent(cell.source, f"  {_styled('>', _DIM)} "))
     for output in cell.outputs:
         print(_text_of(output), flush=True)
     if "%mhjax start" in cell.source:
@@ -65,10 +76,17 @@ def _print_cell(cell: Any, **_: Any) -> None:
 
 def _text_of(output: Any) -> str:
     if output.output_type == "stream":
-        return str(output.text).rstrip("\n")
-    if output.output_type == "error":
-        return "\n".join(output.traceback) if sys.stdout.isatty() else _ANSI.sub("", "\n".join(output.traceback))
-    return str(output.data.get("text/plain", "")).rstrip("\n")
+        text = str(output.text)
+    elif output.output_type == "error":
+        text = "\n".join(output.traceback)
+    else:
+        text = str(output.data.get("text/plain", ""))
+    return (text if sys.stdout.isatty() else _ANSI.sub("", text)).rstrip("\n")
+
+
+def _styled(text: str, style: int) -> str:
+    # In a file or a pipe these would be signs in the way.
+    return f"\033[{style}m{text}\033[0m" if sys.stdout.isatty() else text
 
 
 def _print_processes() -> None:

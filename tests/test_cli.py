@@ -51,6 +51,29 @@ def test_lab_opens_the_lesson_asked_for(tmp_path: Path, capsys: pytest.CaptureFi
     assert "--lesson 77: there is no such lesson; there is 00, 01, 02" in capsys.readouterr().err
 
 
+def test_lab_without_jupyterlab_says_what_it_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain `pip install mhnb` has none: the way to it is named, and nothing is copied."""
+    monkeypatch.setattr("mhnb.cli.find_spec", lambda _: None)
+    assert main(["lab", "--folder", str(tmp_path / "mine")]) == 2
+    assert "pip install 'mhnb[lab]'" in capsys.readouterr().err
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.timeout(300)
+def test_the_demo_prints_every_ranks_part(tmp_path: Path, leftovers: None) -> None:
+    """Into a pipe as into a file: the sections, each rank's process, what it said, and no colours; a page beside it."""
+    page = tmp_path / "tour.html"
+    command = [sys.executable, "-m", "mhnb", "demo", "--html", str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout
+    for told in ("A mesh", "rank 3: process ", "psum 2016", "ValueError", "4 ranks stopped"):
+        assert told in done.stdout
+    assert "psum 2016" in page.read_text()
+
+
 def test_the_help_of_lab_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """`mhnb lab --help` tells where options of JupyterLab go."""
     with pytest.raises(SystemExit) as ended:

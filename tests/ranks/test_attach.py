@@ -16,6 +16,7 @@ import pytest
 from mhnb import starting
 from mhnb.berth import find_berths
 from mhnb.cluster import Cluster
+from mhnb.core.protocol import PROTOCOL_VERSION
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotClean, NotDriver, NotStarted
 from mhnb.reader import Reader
 from mhnb.reaping import end_stray, find_strays
@@ -149,6 +150,39 @@ def test_the_same_start_line_again_takes_it_over(attach: Callable[..., Cluster])
             assert cluster.run("print(x)").check()[0].stdout == "41\n"
         finally:
             cluster.stop()
+
+
+def test_ranks_of_another_version_are_told_of(attach: Callable[..., Cluster]) -> None:
+    """Their messages are others: nobody takes them over, and the way out is named; a field that only they know is no defect."""
+    with notebook() as owner:
+        owner.kill()
+        owner.wait()
+        (berth,) = find_berths(os.environ)
+        note = berth.run_dir / "berth.json"
+        ours = note.read_text()
+        note.write_text(ours.replace(f'"protocol": {PROTOCOL_VERSION}', '"protocol": 1').replace("{", '{"new": 1, ', 1))
+        with pytest.raises(NotStarted, match=rf"another version of mhnb.*\n.*mhnb stop kept\.{owner.pid}"):
+            attach()
+        with pytest.raises(AlreadyStarted, match="another version of mhnb"):
+            starting.start(2, 1, name="kept", keep=True)
+        note.write_text(ours)
+        assert attach().run("1").ok
+
+
+def test_a_start_beside_a_kept_cluster_tells_of_it(attach: Callable[..., Cluster]) -> None:
+    """Without `--keep` it is another cluster of that name: who meant the kept one hears how to have it."""
+    with notebook() as owner:
+        beside = starting.start(1, 1, name="kept")
+        assert beside.notes == ()
+        beside.stop()
+        owner.kill()
+        owner.wait()
+        beside = starting.start(1, 1, name="kept")
+        try:
+            assert f"%mhjax attach kept.{owner.pid} takes that over" in beside.notes[0]
+        finally:
+            beside.stop()
+        assert attach(f"kept.{owner.pid}").process_count == 2
 
 
 def test_a_notebook_takes_back_what_it_has_left(attach: Callable[..., Cluster]) -> None:

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from mhnb import starting
+from mhnb.berth import find_berths
 from mhnb.cluster import Cluster
 from mhnb.errors import (
     AlreadyStarted,
@@ -366,14 +367,17 @@ def test_ranks_end_when_the_owner_exits() -> None:
     assert wait_gone([int(word) for word in done.stdout.split()]) == []
 
 
-def test_keep_outlives_the_owner_and_stop_ends_it(leftovers: None) -> None:
-    """`--keep` is the user's word, and the shell's `mhnb stop NAME` the end of it."""
+@pytest.mark.parametrize("named", ["owned", "owned.PID"])
+def test_keep_outlives_the_owner_and_stop_ends_it(leftovers: None, named: str) -> None:
+    """`--keep` is the user's word, and the shell's `mhnb stop` the end of it, by the name or the one that tells it apart."""
     code = OWNER.format(options={"keep": True}, then="os._exit(0)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     pids = [int(word) for word in done.stdout.split()]
     assert all(map(is_running, pids))
-    stop = subprocess.run([sys.executable, "-m", "mhnb", "stop", "owned"], capture_output=True, text=True, check=True)
-    assert "2 ranks stopped" in stop.stdout
+    (berth,) = find_berths(os.environ)
+    name = named if named == berth.name else berth.full_name
+    stop = subprocess.run([sys.executable, "-m", "mhnb", "stop", name], capture_output=True, text=True, check=True)
+    assert stop.stdout == f"{name}: 2 ranks stopped\n"
     # Who starts again at once must not find it ending.
     assert not any(map(is_running, pids))
 
