@@ -87,11 +87,14 @@ class DriverLock:
         # To open and close the file once more would end our own lock. A forked child has it in its set, and does not hold it.
         if run_dir in _held and (run_dir / _LOCK).read_text().strip() == str(os.getpid()):
             return True
-        with (run_dir / _LOCK).open("rb+") as file:
-            try:
+        try:
+            with (run_dir / _LOCK).open("rb+") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                return True
+        except FileNotFoundError:
+            # Somebody removes the folder at this moment.
+            return False
+        except OSError:
+            return True
         return False
 
     def release(self) -> None:
@@ -136,27 +139,27 @@ def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:
     Raises:
         AlreadyStarted: there is one of that name that nobody drives, and it has another shape, or is of another version.
     """
-    for berth in berths:
-        if berth.name != name or DriverLock.is_held(berth.run_dir):
-            continue
-        if berth.protocol != PROTOCOL_VERSION:
-            raise AlreadyStarted(_say_foreign(berth), name=name)
-        if berth.shape == shape:
-            return berth
+    left = [berth for berth in berths if berth.name == name and not DriverLock.is_held(berth.run_dir)]
+    ours = [berth for berth in left if _is_ours(berth)]
+    fitting = next((berth for berth in ours if berth.shape == shape), None)
+    if fitting is None and ours:
         raise AlreadyStarted(
-            f"a kept cluster {name!r} runs with {berth.shape.describe()}, and {shape.describe()} was asked for\n"
+            f"a kept cluster {name!r} runs with {ours[0].shape.describe()}, and {shape.describe()} was asked for\n"
             f"  %mhjax attach {name} takes it over as it is; mhnb stop {name} ends it, then start again; or --name another",
             name=name,
         )
-    return None
+    if fitting is None and left:
+        raise AlreadyStarted(_say_foreign(left[0]), name=name)
+    return fitting
 
 
 def note_left(name: str, berths: Sequence[Berth]) -> list[str]:
     """Say which kept clusters of that name nobody drives, to who starts another one beside them."""
     left = [berth for berth in berths if berth.name == name and not DriverLock.is_held(berth.run_dir)]
     return [
-        f"this is another one beside the kept cluster {name!r}, which nobody drives: "
-        f"%mhjax attach {berth.full_name} takes that over, mhnb stop {berth.full_name} ends it"
+        f"beside this one runs the kept cluster {berth.full_name}, which nobody drives: "
+        + (f"%mhjax stop, then %mhjax attach {berth.full_name}, has that instead; " if _is_ours(berth) else "")
+        + f"mhnb stop {berth.full_name} ends it"
         for berth in left
     ]
 
@@ -177,7 +180,7 @@ def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str
     if len(meant) == 1:
         if meant[0].name in here:
             raise AlreadyStarted(f"this notebook drives cluster {meant[0].name!r} already", name=meant[0].name)
-        if meant[0].protocol != PROTOCOL_VERSION:
+        if not _is_ours(meant[0]):
             raise NotStarted(_say_foreign(meant[0]))
         return meant[0]
     if not berths:
@@ -195,11 +198,17 @@ def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str
 
 def _read(run_dir: Path) -> Berth | None:
     try:
-        body = json.loads((run_dir / _FILE).read_text())
+        return _parse(run_dir, json.loads((run_dir / _FILE).read_text()))
     except FileNotFoundError:
         # Not kept yet, or it ends at this moment.
         return None
-    # Of another version some fields may be unknown here; what tells it apart is read all the same.
+    except (AttributeError, KeyError, TypeError, ValueError):
+        # Broken, or of a version that writes it otherwise: `mhnb list` shows the cluster, and `mhnb stop` ends it, by another file.
+        return None
+
+
+def _parse(run_dir: Path, body: dict[str, Any]) -> Berth:
+    # What another version knows beyond us is left out: most of its notes can be read all the same, and be told of.
     shape = Shape(**_known(Shape, {**body["shape"], "machines": tuple(body["shape"]["machines"])}))
     return Berth(
         run_dir,
@@ -218,6 +227,10 @@ def _read(run_dir: Path) -> Berth | None:
 def _known(cls: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
     names = {part.name for part in fields(cls)}
     return {name: value for name, value in found.items() if name in names}
+
+
+def _is_ours(berth: Berth) -> bool:
+    return berth.protocol == PROTOCOL_VERSION
 
 
 def _say_foreign(berth: Berth) -> str:

@@ -10,8 +10,16 @@ from mhnb.values import Output
 __all__ = ["find_content"]
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
-_RANDOM_ID = re.compile(r"""\bid=["']?([\w.:-]*(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{5,}[\w.:-]*)""")
 _SILENT = ("execution_count", "transient")
+_MARKUP = re.compile(r"<(style|script)\b.*?</\1>|<[a-zA-Z][^<>]*>", re.DOTALL)
+"""Where nobody reads."""
+_ID = re.compile(r"""\sid=["']?([\w-]+)""")
+_NAMED = re.compile(r"""(?<=\s)((?:id|for|headers|href|aria-\w+)=["']?#?)([\w-]+)""")
+"""Where a tag names an element, itself or another one."""
+_WORD = re.compile(r"[\w-]+")
+_STYLED = re.compile(r"T_[0-9a-f]{5}")
+"""Of pandas, which styles a table by rules for its id."""
+_HEX = re.compile(r"[0-9a-f]{8,}")
 
 
 def find_content(output: Output) -> str:
@@ -21,22 +29,31 @@ def find_content(output: Output) -> str:
     '{"name": "stdout", "output_type": "stream", "text": "<f at 0x>"}'
     """
     told = {key: value for key, value in output.items() if key not in _SILENT}
-    html = told.get("data", {}).get("text/html")
-    if isinstance(html, str):
-        told["data"] = {**told["data"], "text/html": _number_ids(html)}
+    data = told.get("data")
+    if isinstance(data, dict) and isinstance(html := data.get("text/html"), str):
+        told["data"] = {**data, "text/html": _number_ids(html)}
     return _ADDRESS.sub(" at 0x", json.dumps(told, sort_keys=True, default=str))
 
 
 def _number_ids(html: str) -> str:
     """Put numbers in the place of ids made at random, as a styled DataFrame has: they differ by rank and say nothing.
 
-    Where such a word is no name, but text that people read, it stays.
-
-    >>> _number_ids('<style>#T_1f9c2 {}</style><i id="T_1f9c2">T_1f9c2</i>')
-    '<style>#0 {}</style><i id="0">T_1f9c2</i>'
+    Only where they are names: the same word in a text that people read stays.
     """
-    ids = {name: str(at) for at, name in enumerate(dict.fromkeys(_RANDOM_ID.findall(html)))}
-    if not ids:
+    found = (word for tag in _MARKUP.finditer(html) for word in _ID.findall(tag[0]))
+    # No text holds this sign: a number in its own right is not taken for one of these.
+    numbers = {word: f"\0{at}" for at, word in enumerate(dict.fromkeys(filter(_is_random, found)))}
+    if not numbers:
         return html
-    names = "|".join(map(re.escape, sorted(ids, key=len, reverse=True)))
-    return re.sub(rf"(?<=[#\"'=])(?:{names})(?![\w-])", lambda found: ids[found[0]], html)
+
+    def rename(markup: re.Match[str]) -> str:
+        if markup[1]:
+            return _WORD.sub(lambda word: numbers.get(word[0], word[0]), markup[0])
+        return _NAMED.sub(lambda name: name[1] + numbers.get(name[2], name[2]), markup[0])
+
+    return _MARKUP.sub(rename, html)
+
+
+def _is_random(word: str) -> bool:
+    run = _HEX.search(word)
+    return _STYLED.match(word) is not None or (run is not None and not run[0].isalpha() and not word.isdecimal())

@@ -85,16 +85,19 @@ class MessageCutter:
             return None
         (count,) = _COUNT.unpack_from(held, start)
         end = start + _COUNT.size + count * _LENGTH_NBYTES
+        self._hold_limit(end - start)
         if len(held) < end:
-            self._hold_limit(end - start)
+            return None
+        lengths = struct.unpack_from(f"<{count}Q", held, start + _COUNT.size)
+        begin, end = end, end + sum(lengths)
+        self._hold_limit(end - start)
+        if len(held) < end:
             return None
         view, frames = memoryview(held), []
-        for length in struct.unpack_from(f"<{count}Q", held, start + _COUNT.size):
-            frames.append(view[end : end + length])
-            end += length
-        if self.limit_nbytes is not None or len(held) < end:
-            self._hold_limit(end - start)
-        return (frames, end) if len(held) >= end else None
+        for length in lengths:
+            frames.append(view[begin : begin + length])
+            begin += length
+        return frames, end
 
     def _hold_limit(self, nbytes: int) -> None:
         if self.limit_nbytes is not None and nbytes > self.limit_nbytes:

@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 PROTOCOL_VERSION = 5
+"""Another one wherever a message gains, loses or moves a field: on the wire they are known by their places."""
 
 OutputEvent: TypeAlias = list[Any]
 """One thing a rank said, in the order it was said. The first item is the kind:
@@ -387,12 +388,12 @@ def decode(frames: Sequence[Frame]) -> Message:
     """
     try:
         text = str(frames[0], "utf-8", "surrogatepass")
-        (kind, *values), end = _read_json(text)
+        read, end = _read_json(text)
+        kind, *values = read
         cls = _KINDS[kind]
-        if end != len(text) or len(values) != len(_FIELDS[cls]):
+        if not isinstance(read, list) or end != len(text) or len(values) != len(_FIELDS[cls]):
             raise ValueError("it holds more or less than a message of its kind")
-        payload = (tuple(frames[1:]),) if issubclass(cls, _Paying) else ()
-        message: Message = cls(*values, *payload)
+        message: Message = cls(*values, *((tuple(frames[1:]),) if issubclass(cls, _Paying) else ()))
     except (IndexError, KeyError, TypeError, ValueError) as error:
         shown = bytes(frames[0][:120]) if frames else b""
         raise UnknownMessage(f"cannot read a message that begins {shown!r}: {error!r}") from error

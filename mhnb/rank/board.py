@@ -16,7 +16,7 @@ import mmap
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,12 +116,19 @@ class Board:
             raise ValueError(f"{path} is the board of another version of mhnb")
         self._indexes: dict[tuple[int, ...], int] = {}
         self._members: dict[int, tuple[int, ...]] = {}
-        self._lock = _BoardLock(self._fd)
+        # An flock belongs to the open file: between threads of one process it holds nobody back.
+        self._threads = threading.Lock()
         self._named: set[tuple[int, int]] = set()
 
-    def locked(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def locked(self) -> Iterator[None]:
         """Hold the lock of the board. Not reentrant."""
-        return self._lock
+        with self._threads:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     # -- interrupts and cells
 
@@ -296,26 +303,3 @@ class Board:
         self._words.release()
         self._map.close()
         os.close(self._fd)
-
-
-class _BoardLock:
-    """Held by one thread of one process: an flock belongs to the open file, and holds back no thread of the same process."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd, self._threads = fd, threading.Lock()
-
-    def __enter__(self) -> None:
-        self._threads.acquire()
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-        except BaseException:
-            # A signal handler may raise just after it was had; who has it not loses nothing by this.
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
-            self._threads.release()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
-        finally:
-            self._threads.release()

@@ -176,8 +176,7 @@ class Capture:
 
     def _collect_native(self) -> None:
         for name, file in self._native:
-            # Looked at here: mostly there is nothing, and each call that a cell makes costs it the more the shorter it is.
-            if os.fstat(file.fd).st_size > file.offset and (text := file.read_new()):
+            if text := file.read_new():
                 # Under a name of its own, so that it does not land inside an unfinished line of Python's.
                 self._log.write(f"native {name}", text.encode())
                 if (buffer := self._buffer(0)) is not None:

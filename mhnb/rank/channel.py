@@ -37,7 +37,9 @@ class Channel:
         self._lock = threading.Lock()
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
         self.closed = False
-        """The notebook's end is gone: nothing will come, and nobody hears what is sent."""
+        """The notebook's end is gone, and nobody hears what is sent."""
+        self.ended = False
+        """And all that it had sent was read: nothing will come."""
         self._open_session(connect(url))
 
     def _open_session(self, connected: socket.socket, wait_s: float = _CHALLENGE_S) -> None:
@@ -58,12 +60,12 @@ class Channel:
             return False
         with self._lock:
             self._socket.close()
-            self.closed = False
+            self.closed = self.ended = False
             try:
                 # Somebody else may have the port by now, and say nothing; who tries has other things to do.
                 self._open_session(connected, _AGAIN_CHALLENGE_S)
             except OSError:
-                self.closed = True
+                self.closed = self.ended = True
         return not self.closed
 
     @property
@@ -98,7 +100,7 @@ class Channel:
         except OSError:
             count = 0
         if count == 0:
-            self.closed = True
+            self.closed = self.ended = True
             return []
         messages: list[Message] = []
         for frames in self._cutter.feed(self._buffer[:count]):

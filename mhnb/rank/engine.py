@@ -102,7 +102,7 @@ class _Server:
     def _read(self) -> None:
         for message in self._channel.read():
             self._take(message)
-        if self._channel.closed:
+        if self._channel.ended:
             # It would be readable for ever. With `keep` the rank lives on without a notebook, and looks for another.
             self._loop.remove_reader(self._channel.fileno())
             if self._keep:

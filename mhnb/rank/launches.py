@@ -290,7 +290,7 @@ class LaunchRecorder:
         of it, that peer says so itself.
         """
         with self._lock:
-            abandoned = self._count_abandoned() if self._number else 0
+            abandoned = self._leave_unfinished() if self._number else 0
             rows, self._rows = self._rows, []
             self.ended_seq, self.ended_rows = self._seq, rows
             self.ended_programs, self._programs = self._programs, {}
@@ -299,7 +299,8 @@ class LaunchRecorder:
             self._number, self._failure, self._broken, self._failed_in_callback = 0, None, [], []
         return rows, abandoned
 
-    def _count_abandoned(self) -> int:
+    def _leave_unfinished(self) -> int:
+        """Note what the cell leaves behind and still runs, and count what was abandoned. To be called under the lock."""
         self._sweep(every=True)
         unfinished = [left for left in self._running if communicates(left.row[0]) and not left.agreed]
         excused = [number for number in self._failed_in_callback if number == self._number]

@@ -38,23 +38,24 @@ class NativeFile:
 
     def __init__(self, path: Path) -> None:
         path.touch(mode=0o600)
-        self.fd = os.open(path, os.O_RDONLY)
-        self.offset = 0
-        """Bytes that were read: while the file has no more, `read_new` gives nothing."""
+        self._fd = os.open(path, os.O_RDONLY)
+        self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def read_new(self) -> str:
         """Return what was written since the last call."""
-        size = os.fstat(self.fd).st_size
+        size = os.fstat(self._fd).st_size
+        if size <= self._offset:
+            return ""
         parts = []
-        while self.offset < size and (data := os.pread(self.fd, _READ_NBYTES, self.offset)):
-            self.offset += len(data)
+        while self._offset < size and (data := os.pread(self._fd, _READ_NBYTES, self._offset)):
+            self._offset += len(data)
             parts.append(self._decoder.decode(data))
         return "".join(parts)
 
     def close(self) -> None:
         """Let the file go."""
-        os.close(self.fd)
+        os.close(self._fd)
 
 
 def part_noise(text: str) -> tuple[str, str]:

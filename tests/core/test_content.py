@@ -26,10 +26,38 @@ def test_ids_made_at_random_set_nothing_apart() -> None:
     assert find_content(styled("T_3fa9c", 1)) != find_content(styled("T_b0721", 2))
 
 
+@pytest.mark.parametrize("names", [("T_abcde", "T_fedcb"), ("viz-5c2f8a1e09", "viz-00a1b2c3d4")])
+def test_scripts_name_what_they_draw_into(names: tuple[str, str]) -> None:
+    """Also without a digit, and as a word of a script."""
+    one, other = (
+        find_content(html(f"<div id='{name}'></div><script>draw('#{name}', 12)</script><b for={name}>x</b>"))
+        for name in names
+    )
+    assert one == other
+
+
+def test_a_large_table_is_read_in_one_pass() -> None:
+    """20,000 ids; a look at each for each would take minutes."""
+    cells = [f'<td id="T_3fa9c_row{row}_col0">{row}</td>' for row in range(20_000)]
+    assert "\\u000019999" in find_content(html("".join(cells)))
+    assert find_content(html(f"<i {'a' * 100_000} id={'a' * 100_000}>"))
+
+
+def test_no_data_is_no_error() -> None:
+    """As a front end's message may have it."""
+    assert find_content({"output_type": "display_data", "data": None})
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ('<p id="row10001">row10001</p>', '<p id="row10002">row10002</p>'),
+        ('<p id="T_3fa9c">T_3fa9c</p>', '<p id="T_b0721">T_b0721</p>'),
+        ("<pre>loss id=0.12345678</pre>", "<pre>loss id=0.98765432</pre>"),
+        ("Job(id=a00000001, step=1)", "Job(id=a00000002, step=1)"),
+        ('<a href="/show?id=a12345678">x</a>', '<a href="/show?id=a87654321">x</a>'),
+        ('<input id="a12345678" value="a12345678">', '<input id="a87654321" value="a87654321">'),
+        ('<i id="T_3fa9c"></i><i data-x="0"></i>', '<i id="T_b0721"></i><i data-x="T_b0721"></i>'),
+        ('<p id="12345678">x</p>', '<p id="87654321">x</p>'),
         ('<p id="first">x</p>', '<p id="second">x</p>'),
         ("<p>0x3fa9c</p>", "<p>0xb0721</p>"),
         (

@@ -27,11 +27,13 @@ def test_what_was_signed_comes_out() -> None:
         lambda f: [f[0], b"Header", f[2]],
         lambda f: [f[0], b"headerp", b"ayload"],
         lambda f: [b"\x02" + f[0][1:], *f[1:]],
+        lambda f: [*f, b""],
+        lambda f: f[:-1],
         lambda f: f[1:],
         lambda _: [],
         lambda f: [f[0]],
     ],
-    ids=["changed", "moved between frames", "recounted", "seal gone", "nothing", "seal alone"],
+    ids=["changed", "moved between frames", "recounted", "one more", "one less", "seal gone", "nothing", "seal alone"],
 )
 def test_a_spoilt_message_is_refused(spoil: object) -> None:
     """Any change breaks the seal."""
@@ -43,6 +45,9 @@ def test_another_sender_or_key_is_refused() -> None:
     """The seal is for one sender and one key."""
     with pytest.raises(UnknownMessage):
         Verifier(b"key").verify(b"r1", sealed())
+    with pytest.raises(UnknownMessage):
+        # The bytes of name and frames together are the same.
+        Verifier(b"key").verify(b"r0h", [sealed()[0], b"eader", b"payload"])
     with pytest.raises(UnknownMessage):
         Verifier(b"other").verify(b"r0", sealed())
 

@@ -179,7 +179,7 @@ def test_a_start_beside_a_kept_cluster_tells_of_it(attach: Callable[..., Cluster
         owner.wait()
         beside = starting.start(1, 1, name="kept")
         try:
-            assert f"%mhjax attach kept.{owner.pid} takes that over" in beside.notes[0]
+            assert f"%mhjax stop, then %mhjax attach kept.{owner.pid}, has that instead" in beside.notes[0]
         finally:
             beside.stop()
         assert attach(f"kept.{owner.pid}").process_count == 2
