@@ -99,6 +99,8 @@ class MadeRecord:
         self._large: tuple[int | None, int] | None = None
         """Line and size of the first box that was too large to be hashed; told once."""
         self._told_large = False
+        self._trouble, self._told_trouble = "", False
+        """Why an array could not be recorded; told once."""
 
     def begin_cell(self, *, active: bool) -> None:
         """Forget the last cell."""
@@ -106,11 +108,19 @@ class MadeRecord:
             self._rows, self._later, self.active = {}, [], active
 
     def note(self, array: Any, source: Source | None = None) -> None:
-        """Record an array that was just made.
+        """Record an array that was just made. What cannot be recorded is told of, and no error of the cell's.
 
         Args:
             source: gives what a device got, from the device and its index of the whole; None: the array is asked itself.
         """
+        try:
+            self._note(array, source)
+        except Exception as error:  # noqa: BLE001 - arrays are of JAX's private making: the user's program goes on
+            if not self._trouble:
+                where = _say_line(self._find_line())
+                self._trouble = f"{where} makes an array that cannot be compared with the other ranks' ({error!r})"
+
+    def _note(self, array: Any, source: Source | None) -> None:
         place = _find_place(array.sharding, array.shape) if self.active else None
         if place is None:
             return
@@ -136,15 +146,19 @@ class MadeRecord:
 
     def take_notes(self) -> list[str]:
         """Say, once in this process's life, that something was too large to be compared, and what compares it."""
+        told = []
+        if self._trouble and not self._told_trouble:
+            self._told_trouble = True
+            told = [f"{self._trouble}; please report it (said once)"]
         large, self._large = self._large, None
         if large is None or self._told_large:
-            return []
+            return told
         self._told_large = True
         line, nbytes = large
-        where = "a line of another file" if line is None else f"line {line}"
+        where = _say_line(line)
         size, limit = f"{nbytes / 2**20:.1f} MiB", f"{_LIMIT_NBYTES >> 20} MiB"
-        told = f"{where} makes copies of {size} on several ranks: above {limit} only shapes are compared"
-        return [f"{told}, and %mhjax check NAME compares what is in them (said once)"]
+        copies = f"{where} makes copies of {size} on several ranks: above {limit} only shapes are compared"
+        return [*told, f"{copies}, and %mhjax check NAME compares what is in them (said once)"]
 
     def end_cell(self) -> list[MadeRow]:
         """Hand out the rows. Everything that the cell launched has ended by now, or was given up."""
@@ -172,6 +186,10 @@ class MadeRecord:
         if getattr(value, "nbytes", 0) > _LIMIT_NBYTES:
             return 0
         return _hash(self._read(value, dtype))
+
+
+def _say_line(line: int | None) -> str:
+    return "a line of another file" if line is None else f"line {line}"
 
 
 def _shards_of(array: Any) -> Source:

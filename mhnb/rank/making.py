@@ -17,7 +17,7 @@ from mhnb.rank.jaxseams import wrap_makers
 from mhnb.rank.launches import LaunchRecorder
 from mhnb.rank.made import MadeRecord
 from mhnb.rank.transfer_arrays import raw_bytes
-from mhnb.rank.transfer_jax import host_copy
+from mhnb.rank.transfer_jax import host_copy, shards_of
 
 __all__ = ["watch_making"]
 
@@ -65,7 +65,8 @@ class _Watcher:
             if isinstance(arg, _HOST_VALUES):
                 self._record.note(out, functools.partial(_pick, arg))
             elif out is not arg and isinstance(arg, jax.Array) and arg.is_fully_addressable:
-                self._record.note(find_plain(out))
+                copy = find_plain(out)
+                self._record.note(copy, functools.partial(_shard, copy))
 
     def wrap_put(self, put: _Function) -> _Function:
         """Wrap the copy to devices."""
@@ -95,6 +96,10 @@ class _Watcher:
 
     def _is_inside(self) -> bool:
         return getattr(self._thread, "inside", False)
+
+
+def _shard(array: Any, device: Any, _index: Any) -> Any:
+    return next(shard.data for shard in shards_of(array) if shard.device == device)
 
 
 def _pick(value: Any, _device: Any, index: Any) -> Any:

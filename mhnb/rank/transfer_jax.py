@@ -19,7 +19,16 @@ from mhnb.core.transfer import ArrayRow, HeldBox, Owners
 from mhnb.core.variables import format_array
 from mhnb.rank.transfer_arrays import dtype_name, raw_bytes
 
-__all__ = ["Unpullable", "check_readable", "digest_of", "host_copy", "jax_row", "local_shards", "ordinal_of"]
+__all__ = [
+    "Unpullable",
+    "check_readable",
+    "digest_of",
+    "host_copy",
+    "jax_row",
+    "local_shards",
+    "ordinal_of",
+    "shards_of",
+]
 
 
 class Unpullable(Exception):
@@ -97,9 +106,22 @@ def jax_row(array: jax.Array, add_part: Callable[[memoryview], int], *, digest_l
     return ArrayRow(array.shape, dtype_name(array.dtype), "C", tuple(held), owners, not is_local)
 
 
+def shards_of(array: jax.Array) -> list[Any]:
+    """Give the shards that this rank holds.
+
+    since jax 0.10: where a process has one device, its copy of an array that all others have too holds itself as its shard,
+    and JAX's own list of shards raises.
+    """
+    devices = array.sharding.addressable_devices
+    if len(devices) != 1 or not array.is_fully_replicated:
+        return list(array.addressable_shards)
+    (device,) = devices
+    return [jax.Shard(device, array.sharding, array.shape, array.addressable_data(0))]
+
+
 def local_shards(array: jax.Array) -> Iterator[tuple[Any, Box]]:
     """Each shard that this rank holds, with its box of the whole array."""
-    for shard in array.addressable_shards:
+    for shard in shards_of(array):
         box = _box(shard.index, array.shape)
         if box_shape(box) != shard.data.shape:
             raise Unpullable(

@@ -108,3 +108,44 @@ def test_what_is_too_large_to_be_compared_is_told_once(fresh: Callable[..., Clus
     assert cluster.run(large).check().notes == ()
     (row,) = cluster.check("w")
     assert not row.same
+
+
+ALONE = """import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+rows, whole = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
+x, copy = jax.device_put(jnp.arange(8.0), rows), jax.device_put(jnp.arange(8.0), whole)
+rank, pick = jax.process_index(), jax.jit(lambda a, i: a[i])
+normal = jax.jit(lambda key: jax.random.normal(key, (8,)), out_shardings=rows)"""
+
+
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+def test_one_device_a_rank(fresh: Callable[..., Cluster], guard: str) -> None:
+    """Local arrays become replicas whose shards JAX itself cannot list: they work as without a guard, and are compared."""
+    cluster = fresh(2, 1, guard=guard)
+    cluster.run(ALONE).check()
+    for code in (
+        "x[1]",
+        "x[1:3]",
+        "x[jnp.array([1, 2])]",
+        "x.at[0].set(5.0)",
+        "normal(jax.random.key(0)).sum()",
+        "copy + x",
+    ):
+        assert cluster.run(code).check().state == "clean", code
+    assert cluster.run("copy").check()[1].outputs
+    assert cluster.pull("copy").tolist() == cluster.pull("x").tolist() == [*range(8)]
+    assert all(row.same for row in cluster.check("copy"))
+    for code in ("pick(x, jnp.array([rank, 2]))", "normal(jax.random.key(rank))"):
+        assert cluster.run(code).state == "tainted", code
+        cluster.accept()
+
+
+def test_what_cannot_be_recorded_is_told_and_stops_nothing(fresh: Callable[..., Cluster]) -> None:
+    """The guard looks into arrays of JAX's making: where that fails, the program goes on, and the user hears of it once."""
+    cluster = fresh(2, 1)
+    cluster.run(ALONE).check()
+    cluster.run("import mhnb.rank.made as made\nmade._find_place = lambda sharding, shape: 1 / 0").check()
+    (told,) = cluster.run("y = 1\ncopy + np.ones(8, np.float32)").check().notes
+    assert told.startswith("line 2 makes an array that cannot be compared with the other ranks' (ZeroDivisionError")
+    assert cluster.run("copy + np.ones(8, np.float32)").check().notes == ()
