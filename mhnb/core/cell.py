@@ -152,6 +152,7 @@ class Cell:
         part = self.parts[ended.rank]
         if ended.events:
             part.add(ended.events)
+            part.folder.settle()
         part.outcome, part.launches = ended.outcome, unpack_rows(ended.launches)
         part.abandoned, part.wall_s, part.notes, part.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
 

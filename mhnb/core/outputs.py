@@ -42,6 +42,12 @@ class _Stream:
         self.text = text or TerminalText()
 
 
+def _make_stream(name: str, text: str) -> _Stream:
+    stream = _Stream(name)
+    stream.text.add(text)
+    return stream
+
+
 class _Bundle:
     """A display, a result or an error."""
 
@@ -97,6 +103,11 @@ class OutputFolder:
                 self._add_gap(event[1], event[2])
             else:
                 self._add_bundle(event)
+
+    def settle(self) -> None:
+        """The cell has ended: where text is left out, what is kept is cut as if nothing more came."""
+        if self._head_room <= 0:
+            self._seal()
 
     def outputs(self) -> tuple[Output, ...]:
         """Return the outputs so far as nbformat 4 stores them."""
@@ -179,6 +190,15 @@ class OutputFolder:
         stream, self._current = self._current, None
         if stream is None or not len(stream.text):
             return
+        room = self._head_room
+        if 0 < room < len(stream.text):
+            # To the character, here as on the rank: of ranks that say the same the same is kept, in whatever pieces it comes.
+            text = stream.text.read()
+            self._put(_make_stream(stream.name, text[:room]))
+            stream = _make_stream(stream.name, text[room:])
+        self._put(stream)
+
+    def _put(self, stream: _Stream) -> None:
         self._place(stream)
         if self._tail:
             self._tail_size += len(stream.text)
@@ -197,10 +217,17 @@ class OutputFolder:
             elif isinstance(oldest, _Gap):
                 self._widen_gap(oldest.nbytes)
             else:
+                text, excess = oldest.text.read(), self._tail_size - TAIL_LIMIT
                 self._tail_size -= len(oldest.text)
-                nbytes = len(oldest.text.read().encode("utf-8", "surrogatepass"))
+                nbytes = len(text[:excess].encode("utf-8", "surrogatepass"))
                 self.omitted_nbytes += nbytes
                 self._widen_gap({oldest.name: nbytes})
+                if rest := text[excess:]:
+                    self._tail.appendleft(_make_stream(oldest.name, rest))
+                    self._tail_size += len(rest)
+        while self._tail and isinstance(gap := self._tail[0], _Gap):
+            self._tail.popleft()
+            self._widen_gap(gap.nbytes)
 
     def _widen_gap(self, more: dict[str, int]) -> None:
         if not self._head or not isinstance(self._head[-1], _Gap):

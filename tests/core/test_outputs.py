@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import nbformat
@@ -10,6 +11,7 @@ import pytest
 
 from mhnb.core.outputs import HEAD_LIMIT, TAIL_LIMIT, OutputFolder, fold_events
 from mhnb.core.protocol import OutputEvent
+from mhnb.rank.buffer import EventBuffer
 
 DISPLAY: OutputEvent = ["display", {"text/plain": "old"}, {}, "id1"]
 
@@ -156,8 +158,31 @@ def test_text_stays_bounded() -> None:
     assert text.startswith("".join(lines[:30_000]))
     assert text.endswith("".join(lines[-30_000:]))
     assert len(text) < 1.1 * (HEAD_LIMIT + TAIL_LIMIT)
-    shown = [line for line in text.splitlines(keepends=True) if line.startswith("line")]
-    assert folder.omitted_nbytes == sum(map(len, lines)) - sum(map(len, shown))
+    shown = re.sub(r"\n\[\.\.\. .* \.\.\.\]\n", "", text)
+    assert folder.omitted_nbytes == sum(map(len, lines)) - len(shown)
+
+
+@pytest.mark.parametrize("size", [HEAD_LIMIT + TAIL_LIMIT + 40_000, 3 * (HEAD_LIMIT + TAIL_LIMIT)])
+def test_what_is_kept_does_not_hang_on_the_pieces(size: int) -> None:
+    """Ranks that say the same say it in pieces of their own, and leave out a part of it at moments of their own."""
+    said = "".join(f"line {number}\n" for number in range(size // 10))[:size] + "the end"
+    folders = []
+    for step, live in ((700, 10), (33_000, 3), (9_000, 500)):
+        buffer, folder = EventBuffer(), OutputFolder()
+        for count, start in enumerate(range(0, len(said), step)):
+            buffer.add_text("stdout", said[start : start + step])
+            if count % live == 0:
+                folder.add(buffer.take(everything=False))
+        folder.add(buffer.take())
+        folder.settle()
+        folders.append(folder)
+    assert len({folder.outputs()[0]["text"] for folder in folders}) == 1
+    (text,) = texts(folders[0])
+    head, _, tail = text.partition("\n[...")
+    assert said.startswith(head)
+    assert text.endswith(said[-TAIL_LIMIT:])
+    assert (len(head), tail.count("[...")) == (HEAD_LIMIT, 0)
+    assert {folder.omitted_nbytes for folder in folders} == {len(said) - HEAD_LIMIT - TAIL_LIMIT}
 
 
 def test_displays_outlive_the_text_around_them() -> None:
