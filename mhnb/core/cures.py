@@ -68,8 +68,22 @@ def _iterated(seen: Seen) -> str:
     )
 
 
+_UPDATE = re.compile(r"([\w.]*)\.at\[[^]]*\]\.(?!get\b)(\w+)\(")
+
+
+def _indexed_update(seen: Seen) -> str:
+    name, verb = found.groups() if (found := _UPDATE.search(seen.code)) else ("x", "set")
+    return (
+        f"An indexed update of an array on Explicit axes needs the result's layout: {name or 'x'}.at[i].{verb}(value, "
+        "out_sharding=NamedSharding(mesh, P(...))). jax.make_mesh makes Explicit axes unless told otherwise."
+    )
+
+
 def _captured(seen: Seen) -> str:
-    what = find_captured(seen.site, seen.code) or "it"
+    what = find_captured(seen.site, seen.code)
+    if what is None and _UPDATE.search(seen.code):
+        return _indexed_update(seen)
+    what = what or "it"
     return f"A global array cannot be captured by a compiled function: pass {what} as an argument."
 
 
@@ -213,6 +227,7 @@ CURES = (
         ename="ShardingTypeError",
     ),
     _cure(r"Use `\.at\[\.\.\.\]\.get\(out_sharding=\)`", _sharded_index, ename="ShardingTypeError"),
+    _cure(r"Use `\.at\[\.\.\.\]\.set/", _indexed_update, ename="ShardingTypeError"),
     _cure(
         r"when you are not under a mesh context|Please set a mesh via `jax\.set_mesh`"
         r"|requires a non-empty mesh in context|context mesh cannot be empty\. Use `jax\.set_mesh",

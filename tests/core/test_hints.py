@@ -19,6 +19,7 @@ KNOWN = [
     ("RuntimeError", "Fetching value for `jax.Array` that spans non-addressable (non process local)", "pull"),
     ("RuntimeError", "Closing over jax.Array that spans non-addressable (non process local)", "argument"),
     ("ValueError", "Length of device assignment 1 is not equal to the size of the mesh 4 of aval f32[8@x]", "argument"),
+    ("ShardingTypeError", "Use `.at[...].set/add/mul/...(out_sharding=)` to provide output PartitionSpec", "update"),
     ("RuntimeError", "jax.distributed.initialize() must be called before any JAX calls that might", "already"),
     ("ValueError", "coordinator_address should be defined.", "arguments"),
     ("JaxRuntimeError", "DEADLINE_EXCEEDED: Deadline Exceeded\nRPC: /CoordinationService/RegisterTask", "coordinator"),
@@ -121,6 +122,9 @@ X = {"x": True}
          "jax.config.update('jax_num_cpu_devices', 16)", "--devices 16."),
         (("... array axis 1 is partitioned 4 times, but the dimension size is 10 (full",), ErrorSite(), "", "1 to 12,"),
         (("sync_global_devices name mismatch ('here').",), ErrorSite(), "", "'here'"),
+        (("Length of device assignment 1 is not equal to the size of the mesh 4",), ErrorSite(), "y = w.at[0].add(1.0)",
+         "w.at[i].add(value, out_sharding="),
+        (("Length of device assignment 1 is not equal to the size of the mesh 4",), ErrorSite(), "w.at[0].get()", "pass it"),
     ],
 )  # fmt: skip
 def test_a_cure_speaks_of_the_users_own(error: tuple[str], site: ErrorSite, code: str, words: str) -> None:
