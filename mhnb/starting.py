@@ -53,7 +53,7 @@ def current() -> Cluster:
     for name in reversed(_in_use):
         if (cluster := _clusters.get(name)) is not None and cluster.state != "stopped":
             return cluster
-    yet = "none is left, the last one was stopped" if _clusters else "there is no cluster yet"
+    yet = "no cluster of this notebook runs any more" if _clusters else "there is no cluster yet"
     raise NotStarted(f"{yet}; %mhjax start (or mhnb.start()) starts 4 hosts x 2 devices on this machine")
 
 
