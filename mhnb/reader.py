@@ -43,7 +43,6 @@ from mhnb.core.protocol import (
     Answer,
     Ask,
     Beat,
-    CellEnded,
     HostUp,
     Message,
     RankExited,
@@ -254,11 +253,6 @@ class Reader:
                 self._handle(item)
 
     def _take_message(self, message: Message) -> None:
-        if isinstance(message, CellEnded):
-            # First: every rank sends one for each cell.
-            self._dirty = True
-            self._handle(message)
-            return
         if isinstance(message, HostUp | Beat):
             self._hosts.hear(message, self._clock())
         if isinstance(message, RankSpawned):

@@ -37,7 +37,7 @@ _COUNT_NBYTES = 8
 class MessageSealer(Protocol):
     """Makes a message ours."""
 
-    def sign(self, frames: Sequence[Frame]) -> list[Frame]:
+    def sign(self, frames: Sequence[bytes]) -> list[Frame]:
         """Give the frames to send."""
 
 
@@ -91,7 +91,7 @@ class Sealer:
     def __init__(self, key: bytes, sender: bytes) -> None:
         self._cipher, self._count = _cipher(key, sender), 0
 
-    def sign(self, frames: Sequence[Frame]) -> list[Frame]:
+    def sign(self, frames: Sequence[bytes]) -> list[Frame]:
         """Give the count, which is no secret, and each frame encrypted."""
         self._count += 1
         count = self._count.to_bytes(_COUNT_NBYTES, "little")

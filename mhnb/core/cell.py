@@ -150,9 +150,8 @@ class Cell:
     def end_rank(self, ended: CellEnded) -> None:
         """Take in a rank's one reply."""
         part = self.parts[ended.rank]
-        if ended.events:
-            part.add(ended.events)
-            part.folder.settle()
+        part.add(ended.events)
+        part.folder.settle()
         part.outcome, part.launches = ended.outcome, unpack_rows(ended.launches)
         part.abandoned, part.wall_s, part.notes, part.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 from mhnb.errors import UnknownMessage
@@ -27,11 +28,8 @@ def join_frames(frames: Sequence[Frame]) -> list[Frame]:
     >>> join_frames([b"ab", b""])
     [b'\x02\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00ab']
     """
-    lengths = tuple(map(len, frames))
-    small: list[Frame] = [struct.pack(f"<I{len(frames)}Q", len(frames), *lengths)]
-    if sum(lengths) < _JOIN_LIMIT:
-        return [b"".join((*small, *frames))]
     pieces: list[Frame] = []
+    small: list[Frame] = [struct.pack(f"<I{len(frames)}Q", len(frames), *map(len, frames))]
     for frame in frames:
         if len(frame) < _JOIN_LIMIT:
             small.append(frame)
@@ -73,31 +71,27 @@ class MessageCutter:
             # A copy: the caller's buffer is filled again while the messages are still looked at.
             held = bytes(data)
         start = 0
-        while (found := self._cut(held, start)) is not None:
-            frames, start = found
-            yield frames
+        while (ends := self._find_ends(held, start)) is not None:
+            view = memoryview(held)
+            yield [view[begin:end] for begin, end in pairwise(ends)]
+            start = ends[-1]
         if start or held is not self._held:
             self._held = bytearray(memoryview(held)[start:])
 
-    def _cut(self, held: bytes | bytearray, start: int) -> tuple[list[memoryview], int] | None:
-        """Give the frames of the message at `start`, and where it ends; None while it is not whole."""
+    def _find_ends(self, held: bytes | bytearray, start: int) -> list[int] | None:
+        """Say where the frames of the message at `start` begin, and where its last one ends; None while it is not whole."""
         if len(held) - start < _COUNT.size:
             return None
         (count,) = _COUNT.unpack_from(held, start)
-        end = start + _COUNT.size + count * _LENGTH_NBYTES
-        self._hold_limit(end - start)
-        if len(held) < end:
+        begin = start + _COUNT.size + count * _LENGTH_NBYTES
+        self._hold_limit(begin - start)
+        if len(held) < begin:
             return None
-        lengths = struct.unpack_from(f"<{count}Q", held, start + _COUNT.size)
-        begin, end = end, end + sum(lengths)
-        self._hold_limit(end - start)
-        if len(held) < end:
-            return None
-        view, frames = memoryview(held), []
-        for length in lengths:
-            frames.append(view[begin : begin + length])
-            begin += length
-        return frames, end
+        ends = [begin]
+        for length in struct.unpack_from(f"<{count}Q", held, start + _COUNT.size):
+            ends.append(ends[-1] + length)
+        self._hold_limit(ends[-1] - start)
+        return ends if len(held) >= ends[-1] else None
 
     def _hold_limit(self, nbytes: int) -> None:
         if self.limit_nbytes is not None and nbytes > self.limit_nbytes:

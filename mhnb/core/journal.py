@@ -9,8 +9,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
-from operator import attrgetter
 from typing import Any, ClassVar, TypeAlias
 
 from mhnb.core.cell import Cell
@@ -151,7 +149,6 @@ _KINDS: dict[str, type[Any]] = {
     cls.kind: cls for cls in (StartRecord, CellRecord, PushRecord, AcceptRecord, ReplayRecord)
 }
 _FIELDS = {cls: tuple(part.name for part in fields(cls)) for cls in _KINDS.values()}
-_VALUES = {cls: attrgetter(*names) for cls, names in _FIELDS.items()}
 _write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -246,7 +243,7 @@ def format_record(record: Record, *, when: float | None = None) -> bytes:
     b'{"kind":"accept","generation":1,"state":"split","when":5.0}'
     """
     cls = type(record)
-    body = dict(zip(_FIELDS[cls], _VALUES[cls](record), strict=True))
+    body = {name: getattr(record, name) for name in _FIELDS[cls]}
     if when is not None:
         body["when"] = when
     if isinstance(record, CellRecord | PushRecord):
@@ -309,11 +306,7 @@ def _fold(by_rank: Mapping[int, str]) -> dict[str, str]:
     ranks: dict[str, list[int]] = {}
     for rank, word in by_rank.items():
         ranks.setdefault(word, []).append(rank)
-    return {word: _write_ranks(tuple(same)) for word, same in ranks.items()}
-
-
-# Nearly every cell ends in the same way on the same ranks.
-_write_ranks = lru_cache(64)(format_ranks)
+    return {word: format_ranks(same) for word, same in ranks.items()}
 
 
 def _unfold(folded: Mapping[str, str]) -> dict[int, Any]:

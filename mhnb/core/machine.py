@@ -217,8 +217,7 @@ class Machine:
             return []
         cell.end_rank(ended)
         self.roster.note_end(ended)
-        # Of what came before its end the updates were passed on as they came.
-        late = self._foreign_updates(cell, ended.rank, now) if ended.events else []
+        late = self._foreign_updates(cell, ended.rank, now)
         return [*late, *self._finish_if_done(now)]
 
     def _rank_refused(self, refused: CellRefused, now: float) -> list[Command]:

@@ -7,10 +7,9 @@ What carries the frames, and how they are signed, is the link's business.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from operator import attrgetter
-from typing import Any, ClassVar, TypeAlias, get_args
+from typing import Any, ClassVar, TypeAlias
 
 from mhnb.core.framing import Frame
 from mhnb.errors import UnknownMessage
@@ -46,8 +45,7 @@ __all__ = [
     "encode",
 ]
 
-PROTOCOL_VERSION = 5
-"""Another one wherever a message gains, loses or moves a field: on the wire they are known by their places."""
+PROTOCOL_VERSION = 4
 
 OutputEvent: TypeAlias = list[Any]
 """One thing a rank said, in the order it was said. The first item is the kind:
@@ -355,26 +353,30 @@ Message: TypeAlias = (
     | HubExited
 )
 
-_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Message)}
+_KINDS: dict[str, type[Any]] = {
+    cls.kind: cls
+    for cls in (
+        RunCell, SkipCell, Ask, SignalRank, InterruptCell, CloseConnections, StopHost, PhaseReached, StartFailed, RankReady,
+        OutputProduced, RankStatus, CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited, BeginRanks,
+        Beat,
+    )
+}  # fmt: skip
 # Made once: `json.dumps` with separators of one's own makes an encoder a call.
 _write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-_read_json = json.JSONDecoder().raw_decode
-_FIELDS = {cls: tuple(part.name for part in fields(cls) if part.name != "payload") for cls in _KINDS.values()}
-# A cell meets cold caches: one call for all fields is worth more than their names on the wire.
-_VALUES: dict[type[Any], Callable[[Any], object]] = {
-    cls: attrgetter("kind", *names) if names else lambda message: [message.kind] for cls, names in _FIELDS.items()
-}
-_Paying: TypeAlias = Ask | Answer
+_read_json = json.JSONDecoder().decode
+_FIELDS = {cls: tuple(part.name for part in fields(cls)) for cls in _KINDS.values()}
 
 
-def encode(message: Message) -> list[Frame]:
-    """Write a message as frames: a JSON header of its kind and its fields in their order, then the payload.
+def encode(message: Message) -> list[bytes]:
+    """Write a message as frames: a JSON header, then the payload.
 
     >>> encode(SkipCell(generation=1, seq=4))
-    [b'["skip_cell",1,4]']
+    [b'["skip_cell",{"generation":1,"seq":4}]']
     """
-    header = _write_json(_VALUES[type(message)](message)).encode("utf-8", "surrogatepass")
-    return [header, *message.payload] if isinstance(message, _Paying) else [header]
+    cls = type(message)
+    body = {name: getattr(message, name) for name in _FIELDS[cls]}
+    payload = body.pop("payload", ())
+    return [_write_json([cls.kind, body]).encode("utf-8", "surrogatepass"), *payload]
 
 
 def decode(frames: Sequence[Frame]) -> Message:
@@ -383,17 +385,15 @@ def decode(frames: Sequence[Frame]) -> Message:
     Raises:
         UnknownMessage: no JSON, an unknown kind, or fields that do not fit.
 
-    >>> decode([b'["skip_cell",1,4]'])
+    >>> decode([b'["skip_cell",{"generation":1,"seq":4}]'])
     SkipCell(generation=1, seq=4)
     """
     try:
-        text = str(frames[0], "utf-8", "surrogatepass")
-        read, end = _read_json(text)
-        kind, *values = read
+        kind, body = _read_json(str(frames[0], "utf-8", "surrogatepass"))
         cls = _KINDS[kind]
-        if not isinstance(read, list) or end != len(text) or len(values) != len(_FIELDS[cls]):
-            raise ValueError("it holds more or less than a message of its kind")
-        message: Message = cls(*values, *((tuple(frames[1:]),) if issubclass(cls, _Paying) else ()))
+        if "payload" in _FIELDS[cls]:
+            body["payload"] = tuple(frames[1:])
+        message: Message = cls(**body)
     except (IndexError, KeyError, TypeError, ValueError) as error:
         shown = bytes(frames[0][:120]) if frames else b""
         raise UnknownMessage(f"cannot read a message that begins {shown!r}: {error!r}") from error

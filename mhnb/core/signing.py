@@ -8,7 +8,6 @@ A keyed BLAKE2b is a message authentication code by design (RFC 7693), and signs
 from __future__ import annotations
 
 import hmac
-import struct
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -21,11 +20,12 @@ MAC_NBYTES = 16
 _COUNT_NBYTES = 8
 
 
-def _mac(key: bytes, sender: bytes, count: int, frames: Sequence[Frame]) -> bytes:
-    # Number and lengths go first, so that bytes cannot move from one frame to the next, nor from the sender's name.
-    head = struct.pack(f"<{len(frames) + 2}Q", count, len(frames), *map(len, frames))
-    mac = blake2b(head + sender, digest_size=MAC_NBYTES, key=key)
+def _mac(key: bytes, sender: bytes, count: Frame, frames: Sequence[Frame]) -> bytes:
+    mac = blake2b(sender, digest_size=MAC_NBYTES, key=key)
+    mac.update(count)
     for frame in frames:
+        # The length goes first, so that bytes cannot move from one frame to the next.
+        mac.update(len(frame).to_bytes(8, "little"))
         mac.update(frame)
     return mac.digest()
 
@@ -41,11 +41,11 @@ class Signer:
     def __init__(self, key: bytes, sender: bytes) -> None:
         self._key, self._sender, self._count = key, sender, 0
 
-    def sign(self, frames: Sequence[Frame]) -> list[Frame]:
+    def sign(self, frames: Sequence[bytes]) -> list[Frame]:
         """Put the seal (count and code) before the frames."""
         self._count += 1
-        seal = self._count.to_bytes(_COUNT_NBYTES, "little") + _mac(self._key, self._sender, self._count, frames)
-        return [seal, *frames]
+        count = self._count.to_bytes(_COUNT_NBYTES, "little")
+        return [count + _mac(self._key, self._sender, count, frames), *frames]
 
 
 class Verifier:
@@ -63,11 +63,11 @@ class Verifier:
         """
         if len(frames) < 2 or len(frames[0]) != _COUNT_NBYTES + MAC_NBYTES:
             raise UnknownMessage(f"an unsigned message of {len(frames)} frames came from {sender!r}; it was dropped")
-        seal, *signed = frames
-        number = int.from_bytes(seal[:_COUNT_NBYTES], "little")
-        if not hmac.compare_digest(seal[_COUNT_NBYTES:], _mac(self._key, sender, number, signed)):
+        count, code = frames[0][:_COUNT_NBYTES], frames[0][_COUNT_NBYTES:]
+        if not hmac.compare_digest(code, _mac(self._key, sender, count, frames[1:])):
             raise UnknownMessage(f"a message with a wrong signature came from {sender!r}; it was dropped")
+        number = int.from_bytes(count, "little")
         if number <= self._seen.get(sender, 0):
             raise UnknownMessage(f"message {number} of {sender!r} came a second time; it was dropped")
         self._seen[sender] = number
-        return signed
+        return list(frames[1:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 
-from mhnb.core.framing import Frame
 from mhnb.core.protocol import Message, decode, encode
 
 __all__ = ["MemoryLink", "MemoryPeer"]
@@ -13,9 +12,9 @@ __all__ = ["MemoryLink", "MemoryPeer"]
 class MemoryPeer:
     """The far end: what a rank or a supervisor holds."""
 
-    def __init__(self, inbox: queue.SimpleQueue[list[Frame] | None]) -> None:
+    def __init__(self, inbox: queue.SimpleQueue[list[bytes] | None]) -> None:
         self._outbox = inbox
-        self._inbox: queue.SimpleQueue[list[Frame]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
 
     def send(self, message: Message) -> None:
         """Send to the notebook."""
@@ -28,7 +27,7 @@ class MemoryPeer:
         except queue.Empty:
             return None
 
-    def deliver(self, frames: list[Frame]) -> None:
+    def deliver(self, frames: list[bytes]) -> None:
         """Take what the link sends here."""
         self._inbox.put(frames)
 
@@ -37,7 +36,7 @@ class MemoryLink:
     """A `Link` of queues. Messages are encoded and decoded as on the wire."""
 
     def __init__(self) -> None:
-        self._inbox: queue.SimpleQueue[list[Frame] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
         self._peers: dict[str, MemoryPeer] = {}
         self._lost: list[str] = []
         self.refused = 0

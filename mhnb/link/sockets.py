@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from mhnb.core.framing import Frame, MessageCutter, join_frames
+from mhnb.core.framing import MessageCutter, join_frames
 from mhnb.core.protocol import Message, decode, encode
 from mhnb.errors import UnknownMessage
 from mhnb.ports import count_strangers_kept
@@ -94,7 +94,7 @@ class SocketLink:
         self._lock = threading.Lock()
         self._clogged: list[_Connection] = []
         """Connections whose unsent bytes the reader has yet to watch for."""
-        self._last_sent: tuple[Message | None, list[Frame]] = (None, [])
+        self._last_sent: tuple[Message | None, list[bytes]] = (None, [])
         self.refused = 0
 
     # -- what comes

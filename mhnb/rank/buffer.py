@@ -88,8 +88,6 @@ class EventBuffer:
 
     def take(self, *, everything: bool = True) -> list[OutputEvent]:
         """Hand out what was not handed out before. A live take leaves a long tail for a later one."""
-        if everything and not (self._pieces or self._ready or self._tail or self._gap or self._clear_pending):
-            return []
         self._seal()
         if everything:
             self._allowance = self._tail_limit

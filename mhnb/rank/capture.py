@@ -132,7 +132,7 @@ class Capture:
             self._collect_native()
             self._log.finish_lines()
             self._seq, self._subprocesses = 0, False
-            if self._log.trouble and (trouble := self._log.take_trouble()):
+            if trouble := self._log.take_trouble():
                 self._cell.add_text("stderr", trouble)
             return self._cell.take()
 
@@ -209,9 +209,7 @@ class _Log:
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._unfinished: defaultdict[str, list[bytes]] = defaultdict(list)
-        self._lost_nbytes, self._is_told = 0, False
-        self.trouble = ""
-        """Why the file cannot be written; empty while it can."""
+        self._lost_nbytes, self._trouble, self._is_told = 0, "", False
 
     def write(self, name: str, data: bytes) -> None:
         if self._unfinished[name] or data[-1:] != b"\n":
@@ -222,18 +220,18 @@ class _Log:
         except OSError as error:
             # The disk is full, say. That must not become an error of who prints: the notebook is told all the same.
             self._lost_nbytes += len(data)
-            self.trouble = self.trouble or str(error)
+            self._trouble = self._trouble or str(error)
             return
         if data and self._lost_nbytes:
-            lost, self._lost_nbytes, self.trouble, self._is_told = self._lost_nbytes, 0, "", False
+            lost, self._lost_nbytes, self._trouble, self._is_told = self._lost_nbytes, 0, "", False
             self.write(name, f"[mhnb: {lost} bytes before this could not be written]\n".encode())
 
     def take_trouble(self) -> str:
         """Give what is to be told of a log that cannot be written: once, until it can be again."""
-        if not self.trouble or self._is_told:
+        if not self._trouble or self._is_told:
             return ""
         self._is_told = True
-        return f"mhnb: this rank's log cannot be written ({self.trouble}); its output is shown here and kept nowhere else\n"
+        return f"mhnb: this rank's log cannot be written ({self._trouble}); its output is shown here and kept nowhere else\n"
 
     def _keep_unfinished(self, pieces: list[bytes], data: bytes) -> bytes:
         """Return what is to be written now: whole lines, or an unfinished one that has come in very many pieces."""

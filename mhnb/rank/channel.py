@@ -9,7 +9,8 @@ import secrets
 import select
 import socket
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 from mhnb.core.framing import Frame, MessageCutter, join_frames
 from mhnb.core.protocol import Message, decode, encode
@@ -36,10 +37,9 @@ class Channel:
         self._url, self._key, self._peer = url, key, peer.encode()
         self._lock = threading.Lock()
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
+        self._arrived: deque[Message] = deque()
         self.closed = False
-        """The notebook's end is gone, and nobody hears what is sent."""
-        self.ended = False
-        """And all that it had sent was read: nothing will come."""
+        """The notebook's end is gone: nothing will come, and nobody hears what is sent."""
         self._open_session(connect(url))
 
     def _open_session(self, connected: socket.socket, wait_s: float = _CHALLENGE_S) -> None:
@@ -60,12 +60,13 @@ class Channel:
             return False
         with self._lock:
             self._socket.close()
-            self.closed = self.ended = False
+            self._arrived.clear()
+            self.closed = False
             try:
                 # Somebody else may have the port by now, and say nothing; who tries has other things to do.
                 self._open_session(connected, _AGAIN_CHALLENGE_S)
             except OSError:
-                self.closed = self.ended = True
+                self.closed = True
         return not self.closed
 
     @property
@@ -79,7 +80,9 @@ class Channel:
 
     def send(self, message: Message) -> None:
         """Send, and wait while the notebook is slower than we are. Large payloads are not copied."""
-        frames = encode(message)
+        self._send(encode(message))
+
+    def _send(self, frames: list[bytes]) -> None:
         with self._lock:
             self._put(self._signer.sign(frames))
 
@@ -91,28 +94,31 @@ class Channel:
             # What ends a rank whose notebook is gone is its supervisor, by the rules of the start.
             self.closed = True
 
-    def read(self) -> list[Message]:
-        """Take what has arrived, in one look: the descriptor stays readable while there is more."""
-        try:
-            count = self._socket.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return []
-        except OSError:
-            count = 0
-        if count == 0:
-            self.closed = self.ended = True
-            return []
-        messages: list[Message] = []
-        for frames in self._cutter.feed(self._buffer[:count]):
+    def receive(self) -> Message | None:
+        """Return the next message that has arrived, or None."""
+        while not self._arrived:
             try:
-                messages.append(decode(self._verifier.verify(self._sender, frames)))
+                count = self._socket.recv_into(self._buffer, flags=socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+            except OSError:
+                count = 0
+            if count == 0:
+                self.closed = True
+                return None
+            self._open(self._cutter.feed(self._buffer[:count]))
+        return self._arrived.popleft()
+
+    def _open(self, found: Iterable[list[memoryview]]) -> None:
+        for frames in found:
+            try:
+                self._arrived.append(decode(self._verifier.verify(self._sender, frames)))
             except UnknownMessage as error:
                 print(f"mhnb: {error}", flush=True)
-        return messages
 
     def poll(self, timeout_s: float) -> bool:
         """Wait for a message; for the supervisor and tests, never for a rank's loop."""
-        return bool(select.select([self._socket], [], [], timeout_s)[0])
+        return bool(self._arrived) or bool(select.select([self._socket], [], [], timeout_s)[0])
 
     def close(self) -> None:
         """Let go. What was sent arrives."""

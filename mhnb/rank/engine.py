@@ -100,9 +100,9 @@ class _Server:
 
     @ends_rank_on_defect
     def _read(self) -> None:
-        for message in self._channel.read():
+        while (message := self._channel.receive()) is not None:
             self._take(message)
-        if self._channel.ended:
+        if self._channel.closed:
             # It would be readable for ever. With `keep` the rank lives on without a notebook, and looks for another.
             self._loop.remove_reader(self._channel.fileno())
             if self._keep:

@@ -215,26 +215,22 @@ class Supervisor:
     def _obey(self) -> bool:
         """Do what was sent; true when told to stop."""
         assert self._channel is not None
-        # Until nothing is left: beats may come while ranks are begun, and whoever looks next at what was heard last must know.
-        while messages := self._channel.read():
+        while (message := self._channel.receive()) is not None:
             self._heard_at = self._clock()
-            if any(self._obey_one(message) for message in messages):
+            if isinstance(message, Beat):
+                self._stays = self._stays or (message.kept and self._spec.keep)
+                self._say(self._beat())
+            if isinstance(message, BeginRanks):
+                self._begin(message)
+            if isinstance(message, StopHost):
                 return True
+            if isinstance(message, InterruptCell) and self._board is not None:
+                self._board.ask_interrupt(message.seq)
+            if isinstance(message, CloseConnections) and self._board is not None:
+                self._board.ask_close()
+            if isinstance(message, SignalRank):
+                self._signal(message.rank, message.signum)
         return False
-
-    def _obey_one(self, message: Message) -> bool:
-        if isinstance(message, Beat):
-            self._stays = self._stays or (message.kept and self._spec.keep)
-            self._say(self._beat())
-        if isinstance(message, BeginRanks):
-            self._begin(message)
-        if isinstance(message, InterruptCell) and self._board is not None:
-            self._board.ask_interrupt(message.seq)
-        if isinstance(message, CloseConnections) and self._board is not None:
-            self._board.ask_close()
-        if isinstance(message, SignalRank):
-            self._signal(message.rank, message.signum)
-        return isinstance(message, StopHost)
 
     def _beat(self) -> Beat:
         weighed = ((rank, resident_nbytes(pid)) for pid, rank in self._ranks.items())

@@ -99,12 +99,11 @@ def identify(compiled: Any) -> tuple[str, list[Any]]:
 def _finish_effects() -> None:
     """Wait for prints and callbacks from inside compiled programs; free when there are none."""
     import jax
+    from jax._src import dispatch
 
     try:
         jax.effects_barrier()
     except Exception:
-        from jax._src import dispatch
-
         # since jax 0.10.2: a failed effect is raised again at the end of every later cell; 0.12 forgets it by itself.
         dispatch.runtime_tokens.clear()
         raise

@@ -264,8 +264,6 @@ class LaunchRecorder:
 
     def count_running(self) -> int:
         """How many launches that communicate still run, and end by themselves."""
-        if not self._running:
-            return 0
         with self._lock:
             self._sweep(every=True)
             return sum(launched.agreed and communicates(launched.row[0]) for launched in self._running)
@@ -290,22 +288,18 @@ class LaunchRecorder:
         of it, that peer says so itself.
         """
         with self._lock:
-            abandoned = self._leave_unfinished() if self._number else 0
+            self._sweep(every=True)
+            unfinished = [left for left in self._running if communicates(left.row[0]) and not left.agreed]
+            excused = [number for number in self._failed_in_callback if number == self._number]
+            abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
+            self.left.add(self._seq, [launched for launched in unfinished if launched.outputs])
             self.ended_seq, self.ended_rows = self._seq, rows
             self.ended_programs, self._programs = self._programs, {}
             self._forget_counts()
             self._running.clear()
             self._number, self._failure, self._broken, self._failed_in_callback = 0, None, [], []
         return rows, abandoned
-
-    def _leave_unfinished(self) -> int:
-        """Note what the cell leaves behind and still runs, and count what was abandoned. To be called under the lock."""
-        self._sweep(every=True)
-        unfinished = [left for left in self._running if communicates(left.row[0]) and not left.agreed]
-        excused = [number for number in self._failed_in_callback if number == self._number]
-        self.left.add(self._seq, [launched for launched in unfinished if launched.outputs])
-        return len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
 
     def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
         """Count the cell's launches by participants, and give the oldest that has not finished. From any thread."""

@@ -36,8 +36,6 @@ class LeftLaunches:
 
     def count(self) -> int:
         """Say how many still run or wait."""
-        if not self._left:
-            return 0
         with self._lock:
             self._left = [(seq, left) for seq, left in self._left if left.is_under_way()]
             return len(self._left)

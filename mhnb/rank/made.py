@@ -162,8 +162,6 @@ class MadeRecord:
 
     def end_cell(self) -> list[MadeRow]:
         """Hand out the rows. Everything that the cell launched has ended by now, or was given up."""
-        if not self._rows:
-            return []
         with self._lock:
             rows, later, self._rows, self._later = self._rows, self._later, {}, []
         for sums, group, value in later:

@@ -16,7 +16,7 @@ __all__ = ["RankStream"]
 
 
 class _BinarySide(io.BufferedIOBase):
-    """`sys.stdout.buffer`: bytes on their way to the capture. Nothing waits here, so that it has nothing to flush."""
+    """`sys.stdout.buffer`: bytes on their way to the capture."""
 
     def __init__(self, take: Callable[[bytes, str], None], fd: int, name: str) -> None:
         self._take, self._fd, self.name = take, fd, name
@@ -36,6 +36,9 @@ class _BinarySide(io.BufferedIOBase):
     def _write_through(self, data: bytes) -> None:
         while data:
             data = data[os.write(self._fd, data) :]
+
+    def flush(self) -> None:
+        """Nothing waits here."""
 
     def fileno(self) -> int:
         """Return the descriptor that C code and subprocesses use for this stream."""
