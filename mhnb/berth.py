@@ -139,7 +139,7 @@ def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:
     Raises:
         AlreadyStarted: there is one of that name that nobody drives, and it has another shape, or is of another version.
     """
-    left = [berth for berth in berths if berth.name == name and not DriverLock.is_held(berth.run_dir)]
+    left = _undriven(name, berths)
     ours = [berth for berth in left if _is_ours(berth)]
     fitting = next((berth for berth in ours if berth.shape == shape), None)
     if fitting is None and ours:
@@ -155,13 +155,16 @@ def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:
 
 def note_left(name: str, berths: Sequence[Berth]) -> list[str]:
     """Say which kept clusters of that name nobody drives, to who starts another one beside them."""
-    left = [berth for berth in berths if berth.name == name and not DriverLock.is_held(berth.run_dir)]
     return [
         f"beside this one runs the kept cluster {berth.full_name}, which nobody drives: "
         + (f"%mhjax stop, then %mhjax attach {berth.full_name}, has that instead; " if _is_ours(berth) else "")
         + f"mhnb stop {berth.full_name} ends it"
-        for berth in left
+        for berth in _undriven(name, berths)
     ]
+
+
+def _undriven(name: str, berths: Sequence[Berth]) -> list[Berth]:
+    return [berth for berth in berths if berth.name == name and not DriverLock.is_held(berth.run_dir)]
 
 
 def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str]) -> Berth:

@@ -107,11 +107,11 @@ class MadeRecord:
         with self._lock:
             self._rows, self._later, self.active = {}, [], active
 
-    def note(self, array: Any, source: Source | None = None) -> None:
+    def note(self, array: Any, source: Source) -> None:
         """Record an array that was just made. What cannot be recorded is told of, and no error of the cell's.
 
         Args:
-            source: gives what a device got, from the device and its index of the whole; None: the array is asked itself.
+            source: gives what a device got, from the device and its index of the whole.
         """
         try:
             self._note(array, source)
@@ -120,7 +120,7 @@ class MadeRecord:
                 where = _say_line(self._find_line())
                 self._trouble = f"{where} makes an array that cannot be compared with the other ranks' ({error!r})"
 
-    def _note(self, array: Any, source: Source | None) -> None:
+    def _note(self, array: Any, source: Source) -> None:
         place = _find_place(array.sharding, array.shape) if self.active else None
         if place is None:
             return
@@ -128,9 +128,7 @@ class MadeRecord:
         # Other threads run at their own pace: of theirs only what there is in all can be compared.
         group = self._count_launches() if threading.current_thread() is self._main else 0
         kind = format_array(array.shape, str(array.dtype))
-        if source is None and place.shared:
-            source = _shards_of(array)
-        values = {text: source(device, index) for device, (index, text) in place.shared.items() if source is not None}
+        values = {text: source(device, index) for device, (index, text) in place.shared.items()}
         words = {text: self._word(value, array.dtype) for text, value in values.items()}
         if not self._told_large:
             self._note_large(line, values.values())
@@ -145,7 +143,7 @@ class MadeRecord:
                     self._later.append((sums, group, values[text]))
 
     def take_notes(self) -> list[str]:
-        """Say, once in this process's life, that something was too large to be compared, and what compares it."""
+        """Say, each once in this process's life, what could not be recorded, and what was too large to be compared."""
         told = []
         if self._trouble and not self._told_trouble:
             self._told_trouble = True
@@ -188,11 +186,6 @@ class MadeRecord:
 
 def _say_line(line: int | None) -> str:
     return "a line of another file" if line is None else f"line {line}"
-
-
-def _shards_of(array: Any) -> Source:
-    shards = {shard.device: shard.data for shard in array.addressable_shards}
-    return lambda device, _index: shards[device]
 
 
 def _hash(data: Any) -> int:

@@ -65,8 +65,12 @@ class _Watcher:
             if isinstance(arg, _HOST_VALUES):
                 self._record.note(out, functools.partial(_pick, arg))
             elif out is not arg and isinstance(arg, jax.Array) and arg.is_fully_addressable:
-                copy = find_plain(out)
-                self._record.note(copy, functools.partial(_shard, copy))
+                self._note_shards(out)
+
+    def _note_shards(self, array: Any) -> None:
+        """Record an array by what this rank holds of it."""
+        plain = find_plain(array)
+        self._record.note(plain, functools.partial(_shard, plain))
 
     def wrap_put(self, put: _Function) -> _Function:
         """Wrap the copy to devices."""
@@ -89,7 +93,7 @@ class _Watcher:
             __tracebackhide__ = True
             made = join(*args, **more)
             if self._record.active:
-                self._record.note(find_plain(made))
+                self._note_shards(made)
             return made
 
         return make_array_from_single_device_arrays
