@@ -50,6 +50,10 @@ class RankPart:
         moves = any((look.participants, look.number) != (latest.participants, latest.number) for look in self.looks)
         return bool(latest.participants) and latest.launched and not moves
 
+    def handles_interrupt(self) -> bool:
+        """Whether the rank's code got the interrupt and runs on, by its last look."""
+        return bool(self.looks) and self.looks[-1].interrupted
+
     def add(self, events: list[OutputEvent]) -> None:
         """Take in output."""
         for event in events:
@@ -99,7 +103,10 @@ class Cell:
             return []
         running, since = self.running_ranks, self.ladder.began_at
         stuck = tuple(rank for rank in running if self.parts[rank].is_in_collective(since))
-        return self.ladder.climb(now, running, stuck)
+        return self.ladder.climb(now, running, stuck, self._handling_ranks())
+
+    def _handling_ranks(self) -> tuple[int, ...]:
+        return tuple(rank for rank in self.running_ranks if self.parts[rank].handles_interrupt())
 
     def was_too_slow(self, rank: int) -> bool:
         """Whether a rank was killed because it did not end; its error may be what it said before that, the interrupt, say."""
@@ -201,5 +208,6 @@ class Cell:
             notes=self.notes,
             process_count=process_count,
             how=self.how,
+            handling=self._handling_ranks() if self.ladder is not None and not self.ladder.insists else (),
             where=self.where(now, process_count) if self._is_looked_at() else None,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mhnb.core.events import AskInterrupt, Command, FreeRanks, KillRanks, SignalRanks
 from mhnb.core.ranks import say_ranks
 
-__all__ = ["INTERRUPT_AGREE_S", "INTERRUPT_FREE_S", "INTERRUPT_KILL_S", "Ladder", "TOO_SLOW"]
+__all__ = ["AGAIN_AFTER_S", "INTERRUPT_AGREE_S", "INTERRUPT_FREE_S", "INTERRUPT_KILL_S", "Ladder", "TOO_SLOW"]
 
 INTERRUPT_AGREE_S = 0.2
 """How long ranks in lockstep have to stop before the same launch, until each is signalled."""
@@ -16,6 +16,9 @@ INTERRUPT_FREE_S = 2.0
 """When ranks that no signal gets out of a collective are freed by closing the connections of all ranks to each other."""
 INTERRUPT_KILL_S = 4.0
 """A rank that has not ended its cell so long after an interrupt is killed."""
+
+AGAIN_AFTER_S = 1.0
+"""An interrupt that comes so long after the first is a second one; two at once are one that was pressed twice."""
 
 TOO_SLOW = "did not end after the interrupt and was killed"
 
@@ -31,38 +34,67 @@ class Ladder:
     next_signal_at: float
     frees: bool
     """Whether connections can be closed here: the ranks have found which ones are meant."""
+    insists: bool
+    """Nobody is left to ask a second time, or the user did: what a cell makes of the interrupt has no more time than the rest."""
     freed: tuple[int, ...] = ()
     """The ranks for whose sake they were closed."""
     killed: bool = False
     """The last rung was climbed."""
+    waits_since: float | None = None
+    """Since when every rank that runs handles its interrupt; the rungs stand still as long."""
 
     @classmethod
-    def begin(cls, seq: int, now: float, *, agrees: bool, frees: bool) -> Ladder:
+    def begin(cls, seq: int, now: float, *, agrees: bool, frees: bool, insists: bool = False) -> Ladder:
         """Begin; `agrees` where the ranks are in lockstep, and may stop before the same launch by themselves."""
-        return cls(seq, now, now + (INTERRUPT_AGREE_S if agrees else 0.0), frees)
+        return cls(seq, now, now + (INTERRUPT_AGREE_S if agrees else 0.0), frees, insists)
 
-    def climb(self, now: float, running: tuple[int, ...], stuck: tuple[int, ...] = ()) -> list[Command]:
+    def climb(
+        self, now: float, running: tuple[int, ...], stuck: tuple[int, ...] = (), handling: tuple[int, ...] = ()
+    ) -> list[Command]:
         """Say what is to be done now about the ranks that still run the cell.
 
         Args:
+            running: who has not ended it.
             stuck: those of them that have sat in a collective since then, as far as is seen.
+            handling: those of them whose code has got the interrupt, and runs on.
         """
         asked: list[Command] = [AskInterrupt(self.seq)] if now == self.began_at else []
+        if self._waits(now, running, stuck, handling):
+            return asked
         if now - self.began_at > INTERRUPT_KILL_S:
             self.killed = True
             return [KillRanks(running)]
         if stuck and self.frees and not self.freed and now - self.began_at >= INTERRUPT_FREE_S:
             self.freed = stuck
             asked.append(FreeRanks())
-        if now < self.next_signal_at:
+        again = running if self.insists else tuple(rank for rank in running if rank not in handling)
+        if now < self.next_signal_at or not again:
             return asked
         # Again and again: one may have come in a moment in which nobody could take it.
         self.next_signal_at = now + _SIGNAL_AGAIN_S
-        return [*asked, SignalRanks(running, int(signal.SIGINT))]
+        return [*asked, SignalRanks(again, int(signal.SIGINT))]
+
+    def _waits(self, now: float, running: tuple[int, ...], stuck: tuple[int, ...], handling: tuple[int, ...]) -> bool:
+        """Whether the cell's own handling of the interrupt goes on somewhere, and nothing else does: it is not hurried.
+
+        Not where all of them sit in a collective: nobody is left who could come to it.
+        """
+        if not self.insists and set(running) <= set(handling) and not set(running) <= set(stuck):
+            self.waits_since = now if self.waits_since is None else self.waits_since
+            return True
+        self._go_on(now)
+        return False
+
+    def _go_on(self, now: float) -> None:
+        """Climb on from the rung that was reached before."""
+        if self.waits_since is not None:
+            self.began_at += now - self.waits_since
+            self.waits_since = None
 
     def hurry(self, now: float) -> None:
-        """The user asks a second time: no more waiting for an agreement."""
+        """The user asks a second time: no more waiting for an agreement, nor for what the cell makes of the interrupt."""
         self.next_signal_at = min(self.next_signal_at, now)
+        self.insists = self.insists or now - self.began_at >= AGAIN_AFTER_S
 
     def notes(self) -> tuple[str, ...]:
         """Say what freeing ranks has cost.

@@ -318,7 +318,8 @@ class Machine:
             return []
         if cell.ladder is None:
             agrees = self.guard_available and cell.guard == "lockstep"
-            cell.ladder, cell.how = Ladder.begin(cell.seq, now, agrees=agrees, frees=self.roster.can_free()), how
+            frees, insists, cell.how = self.roster.can_free(), how == "timeout", how
+            cell.ladder = Ladder.begin(cell.seq, now, agrees=agrees, frees=frees, insists=insists)
         else:
             cell.ladder.hurry(now)
         return cell.climb(now)

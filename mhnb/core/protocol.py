@@ -45,7 +45,7 @@ __all__ = [
     "encode",
 ]
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 OutputEvent: TypeAlias = list[Any]
 """One thing a rank said, in the order it was said. The first item is the kind:
@@ -227,14 +227,14 @@ class RankStatus:
     """How long it has been on this line without a further launch."""
     counts: list[list[Any]]
     """[participants, launches made in this cell] of each set of ranks."""
-    participants: list[int] | None = None
-    """Of the launch in flight; None when there is none."""
+    participants: list[int] | None = None  # of the launch in flight; None when there is none
     number: int | None = None
     """Which one of its participants' launches the one in flight is, from 1."""
-    memory_nbytes: int = 0
-    """What the process holds in memory."""
+    memory_nbytes: int = 0  # what the process holds in memory
     launched: bool = True
     """False: the rank only waits to agree on the launch, or to see it end after an interrupt; it comes out of that by itself."""
+    interrupted: bool = False
+    """The cell's code has got its interrupt and runs on: it handles it, or swallowed it."""
 
 
 @dataclass(frozen=True, slots=True)

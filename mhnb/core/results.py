@@ -86,6 +86,8 @@ class CellResult:
     """"" normally; "interrupted" or "timeout" when mhnb ended the cell."""
     where: WhereCard | None = None
     """Where the ranks are in a cell that runs and lasts."""
+    handling: tuple[int, ...] = ()
+    """Ranks whose code runs on after it got the interrupt; a second one ends that."""
 
     def __repr__(self) -> str:
         ending = self.summary() if self.done else f"cell {self.seq} runs"

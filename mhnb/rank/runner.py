@@ -24,6 +24,7 @@ from mhnb.rank.capture import Capture
 from mhnb.rank.defects import ends_rank_on_defect
 from mhnb.rank.looking import Looker
 from mhnb.rank.shell import PreparedCell, RankShell
+from mhnb.rank.taken import TakenInterrupt
 from mhnb.sigint import get_handler, set_handler
 from mhnb.values import Outcome
 
@@ -108,10 +109,7 @@ class CellRunner:
         self._running: RunCell | None = None
         self._began_s = 0.0
         self._task: asyncio.Task[Any] | None = None
-        self._interrupt_early = False
-        """An interrupt came after the cell was begun and before its code ran."""
-        self._is_finishing = False
-        """The cell's code was interrupted and has ended, and so does the cell soon: another interrupt changes nothing."""
+        self._interrupt = TakenInterrupt(self.clock)
         self.shell.attach(self.capture, self.clock)
         self.launches.is_cell_file = self.shell.is_cell_file
         self.launches.use_interrupt(self._make_interrupt)
@@ -135,6 +133,7 @@ class CellRunner:
     def close(self) -> None:
         """End the service thread and send what is left; for tests and an orderly end."""
         self._stop.set()
+        self._interrupt.close()
         self._service.join()
         self._tell_late()
 
@@ -180,7 +179,7 @@ class CellRunner:
         self._began_s = self.clock()
         self.capture.begin(message.seq)
         self.launches.begin_cell(message.seq, message.source, message.guard, message.ranks)
-        self._interrupt_early = self._is_finishing = False
+        self._interrupt.begin_cell()
         self._running = message
         cell = self.shell.prepare(message.seq, message.source)
         if cell.awaits:
@@ -196,7 +195,7 @@ class CellRunner:
     # -- the user's code: the only functions that an interrupt may come out of
 
     def _user_code(self, cell: PreparedCell) -> ExecutionResult:
-        if self._interrupt_early:
+        if self._interrupt.came_early:
             raise KeyboardInterrupt
         result = self.shell.run_prepared(cell)
         self._wait_for_launches(result)
@@ -204,7 +203,7 @@ class CellRunner:
 
     async def _user_code_async(self, cell: PreparedCell) -> ExecutionResult | BaseException:
         try:
-            if self._interrupt_early:
+            if self._interrupt.came_early:
                 raise KeyboardInterrupt
             result = await self.shell.run_prepared_async(cell)
             self._wait_for_launches(result)
@@ -227,7 +226,7 @@ class CellRunner:
 
     def _finish_launches(self, error: BaseException | None) -> None:
         """Give the launches of an interrupted cell a moment: the signals that still come do not cut it short."""
-        self._is_finishing = True
+        self._interrupt.is_finishing = True
         self._await_launches(error, _STOPPED_WAIT_S)
 
     def _await_launches(self, error: BaseException | None, limit_s: float | None = None) -> None:
@@ -291,19 +290,23 @@ class CellRunner:
         del signum
         if self._running is None or os.getpid() != self._pid or not self.launches.takes_interrupt():
             return
-        if self._is_finishing:
+        if self._interrupt.changes_nothing():
             return
         if self.launches.defer_interrupt():
             self.shell.interrupted = True
             return
         if _is_within(frame, _USER_CODE):
-            self.shell.interrupted = True
+            self._note_got()
             raise KeyboardInterrupt
         if self._task is not None:
-            self.shell.interrupted = True
+            self._note_got()
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
         else:
-            self._interrupt_early = True
+            self._interrupt.came_early = True
+
+    def _note_got(self) -> None:
+        self.shell.interrupted = True
+        self._interrupt.note()
 
     def _make_interrupt(self) -> BaseException:
         """Make what stops the code that is about to launch.
@@ -311,11 +314,11 @@ class CellRunner:
         Out of a task of the cell's own, a KeyboardInterrupt would end the event loop, and the rank with it: there the
         cell is cancelled instead, as by a signal.
         """
-        if threading.current_thread() is not threading.main_thread() or (task := asyncio.current_task()) is None:
+        if threading.current_thread() is not threading.main_thread():
             return KeyboardInterrupt()
-        if task is self._task:
+        self._note_got()
+        if (task := asyncio.current_task()) is None or task is self._task:
             return KeyboardInterrupt()
-        self.shell.interrupted = True
         if self._task is not None:
             self._task.cancel()
         return asyncio.CancelledError()
@@ -351,9 +354,13 @@ class CellRunner:
     def _tell_where(self) -> None:
         """Say where the cell is, if it has lasted: this thread runs also while the main thread is stuck."""
         running = self._running
-        if running is None or (status := self._looker.look(running.seq, self.clock() - self._began_s)) is None:
+        if running is None:
             return
-        if self._is_finishing:
+        status = self._looker.look(running.seq, self.clock() - self._began_s, at_once=self._interrupt.is_news())
+        if status is None:
+            return
+        status = replace(status, interrupted=self._interrupt.got_there)
+        if self._interrupt.is_finishing:
             # No collective holds this rank: it waits for those that it has left, and not for long.
             status = replace(status, launched=False)
         with self._lock:

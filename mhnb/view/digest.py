@@ -156,7 +156,15 @@ def heading(result: CellResult) -> str:
         return f"{label} · {format_seconds(result.wall_s)}"
     busy = [r.rank for r in result.ranks if r.outcome == "running"]
     who = "" if len(busy) in (0, len(result.ranks)) else f" · waiting for {say_ranks(busy)}"
-    return f"{label} · running {format_seconds(result.wall_s)}{who}"
+    return f"{label} · running {format_seconds(result.wall_s)}{who}{_handling_words(result)}"
+
+
+def _handling_words(result: CellResult) -> str:
+    if not result.handling:
+        return ""
+    running = tuple(rank.rank for rank in result.ranks if rank.outcome == "running")
+    who = "" if result.handling == running else f"{say_ranks(result.handling)} "
+    return f" · interrupted, {who}cleaning up · interrupt again to end that"
 
 
 # -- blocks

@@ -516,6 +516,70 @@ def test_interrupt_that_is_caught(rank: CellProcess) -> None:
         assert (said.ended.outcome, said.stdout) == ("ok", "caught\n")
 
 
+HANDLES = """
+import os, time
+from mhnb.rank import taken
+taken._SAME_S = 1000.0
+print("started")
+try:
+    while True: time.sleep(0.01)
+except KeyboardInterrupt:
+    print("saving")
+    while not os.path.exists(flag): time.sleep(0.01)
+    taken._SAME_S = 0.0
+    print("still saving")
+    while True: time.sleep(0.01)
+"""
+AWAITS = HANDLES.replace("while True: time.", "import asyncio\n    while True: await asyncio.").replace(
+    "KeyboardInterrupt", "asyncio.CancelledError"
+)
+
+
+@pytest.mark.parametrize("source", [HANDLES, AWAITS], ids=["python", "await"])
+def test_an_interrupt_that_got_there_is_told_and_comes_once(own_rank: CellProcess, tmp_path: Path, source: str) -> None:
+    """The notebook sends it again until it hears that: what comes before it has heard is the same one. A later one is another."""
+    flag = tmp_path / "later"
+    own_rank.run(f"flag = {str(flag)!r}")
+    seq = own_rank.begin(source)
+    own_rank.wait_for_output(seq, "started\n")
+    own_rank.interrupt()
+    own_rank.wait_for_output(seq, "saving\n")
+    own_rank.receive(lambda m: isinstance(m, RankStatus) and m.interrupted)
+    own_rank.interrupt()
+    # A second later it is still saving, and told so.
+    own_rank.receive(lambda m: isinstance(m, RankStatus) and m.interrupted)
+    flag.touch()
+    own_rank.wait_for_output(seq, "still saving\n")
+    own_rank.interrupt()
+    assert own_rank.finish(seq).ended.outcome == "interrupted"
+
+
+def test_an_interrupt_that_went_nowhere_is_not_told(own_rank: CellProcess) -> None:
+    """Python drops what a finalizer raises: the next one is to end the cell, however soon it comes."""
+    source = """
+import time
+from mhnb.rank import taken
+taken._SAME_S = 1000.0
+class Closes:
+    def __del__(self):
+        print("started")
+        time.sleep(600)
+Closes()
+print("dropped")
+while True: pass"""
+    seq = own_rank.begin(source)
+    own_rank.wait_for_output(seq, "started\n")
+    own_rank.interrupt()
+    own_rank.wait_for_output(seq, "dropped\n")
+    own_rank.unread.clear()
+    status = own_rank.receive(lambda m: isinstance(m, RankStatus))
+    assert isinstance(status, RankStatus)
+    assert not status.interrupted
+    own_rank.interrupt()
+    said = own_rank.finish(seq)
+    assert (said.ended.outcome, said.error[4]) == ("interrupted", 10)
+
+
 def test_interrupt_between_cells(rank: CellProcess) -> None:
     """SIGINT while no cell runs does nothing."""
     rank.run("0")

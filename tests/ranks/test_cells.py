@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mhnb.cluster import Cluster
+from mhnb.core.ladder import AGAIN_AFTER_S
 from mhnb.core.results import CellResult
 from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, InvalidRequest, NotClean
 
@@ -244,6 +245,52 @@ def test_an_interrupt_ends_python_code_and_leaves_clean(cluster: Cluster) -> Non
     with pytest.raises(CellInterrupted):
         result.check()
     assert run(cluster, "1 + 1")[0].text == "2"
+
+
+@pytest.mark.usefixtures("kills_soon")
+def test_what_a_cell_does_about_its_interrupt_is_not_interrupted(cluster: Cluster) -> None:
+    """An `except KeyboardInterrupt` that saves for longer than it takes to kill a rank that does not stop."""
+    source = """
+        import time
+        print("on", flush=True)
+        saved = 0
+        try:
+            while True: time.sleep(0.01)
+        except KeyboardInterrupt:
+            for _ in range(600): time.sleep(0.01); saved += 1
+            print("saved")"""
+    result = run_and_interrupt(cluster, source, lambda _: False)
+    assert {(rank.outcome, rank.stdout) for rank in result} == {("ok", "on\nsaved\n")}
+    assert (result.how, result.state) == ("interrupted", "clean")
+    assert {rank.text for rank in run(cluster, "saved")} == {"600"}
+
+
+def test_a_second_interrupt_ends_that_too(cluster: Cluster) -> None:
+    """Once every rank is in it, and the cell says so."""
+    source = """
+        import time
+        print("on", flush=True)
+        try:
+            while True: time.sleep(0.01)
+        except KeyboardInterrupt:
+            while True: time.sleep(0.01)"""
+    result = run_and_interrupt(cluster, source, lambda snapshot: snapshot.handling == (0, 1, 2, 3))
+    assert {(rank.outcome, rank.error and rank.error.line) for rank in result} == {("interrupted", 6)}
+    assert result.state == "clean"
+
+
+def run_and_interrupt(cluster: Cluster, source: str, again: Callable[[CellResult], bool]) -> CellResult:
+    """Interrupt a cell once it has said `on` everywhere, and when `again` says so once more."""
+    asked: list[float] = []
+
+    def look(snapshot: CellResult) -> None:
+        first = not asked and all("on\n" in rank.stdout for rank in snapshot)
+        second = len(asked) == 1 and snapshot.wall_s > asked[0] + AGAIN_AFTER_S and again(snapshot)
+        if first or second:
+            asked.append(snapshot.wall_s)
+            cluster.interrupt()
+
+    return cluster.run(textwrap.dedent(source), on_snapshot=look, timeout_s=100)
 
 
 def test_a_timeout_ends_the_cell(cluster: Cluster) -> None:
