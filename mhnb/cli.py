@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhnb.cli_profile import add_profile_verb, run_profile_verb
-from mhnb.errors import InvalidRequest, MhnbError
+from mhnb.errors import MhnbError
 from mhnb.place_flags import add_doctor_flags, add_place_flags, place_options
 
 if TYPE_CHECKING:
@@ -71,28 +72,19 @@ def _run_to_its_end(command: Sequence[str]) -> int:
     return 0 if status in (-signal.SIGINT, -signal.SIGTERM) else status
 
 
-def _read_script(name: str) -> str:
-    try:
-        return Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise InvalidRequest(f"{name:.200} cannot be read: {why}; give the file of a Python script") from error
-
-
 def _run(args: argparse.Namespace) -> int:
     from mhnb.core.ranks import format_ranks
+    from mhnb.scripting import exit_status, read_script, run_script
     from mhnb.starting import start
-    from mhnb.view.text import format_cell_text
 
-    source = _read_script(args.script)
+    source = read_script(args.script)
     cluster = start(**place_options(args), name=f"run-{os.getpid()}", on_progress=_QueueLine())
     try:
-        result = cluster.run(source)
-        print(format_cell_text(result, color=sys.stdout.isatty()))
+        result = run_script(cluster, args.script, source, args.arguments)
         failed = [rank.rank for rank in result.failed]
         if failed:
             print(f"{args.script}: failed on ranks {format_ranks(failed)}", file=sys.stderr)
-        return 0 if result.ok else 1
+        return exit_status(result)
     finally:
         cluster.stop()
 
@@ -198,6 +190,7 @@ def _export(args: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mhnb", description="One notebook, many JAX hosts.")
+    parser.add_argument("--version", action="version", version=f"mhnb {metadata.version('mhnb')}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     demo = verbs.add_parser("demo", help="run the tour on simulated hosts, here in the terminal")
     demo.add_argument("--html", default="mhnb-tour.html", help="where to write the page")
@@ -213,7 +206,11 @@ def _parser() -> argparse.ArgumentParser:
         "--lesson", default="00", metavar="NUMBER", help="which notebook is opened first, such as 03; the tour"
     )
     lab.add_argument("--folder", default="mhnb-notebooks", help="where your copy of the notebooks is put")
-    run = verbs.add_parser("run", help="run a script on every rank")
+    run = verbs.add_parser(
+        "run",
+        help="run a script on every rank",
+        usage="mhnb run SCRIPT [OPTION ...] [-- ARGUMENT OF THE SCRIPT ...]",
+    )
     run.add_argument("script")
     add_place_flags(run)
     doctor = verbs.add_parser("doctor", help="look at this machine, or at hosts, for what would stop a start")
@@ -252,11 +249,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read a command line; what `lab` does not know is JupyterLab's, in `rest`."""
+    """Read a command line; what `lab` does not know is JupyterLab's, in `rest`; what follows `run`'s `--` is the script's."""
     parser = _parser()
-    args, rest = parser.parse_known_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    at = words.index("--") if words[:1] == ["run"] and "--" in words else len(words)
+    args, rest = parser.parse_known_args(words[:at])
+    args.arguments = words[at + 1 :]
     if rest and args.verb != "lab":
-        parser.error(f"unrecognized arguments: {' '.join(rest)}; mhnb {args.verb} --help tells more")
+        more = "what is the script's comes after --; " if args.verb == "run" else ""
+        parser.error(f"unrecognized arguments: {' '.join(rest)}; {more}mhnb {args.verb} --help tells more")
     args.rest = [word for word in rest if word != "--"]
     return args
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import mhnb
 from mhnb.cli import main, parse_arguments
 from mhnb.ports import find_free_port
 from mhnb.resources import find_lesson, notebooks_dir
@@ -92,6 +93,23 @@ def test_other_verbs_take_no_unknown_options(line: str, unknown: str, capsys: py
         main(line.split())
     assert ended.value.code == 2
     assert f"unrecognized arguments: {unknown};" in capsys.readouterr().err
+
+
+def test_what_is_for_a_script_comes_after_two_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Options of the same name too; without them the error says so."""
+    args = parse_arguments(["run", "a.py", "-n", "2", "--", "-n", "3", "--", "x"])
+    assert (args.script, args.n, args.arguments) == ("a.py", 2, ["-n", "3", "--", "x"])
+    with pytest.raises(SystemExit):
+        parse_arguments(["run", "a.py", "--lr", "3"])
+    assert "unrecognized arguments: --lr 3; what is the script's comes after --" in capsys.readouterr().err
+
+
+def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """As every program does."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"mhnb {mhnb.__version__}\n"
 
 
 class Started:

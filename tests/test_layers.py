@@ -67,6 +67,7 @@ BESIDE = {
     "reaping": "cli",
     "replaying": "cluster",
     "roll": "cluster",
+    "scripting": "cli",
     "spares": "cluster",
     "starting": "cluster",
     "submission": "cluster",

@@ -47,13 +47,17 @@ def _failure(failure: Failure, seq: int, places: Places, *, first: bool, several
 
 
 def _waited(failure: Failure, seq: int, places: Places) -> str:
-    report = _trace_details("what the guard said", pre("\n".join(failure_lines(failure, seq)))) if failure.error else ""
+    report = (
+        _trace_details("what the guard said", pre("\n".join(failure_lines(failure, f"cell {seq}"))))
+        if failure.error
+        else ""
+    )
     return f"<div>{label_html(failure.ranks, places)} {escape(waited_words(failure))}</div>{report}"
 
 
 def failure_summary(failure: Failure, seq: int) -> str:
     """Write the cell's line, the message and the cure; the line's number leads to the line."""
-    lines = list(failure_lines(failure, seq))
+    lines = list(failure_lines(failure, f"cell {seq}"))
     error = failure.error
     if not lines or error is None:
         return ""

@@ -58,7 +58,7 @@ def format_cell_text(
 
     `seen` is the result's digest, where the caller has it.
     """
-    seen = seen or digest(result)
+    seen, where = seen or digest(result), places or Places()
     if seen.empty:
         return f"mhjax · {seen.heading}" if badge else ""
     painter = _Painter(color)
@@ -66,8 +66,8 @@ def format_cell_text(
         seen = replace(seen, heading=f"mhjax · {seen.heading}")
     noise = [painter(_QUIET, f"({noise_label(result)} folded away; the log files have them)")] if seen.noise else []
     lines = [
-        *_failure_part(result, seen, painter),
-        *_block_part(seen, painter, places or Places()),
+        *_failure_part(seen, painter, where.name_source(result.seq)),
+        *_block_part(seen, painter, where),
         *noise,
         *seen.notes,
     ]
@@ -84,7 +84,7 @@ class _Painter:
         return f"{code}{text}{_RESET}" if self.color and text else text
 
 
-def _failure_part(result: CellResult, seen: Digest, painter: _Painter) -> Iterator[str]:
+def _failure_part(seen: Digest, painter: _Painter, source: str) -> Iterator[str]:
     if not seen.failures:
         return
     yield painter(_RED, seen.failure_heading)
@@ -95,7 +95,7 @@ def _failure_part(result: CellResult, seen: Digest, painter: _Painter) -> Iterat
             continue
         if several:
             yield f"  {painter(_BOLD, say_ranks(failure.ranks))}: {failure.word}"
-        yield from (f"  {line}" for line in failure_lines(failure, result.seq))
+        yield from (f"  {line}" for line in failure_lines(failure, source))
         yield from _trace_lines(failure, color=painter.color)
 
 
@@ -108,8 +108,8 @@ def waited_words(failure: Failure) -> str:
     return f"waited{line}"
 
 
-def failure_lines(failure: Failure, seq: int) -> Iterator[str]:
-    """Write a failure without its traceback: the cell's line, the message, the cure."""
+def failure_lines(failure: Failure, source: str) -> Iterator[str]:
+    """Write a failure without its traceback: the line of the cell or script that is `source`, the message, the cure."""
     error = failure.error
     if error is None:
         return
@@ -118,7 +118,7 @@ def failure_lines(failure: Failure, seq: int) -> Iterator[str]:
         yield from (line.removeprefix("  ") for line in strip_ansi(error.evalue).splitlines()[1:])
         return
     if error.line is not None:
-        yield f"cell {seq}, line {error.line}:   {(error.code or '').strip()}".rstrip()
+        yield f"{source}, line {error.line}:   {(error.code or '').strip()}".rstrip()
     message = "\n".join(failure.message) or full_message(error)
     yield from f"{error.ename}: {message}".rstrip(": ").splitlines()
     if error.hint:

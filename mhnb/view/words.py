@@ -26,6 +26,12 @@ class Places:
     """The cluster's name."""
     folder: str = ""
     """The notebook's folder, from which a front end opens files; empty where it is unknown."""
+    script: str = ""
+    """The file that runs instead of cells; empty where cells do."""
+
+    def name_source(self, seq: int) -> str:
+        """Name what a line number is of."""
+        return self.script or f"cell {seq}"
 
     def host_of(self, ranks: Iterable[int]) -> str | None:
         """The one host that holds all of `ranks`; None when there are several or it is unknown."""

@@ -1,0 +1,80 @@
+"""`mhnb run`: a script on every rank, as from a shell."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mhnb.core.results import CellResult, RankResult
+from mhnb.scripting import as_script, exit_status
+from mhnb.values import RankError
+
+SCRIPT = """\
+import os, sys
+import jax
+import beside
+
+print(jax.process_index(), "of", jax.process_count(), sys.argv[1:], os.path.basename(__file__), __name__, beside.word)
+if sys.argv[1] == "fails":
+    raise ValueError("no")
+if __name__ == "__main__":
+    sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("argument", "status", "told"),
+    [("0", 0, ""), ("3", 3, "SystemExit: 3"), ("fails", 1, "script.py, line 7:   raise ValueError")],
+)
+def test_a_script_is_run_as_python_would(
+    tmp_path: Path, leftovers: None, argument: str, status: int, told: str
+) -> None:
+    """Its arguments, its name, its folder, what it ends with; an error is told with its own line."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "script.py").write_text(SCRIPT)
+    (tmp_path / "lib" / "beside.py").write_text("word = 'beside it'")
+    command = [sys.executable, "-m", "mhnb", "run", "lib/script.py", "-n", "2", "--devices", "1", "--", argument, "-n"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)
+    assert done.returncode == status, done.stderr
+    assert f"‹rank› of 2 ['{argument}', '-n'] script.py __main__ beside it" in done.stdout
+    assert told in done.stdout
+    assert ("SystemExit" in done.stdout) == (argument == "3")
+    assert done.stderr == ("" if status == 0 else "lib/script.py: failed on ranks 0-1\n")
+
+
+def ended(*words: str | None) -> CellResult:
+    """A result of ranks that ended by `sys.exit` with these words; None for one that ran to its end."""
+    ranks = [
+        RankResult(rank, "ok")
+        if word is None
+        else RankResult(
+            rank, "error", error=RankError("SystemExit", f"{word} · it goes on", (f"SystemExit: {word}", "it goes on"))
+        )
+        for rank, word in enumerate(words)
+    ]
+    return CellResult(2, "", tuple(ranks), 0.1, process_count=len(ranks))
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ((None, None), 0),
+        (("", "None", "0"), 0),
+        ((None, "0"), 0),
+        ((None, "3"), 3),
+        (("-1", "-1"), 255),
+        (("something is missing", None), 1),
+    ],
+)
+def test_the_status_of_a_shell(words: tuple[str | None, ...], status: int) -> None:
+    """As of one process: a number, or a message and 1."""
+    assert exit_status(as_script(ended(*words))) == status
+
+
+def test_ctrl_c_has_a_status_of_its_own() -> None:
+    """A shell's loop ends by it."""
+    assert exit_status(replace(ended("x"), how="interrupted")) == 130
