@@ -76,9 +76,13 @@ class Notebook:
         view = CellView(view=flags.view, quiet=flags.quiet, places=self._places_of(cluster), badge=flags.auto)
         view.interrupt = cluster.interrupt
         show = None if flags.quiet else self._show_in(view)
-        result = self._explain(
-            cluster.run(source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=show)
-        )
+        try:
+            result = self._explain(
+                cluster.run(source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=show)
+            )
+        except BaseException:
+            view.give_up()
+            raise
         if flags.out:
             self.shell.user_ns[flags.out] = result
         view.finish(result)

@@ -18,6 +18,7 @@ from mhnb.view.collectives import format_collectives_html, format_collectives_te
 from mhnb.view.mime import pre
 from mhnb.view.panel import warm_up
 from mhnb.view.preflight import format_preflight_html, format_preflight_text
+from mhnb.view.region import Region
 from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.start import (
     StartSnapshot,
@@ -41,8 +42,21 @@ class _OneDisplay:
         self._screen = screen or detect_screen()
         self._uid = uid or new_uid()
         self._shown = False
+        self._region: Region | None = None
+
+    def _follow(self, html: str, text: str) -> None:
+        """Show how far it is: in the display, or in a place of the terminal that is taken away again."""
+        if self._screen.rich:
+            self._show({"text/html": html, "text/plain": text})
+            return
+        self._region = self._region or self._screen.open_region()
+        if self._region is not None:
+            self._region.show(text)
 
     def _show(self, data: dict[str, str]) -> None:
+        if self._region is not None:
+            region, self._region = self._region, None
+            region.close()
         if self._shown:
             self._screen.replace(data, self._uid)
         else:
@@ -51,7 +65,7 @@ class _OneDisplay:
 
 
 class StartBoard(_OneDisplay):
-    """One display that follows a start and becomes its summary; in a terminal the summary alone.
+    """One display that follows a start and becomes its summary, in a terminal too; where text is for ever, the summary alone.
 
     As a context it leaves, when the start fails, how far each rank had come.
     """
@@ -65,14 +79,13 @@ class StartBoard(_OneDisplay):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and self._last is not None and self._shown:
+        if kind is not None and self._last is not None and (self._shown or self._region is not None):
             self._fail(self._last)
 
     def update(self, snapshot: StartSnapshot) -> None:
         """Show how far the ranks are; the caller has something new each time."""
         self._last = snapshot
-        if self._screen.rich:
-            self._show({"text/html": format_start_html(snapshot), "text/plain": format_start_text(snapshot)})
+        self._follow(format_start_html(snapshot), format_start_text(snapshot))
 
     def finish(self, summary: StartSummary) -> None:
         """Show what has started."""
@@ -85,7 +98,7 @@ class StartBoard(_OneDisplay):
 
 
 class ProgressLine(_OneDisplay):
-    """One line that follows something step by step and becomes its outcome; in a terminal the outcome alone."""
+    """One line that follows something step by step and becomes its outcome; where text is for ever, the outcome alone."""
 
     def update(self, text: str, share: float) -> None:
         """Show how far it is.
@@ -93,9 +106,8 @@ class ProgressLine(_OneDisplay):
         Args:
             share: from 0 to 1.
         """
-        if self._screen.rich:
-            bar = f' <progress max="1" value="{share:.3f}"></progress>'
-            self._show({"text/html": wrap(f"<div>{escape(text)}{bar}</div>"), "text/plain": text})
+        bar = f' <progress max="1" value="{share:.3f}"></progress>'
+        self._follow(wrap(f"<div>{escape(text)}{bar}</div>"), text)
 
     def finish(self, text: str) -> None:
         """Show what came of it, in place of the line; a text may have several lines."""

@@ -6,7 +6,7 @@ Decides what of a long output is seen while it runs, and how many bytes a second
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
 
@@ -31,7 +31,9 @@ __all__ = [
     "LiveBlock",
     "LiveFrame",
     "changed_parts",
+    "fold_tails",
     "frame_parts",
+    "hangs",
     "make_frame",
     "tail_text",
 ]
@@ -89,9 +91,7 @@ def make_frame(
         talking: whether something was printed of late: then nobody hangs, unless some wait for others.
     """
     where = places or Places()
-    groups = _each(snapshot) if show_all else _fold_tails(snapshot.ranks)
-    # The one that is behind, or fails, is what one looks for.
-    groups = sorted(groups, key=lambda block: (len(block.ranks), block.ranks[0]))
+    groups = _each(snapshot) if show_all else fold_tails(snapshot.ranks)
     shown = groups[:BLOCKS]
     errors = {rank.rank: rank for rank in snapshot.ranks if rank.failure is not None}
     budget = _TEXT_BUDGET // max(1, len(shown))
@@ -102,29 +102,38 @@ def make_frame(
         make_strip(snapshot),
         tuple(_live_block(block, errors, where, budget, labelled=len(groups) > 1) for block in shown),
         f"… and {say_ranks(rest)}, shown when the cell ends" if rest else "",
-        format_where_html(card, name=where.cluster) if _is_shown(card, asked=asked, talking=talking) and card else "",
+        format_where_html(card, name=where.cluster) if card and (asked or hangs(card, talking=talking)) else "",
         acts=snapshot.wall_s >= ACTS_AFTER_S,
     )
 
 
-def _is_shown(card: WhereCard | None, *, asked: bool, talking: bool) -> bool:
-    return card is not None and (asked or (card.stuck and (bool(card.waiting) or not talking)))
+def hangs(card: WhereCard, *, talking: bool) -> bool:
+    """Whether the card is worth showing unasked; `talking` where something was printed of late: then only who waits for others hangs."""
+    return card.stuck and (bool(card.waiting) or not talking)
 
 
 def _each(snapshot: CellResult) -> list[Folded]:
-    return [fold_outputs([((r.rank,), _tail(r, _LINES))])[0] for r in snapshot.ranks]
+    return _odd_first(fold_outputs([((r.rank,), _tail(r, _LINES))])[0] for r in snapshot.ranks)
 
 
-def _fold_tails(ranks: Sequence[RankResult]) -> list[Folded]:
-    """Fold the last lines alone: comparing all of a large output ten times a second would cost too much."""
+def fold_tails(ranks: Sequence[RankResult], lines: int = _LINES) -> list[Folded]:
+    """Fold the last lines alone: comparing all of a large output ten times a second would cost too much.
+
+    Returns:
+        The one that is behind, or fails, first: it is what one looks for.
+    """
     by_failure: dict[str, list[RankResult]] = {}
     for rank in ranks:
         by_failure.setdefault(rank.error.ename if rank.error else "", []).append(rank)
-    return [block for same in by_failure.values() for block in _fold_some(same)]
+    return _odd_first(block for same in by_failure.values() for block in _fold_some(same, lines))
 
 
-def _fold_some(ranks: Sequence[RankResult]) -> list[Folded]:
-    lines = _LINES if len(ranks) <= 64 else 3
+def _odd_first(groups: Iterable[Folded]) -> list[Folded]:
+    return sorted(groups, key=lambda block: (len(block.ranks), block.ranks[0]))
+
+
+def _fold_some(ranks: Sequence[RankResult], lines: int) -> list[Folded]:
+    lines = lines if len(ranks) <= 64 else min(lines, 3)
     blocks = fold_outputs(((r.rank,), _tail(r, lines)) for r in ranks)
     if not any(block.varies for block in blocks):
         return list(blocks)

@@ -13,9 +13,11 @@ from typing import Any
 from mhnb.core.results import CellResult
 from mhnb.view.digest import digest
 from mhnb.view.figures import FigureDisplays
-from mhnb.view.frame import LiveFrame, make_frame
+from mhnb.view.frame import LiveFrame, make_frame, tail_text
 from mhnb.view.html import View, format_cell_html
 from mhnb.view.livehtml import format_live_text
+from mhnb.view.livetext import format_running_text
+from mhnb.view.region import Region
 from mhnb.view.screen import LiveBox, Screen, detect_screen
 from mhnb.view.text import format_cell_text
 from mhnb.view.uids import new_uid
@@ -59,6 +61,7 @@ class CellView:
         self._figures = FigureDisplays(self._screen, self._uid)
         self._lock = threading.RLock()  # late output comes from another thread
         self._live: LiveBox | None = None
+        self._region: Region | None = None
         self.interrupt: Callable[[], None] | None = None
         """Interrupts the cell; called by a button, from another thread."""
         self._asked_where = self._show_all = False
@@ -81,6 +84,7 @@ class CellView:
         """Replace whatever is shown with the form that is stored."""
         with self._lock:
             self._finished = True
+            self._guarded(self._close_region)
             last, self._early_late = self._early_late or result, None
             if last.is_silent and not (self._shown or self._badge):
                 # Most cells only bind names: nothing is put in order, to find that there is nothing.
@@ -88,6 +92,13 @@ class CellView:
             if not self._guarded(self._finish, last):
                 self._fall_back(last)
             self._guarded(self._show_figures, last, late=False)
+            self._guarded(self._close_live)
+
+    def give_up(self) -> None:
+        """Take away what follows the cell: it has no result."""
+        with self._lock:
+            self._finished = True
+            self._guarded(self._close_region)
             self._guarded(self._close_live)
 
     def late(self, result: CellResult) -> None:
@@ -103,7 +114,10 @@ class CellView:
     # -- what each does
 
     def _update(self, snapshot: CellResult) -> None:
-        if not self._screen.rich or self._quiet or self._broken:
+        if self._quiet or self._broken:
+            return
+        if not self._screen.rich:
+            self._update_region(snapshot)
             return
         self._latest = snapshot
         if self._live is not None:
@@ -113,11 +127,26 @@ class CellView:
             self._shown = self._live is not None
 
     def _frame(self, snapshot: CellResult) -> LiveFrame:
-        talking = snapshot.wall_s - self._said_at_s < QUIET_AFTER_S
-        frame = make_frame(snapshot, self._places, asked=self._asked_where, show_all=self._show_all, talking=talking)
-        if frame.blocks != self._said:
-            self._said, self._said_at_s = frame.blocks, snapshot.wall_s
+        asked, talking = self._asked_where, self._is_talking(snapshot)
+        frame = make_frame(snapshot, self._places, asked=asked, show_all=self._show_all, talking=talking)
+        self._note_said(frame.blocks, snapshot)
         return frame
+
+    def _is_talking(self, snapshot: CellResult) -> bool:
+        return snapshot.wall_s - self._said_at_s < QUIET_AFTER_S
+
+    def _note_said(self, said: object, snapshot: CellResult) -> None:
+        if said != self._said:
+            self._said, self._said_at_s = said, snapshot.wall_s
+
+    def _update_region(self, snapshot: CellResult) -> None:
+        if self._region is None and self._is_worth_opening(snapshot):
+            self._region = self._screen.open_region()
+        if self._region is not None:
+            self._note_said([tail_text(rank.outputs, max_lines=1, max_chars=200) for rank in snapshot], snapshot)
+            height, talking = self._region.height, self._is_talking(snapshot)
+            text = format_running_text(snapshot, self._places, height=height, color=self._screen.color, talking=talking)
+            self._region.show(text)
 
     def act(self, name: str) -> None:
         """Do what a button says: interrupt, where, all or fold; called from another thread while the cell blocks."""
@@ -180,6 +209,11 @@ class CellView:
         news = _new_lines(self._written, text) if len(seen.blocks) == 1 else text
         self._screen.write(f"cell {result.seq} went on after its end:\n{news}" if late else text)
         self._written = text
+
+    def _close_region(self) -> None:
+        if self._region is not None:
+            region, self._region = self._region, None
+            region.close()
 
     def _close_live(self) -> None:
         if self._live is not None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TextIO, TypeAlias
 from mhnb.view.frame import ByteBudget, LiveFrame, changed_parts, frame_parts
 from mhnb.view.livehtml import frame_to_html
 from mhnb.view.panel import make_live_widget, work_while_blocked
+from mhnb.view.region import Region, open_region
 
 __all__ = ["LiveBox", "NotebookScreen", "Screen", "TextScreen", "detect_screen"]
 
@@ -57,6 +58,9 @@ class Screen(Protocol):
         `act` is called with interrupt, where, all or fold when a button is pressed, in a thread of its own, also while the cell blocks.
         """
 
+    def open_region(self) -> Region | None:
+        """Make a place for text that is replaced again and again; None where text cannot be."""
+
     def write(self, text: str) -> None:
         """Print text."""
 
@@ -95,6 +99,10 @@ class TextScreen(_Streams):
     def open_live(self, frame: LiveFrame, text: str, display_id: str, act: Act) -> LiveBox | None:  # noqa: ARG002
         """Give none: a terminal has no widgets."""
         return None
+
+    def open_region(self) -> Region | None:
+        """Make one where this is a terminal, and no file."""
+        return open_region() if self.color else None
 
 
 class NotebookScreen(_Streams):
@@ -153,6 +161,10 @@ class NotebookScreen(_Streams):
                 continue
             self.show({_WIDGET_VIEW: box.view, "text/plain": text}, display_id)
             return box
+        return None
+
+    def open_region(self) -> Region | None:
+        """Give none: a notebook has displays."""
         return None
 
 

@@ -27,17 +27,18 @@ _WORDS = {
 }
 
 
-def format_where_text(card: WhereCard, *, name: str = "") -> str:
+def format_where_text(card: WhereCard, *, name: str = "", ends: str = "the stop button or %mhjax interrupt") -> str:
     """Write who waits where, who is absent and where those are, and what can be done.
 
     Args:
         card: the card.
         name: the cluster's, for the command that shows the card in a terminal.
+        ends: what the user has at hand to end the cell.
     """
     rows = list(_rows(card))
     width = max(len(head) for head, _ in rows)
     lines = [f"{head:<{width}} · {text}" for head, text in rows]
-    return "\n".join([*lines, _last_line(card, name)])
+    return "\n".join([*lines, _last_line(card, name, ends)])
 
 
 def format_where_html(card: WhereCard, *, name: str = "") -> str:
@@ -84,9 +85,9 @@ def _nameless(activity: str) -> str:
     return "in a call that waits" if activity == "blocked" else activity
 
 
-def _last_line(card: WhereCard, name: str) -> str:
+def _last_line(card: WhereCard, name: str, ends: str) -> str:
     where = f" · mhnb where {name}" if name else ""
-    return f"{_progress(card)} · the stop button or %mhjax interrupt ends it{where}"
+    return f"{_progress(card)} · {ends} ends it{where}"
 
 
 def _progress(card: WhereCard) -> str:

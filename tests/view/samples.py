@@ -10,6 +10,7 @@ from mhnb.core.results import CellResult, RankResult
 from mhnb.values import Outcome, Output, RankError
 from mhnb.view.frame import LiveFrame
 from mhnb.view.livehtml import frame_to_html
+from mhnb.view.region import Region
 from mhnb.view.screen import LiveBox
 
 FRAME = "\x1b[36mCell\x1b[39m \x1b[32mIn[1], line 3\x1b[39m\n----> 3 x = x.reshape(7, -1)\n"
@@ -135,13 +136,35 @@ class RecordingBox:
         self.closed = True
 
 
+class RecordingRegion:
+    """A place of a terminal that remembers what was drawn there."""
+
+    def __init__(self, height: int) -> None:
+        self.height = height
+        self.texts: list[str] = []
+        self.closed = False
+
+    def show(self, text: str) -> None:
+        """Draw."""
+        assert not self.closed
+        self.texts.append(text)
+
+    def close(self) -> None:
+        """Take it away."""
+        self.closed = True
+
+
 class RecordingScreen:
     """A screen that remembers what was done: the same surface as a notebook's, without a front end."""
 
     color = False
 
-    def __init__(self, *, rich: bool = True, widgets: bool = True, broken: bool = False) -> None:
-        self.rich, self.widgets, self.broken = rich, widgets, broken
+    def __init__(
+        self, *, rich: bool = True, widgets: bool = True, broken: bool = False, terminal: bool = False, height: int = 24
+    ) -> None:
+        self.rich, self.widgets, self.broken = rich and not terminal, widgets, broken
+        self.terminal, self.height = terminal, height
+        self.regions: list[RecordingRegion] = []
         self.acts: list[tuple[str, Mapping[str, Any], str]] = []
         self.boxes: list[RecordingBox] = []
         self.written: list[str] = []
@@ -175,6 +198,13 @@ class RecordingScreen:
         self._act("open", {"text/plain": text}, display_id)
         self.boxes.append(RecordingBox(frame, act))
         return self.boxes[-1]
+
+    def open_region(self) -> Region | None:
+        """Open a place of a terminal, where this is one."""
+        if not self.terminal:
+            return None
+        self.regions.append(RecordingRegion(self.height))
+        return self.regions[-1]
 
     def write(self, text: str) -> None:
         """Print."""

@@ -112,6 +112,48 @@ def test_a_terminal_gets_text_at_the_end() -> None:
     assert [text.splitlines()[0] for text in screen.written] == ["ranks 0-1 · 0.21 s · 2 different outputs"]
 
 
+def test_a_cell_that_lasts_is_followed_in_a_terminal() -> None:
+    """Drawn anew in one place, which is taken away before the text that stays is printed."""
+    screen = RecordingScreen(terminal=True)
+    view = make(screen)
+    view.update(cell([out("a")], [], done=False, wall_s=0.149))
+    assert screen.regions == []
+    view.update(RUNNING)
+    view.update(cell([out("a\nc\n")], [], done=False, wall_s=0.3))
+    (region,) = screen.regions
+    assert [text.splitlines()[0] for text in region.texts] == [
+        "ranks 0-1 · running 0.20 s",
+        "ranks 0-1 · running 0.30 s",
+    ]
+    assert "c" in region.texts[1]
+    assert (region.closed, screen.written) == (False, [])
+    view.finish(SAID)
+    assert region.closed
+    assert [text.splitlines()[0] for text in screen.written] == ["ranks 0-1 · 0.21 s · 2 different outputs"]
+
+
+def test_a_silent_cell_leaves_nothing_on_a_terminal() -> None:
+    """What followed it is gone, and nothing is printed."""
+    screen = RecordingScreen(terminal=True)
+    view = make(screen)
+    view.update(cell([], [], done=False, wall_s=2.0))
+    view.finish(cell([], []))
+    assert screen.regions[0].closed
+    assert screen.written == []
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_cell_without_a_result_leaves_nothing_that_moves(terminal: bool) -> None:  # noqa: FBT001
+    """It was refused in the middle, say: the error tells the rest."""
+    screen = RecordingScreen(terminal=terminal)
+    view = make(screen)
+    view.update(RUNNING)
+    view.give_up()
+    view.update(RUNNING)
+    followed = [region.closed for region in screen.regions] + [box.closed for box in screen.boxes]
+    assert followed == [True]
+
+
 def test_late_output_updates_the_display() -> None:
     """The display that the cell made is replaced."""
     screen = RecordingScreen()

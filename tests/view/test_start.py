@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from mhnb.values import PHASES
+from mhnb.view import board
 from mhnb.view.board import ProgressLine, StartBoard
 from mhnb.view.start import (
     RankStart,
@@ -18,6 +19,13 @@ from mhnb.view.start import (
     format_summary_text,
 )
 from tests.view.samples import RecordingScreen, StrictPage
+
+
+@pytest.fixture(autouse=True)
+def nothing_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread would import what other tests take away."""
+    monkeypatch.setattr(board, "warm_up", lambda: None)
+
 
 RANKS = tuple(RankStart(rank, f"host{rank}", "ready", 4711 + rank, 2) for rank in range(4))
 SUMMARY = StartSummary(RANKS, 3.1, "0.10.2", "lockstep", log_dir="/l")
@@ -65,10 +73,10 @@ def test_a_guard_that_is_not_there_is_in_plain_sight() -> None:
 def test_a_start_leaves_its_summary_alone() -> None:
     """One display from the first phase to the summary."""
     screen = RecordingScreen()
-    with StartBoard(screen, uid="s") as board:
-        board.update(SNAPSHOT)
-        board.update(SNAPSHOT)
-        board.finish(SUMMARY)
+    with StartBoard(screen, uid="s") as shown:
+        shown.update(SNAPSHOT)
+        shown.update(SNAPSHOT)
+        shown.finish(SUMMARY)
     assert screen.names == ["show", "replace", "replace"]
     assert "ready in 3.1 s" in screen.acts[-1][1]["text/html"]
 
@@ -76,25 +84,48 @@ def test_a_start_leaves_its_summary_alone() -> None:
 def test_a_start_that_fails_leaves_the_last_phases() -> None:
     """No bar stays that no longer moves."""
     screen = RecordingScreen()
-    board = StartBoard(screen, uid="s")
-    board.update(SNAPSHOT)
-    with pytest.raises(RuntimeError), board:
+    shown = StartBoard(screen, uid="s")
+    shown.update(SNAPSHOT)
+    with pytest.raises(RuntimeError), shown:
         raise RuntimeError
     assert "<progress" not in screen.acts[-1][1]["text/html"]
     assert "rank 3 not there yet" in screen.acts[-1][1]["text/html"]
 
 
-def test_a_terminal_gets_the_summary_alone() -> None:
+def test_a_terminal_follows_the_start_and_keeps_the_summary() -> None:
+    """The lines of the ranks are drawn anew in one place."""
+    screen = RecordingScreen(terminal=True)
+    with StartBoard(screen, uid="s") as shown:
+        shown.update(SNAPSHOT)
+        shown.update(SNAPSHOT)
+        shown.finish(SUMMARY)
+    (region,) = screen.regions
+    assert [("rank 3" in text, region.closed) for text in region.texts] == [(True, True)] * 2
+    assert screen.names == ["show"]
+
+
+def test_a_start_that_fails_leaves_on_a_terminal_how_far_each_rank_was() -> None:
+    """As in a notebook."""
+    screen = RecordingScreen(terminal=True)
+    shown = StartBoard(screen, uid="s")
+    shown.update(SNAPSHOT)
+    with pytest.raises(RuntimeError), shown:
+        raise RuntimeError
+    assert screen.regions[0].closed
+    assert "rank 3 not there yet" in screen.acts[-1][1]["text/plain"]
+
+
+def test_a_file_gets_the_summary_alone() -> None:
     """Progress would only scroll."""
     screen = RecordingScreen(rich=False)
-    with StartBoard(screen, uid="s") as board:
-        board.update(SNAPSHOT)
-        board.finish(SUMMARY)
+    with StartBoard(screen, uid="s") as shown:
+        shown.update(SNAPSHOT)
+        shown.finish(SUMMARY)
     assert screen.names == ["show"]
 
 
 def test_a_progress_line_becomes_its_outcome() -> None:
-    """One display, with a bar that goes with the line; a terminal gets the outcome alone."""
+    """One display, with a bar that goes with the line; a file gets the outcome alone."""
     screen, terminal = RecordingScreen(), RecordingScreen(rich=False)
     for each in (screen, terminal):
         line = ProgressLine(each, uid="s")
