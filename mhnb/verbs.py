@@ -266,6 +266,14 @@ def run_verb(notebook: Notebook, line: str) -> Any:
         return VERBS[name][0](notebook, args)
     except (InvalidRequest, NotStarted, ShardingError) as error:
         raise UsageError(str(error)) from error
+    except KeyboardInterrupt as error:
+        told = f"KeyboardInterrupt: %mhjax {name} was interrupted{_INTERRUPTED.get(name, '')}"
+        # As `MhnbError` does for itself: the user knows what he pressed, and our frames tell him nothing.
+        error._render_traceback_ = lambda: [told]  # type: ignore[attr-defined]
+        raise
+
+
+_INTERRUPTED = dict.fromkeys(("start", "restart"), "; every process that it had started was ended")
 
 
 def stop_all(clusters: Sequence[Any] | None = None) -> None:
