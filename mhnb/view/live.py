@@ -168,7 +168,7 @@ class CellView:
             self._write(result, late=False)
         elif self._shown:
             self._screen.replace(self._bundle(result), self._uid)
-        elif data := self._bundle_if_any(result):
+        elif data := self._bundle_if_any(result, badge=self._badge):
             self._shown = True
             self._screen.show(data, self._uid)
 
@@ -177,7 +177,7 @@ class CellView:
             self._write(result, late=True)
         elif self._shown:
             self._screen.replace_late(self._bundle(result), self._uid)
-        elif data := self._bundle_if_any(result):
+        elif data := self._bundle_if_any(result, badge=self._badge):
             self._shown = True
             self._screen.show_late(data, self._uid)
 
@@ -186,15 +186,17 @@ class CellView:
             self._figures.show(result, late=late)
 
     def _bundle(self, result: CellResult) -> dict[str, str]:
-        """The stored form; a display that was opened is replaced also where there is nothing to say."""
-        return self._bundle_if_any(result) or {"text/html": "", "text/plain": ""}
+        """The stored form; a display that was opened is replaced also where nothing was said: by who ran, and for how long."""
+        if found := self._bundle_if_any(result, badge=self._badge) or self._bundle_if_any(result, badge=True):
+            return found
+        return {"text/html": "", "text/plain": ""}
 
-    def _bundle_if_any(self, result: CellResult) -> dict[str, str] | None:
+    def _bundle_if_any(self, result: CellResult, *, badge: bool) -> dict[str, str] | None:
         if self._quiet and result.ok:
             return None
         seen, places = digest(result), self._places
-        html = format_cell_html(result, view=self._view, uid=self._uid, places=places, badge=self._badge, seen=seen)
-        text = format_cell_text(result, places=places, badge=self._badge, seen=seen)
+        html = format_cell_html(result, view=self._view, uid=self._uid, places=places, badge=badge, seen=seen)
+        text = format_cell_text(result, places=places, badge=badge, seen=seen)
         return {"text/html": html, "text/plain": text} if html else None
 
     def _write(self, result: CellResult, *, late: bool) -> None:

@@ -8,7 +8,7 @@ from mhnb.core.results import CellResult
 from mhnb.view import live
 from mhnb.view.html import View
 from mhnb.view.live import CellView
-from tests.view.samples import RecordingScreen, cell, failed, out
+from tests.view.samples import RecordingScreen, StrictPage, cell, failed, out
 
 SAID = cell([out("a\n")], [out("b\n")])
 RUNNING = cell([out("a\n")], [], done=False, wall_s=0.2)
@@ -68,12 +68,14 @@ def test_silence_shows_nothing() -> None:
 
 
 def test_silence_after_a_widget_replaces_the_widget() -> None:
-    """A display that was opened must not keep the widget."""
+    """A display that was opened must not keep the widget, nor stand there empty: it says that the cell has ended, and when."""
     screen = RecordingScreen()
     view = make(screen)
     view.update(RUNNING)
     view.finish(cell([], []))
     assert screen.names == ["open", "replace"]
+    assert screen.acts[-1][1]["text/plain"] == "mhjax · ranks 0-1 · 0.21 s"
+    assert "ranks 0-1 · 0.21 s" in StrictPage(screen.acts[-1][1]["text/html"]).visible
 
 
 def test_a_badge_is_shown_for_a_silent_cell() -> None:
