@@ -145,7 +145,7 @@ def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:
     if fitting is None and ours:
         raise AlreadyStarted(
             f"a kept cluster {name!r} runs with {ours[0].shape.describe()}, and {shape.describe()} was asked for\n"
-            f"  %mhjax attach {name} takes it over as it is; mhnb stop {name} ends it, then start again; or --name another",
+            f"  %mhjax attach {name} takes it over as it is; mhnb stop {ours[0].full_name} ends it, then start again; or --name another",
             name=name,
         )
     if fitting is None and left:

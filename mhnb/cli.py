@@ -133,6 +133,14 @@ def _stop(args: argparse.Namespace) -> int:
 
     kept = {str(berth.run_dir): berth for berth in find_berths(os.environ)}
     named = [record for record in read_owners(os.environ) if args.name in (record["name"], _full_name(record))]
+    if len(named) > 1 and not args.all:
+        names = ", ".join(_full_name(record) for record in named)
+        print(
+            f"mhnb stop {args.name}: {len(named)} clusters of that name run, of several notebooks: {names}; "
+            "nothing was stopped, give one of these names, or --all",
+            file=sys.stderr,
+        )
+        return 1
     missing: tuple[str, ...] = ()
     for record in named:
         berth = kept.get(record["run_dir"])
@@ -220,7 +228,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs.add_parser("list", help="clusters of this user on this machine")
     stop = verbs.add_parser("stop", help="end a cluster by name")
-    stop.add_argument("name")
+    stop.add_argument("name", help="its name, or NAME.PID where several notebooks have one of that name")
+    stop.add_argument("--all", action="store_true", help="end all of that name")
     verbs.add_parser("reap", help="end what notebooks that are gone have left behind on this machine")
     where = verbs.add_parser("where", help="where the ranks of a cluster are in the cell that runs: who waits for whom")
     where.add_argument("name")

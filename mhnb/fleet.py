@@ -186,7 +186,7 @@ def _find_left(number: int, pid: int, berth: Berth) -> AttachedHost:
         return AttachedHost(number, pid)
     except psutil.NoSuchProcess as error:
         raise LaunchError(
-            f"the supervisor of cluster {berth.name!r} (pid {pid}) has ended; mhnb stop {berth.name} ends the rest"
+            f"the supervisor of cluster {berth.name!r} (pid {pid}) has ended; mhnb stop {berth.full_name} ends the rest"
         ) from error
 
 

@@ -382,6 +382,33 @@ def test_keep_outlives_the_owner_and_stop_ends_it(leftovers: None, named: str) -
     assert not any(map(is_running, pids))
 
 
+def test_two_notebooks_with_one_name_are_told_apart(leftovers: None) -> None:
+    """`mhnb stop NAME` ends neither, and says by which names they are ended."""
+    code = OWNER.format(options={}, then="sys.stdin.read()")
+    owners = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    pids = [[int(word) for word in (owner.stdout and owner.stdout.readline() or "").split()] for owner in owners]
+    assert [len(each) for each in pids] == [4, 4]
+
+    def stop(*words: str) -> tuple[int, str, str]:
+        done = subprocess.run([sys.executable, "-m", "mhnb", "stop", *words], capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    names = [f"owned.{owner.pid}" for owner in owners]
+    code_, said, told = stop("owned")
+    assert (code_, said) == (1, "")
+    assert "2 clusters of that name run" in told
+    assert all(name in told for name in names)
+    assert all(map(is_running, [*pids[0], *pids[1]]))
+    assert stop(names[0]) == (0, f"{names[0]}: 2 ranks stopped\n", "")
+    assert (any(map(is_running, pids[0])), all(map(is_running, pids[1]))) == (False, True)
+    assert stop("owned", "--all")[0] == 0
+    for owner in owners:
+        owner.communicate(timeout=60)
+
+
 _NO_PROBE = """
 import sys
 class Finder:
