@@ -21,6 +21,7 @@ from IPython.core.interactiveshell import ExecutionResult
 from IPython.core.macro import Macro
 from traitlets import Type, default
 
+from mhnb.core.innertrace import shorten_inner_trace
 from mhnb.rank.capture import Capture
 from mhnb.rank.cells import CellCompiler, RunningCell, cell_file, cut_libraries, find_place, find_site, hide_own_frames
 from mhnb.rank.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
@@ -256,7 +257,10 @@ class RankShell(ZMQInteractiveShell):
             return
         self._last_traceback = stb
         self.error_shown = evalue
-        ename, text = etype.__name__, _text_of(evalue)
+        ename, full = etype.__name__, _text_of(evalue)
+        text = shorten_inner_trace(full)
+        if text != full:
+            stb = [piece.replace(full, text) for piece in stb]
         if self.interrupted and issubclass(etype, asyncio.CancelledError):
             ename, stb = "KeyboardInterrupt", [*stb[:-1], "KeyboardInterrupt: "]
         elif issubclass(etype, SystemExit):

@@ -25,6 +25,8 @@ _LONGEST = 4096
 """Characters of a message that is searched for numbers; a longer one holds a whole report."""
 _FEW = 4
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
+_CONTEXT = re.compile(r" +\d+(?: .*)?")
+"""A line of code around the one that failed. Of a function on one line stack_data shows more or less of them, by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ def _kind(failed: RankResult) -> tuple[object, ...]:
         return (failed.outcome,)
     # Only where it ends with the message: what a traceback says before that is the way.
     way = _plain("\n".join(trim_traceback(error))).rstrip().removesuffix(_plain(error.evalue).rstrip())
-    return (failed.outcome, error.ename, error.line, error.code, error.hint, way)
+    lines = tuple(line.rstrip() for line in way.splitlines() if line.strip() and not _CONTEXT.fullmatch(line))
+    return (failed.outcome, error.ename, error.line, error.code, error.hint, lines)
 
 
 def _fold(ranks: Sequence[RankResult]) -> Iterator[Failure]:

@@ -389,11 +389,13 @@ def test_two_notebooks_with_one_name_are_told_apart(leftovers: None) -> None:
         subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    pids = [[int(word) for word in (owner.stdout and owner.stdout.readline() or "").split()] for owner in owners]
+    pids = [[int(word) for word in owner.stdout.readline().split()] for owner in owners if owner.stdout]
     assert [len(each) for each in pids] == [4, 4]
 
     def stop(*words: str) -> tuple[int, str, str]:
-        done = subprocess.run([sys.executable, "-m", "mhnb", "stop", *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "mhnb", "stop", *words], capture_output=True, text=True, check=False
+        )
         return done.returncode, done.stdout, done.stderr
 
     names = [f"owned.{owner.pid}" for owner in owners]

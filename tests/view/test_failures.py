@@ -85,6 +85,17 @@ def test_who_failed_otherwise_stands_alone(other: RankResult) -> None:
     assert folds(cell(raised(0, "bad part 10"), raised(1, "bad part 11"), other)) == [(0, 1), (2,)]
 
 
+@pytest.mark.parametrize(
+    ("line", "folded"), [("----> 2 def f(x): raise it", True), ("----> 3 def g(x): raise it", False)]
+)
+def test_how_much_is_shown_around_the_line_sets_nobody_apart(line: str, *, folded: bool) -> None:
+    """Of a function on one line one rank shows the lines beside it and another does not; the line itself counts."""
+    bare = ("\x1b[36mCell\x1b[39m In[1], line 2, in f(x)", "----> 2 def f(x): raise it\n")
+    around = ("Cell In[1], line 2, in f(x)", f"      1 import jax\n{line}\n      3 \n     14 y = f(1)\n")
+    result = cell(raised(0, "no", way=bare), raised(1, "no", way=around))
+    assert folds(result) == ([(0, 1)] if folded else [(0,), (1,)])
+
+
 def test_notes_are_told_and_fold_as_the_message_does() -> None:
     """What is added to an error is part of what it says."""
     ranks = [raised(rank, "no data") for rank in range(3)]

@@ -1,0 +1,66 @@
+"""The stack that a message carries as text: XLA writes all of Python's into the error of a callback that failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+__all__ = ["shorten_inner_trace"]
+
+_BEGIN = "Traceback (most recent call last):"
+_FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+, in .+')
+_CELL = re.compile(r"<cell \d+>")
+_LIBRARY = re.compile(
+    r"[/\\]site-packages[/\\](?P<name>\w+)|[/\\]lib[/\\]python3[.\d]*[/\\](?!site-packages)(?P<std>\w+)|^<frozen "
+)
+
+
+def shorten_inner_trace(message: str) -> str:
+    r"""Take out of a stack in a message what is above the cell's own first frame, and count what lies in libraries below it.
+
+    A message without a stack, or without a frame of a cell, stays as it is.
+
+    >>> print(shorten_inner_trace('INTERNAL: Traceback (most recent call last):\n'
+    ...       '  File "/x/loop.py", line 8, in run\n  File "<cell 3>", line 2, in <module>\n'
+    ...       '  File "/v/site-packages/jax/_src/a.py", line 1, in g\n  File "/v/site-packages/jax/b.py", line 2, in h\n'
+    ...       '  File "<cell 3>", line 1, in f\nValueError: no'))
+    INTERNAL: Traceback (most recent call last):
+      File "<cell 3>", line 2, in <module>
+        … 2 frames inside jax
+      File "<cell 3>", line 1, in f
+    ValueError: no
+    """
+    if _BEGIN not in message:
+        return message
+    lines = message.split("\n")
+    kept: list[str] = []
+    for is_frame, run in groupby(lines, key=lambda line: _FRAME.fullmatch(line) is not None):
+        same = list(run)
+        is_stack = is_frame and kept and kept[-1].endswith(_BEGIN)
+        kept += _shorten(same) if is_stack else same
+    return "\n".join(kept)
+
+
+def _shorten(frames: Sequence[str]) -> Iterator[str]:
+    first = next((at for at, frame in enumerate(frames) if _CELL.fullmatch(_path(frame))), None)
+    if first is None:
+        yield from frames
+        return
+    for library, run in groupby(frames[first:], key=_library):
+        inside = list(run)
+        if library:
+            yield f"    … {len(inside)} {'frame' if len(inside) == 1 else 'frames'} inside {library}"
+        else:
+            yield from inside
+
+
+def _path(frame: str) -> str:
+    found = _FRAME.fullmatch(frame)
+    assert found is not None
+    return found["path"]
+
+
+def _library(frame: str) -> str:
+    found = _LIBRARY.search(_path(frame))
+    return (found["name"] or found["std"] or "Python") if found else ""
