@@ -78,7 +78,7 @@ class Terminal:
         os.close(its)
         self._read = ""
 
-    def type(self, text: str) -> None:
+    def press(self, text: str) -> None:
         """Press keys."""
         os.write(self._ours, text.encode())
 
@@ -124,27 +124,27 @@ def test_a_terminal_is_followed_live(leftovers: None, mhnb_home: str) -> None:
     before = {process.pid for process in processes_of(mhnb_home)}
     with Terminal() as terminal:
         terminal.read_until("In [1]: ")
-        terminal.type("%load_ext mhnb\n")
+        terminal.press("%load_ext mhnb\n")
         terminal.read_until("In [2]: ")
-        terminal.type("%mhjax start -n 2 --devices 1\n")
+        terminal.press("%mhjax start -n 2 --devices 1\n")
         terminal.read_until("starting 2 ranks · ")
-        terminal.type("\x03")
+        terminal.press("\x03")
         told = terminal.read_until("In [3]: ")
         assert "KeyboardInterrupt: %mhjax start was interrupted; every process that it had started was ended" in told
         assert "Traceback" not in told
-        terminal.type("%mhjax start -n 2 --devices 1\n")
+        terminal.press("%mhjax start -n 2 --devices 1\n")
         terminal.read_until("ranks 0-1 ready")
         assert "mhjax · 2 ranks × 1 CPU device on this machine" in terminal.read_until("In [4]: ")
-        terminal.type(SAVES)
+        terminal.press(SAVES)
         terminal.read_until("ranks 0-1 · running ")
         terminal.read_until("on\r")
-        terminal.type("\x03")
+        terminal.press("\x03")
         ended = terminal.read_until("In [5]: ")
         # The cursor comes back, and then the text that stays.
         left = ended.rpartition("\x1b[?25h")[2]
         assert left.count("saved") == left.count("  on") == 1
         assert "CellInterrupted: Ctrl-C came, but cell 1 ended well on ranks 0-1" in left
-        terminal.type("exit\n")
+        terminal.press("exit\n")
         assert terminal.process.wait(timeout=60) == 0
     ended_ranks = [process for process in processes_of(mhnb_home) if process.pid not in before]
     assert psutil.wait_procs(ended_ranks, timeout=60)[1] == []
