@@ -1,18 +1,11 @@
-"""Every message between the notebook, the ranks and the supervisors, and how each is written.
-
-A message is a frozen dataclass; on the wire it is one JSON header frame followed by its payload frames (raw bytes).
-What carries the frames, and how they are signed, is the link's business.
-"""
+"""Every message between the notebook, the ranks and the supervisors. How each is written is `core/codec.py`'s."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from mhnb.core.framing import Frame
-from mhnb.errors import UnknownMessage
 from mhnb.values import Outcome, Phase
 
 __all__ = [
@@ -41,8 +34,6 @@ __all__ = [
     "SkipCell",
     "StartFailed",
     "StopHost",
-    "decode",
-    "encode",
 ]
 
 PROTOCOL_VERSION = 5
@@ -352,49 +343,3 @@ Message: TypeAlias = (
     | RankExited
     | HubExited
 )
-
-_KINDS: dict[str, type[Any]] = {
-    cls.kind: cls
-    for cls in (
-        RunCell, SkipCell, Ask, SignalRank, InterruptCell, CloseConnections, StopHost, PhaseReached, StartFailed, RankReady,
-        OutputProduced, RankStatus, CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited, BeginRanks,
-        Beat,
-    )
-}  # fmt: skip
-# Made once: `json.dumps` with separators of one's own makes an encoder a call.
-_write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-_read_json = json.JSONDecoder().decode
-_FIELDS = {cls: tuple(part.name for part in fields(cls)) for cls in _KINDS.values()}
-
-
-def encode(message: Message) -> list[bytes]:
-    """Write a message as frames: a JSON header, then the payload.
-
-    >>> encode(SkipCell(generation=1, seq=4))
-    [b'["skip_cell",{"generation":1,"seq":4}]']
-    """
-    cls = type(message)
-    body = {name: getattr(message, name) for name in _FIELDS[cls]}
-    payload = body.pop("payload", ())
-    return [_write_json([cls.kind, body]).encode("utf-8", "surrogatepass"), *payload]
-
-
-def decode(frames: Sequence[Frame]) -> Message:
-    """Read a message from its frames.
-
-    Raises:
-        UnknownMessage: no JSON, an unknown kind, or fields that do not fit.
-
-    >>> decode([b'["skip_cell",{"generation":1,"seq":4}]'])
-    SkipCell(generation=1, seq=4)
-    """
-    try:
-        kind, body = _read_json(str(frames[0], "utf-8", "surrogatepass"))
-        cls = _KINDS[kind]
-        if "payload" in _FIELDS[cls]:
-            body["payload"] = tuple(frames[1:])
-        message: Message = cls(**body)
-    except (IndexError, KeyError, TypeError, ValueError) as error:
-        shown = bytes(frames[0][:120]) if frames else b""
-        raise UnknownMessage(f"cannot read a message that begins {shown!r}: {error!r}") from error
-    return message

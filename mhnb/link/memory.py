@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 
-from mhnb.core.protocol import Message, decode, encode
+from mhnb.core.codec import decode, encode
+from mhnb.core.protocol import Message
 
 __all__ = ["MemoryLink", "MemoryPeer"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mhnb.core.protocol import RankStatus, decode, encode
+from mhnb.core.codec import decode, encode
+from mhnb.core.protocol import RankStatus
 from mhnb.core.where import RankSeen, WhereCard, make_card
 
 ALL = [0, 1, 2, 3]

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from mhnb.core.codec import decode, encode
 from mhnb.core.outputs import fold_events
 from mhnb.core.protocol import (
     CellEnded,
@@ -30,8 +31,6 @@ from mhnb.core.protocol import (
     OutputProduced,
     RunCell,
     SkipCell,
-    decode,
-    encode,
 )
 from mhnb.core.stacks import Flight
 from mhnb.values import Outcome, Output

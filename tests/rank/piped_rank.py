@@ -11,7 +11,8 @@ import struct
 import sys
 from typing import IO, Any
 
-from mhnb.core.protocol import Answer, Ask, decode, encode
+from mhnb.core.codec import decode, encode
+from mhnb.core.protocol import Answer, Ask
 
 _PREPARE = """
 import jax, jax.numpy as jnp, numpy as np
