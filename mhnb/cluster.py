@@ -282,7 +282,7 @@ class Cluster:
             return submission.wait(on_snapshot)
 
     def interrupt(self) -> None:
-        """Interrupt the cell that runs: KeyboardInterrupt on its ranks, and after 4 s the end of those that do not stop."""
+        """Interrupt the cell that runs: KeyboardInterrupt on its ranks; a second time, also what they do about that."""
         self._reader.post(InterruptRequested())
 
     def where(self) -> WhereCard | None:

@@ -80,12 +80,12 @@ class Notebook:
             result = self._explain(
                 cluster.run(source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=show)
             )
+            if flags.out:
+                self.shell.user_ns[flags.out] = result
+            view.finish(result)
         except BaseException:
             view.give_up()
             raise
-        if flags.out:
-            self.shell.user_ns[flags.out] = result
-        view.finish(result)
         self._keep(cluster, result, view)
         if flags.collectives:
             show_launched(cluster, result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,15 @@ from pathlib import Path
 from mhnb.cluster import Cluster
 from mhnb.core.results import CellResult, RankResult
 from mhnb.errors import InvalidRequest
+from mhnb.view.failures import MISMATCH
 from mhnb.view.live import CellView
 from mhnb.view.words import Places
 
 __all__ = ["as_script", "exit_status", "read_script", "run_script"]
 
-_WELL = ("", "0", "None")
+_WELL = ("", "0", "None", "False")
 """What `sys.exit` says of an end that is none of failure."""
+_STYLES = r"(?:\x1b\[[\d;]*m)*"
 _INTERRUPTED = 130
 """128 and the number of SIGINT: what a shell expects of who was stopped by Ctrl-C."""
 
@@ -36,24 +39,29 @@ def read_script(name: str) -> str:
 def run_script(cluster: Cluster, name: str, source: str, arguments: Sequence[str]) -> CellResult:
     """Run it on every rank, show it while it runs, and return what became of it."""
     path = Path(name).resolve()
+    # A script shows no value of its last line.
     cluster.run(
         f"__import__('sys').argv = {[name, *arguments]!r}; __file__ = {str(path)!r}; "
-        f"__import__('sys').path.insert(0, {str(path.parent)!r})"
+        f"__import__('sys').path.insert(0, {str(path.parent)!r}); get_ipython().ast_node_interactivity = 'none'"
     ).check()
     view = CellView(places=Places(cluster=cluster.name, script=name))
     try:
-        # A script shows no value of its last line.
-        result = as_script(cluster.run(f"{source}\nNone", on_snapshot=view.update))
+        result = as_script(cluster.run(source, on_snapshot=view.update), name)
+        view.finish(result)
     except BaseException:
         view.give_up()
         raise
-    view.finish(result)
     return result
 
 
-def as_script(result: CellResult) -> CellResult:
-    """Take `sys.exit` for what it is in a script: `sys.exit()` and `sys.exit(0)` end it well, others with what they say."""
-    return replace(result, ranks=tuple(rank if _exit_word(rank) is None else _ended(rank) for rank in result.ranks))
+def as_script(result: CellResult, name: str) -> CellResult:
+    """Take `sys.exit` for what it is in a script, where 0 ends it well, and call the cell by the script's name."""
+    ranks = tuple(_named(_ended(rank), result.seq, name) for rank in result.ranks)
+    if all(rank.outcome == "ok" for rank in ranks):
+        # What is left to say is of ranks that ended it in another way than others: by `sys.exit(0)`, say.
+        return replace(result, ranks=ranks, notes=() if not result.ok else result.notes)
+    notes = tuple(note.replace(f"cell {result.seq}", name) for note in result.notes)
+    return replace(result, ranks=ranks, notes=notes)
 
 
 def exit_status(result: CellResult) -> int:
@@ -64,11 +72,11 @@ def exit_status(result: CellResult) -> int:
     """
     if result.ok:
         return 0
-    if result.how == "interrupted":
+    word = _exit_word(result.failed[0]) if result.failed else None
+    if word is None and result.how == "interrupted":
         return _INTERRUPTED
-    word = _exit_word(result.failed[0])
     # Python's own rule: a number is the status, as a byte; anything else is a message, and 1.
-    return int(word) & 0xFF if word is not None and word.lstrip("-").isdecimal() else 1
+    return int(word) & 0xFF if word is not None and re.fullmatch(r"-?\d+", word) else 1
 
 
 def _exit_word(rank: RankResult) -> str | None:
@@ -80,9 +88,23 @@ def _exit_word(rank: RankResult) -> str | None:
 
 
 def _ended(rank: RankResult) -> RankResult:
-    word = _exit_word(rank) or ""
+    word = _exit_word(rank)
+    if word is None:
+        return rank
     if word in _WELL:
         said = tuple(output for output in rank.outputs if output["output_type"] != "error")
         return replace(rank, outcome="ok", error=None, outputs=said)
     assert rank.error is not None
     return replace(rank, error=replace(rank.error, evalue=word, traceback=rank.error.traceback[:1]))
+
+
+def _named(rank: RankResult, seq: int, name: str) -> RankResult:
+    error = rank.error
+    if error is None:
+        return rank
+    # IPython colours it word by word.
+    words = _STYLES.join(map(re.escape, f"Cell In[{seq}], line "))
+    frame = re.compile(rf"{words}{_STYLES}(\d+)")
+    traceback = tuple(frame.sub(lambda found: f"File {name}:{found[1]}", text) for text in error.traceback)
+    evalue = error.evalue.replace(f"cell {seq}", name) if error.ename == MISMATCH else error.evalue
+    return replace(rank, error=replace(error, traceback=traceback, evalue=evalue))

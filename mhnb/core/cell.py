@@ -11,7 +11,7 @@ from mhnb.core.guard import STILL_LEFT
 from mhnb.core.hints import find_hint
 from mhnb.core.ladder import Ladder
 from mhnb.core.outputs import OutputFolder
-from mhnb.core.protocol import CellEnded, LaunchRow, OutputEvent, RankStatus
+from mhnb.core.protocol import CellEnded, InterruptTaken, LaunchRow, OutputEvent, RankStatus
 from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult, RankResult
 from mhnb.core.rowpack import unpack_rows
@@ -36,6 +36,8 @@ class RankPart:
     looks: tuple[RankStatus, ...] = ()
     """Its latest two looks at itself, the newer last."""
     looked_at: float = 0.0
+    handles_interrupt: bool = False
+    """Its code has got the interrupt, and runs on."""
 
     def note_look(self, status: RankStatus, now: float) -> None:
         """Take in where the rank is."""
@@ -49,10 +51,6 @@ class RankPart:
         # Another launch than before: it makes progress, and ends by itself.
         moves = any((look.participants, look.number) != (latest.participants, latest.number) for look in self.looks)
         return bool(latest.participants) and latest.launched and not moves
-
-    def handles_interrupt(self) -> bool:
-        """Whether the rank's code got the interrupt and runs on, by its last look."""
-        return bool(self.looks) and self.looks[-1].interrupted
 
     def add(self, events: list[OutputEvent]) -> None:
         """Take in output."""
@@ -97,16 +95,40 @@ class Cell:
         """Whether some rank has not ended it; asked at the end of each, so no list of all is made."""
         return any(part.outcome == "running" for part in self.parts.values())
 
+    def hear(self, told: RankStatus | InterruptTaken, now: float) -> None:
+        """Take in what a rank says of itself in the middle of a cell; what is not of this one changes nothing."""
+        part = self.parts.get(told.rank)
+        if part is None or told.seq != self.seq:
+            return
+        if isinstance(told, RankStatus):
+            part.note_look(told, now)
+        else:
+            part.handles_interrupt = told.taken
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether its time limit has passed."""
+        return self.request.timeout_s is not None and now - self.started_at > self.request.timeout_s
+
+    def interrupt(self, now: float, how: str, *, guard_available: bool, frees: bool) -> None:
+        """Ask it to stop; a second time, or by its time limit, without patience for what its code does about that."""
+        if self.ladder is None:
+            agrees = guard_available and self.guard == "lockstep"
+            self.ladder, self.how = Ladder.begin(self.seq, now, agrees=agrees, frees=frees), how
+        elif how != "timeout":
+            self.ladder.hurry(now)
+        if how == "timeout":
+            self.ladder.insist(now)
+
     def climb(self, now: float) -> list[Command]:
         """Say what is to be done now to stop it."""
         if self.ladder is None:
             return []
-        running, since = self.running_ranks, self.ladder.began_at
+        running, since = self.running_ranks, self.ladder.asked_at
         stuck = tuple(rank for rank in running if self.parts[rank].is_in_collective(since))
         return self.ladder.climb(now, running, stuck, self._handling_ranks())
 
     def _handling_ranks(self) -> tuple[int, ...]:
-        return tuple(rank for rank in self.running_ranks if self.parts[rank].handles_interrupt())
+        return tuple(rank for rank in self.running_ranks if self.parts[rank].handles_interrupt)
 
     def was_too_slow(self, rank: int) -> bool:
         """Whether a rank was killed because it did not end; its error may be what it said before that, the interrupt, say."""

@@ -22,6 +22,7 @@ from mhnb.core.protocol import (
     HostUp,
     HubExited,
     InterruptCell,
+    InterruptTaken,
     Message,
     OutputProduced,
     PhaseReached,
@@ -44,7 +45,7 @@ _KINDS: dict[str, type[Any]] = {
     for cls in (
         RunCell, SkipCell, Ask, SignalRank, InterruptCell, CloseConnections, StopHost, PhaseReached, StartFailed, RankReady,
         OutputProduced, RankStatus, CellEnded, CellRefused, Answer, HostUp, RankSpawned, RankExited, HubExited, BeginRanks,
-        Beat,
+        Beat, InterruptTaken,
     )
 }  # fmt: skip
 # Made once: `json.dumps` with separators of one's own makes an encoder a call.

@@ -21,15 +21,9 @@ def shorten_inner_trace(message: str) -> str:
 
     A message without a stack, or without a frame of a cell, stays as it is.
 
-    >>> print(shorten_inner_trace('INTERNAL: Traceback (most recent call last):\n'
-    ...       '  File "/x/loop.py", line 8, in run\n  File "<cell 3>", line 2, in <module>\n'
-    ...       '  File "/v/site-packages/jax/_src/a.py", line 1, in g\n  File "/v/site-packages/jax/b.py", line 2, in h\n'
-    ...       '  File "<cell 3>", line 1, in f\nValueError: no'))
-    INTERNAL: Traceback (most recent call last):
-      File "<cell 3>", line 2, in <module>
-        … 2 frames inside jax
-      File "<cell 3>", line 1, in f
-    ValueError: no
+    >>> stack = '  File "/x/loop.py", line 8, in run\n  File "<cell 3>", line 2, in f'
+    >>> shorten_inner_trace(f"INTERNAL: Traceback (most recent call last):\n{stack}\nValueError: no").splitlines()[1:]
+    ['  File "<cell 3>", line 2, in f', 'ValueError: no']
     """
     if _BEGIN not in message:
         return message

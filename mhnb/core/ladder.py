@@ -30,23 +30,26 @@ class Ladder:
     """The stop of one cell, from the first request on."""
 
     seq: int
-    began_at: float
+    asked_at: float
+    rungs_from: float
+    """From when the times of the rungs are counted: when it was asked, and later by as long as the ladder stood still."""
     next_signal_at: float
     frees: bool
     """Whether connections can be closed here: the ranks have found which ones are meant."""
-    insists: bool
-    """Nobody is left to ask a second time, or the user did: what a cell makes of the interrupt has no more time than the rest."""
+    insists: bool = False
+    """What the cell's code makes of the interrupt has no more time than the rest."""
     freed: tuple[int, ...] = ()
     """The ranks for whose sake they were closed."""
     killed: bool = False
     """The last rung was climbed."""
-    waits_since: float | None = None
-    """Since when every rank that runs handles its interrupt; the rungs stand still as long."""
+    still_since: float | None = None
+    """Since when every rank that runs handles its interrupt; the ladder stands still as long."""
+    stood_still: bool = False
 
     @classmethod
-    def begin(cls, seq: int, now: float, *, agrees: bool, frees: bool, insists: bool = False) -> Ladder:
+    def begin(cls, seq: int, now: float, *, agrees: bool, frees: bool) -> Ladder:
         """Begin; `agrees` where the ranks are in lockstep, and may stop before the same launch by themselves."""
-        return cls(seq, now, now + (INTERRUPT_AGREE_S if agrees else 0.0), frees, insists)
+        return cls(seq, now, now, now + (INTERRUPT_AGREE_S if agrees else 0.0), frees)
 
     def climb(
         self, now: float, running: tuple[int, ...], stuck: tuple[int, ...] = (), handling: tuple[int, ...] = ()
@@ -54,47 +57,59 @@ class Ladder:
         """Say what is to be done now about the ranks that still run the cell.
 
         Args:
+            now: seconds, of the clock that it began with.
             running: who has not ended it.
             stuck: those of them that have sat in a collective since then, as far as is seen.
             handling: those of them whose code has got the interrupt, and runs on.
         """
-        asked: list[Command] = [AskInterrupt(self.seq)] if now == self.began_at else []
-        if self._waits(now, running, stuck, handling):
+        asked: list[Command] = [AskInterrupt(self.seq)] if now == self.asked_at else []
+        if self._stands_still(now, running, stuck, handling):
             return asked
-        if now - self.began_at > INTERRUPT_KILL_S:
+        height_s = now - self.rungs_from
+        if height_s > INTERRUPT_KILL_S:
             self.killed = True
             return [KillRanks(running)]
-        if stuck and self.frees and not self.freed and now - self.began_at >= INTERRUPT_FREE_S:
+        if stuck and self.frees and not self.freed and height_s >= INTERRUPT_FREE_S:
             self.freed = stuck
             asked.append(FreeRanks())
-        again = running if self.insists else tuple(rank for rank in running if rank not in handling)
-        if now < self.next_signal_at or not again:
+        signalled = running if self.insists else tuple(rank for rank in running if rank not in handling)
+        if now < self.next_signal_at or not signalled:
             return asked
         # Again and again: one may have come in a moment in which nobody could take it.
         self.next_signal_at = now + _SIGNAL_AGAIN_S
-        return [*asked, SignalRanks(again, int(signal.SIGINT))]
+        return [*asked, SignalRanks(signalled, int(signal.SIGINT))]
 
-    def _waits(self, now: float, running: tuple[int, ...], stuck: tuple[int, ...], handling: tuple[int, ...]) -> bool:
-        """Whether the cell's own handling of the interrupt goes on somewhere, and nothing else does: it is not hurried.
+    def _stands_still(
+        self, now: float, running: tuple[int, ...], stuck: tuple[int, ...], handling: tuple[int, ...]
+    ) -> bool:
+        """Whether all that goes on is the cell's own handling of the interrupt: it is not hurried.
 
         Not where all of them sit in a collective: nobody is left who could come to it.
         """
-        if not self.insists and set(running) <= set(handling) and not set(running) <= set(stuck):
-            self.waits_since = now if self.waits_since is None else self.waits_since
+        works = set(running) <= set(handling) and not set(running) <= set(stuck)
+        if works and not self.insists:
+            self.still_since = now if self.still_since is None else self.still_since
+            self.stood_still = True
             return True
-        self._go_on(now)
+        if self.still_since is not None:
+            self.rungs_from += now - self.still_since
+            self.still_since = None
         return False
 
-    def _go_on(self, now: float) -> None:
-        """Climb on from the rung that was reached before."""
-        if self.waits_since is not None:
-            self.began_at += now - self.waits_since
-            self.waits_since = None
-
     def hurry(self, now: float) -> None:
-        """The user asks a second time: no more waiting for an agreement, nor for what the cell makes of the interrupt."""
+        """The user asks again: no more waiting for an agreement; and nor, unless he pressed twice, for what the cell makes of it."""
         self.next_signal_at = min(self.next_signal_at, now)
-        self.insists = self.insists or now - self.began_at >= AGAIN_AFTER_S
+        if now - self.asked_at >= AGAIN_AFTER_S:
+            self.insist(now)
+
+    def insist(self, now: float) -> None:
+        """Wait for nothing any more. Where the ladder stood still it begins anew: nobody had been asked to hurry."""
+        if self.insists:
+            return
+        self.insists = True
+        if self.stood_still:
+            self.rungs_from = self.next_signal_at = now
+            self.still_since = None
 
     def notes(self) -> tuple[str, ...]:
         """Say what freeing ranks has cost.

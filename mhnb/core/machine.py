@@ -36,12 +36,13 @@ from mhnb.core.gate import make_refusal
 from mhnb.core.guard import WAY_OUT
 from mhnb.core.journal import Record, record_cell
 from mhnb.core.kept import KeptCells
-from mhnb.core.ladder import TOO_SLOW, Ladder
+from mhnb.core.ladder import TOO_SLOW
 from mhnb.core.protocol import (
     CellEnded,
     CellRefused,
     HostUp,
     HubExited,
+    InterruptTaken,
     OutputProduced,
     PhaseReached,
     RankExited,
@@ -105,8 +106,8 @@ class Machine:
                 return self._end_rank(event, now)
             case OutputProduced():
                 return self._output(event, now)
-            case RankStatus():
-                return self._note_look(event, now)
+            case RankStatus() | InterruptTaken():
+                return self._hear(event, now)
             case Ticked():
                 return self._tick(now)
             case HostUp():
@@ -280,10 +281,9 @@ class Machine:
 
     # -- where the ranks are
 
-    def _note_look(self, status: RankStatus, now: float) -> list[Command]:
-        cell = self.current
-        if cell is not None and status.seq == cell.seq and status.rank in cell.parts:
-            cell.parts[status.rank].note_look(status, now)
+    def _hear(self, told: RankStatus | InterruptTaken, now: float) -> list[Command]:
+        if self.current is not None:
+            self.current.hear(told, now)
         return []
 
     def where(self, now: float) -> WhereCard | None:
@@ -298,10 +298,7 @@ class Machine:
         cell = self.current
         if cell is None:
             return []
-        if cell.ladder is not None:
-            return cell.climb(now)
-        limit = cell.request.timeout_s
-        return self._interrupt(now, "timeout") if limit is not None and now - cell.started_at > limit else []
+        return self._interrupt(now, "timeout") if cell.is_overdue(now) else cell.climb(now)
 
     def _withdraw(self, ticket: int | None) -> list[Command]:
         """Take back a cell that still waits for its turn: whose cell runs now is not for its submitter to stop."""
@@ -316,12 +313,7 @@ class Machine:
         cell = self.current
         if cell is None or ticket not in (None, cell.ticket):
             return []
-        if cell.ladder is None:
-            agrees = self.guard_available and cell.guard == "lockstep"
-            frees, insists, cell.how = self.roster.can_free(), how == "timeout", how
-            cell.ladder = Ladder.begin(cell.seq, now, agrees=agrees, frees=frees, insists=insists)
-        else:
-            cell.ladder.hurry(now)
+        cell.interrupt(now, how, guard_available=self.guard_available, frees=self.roster.can_free())
         return cell.climb(now)
 
     def _accept(self) -> list[Command]:

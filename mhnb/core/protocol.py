@@ -19,6 +19,7 @@ __all__ = [
     "HostUp",
     "HubExited",
     "InterruptCell",
+    "InterruptTaken",
     "LaunchRow",
     "Message",
     "OutputEvent",
@@ -218,14 +219,25 @@ class RankStatus:
     """How long it has been on this line without a further launch."""
     counts: list[list[Any]]
     """[participants, launches made in this cell] of each set of ranks."""
-    participants: list[int] | None = None  # of the launch in flight; None when there is none
+    participants: list[int] | None = None
+    """Of the launch in flight; None when there is none."""
     number: int | None = None
     """Which one of its participants' launches the one in flight is, from 1."""
-    memory_nbytes: int = 0  # what the process holds in memory
+    memory_nbytes: int = 0
+    """What the process holds in memory."""
     launched: bool = True
     """False: the rank only waits to agree on the launch, or to see it end after an interrupt; it comes out of that by itself."""
-    interrupted: bool = False
-    """The cell's code has got its interrupt and runs on: it handles it, or swallowed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptTaken:
+    """The code of the cell that runs has got its interrupt: what it does now is its own handling of it."""
+
+    kind: ClassVar[str] = "interrupt_taken"
+    rank: int
+    seq: int
+    taken: bool = True
+    """False: it went nowhere after all, as one that comes while a finalizer runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +347,7 @@ Message: TypeAlias = (
     | RankReady
     | OutputProduced
     | RankStatus
+    | InterruptTaken
     | CellEnded
     | CellRefused
     | Answer

@@ -70,15 +70,14 @@ class Looker:
         self._kept_at: object = None
         self._main_used_s = self._all_used_s = 0.0
 
-    def look(self, seq: int, age_s: float, *, at_once: bool = False) -> RankStatus | None:
+    def look(self, seq: int, age_s: float) -> RankStatus | None:
         """Take a look when one is due.
 
         Args:
             seq: the cell that runs.
             age_s: for how long it has.
-            at_once: there is something to tell that does not wait until one is due.
         """
-        if age_s < _WATCH_AFTER_S and not at_once:
+        if age_s < _WATCH_AFTER_S:
             return None
         if seq != self._seq:
             self._seq, self._due_s, self._kept_at = seq, _FIRST_S, None
@@ -87,7 +86,7 @@ class Looker:
         awaited = self._find_awaited()
         frames = self._frames(awaited)
         self._watch(frames, counts, age_s)
-        if age_s < self._due_s and not at_once:
+        if age_s < self._due_s:
             return None
         self._due_s = age_s + _EVERY_S
         return self._tell(frames, counts, flight, awaits=awaited is not None, age_s=age_s)

@@ -17,14 +17,23 @@ from IPython.core.interactiveshell import ExecutionResult
 
 from mhnb.core.guard import communicates
 from mhnb.core.made import MadeRow
-from mhnb.core.protocol import CellEnded, CellRefused, LaunchRow, Message, OutputProduced, RunCell, SkipCell
+from mhnb.core.protocol import (
+    CellEnded,
+    CellRefused,
+    InterruptTaken,
+    LaunchRow,
+    Message,
+    OutputProduced,
+    RunCell,
+    SkipCell,
+)
 from mhnb.core.rowpack import pack_rows
 from mhnb.core.stacks import Flight
 from mhnb.rank.capture import Capture
 from mhnb.rank.defects import ends_rank_on_defect
 from mhnb.rank.looking import Looker
 from mhnb.rank.shell import PreparedCell, RankShell
-from mhnb.rank.taken import TakenInterrupt
+from mhnb.rank.taken import TakenInterrupt, is_within
 from mhnb.sigint import get_handler, set_handler
 from mhnb.values import Outcome
 
@@ -109,7 +118,7 @@ class CellRunner:
         self._running: RunCell | None = None
         self._began_s = 0.0
         self._task: asyncio.Task[Any] | None = None
-        self._interrupt = TakenInterrupt(self.clock)
+        self._interrupt = TakenInterrupt(self.clock, self._lock, self._tell_taken)
         self.shell.attach(self.capture, self.clock)
         self.launches.is_cell_file = self.shell.is_cell_file
         self.launches.use_interrupt(self._make_interrupt)
@@ -295,18 +304,28 @@ class CellRunner:
         if self.launches.defer_interrupt():
             self.shell.interrupted = True
             return
-        if _is_within(frame, _USER_CODE):
+        if is_within(frame, _USER_CODE):
             self._note_got()
             raise KeyboardInterrupt
         if self._task is not None:
-            self._note_got()
-            self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+            self.shell.interrupted = True
+            self._task.get_loop().call_soon_threadsafe(self._cancel)
         else:
             self._interrupt.came_early = True
+
+    def _cancel(self) -> None:
+        """Cancel the cell that awaits: now that the loop is free to, its code gets the interrupt."""
+        if self._task is not None and not self._interrupt.changes_nothing():
+            self._note_got()
+            self._task.cancel()
 
     def _note_got(self) -> None:
         self.shell.interrupted = True
         self._interrupt.note()
+
+    def _tell_taken(self, taken: bool) -> None:  # noqa: FBT001 - a message's one field
+        if self._running is not None:
+            self.send(InterruptTaken(self.rank, self._running.seq, taken))
 
     def _make_interrupt(self) -> BaseException:
         """Make what stops the code that is about to launch.
@@ -331,6 +350,7 @@ class CellRunner:
         while not self._stop.wait(pause_s):
             self._tell_live()
             self._tell_late()
+            self._interrupt.tell()
             self._tell_where()
             self.look_beside()
             pause_s = _LIVE_S if self._running is not None else _IDLE_S
@@ -354,12 +374,8 @@ class CellRunner:
     def _tell_where(self) -> None:
         """Say where the cell is, if it has lasted: this thread runs also while the main thread is stuck."""
         running = self._running
-        if running is None:
+        if running is None or (status := self._looker.look(running.seq, self.clock() - self._began_s)) is None:
             return
-        status = self._looker.look(running.seq, self.clock() - self._began_s, at_once=self._interrupt.is_news())
-        if status is None:
-            return
-        status = replace(status, interrupted=self._interrupt.got_there)
         if self._interrupt.is_finishing:
             # No collective holds this rank: it waits for those that it has left, and not for long.
             status = replace(status, launched=False)
@@ -381,11 +397,3 @@ _USER_CODE = frozenset({CellRunner._user_code.__code__, CellRunner._user_code_as
 def _stop_note(rows: Sequence[LaunchRow]) -> str:
     number = sum(row[4] for row in rows if communicates(row[0])) + 1
     return f"Interrupted before launch {number} on every rank"
-
-
-def _is_within(frame: FrameType | None, codes: frozenset[Any]) -> bool:
-    while frame is not None:
-        if frame.f_code in codes:
-            return True
-        frame = frame.f_back
-    return False

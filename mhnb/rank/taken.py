@@ -7,13 +7,15 @@ An interrupt comes again and again until it gets there. Once it did, what the co
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["TakenInterrupt"]
+__all__ = ["TakenInterrupt", "is_within"]
 
 _SAME_S = 1.0
-"""An interrupt that comes so soon after the one that got there is the same one: the notebook has not heard of it yet."""
+"""Until so long after the notebook was told, an interrupt that comes is the same one: it was on its way."""
 
 
 class TakenInterrupt:
@@ -21,12 +23,14 @@ class TakenInterrupt:
 
     Args:
         clock: seconds, of any origin.
+        lock: held while the notebook is told anything.
+        send: tells it that the code got one, or that this went nowhere after all.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._at_s: float | None = None
-        self._told = False
+    def __init__(self, clock: Callable[[], float], lock: threading.RLock, send: Callable[[bool], None]) -> None:
+        self._clock, self._lock, self._send = clock, lock, send
+        self._taken = self._told = False
+        self._told_at_s = 0.0
         self.came_early = False
         """It came after the cell was begun and before its code ran."""
         self.is_finishing = False
@@ -40,32 +44,45 @@ class TakenInterrupt:
 
     def begin_cell(self) -> None:
         """Another cell: nothing has come."""
-        self._at_s = None
-        self._told = self.came_early = self.is_finishing = False
+        self._taken = self._told = self.came_early = self.is_finishing = False
 
     def note(self) -> None:
-        """The cell's code gets one now."""
-        self._at_s = self._clock()
-
-    @property
-    def got_there(self) -> bool:
-        """Whether the cell's code has got one."""
-        return self._at_s is not None
+        """The cell's code gets one now. What it does next may let no other thread run, so it is told here if it can be."""
+        # Another one than that which was told before is told again: the notebook waits to hear of each.
+        self._taken, self._told = True, False
+        # Who holds the lock may wait for what this thread holds: the thread beside it tells then.
+        if self._lock.acquire(blocking=False):
+            try:
+                self.tell()
+            finally:
+                self._lock.release()
 
     def changes_nothing(self) -> bool:
         """Whether one that comes now is to be left alone."""
-        at_s = self._at_s
-        return self.is_finishing or (at_s is not None and self._clock() - at_s < _SAME_S)
+        if not self._taken:
+            return self.is_finishing
+        return self.is_finishing or not self._told or self._clock() - self._told_at_s < _SAME_S
 
-    def is_news(self) -> bool:
-        """Whether the notebook has not been told yet that the code got one; asked once."""
-        news = self.got_there and not self._told
-        self._told = self._told or news
-        return news
+    def tell(self) -> None:
+        """Tell the notebook what it does not know yet."""
+        with self._lock:
+            if self._taken != self._told:
+                self._told, self._told_at_s = self._taken, self._clock()
+                self._send(self._taken)
 
     def _on_unraisable(self, unraisable: Any) -> None:
         """One that came while a finalizer or a callback ran went nowhere: the next one is to be taken."""
-        if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            self._at_s, self._told = None, False
+        ours = self._taken and threading.current_thread() is threading.main_thread()
+        if ours and issubclass(unraisable.exc_type, KeyboardInterrupt):
+            self._taken = False
         else:
             self._show_unraisable(unraisable)
+
+
+def is_within(frame: FrameType | None, codes: frozenset[CodeType]) -> bool:
+    """Whether a frame is one of these functions', or was called by one."""
+    while frame is not None:
+        if frame.f_code in codes:
+            return True
+        frame = frame.f_back
+    return False

@@ -30,11 +30,11 @@ class _TerminalRegion:
         from rich.live import Live
 
         self._console = console
-        # What threads print beside it is nothing that another library should read first.
-        self._live = Live(
-            console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
-        )
+        # What is printed meanwhile, late output of an earlier cell say, rich puts above it.
+        self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
+        # A process that is killed now would leave the terminal without a cursor.
+        console.show_cursor(True)
 
     @property
     def height(self) -> int:

@@ -10,7 +10,7 @@ BEGIN = "INTERNAL: CpuCallback error: Traceback (most recent call last):\n"
 OURS = '  File "<frozen runpy>", line 198, in _run\n  File "/h/mhnb/rank/runner.py", line 2, in run\n'
 JAX = '  File "/v/lib/python3.11/site-packages/jax/_src/pjit.py", line 1, in call\n'
 STDLIB = '  File "/u/lib/python3.11/json/decoder.py", line 1, in decode\n'
-CELL, MINE = '  File "<cell 3>", line 2, in f\n', '  File "/home/me/data.py", line 7, in read\n'
+CELL, MINE = '  File "<cell 3>", line 2, in f\n', '  File "/mine/data.py", line 7, in read\n'
 
 
 @pytest.mark.parametrize(

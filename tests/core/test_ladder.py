@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
+
+import pytest
 
 from mhnb.core.events import AskInterrupt, Command, FreeRanks, InterruptRequested, KillRanks, SignalRanks, Ticked
-from mhnb.core.ladder import AGAIN_AFTER_S, INTERRUPT_FREE_S, INTERRUPT_KILL_S
-from mhnb.core.protocol import RankStatus
+from mhnb.core.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
+from mhnb.core.protocol import InterruptTaken, RankStatus
 from mhnb.view.digest import heading
 from tests.core.test_freeing import begin, look
 from tests.core.test_machine import Driver, ended, finished
 
 BOTH = SignalRanks((0, 1), signal.SIGINT)
+TAKEN = InterruptTaken(0, 1), InterruptTaken(1, 1)
 
 
-def handles(rank: int, participants: list[int] | None = None, number: int | None = None) -> RankStatus:
-    """What a rank says whose code got the interrupt and runs on."""
-    return replace(look(rank, participants, number), interrupted=True)
-
-
-def go_on(driver: Driver, for_s: float, *says: RankStatus) -> list[Command]:
-    """Let time go on, the ranks saying the same all the while, and give all that was done."""
-    until_s, done = driver.now + for_s, []
+def go_on(driver: Driver, for_s: float, *looks: RankStatus) -> list[Command]:
+    """Let time go on, each rank looking at itself once a second and seeing the same, and give all that was done."""
+    until_s, done, looked_at = driver.now + for_s, [], driver.now - 1.0
     while driver.now < until_s:
-        done += driver(*says, Ticked())
+        if driver.now - looked_at >= 1.0:
+            looked_at = driver.now
+            done += driver(*looks, after=0.01)
+        done += driver(Ticked())
     return done
 
 
@@ -32,68 +32,91 @@ def test_who_handles_the_interrupt_is_neither_signalled_nor_killed() -> None:
     """An `except KeyboardInterrupt` that saves for a minute."""
     driver = begin()
     assert driver(InterruptRequested()) == [AskInterrupt(1), BOTH]
-    assert go_on(driver, 60.0, handles(0), handles(1)) == []
+    driver(*TAKEN)
+    assert go_on(driver, 60.0) == []
     assert finished(driver(ended(0), ended(1, outcome="interrupted"))).result.how == "interrupted"
 
 
 def test_who_has_not_got_it_is_signalled_alone() -> None:
     """And killed at the end of the ladder, which the others cannot outlive."""
     driver = begin()
-    driver(InterruptRequested())
-    done = go_on(driver, INTERRUPT_KILL_S + 0.5, handles(0), look(1, None))
+    driver(InterruptRequested(), TAKEN[0])
+    done = go_on(driver, INTERRUPT_KILL_S + 0.5, look(1, None))
     assert {command for command in done if isinstance(command, SignalRanks)} == {SignalRanks((1,), signal.SIGINT)}
     assert [command for command in done if isinstance(command, KillRanks)][:1] == [KillRanks((0, 1))]
 
 
-def test_a_second_interrupt_ends_the_handling() -> None:
-    """Signals again, and the rungs from there: not from the first one, which was heard."""
+@pytest.mark.parametrize("late_s", [0.3, 3.6])
+def test_a_second_interrupt_ends_the_handling(late_s: float) -> None:
+    """Signals again, and every rung from there: not from the first one, which was heard, however late."""
+    driver = begin()
+    driver(InterruptRequested(), TAKEN[0])
+    go_on(driver, late_s)
+    driver(TAKEN[1])
+    go_on(driver, 30.0)
+    assert driver(InterruptRequested()) == [BOTH]
+    assert set(go_on(driver, INTERRUPT_KILL_S - 0.5)) == {BOTH}
+    assert KillRanks((0, 1)) in go_on(driver, 1.0)
+
+
+def test_a_second_interrupt_of_ranks_that_hang_changes_no_rung() -> None:
+    """Who has not got the first one has had his time."""
     driver = begin()
     driver(InterruptRequested())
-    go_on(driver, 30.0, handles(0), handles(1))
-    assert driver(InterruptRequested()) == [BOTH]
-    done = go_on(driver, INTERRUPT_KILL_S - 1.0, handles(0), handles(1))
-    assert set(done) == {BOTH}
-    assert KillRanks((0, 1)) in go_on(driver, 2.0, handles(0), handles(1))
+    go_on(driver, INTERRUPT_KILL_S - 1.0)
+    driver(InterruptRequested())
+    assert KillRanks((0, 1)) in go_on(driver, 1.2)
 
 
 def test_a_key_pressed_twice_is_no_second_interrupt() -> None:
     """People press it twice to be sure."""
     driver = begin()
+    driver(InterruptRequested(), *TAKEN)
     driver(InterruptRequested())
-    driver(handles(0), handles(1))
-    assert driver.now < AGAIN_AFTER_S
-    driver(InterruptRequested())
-    assert go_on(driver, 20.0, handles(0), handles(1)) == []
+    assert go_on(driver, 20.0) == []
 
 
 def test_handling_that_hangs_on_all_ranks_is_freed() -> None:
     """Nobody is left who could come to what they wait in."""
     driver = begin()
-    driver(InterruptRequested())
-    go_on(driver, 10.0, handles(0), handles(1))
-    waiting = [handles(0, [0, 1], 7), handles(1, [0, 1], 8)]
+    driver(InterruptRequested(), *TAKEN)
+    go_on(driver, 10.0)
+    waiting = [look(0, [0, 1], 7), look(1, [0, 1], 8)]
     assert FreeRanks() in go_on(driver, INTERRUPT_FREE_S + 0.5, *waiting)
 
 
 def test_one_may_wait_in_a_collective_for_another_that_still_saves() -> None:
     """It is not cut off for that."""
     driver = begin()
-    driver(InterruptRequested())
-    assert go_on(driver, 30.0, handles(0), handles(1, [0, 1], 7)) == []
+    driver(InterruptRequested(), *TAKEN)
+    assert go_on(driver, 30.0, look(0, None), look(1, [0, 1], 7)) == []
 
 
-def test_a_time_limit_waits_for_nobody() -> None:
-    """There is no one who would ask a second time."""
+def test_an_interrupt_that_went_nowhere_is_sent_again() -> None:
+    """The rank says so."""
+    driver = begin()
+    driver(InterruptRequested(), *TAKEN)
+    assert go_on(driver, 5.0) == []
+    driver(InterruptTaken(1, 1, taken=False))
+    assert SignalRanks((1,), signal.SIGINT) in go_on(driver, 1.0)
+
+
+@pytest.mark.parametrize("interrupted_before", [False, True])
+def test_a_time_limit_waits_for_nobody(interrupted_before: bool) -> None:  # noqa: FBT001
+    """There is no one who would ask a second time. It holds also where the user had asked before."""
     driver = Driver().ready()
-    driver.submit(timeout_s=2.0)
-    driver(Ticked(), after=2.5)
-    assert KillRanks((0, 1)) in go_on(driver, INTERRUPT_KILL_S + 0.5, handles(0), handles(1))
+    driver.submit(timeout_s=10.0)
+    if interrupted_before:
+        driver(InterruptRequested(), *TAKEN)
+    assert not [command for command in go_on(driver, 9.0) if isinstance(command, KillRanks)]
+    driver(Ticked(), *TAKEN, after=1.5)
+    assert KillRanks((0, 1)) in go_on(driver, INTERRUPT_KILL_S + 1.0)
 
 
 def test_the_running_cell_says_who_handles_it_and_what_ends_that() -> None:
     """Else one would wait for something that has been heard."""
     driver = begin()
-    driver(InterruptRequested(), handles(1))
+    driver(InterruptRequested(), TAKEN[1])
     cell = driver.machine.current
     assert cell is not None
     assert heading(cell.result(driver.now, 2)).endswith(
@@ -101,3 +124,10 @@ def test_the_running_cell_says_who_handles_it_and_what_ends_that() -> None:
     )
     driver(ended(0))
     assert heading(cell.result(driver.now, 2)).endswith(" · interrupted, cleaning up · interrupt again to end that")
+
+
+def test_what_is_of_another_cell_changes_nothing() -> None:
+    """It came late."""
+    driver = begin()
+    driver(InterruptRequested(), InterruptTaken(0, 7), InterruptTaken(1, 7))
+    assert BOTH in go_on(driver, 1.0)

@@ -12,7 +12,7 @@ import nbformat
 import nbformat.v4
 import pytest
 
-from mhnb.core.protocol import CellEnded, RankStatus, RunCell, SkipCell
+from mhnb.core.protocol import CellEnded, InterruptTaken, RankStatus, RunCell, SkipCell
 from tests.rank.cellprocess import CellProcess
 
 
@@ -544,10 +544,10 @@ def test_an_interrupt_that_got_there_is_told_and_comes_once(own_rank: CellProces
     own_rank.wait_for_output(seq, "started\n")
     own_rank.interrupt()
     own_rank.wait_for_output(seq, "saving\n")
-    own_rank.receive(lambda m: isinstance(m, RankStatus) and m.interrupted)
+    assert own_rank.receive(lambda m: isinstance(m, InterruptTaken)) == InterruptTaken(0, seq)
     own_rank.interrupt()
-    # A second later it is still saving, and told so.
-    own_rank.receive(lambda m: isinstance(m, RankStatus) and m.interrupted)
+    # It was the same one: still saving when it next says where it is.
+    own_rank.receive(lambda m: isinstance(m, RankStatus))
     flag.touch()
     own_rank.wait_for_output(seq, "still saving\n")
     own_rank.interrupt()
@@ -571,10 +571,7 @@ while True: pass"""
     own_rank.wait_for_output(seq, "started\n")
     own_rank.interrupt()
     own_rank.wait_for_output(seq, "dropped\n")
-    own_rank.unread.clear()
-    status = own_rank.receive(lambda m: isinstance(m, RankStatus))
-    assert isinstance(status, RankStatus)
-    assert not status.interrupted
+    own_rank.receive(lambda m: m == InterruptTaken(0, seq, taken=False))
     own_rank.interrupt()
     said = own_rank.finish(seq)
     assert (said.ended.outcome, said.error[4]) == ("interrupted", 10)

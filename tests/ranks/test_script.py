@@ -19,16 +19,28 @@ import jax
 import beside
 
 print(jax.process_index(), "of", jax.process_count(), sys.argv[1:], os.path.basename(__file__), __name__, beside.word)
-if sys.argv[1] == "fails":
+def fail():
     raise ValueError("no")
+if sys.argv[1] == "fails":
+    fail()
+if sys.argv[1] == "other":
+    mesh = jax.make_mesh((2,), ("a",))
+    x = jax.device_put(jax.numpy.ones(2), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("a")))
+    float(x.sum() if jax.process_index() else x.max())
 if __name__ == "__main__":
     sys.exit(int(sys.argv[1]))
+sys.argv
 """
 
 
 @pytest.mark.parametrize(
     ("argument", "status", "told"),
-    [("0", 0, ""), ("3", 3, "SystemExit: 3"), ("fails", 1, "script.py, line 7:   raise ValueError")],
+    [
+        ("0", 0, ""),
+        ("3", 3, "SystemExit: 3"),
+        ("fails", 1, "File lib/script.py:7, in fail()"),
+        ("other", 1, "launch 2 of lib/script.py differs"),
+    ],
 )
 def test_a_script_is_run_as_python_would(
     tmp_path: Path, leftovers: None, argument: str, status: int, told: str
@@ -42,6 +54,8 @@ def test_a_script_is_run_as_python_would(
     assert done.returncode == status, done.stderr
     assert f"‹rank› of 2 ['{argument}', '-n'] script.py __main__ beside it" in done.stdout
     assert told in done.stdout
+    assert "ell 2" not in done.stdout
+    assert "In[" not in done.stdout
     assert ("SystemExit" in done.stdout) == (argument == "3")
     assert done.stderr == ("" if status == 0 else "lib/script.py: failed on ranks 0-1\n")
 
@@ -68,13 +82,16 @@ def ended(*words: str | None) -> CellResult:
         ((None, "3"), 3),
         (("-1", "-1"), 255),
         (("something is missing", None), 1),
+        (("--3",), 1),
     ],
 )
 def test_the_status_of_a_shell(words: tuple[str | None, ...], status: int) -> None:
     """As of one process: a number, or a message and 1."""
-    assert exit_status(as_script(ended(*words))) == status
+    assert exit_status(as_script(ended(*words), "a.py")) == status
 
 
 def test_ctrl_c_has_a_status_of_its_own() -> None:
-    """A shell's loop ends by it."""
-    assert exit_status(replace(ended("x"), how="interrupted")) == 130
+    """A shell's loop ends by it; a script that ends with a status of its own when it is interrupted has that."""
+    stopped = RankResult(0, "interrupted", error=RankError("KeyboardInterrupt", "", ()))
+    assert exit_status(replace(ended(None), ranks=(stopped,), how="interrupted")) == 130
+    assert exit_status(replace(ended("3"), how="interrupted")) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -11,14 +12,21 @@ import pytest
 from mhnb.view.region import open_region
 
 DRAWS = """
+import sys
 from mhnb.view.region import open_region
+from mhnb.view.screen import TextScreen
 print("before", flush=True)
+screen = TextScreen()
 region = open_region()
 if region is None:
     print("none")
 else:
     for step in range(3):
         region.show(f"step {step}\\n" + "\\x1b[1mwide\\x1b[0m " * 40)
+        if step == 1:
+            screen.write("late")
+            print("notice", file=sys.stderr)
+    print("<shown>", end="", file=sys.__stdout__, flush=True)
     height = region.height
     region.close()
     print(height)
@@ -47,18 +55,41 @@ def run_on_terminal(code: str, **environment: str) -> str:
     return said.decode()
 
 
+def replay(said: str) -> list[str]:
+    """Give the lines that a terminal shows which got this."""
+    lines, row, column = [""], 0, 0
+    for token in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", said):
+        if token == "\r":
+            column = 0
+        elif token == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif token == "\x1b[2K":
+            lines[row] = ""
+        elif token.startswith("\x1b["):
+            row -= int(token[2:-1]) if token.endswith("A") else 0
+        else:
+            lines[row] = lines[row][:column].ljust(column) + token + lines[row][column + len(token) :]
+            column += len(token)
+    return [line for line in lines if line]
+
+
 def test_it_is_drawn_anew_and_taken_away() -> None:
-    """Each picture erases the one before; a line that is too long takes one line; nothing is left but what was printed."""
+    """One picture at a time, a line that is too long takes one line, and what is printed beside it stands above it and stays."""
     said = run_on_terminal(DRAWS)
-    *pictures, last = said.split("step ")[1:]
-    assert [picture[0] for picture in pictures] == ["0", "1", "2"]
-    # Up and erased, as many lines as there were below the first.
-    assert all(picture.count("\x1b[1A\x1b[2K") == 1 for picture in pictures)
-    assert all("…" in picture and picture.count("wide") < 20 for picture in pictures)
-    left = last.rpartition("\x1b[2K")[2]
-    assert last.count("\x1b[1A\x1b[2K") == 2
-    assert left == "23\r\nafter\r\n"
-    assert said.startswith("before\r\n")
+    *above, first, second = replay(said.partition("<shown>")[0])
+    assert above == ["before", "late", "notice"]
+    assert first == "step 2"
+    assert second.startswith("wide wide")
+    assert second.endswith("…")
+    assert len(second) <= 80
+    assert replay(said.replace("<shown>", "")) == ["before", "late", "notice", "23", "after"]
+
+
+def test_the_cursor_is_there_all_the_while() -> None:
+    """A process that is killed then would leave a terminal without one."""
+    said = run_on_terminal(DRAWS).partition("<shown>")[0]
+    assert said.rfind("\x1b[?25h") > said.rfind("\x1b[?25l")
 
 
 def test_a_terminal_that_can_take_nothing_back_has_none() -> None:
