@@ -45,6 +45,8 @@ class Wish(NamedTuple):
     participants: tuple[int, ...]
     line: int | None
     """1-based, of the cell; None where it is not in the cell's own text."""
+    handles: bool = False
+    """The rank has got the cell's interrupt and handles it with this: it is not stopped once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,8 @@ def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> 
     Withdrawn(number=3, mark=1)
     """
     match _read(frames):
-        case ["asked", int(number), int(seq), int(fingerprint), str(name), list(participants), int() | None as line]:
-            wish = Wish(seq, fingerprint, name, tuple(participants), line)
+        case ["asked", int(number), int(seq), int(fp), str(name), list(members), int() | None as line, bool(handles)]:
+            wish = Wish(seq, fp, name, tuple(members), line, handles)
             if number > 0 and _can_be(wish, rank, process_count):
                 return Asked(number, wish)
         case ["withdrawn", int(number), int(mark)] if 0 < mark < len(MARKS):

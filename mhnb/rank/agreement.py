@@ -49,6 +49,8 @@ class Agreement:
         self._forked = False
         self.make_interrupt: Callable[[], BaseException] = KeyboardInterrupt
         """Makes what stops the code that runs, wherever it runs; set by whoever runs it."""
+        self.handles_interrupt: Callable[[], bool] = lambda: False
+        """Whether the cell's code has got its interrupt and handles it; set likewise."""
         self._busy: set[int] = set()
         """Threads other than the main one that are about to launch."""
         self.pending: tuple[str, tuple[int, ...], int | None] | None = None
@@ -184,7 +186,9 @@ class Agreement:
         if self.interrupt_pending:
             raise self.make_interrupt()
         table = self._table
-        wish = Wish(self._seq, int(fingerprint, 16) & ~(1 << 63) | 1, name, participants, line)
+        # Once: what saves the work of a cell that was stopped may have to launch for that. Its threads are to stop.
+        handles = threading.current_thread() is self._main and self.handles_interrupt()
+        wish = Wish(self._seq, int(fingerprint, 16) & ~(1 << 63) | 1, name, participants, line, handles)
         late: BaseException | None = None
         try:
             table.ask(wish)

@@ -137,7 +137,7 @@ class LaunchRecorder:
         self._counted = 0
         """So many of the rows are in `_counts` already."""
         self._counts: dict[tuple[int, ...], int] = {}
-        self._seq = 0
+        self._seq = self._stopped_before = 0
         self._programs: dict[str, Any] = {}
         self.left = LeftLaunches()
         self.ended_seq = 0
@@ -175,14 +175,20 @@ class LaunchRecorder:
         self.gate.interrupt_pending = True
         return True
 
-    def use_interrupt(self, make: Callable[[], BaseException]) -> None:
-        """Have what stops the code before a launch made by who runs it."""
-        if self.gate is not None:
-            self.gate.make_interrupt = make
+    def use_interrupt(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None:
+        """Have what stops the code before a launch made by who runs it; and ask there whether the code handles it already."""
 
-    def agreed_stop(self) -> bool:
-        """Whether every participant of a launch stopped before it together."""
-        return self.gate is not None and self.gate.agreed_stop
+        def make_here() -> BaseException:
+            with self._lock:
+                self._stopped_before = sum(self._count_rows().values()) + 1
+            return make()
+
+        if self.gate is not None:
+            self.gate.make_interrupt, self.gate.handles_interrupt = make_here, handles
+
+    def agreed_stop(self) -> int | None:
+        """Give which launch of the cell it was that every participant stopped before; None where they did not do so together."""
+        return self._stopped_before if self.gate is not None and self.gate.agreed_stop else None
 
     def find_line(self) -> int | None:
         """The line of the innermost frame of the caller's stack that belongs to the running cell."""

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from IPython.core.interactiveshell import ExecutionResult
 
-from mhnb.core.guard import communicates
 from mhnb.core.made import MadeRow
 from mhnb.core.protocol import (
     CellEnded,
@@ -65,11 +64,11 @@ class Launches(Protocol):
     def defer_interrupt(self) -> bool:
         """Put an interrupt off while a launch is under way; false where none is."""
 
-    def use_interrupt(self, make: Callable[[], BaseException]) -> None:
-        """Have what stops the code before a launch made here."""
+    def use_interrupt(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None:
+        """Have what stops the code before a launch made here; and ask here whether the code handles it already."""
 
-    def agreed_stop(self) -> bool:
-        """Whether all ranks stopped before the same launch."""
+    def agreed_stop(self) -> int | None:
+        """Give which launch it was that all ranks stopped before together; None where they did not."""
 
     def wait(self, limit_s: float | None = None) -> None:
         """Wait until what was launched has finished, at most `limit_s`; raise what a launch failed with."""
@@ -121,7 +120,7 @@ class CellRunner:
         self._interrupt = TakenInterrupt(self.clock, self._lock, self._tell_taken)
         self.shell.attach(self.capture, self.clock)
         self.launches.is_cell_file = self.shell.is_cell_file
-        self.launches.use_interrupt(self._make_interrupt)
+        self.launches.use_interrupt(self._make_interrupt, self._interrupt.is_handled)
         self._looker = Looker(
             self.rank,
             _USER_CODE,
@@ -271,7 +270,8 @@ class CellRunner:
         made = self.launches.end_making()
         running = self.launches.count_running()
         rows, abandoned = self.launches.end_cell()
-        notes = [_stop_note(rows)] if outcome == "interrupted" and self.launches.agreed_stop() else []
+        stopped_before = self.launches.agreed_stop() if outcome == "interrupted" else None
+        notes = [] if stopped_before is None else [f"Interrupted before launch {stopped_before} on every rank"]
         notes += [*([_RUNNING] if running else []), *self.launches.take_notes()]
         self.launches.leave_cell(seq, outcome)
         facts = self.news()
@@ -392,8 +392,3 @@ class CellRunner:
 _RUNNING = "launches of it, on which all ranks agreed, still run"
 
 _USER_CODE = frozenset({CellRunner._user_code.__code__, CellRunner._user_code_async.__code__})
-
-
-def _stop_note(rows: Sequence[LaunchRow]) -> str:
-    number = sum(row[4] for row in rows if communicates(row[0])) + 1
-    return f"Interrupted before launch {number} on every rank"

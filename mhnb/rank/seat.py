@@ -72,7 +72,7 @@ class Seat:
         with board.locked():
             self._behind = self._find_behind(index, wish)
             if not self._behind:
-                stop = board.interrupted_seq == wish.seq
+                stop = board.interrupted_seq == wish.seq and not wish.handles
                 fingerprint = wish.fingerprint & ~1 if stop else wish.fingerprint
                 # Known before it stands there: an exception out of a signal handler may come in between.
                 self._place, self._participants = board.next_place(rank, wish.seq, index), participants

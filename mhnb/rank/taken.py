@@ -57,6 +57,10 @@ class TakenInterrupt:
             finally:
                 self._lock.release()
 
+    def is_handled(self) -> bool:
+        """Whether the cell's code has got one, and runs on."""
+        return self._taken
+
     def changes_nothing(self) -> bool:
         """Whether one that comes now is to be left alone."""
         if not self._taken:

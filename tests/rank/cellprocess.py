@@ -193,10 +193,10 @@ class PlayedLaunches:
     def defer_interrupt(self) -> bool:
         return False
 
-    def use_interrupt(self, make: Callable[[], BaseException]) -> None: ...
+    def use_interrupt(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None: ...
 
-    def agreed_stop(self) -> bool:
-        return False
+    def agreed_stop(self) -> int | None:
+        return None
 
     def wait(self, limit_s: float | None = None) -> None:
         self._names.get("waiting" if limit_s is None else "finishing", lambda: None)()

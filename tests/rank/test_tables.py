@@ -207,6 +207,17 @@ def test_a_cell_that_was_asked_to_stop_stops_before_the_same_launch(rig: Rig) ->
     assert [done.result(WAIT_S) for done in told] == [Verdict("interrupt", agreed=True)] * 3
 
 
+def test_what_handles_an_interrupt_is_launched(rig: Rig) -> None:
+    """Of ranks that all have got it. Where one has not, none launches: it is to be stopped, and the others with it."""
+    rig.board.ask_interrupt(1)
+    stop = Verdict("interrupt", agreed=True)
+    saves = wish(7)._replace(handles=True)
+    assert rig.all(wish(), wish(), wish()) == [stop] * 3
+    assert rig.all(saves, saves, saves) == [LAUNCH] * 3
+    assert rig.all(saves, wish(), saves) == [stop] * 3
+    assert {verdict.kind for verdict in rig.all(saves, saves._replace(fingerprint=9), saves)} == {"mismatch"}
+
+
 def test_who_is_interrupted_while_it_waits_takes_its_wish_back(rig: Rig) -> None:
     """And who comes later stops there too."""
     came = threading.Event()

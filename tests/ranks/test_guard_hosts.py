@@ -36,6 +36,7 @@ from tests.ranks.test_lockstep import (  # noqa: F401 - they are run from here t
     test_a_subset_computes_on_its_own_mesh,
     test_a_thread_that_launches_on_one_rank_only_fails_the_cell,
     test_a_users_own_exception_while_waiting_takes_the_post_back,
+    test_a_cell_saves_with_collectives_when_it_is_interrupted,
     test_an_agreed_stop_inside_a_task_of_the_cells_own_leaves_the_ranks_alive,
     test_an_exception_on_one_rank_and_the_next_cell_is_right,
     test_an_interrupt_while_one_rank_waits_for_another_leaves_all_clean,

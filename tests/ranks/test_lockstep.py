@@ -221,6 +221,27 @@ def test_the_launch_before_which_all_stopped_is_named(ready: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("agrees_late")
+def test_a_cell_saves_with_collectives_when_it_is_interrupted(ready: Cluster) -> None:
+    """It got its interrupt before the same launch on every rank: what it launches then is launched, and the note counts none of it."""
+    code = """
+step = 0
+print('on', flush=True)
+try:
+    while True: float(add(x)); step += 1; time.sleep(0.01)
+except KeyboardInterrupt:
+    saved = [float(add(x)) for _ in range(5)]
+    raise"""
+    result = run_until_said(ready, code, "on")
+    assert ({rank.outcome for rank in result}, result.state) == ({"interrupted"}, "clean")
+    told = ready.run("step, saved").check()
+    (only,) = {rank.text for rank in told}
+    assert only is not None
+    assert only.endswith(", [28.0, 28.0, 28.0, 28.0, 28.0])")
+    assert result.notes[0] == f"Interrupted before launch {int(only[1:].partition(',')[0]) + 1} on every rank · clean"
+    check_sum(ready)
+
+
+@pytest.mark.usefixtures("agrees_late")
 def test_an_interrupt_of_a_loop_that_runs_ahead_leaves_clean(ready: Cluster) -> None:
     """Launches that all ranks made end by themselves: who does not wait for them abandons nothing."""
     code = """
