@@ -28,7 +28,14 @@ WISH = Wish(7, 2**63 - 1, "jit(add) f32[8] → f32[]", (0, 1, 3), 12)
 
 @pytest.mark.parametrize(
     "message",
-    [Asked(1, WISH), Asked(9, WISH._replace(line=None)), Asked(2, WISH._replace(handles=True)), Withdrawn(3, 1), Withdrawn(3, 3), CellOver(7, 4)],
+    [
+        Asked(1, WISH),
+        Asked(9, WISH._replace(line=None)),
+        Asked(2, WISH._replace(handles=True)),
+        Withdrawn(3, 1),
+        Withdrawn(3, 3),
+        CellOver(7, 4),
+    ],
 )
 def test_what_a_rank_says_is_read_as_it_was_said(message: RankMessage) -> None:
     """Also a launch that no line of the cell makes."""
