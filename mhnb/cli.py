@@ -149,7 +149,8 @@ def _stop(args: argparse.Namespace) -> int:
             missing += end_left(berth)
         else:
             end_supervisor(record["supervisor"])
-        print(f"{args.name}: {say_count(len(record['ranks']), 'rank')} stopped")
+        told = args.name if len(named) == 1 else _full_name(record)
+        print(f"{told}: {say_count(len(record['ranks']), 'rank')} stopped")
     if not named:
         print(f"mhnb stop {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)
     if missing:

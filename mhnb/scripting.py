@@ -58,8 +58,8 @@ def as_script(result: CellResult, name: str) -> CellResult:
     """Take `sys.exit` for what it is in a script, where 0 ends it well, and call the cell by the script's name."""
     ranks = tuple(_named(_ended(rank), result.seq, name) for rank in result.ranks)
     if all(rank.outcome == "ok" for rank in ranks):
-        # What is left to say is of ranks that ended it in another way than others: by `sys.exit(0)`, say.
-        return replace(result, ranks=ranks, notes=() if not result.ok else result.notes)
+        # A clean cluster has nothing to say but that some ranks ended it by `sys.exit(0)` and others did not.
+        return replace(result, ranks=ranks, notes=() if result.state == "clean" and not result.ok else result.notes)
     notes = tuple(note.replace(f"cell {result.seq}", name) for note in result.notes)
     return replace(result, ranks=ranks, notes=notes)
 
@@ -105,6 +105,9 @@ def _named(rank: RankResult, seq: int, name: str) -> RankResult:
     # IPython colours it word by word.
     words = _STYLES.join(map(re.escape, f"Cell In[{seq}], line "))
     frame = re.compile(rf"{words}{_STYLES}(\d+)")
-    traceback = tuple(frame.sub(lambda found: f"File {name}:{found[1]}", text) for text in error.traceback)
-    evalue = error.evalue.replace(f"cell {seq}", name) if error.ename == MISMATCH else error.evalue
-    return replace(rank, error=replace(error, traceback=traceback, evalue=evalue))
+
+    def call(text: str) -> str:
+        text = frame.sub(lambda found: f"File {name}:{found[1]}", text).replace(f"<cell {seq}>", name)
+        return text.replace(f"cell {seq}", name) if error.ename == MISMATCH else text
+
+    return replace(rank, error=replace(error, traceback=tuple(map(call, error.traceback)), evalue=call(error.evalue)))

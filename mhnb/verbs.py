@@ -267,13 +267,12 @@ def run_verb(notebook: Notebook, line: str) -> Any:
     except (InvalidRequest, NotStarted, ShardingError) as error:
         raise UsageError(str(error)) from error
     except KeyboardInterrupt as error:
-        told = f"KeyboardInterrupt: %mhjax {name} was interrupted{_INTERRUPTED.get(name, '')}"
+        told = f"KeyboardInterrupt: %mhjax {name} was interrupted"
+        if name == "start" and not any(cluster.name == args.name for cluster in starting.all_clusters()):
+            told += "; every process that it had started was ended"
         # As `MhnbError` does for itself: the user knows what he pressed, and our frames tell him nothing.
         error._render_traceback_ = lambda: [told]  # type: ignore[attr-defined]
         raise
-
-
-_INTERRUPTED = dict.fromkeys(("start", "restart"), "; every process that it had started was ended")
 
 
 def stop_all(clusters: Sequence[Any] | None = None) -> None:

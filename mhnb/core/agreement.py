@@ -56,6 +56,8 @@ class Stand:
     line: int | None = None
     stopped: bool = False
     """It had been asked to stop when it posted, or was stopped while it waited."""
+    handles: bool = False
+    """It had stopped together with others before, and wants this to handle that."""
     ending: Ending = "ok"
     """How its cell ended; of meaning only where it did not post."""
 
@@ -75,6 +77,9 @@ def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
     'mismatch'
     """
     if any(stand.stopped for stand in stands):
+        return "interrupt"
+    if len({stand.handles for stand in stands if stand.fingerprint is not None}) > 1:
+        # One is past the stop and another before it: the same program on both would mix values of two places in the cell.
         return "interrupt"
     if interrupted and any(stand.fingerprint is None and stand.ending == "interrupted" for stand in stands):
         return "interrupt"

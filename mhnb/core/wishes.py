@@ -46,7 +46,7 @@ class Wish(NamedTuple):
     line: int | None
     """1-based, of the cell; None where it is not in the cell's own text."""
     handles: bool = False
-    """The rank has got the cell's interrupt and handles it with this: it is not stopped once more."""
+    """The ranks have stopped together, and this is what the cell does about it: it is not stopped once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Verdict:
 
     kind: VerdictKind
     agreed: bool = False
-    """Of an interrupt: every participant had come as far."""
+    """Of an interrupt: every participant had come as far, and wanted the same launch."""
     number: int = 0
     """Of a mismatch: which launch of these participants in the cell it is, from 1."""
     stands: tuple[Stand, ...] = ()
@@ -152,7 +152,7 @@ def encode_verdict(number: int, verdict: Verdict) -> list[bytes]:
     >>> encode_verdict(3, LAUNCH)
     [b'[3, "launch", false, 0, [], [], ""]']
     """
-    stands = [[s.rank, s.fingerprint, s.line, s.stopped, s.ending] for s in verdict.stands]
+    stands = [[s.rank, s.fingerprint, s.line, s.stopped, s.handles, s.ending] for s in verdict.stands]
     names = [[fingerprint, name] for fingerprint, name in verdict.names.items()]
     row = [number, verdict.kind, verdict.agreed, verdict.number, stands, names, verdict.text]
     return [json.dumps(row).encode()]
@@ -170,10 +170,10 @@ def decode_verdict(frames: Sequence[Frame]) -> tuple[int, Verdict]:
     match _read(frames):
         case [int(number), str(kind), bool(agreed), int(place), list(stands), list(names), str(text)] if (
             kind in get_args(VerdictKind)
-            and all(len(row) == 5 for row in stands)
+            and all(len(row) == 6 for row in stands)
             and all(len(row) == 2 for row in names)
         ):
-            found = tuple(Stand(rank, fp, line, stopped, ending) for rank, fp, line, stopped, ending in stands)
+            found = tuple(Stand(*row) for row in stands)
             return number, Verdict(cast(VerdictKind, kind), agreed, place, found, dict(names), text)
     raise UnknownMessage(f"the host of the board said what is no verdict: {bytes(frames[0])[:200]!r}")
 

@@ -80,6 +80,10 @@ class Agreement:
         self._seq = seq + 1
         self._chosen = None
 
+    def note_lone_interrupt(self) -> None:
+        """The code gets an interrupt that the ranks have not agreed on: they may be at different places from here on."""
+        self.interrupt_pending = self.agreed_stop = False
+
     def is_asked_to_stop(self) -> bool:
         """Whether the cell that runs here was asked to stop."""
         return self._table.interrupted_seq == self._seq
@@ -119,6 +123,7 @@ class Agreement:
                 self._turn.release()
             pending, self.inside, self.interrupt_pending = self.interrupt_pending, False, False
             if pending and isinstance(error, OrderMismatch):
+                self.note_lone_interrupt()
                 raise self.make_interrupt() from error
             raise
         return True
@@ -178,16 +183,18 @@ class Agreement:
         if late is not None:
             raise late
         if self.interrupt_pending and not self.is_asked_to_stop():
-            self.interrupt_pending = False
+            self.note_lone_interrupt()
             raise self.make_interrupt()
 
     def agree(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> None:
         """Ask, wait and obey, as `enter` says. A look at this rank's stack knows the wait by this function's name."""
         if self.interrupt_pending:
+            self.note_lone_interrupt()
             raise self.make_interrupt()
         table = self._table
-        # Once: what saves the work of a cell that was stopped may have to launch for that. Its threads are to stop.
-        handles = threading.current_thread() is self._main and self.handles_interrupt()
+        # What saves the work of a stopped cell may have to launch for that: it is interrupted only once, its threads every time.
+        # Where the ranks did not stop before the same launch, what they launch next may be of different places in the cell.
+        handles = self.agreed_stop and threading.current_thread() is self._main and self.handles_interrupt()
         wish = Wish(self._seq, int(fingerprint, 16) & ~(1 << 63) | 1, name, participants, line, handles)
         late: BaseException | None = None
         try:

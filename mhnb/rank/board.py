@@ -50,7 +50,7 @@ class Post(NamedTuple):
     """What one rank said of a launch."""
 
     fingerprint: int
-    """Less than 2**63. Bit 0 is set, unless the rank had been asked to stop the cell when it posted."""
+    """Bit 0 is set, unless the rank had been asked to stop the cell when it posted. Bit 63 is, where it handles that it has stopped."""
     line: int
     """1-based, of the cell; 0 for none."""
     mark: int

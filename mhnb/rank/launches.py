@@ -179,12 +179,18 @@ class LaunchRecorder:
         """Have what stops the code before a launch made by who runs it; and ask there whether the code handles it already."""
 
         def make_here() -> BaseException:
-            with self._lock:
-                self._stopped_before = sum(self._count_rows().values()) + 1
+            if self.agreed_stop() is not None:
+                with self._lock:
+                    self._stopped_before = sum(self._count_rows().values()) + 1
             return make()
 
         if self.gate is not None:
             self.gate.make_interrupt, self.gate.handles_interrupt = make_here, handles
+
+    def note_lone_interrupt(self) -> None:
+        """The code gets an interrupt by a signal, which the ranks have not agreed on."""
+        if self.gate is not None:
+            self.gate.note_lone_interrupt()
 
     def agreed_stop(self) -> int | None:
         """Give which launch of the cell it was that every participant stopped before; None where they did not do so together."""

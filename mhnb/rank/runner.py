@@ -67,6 +67,9 @@ class Launches(Protocol):
     def use_interrupt(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None:
         """Have what stops the code before a launch made here; and ask here whether the code handles it already."""
 
+    def note_lone_interrupt(self) -> None:
+        """The code gets an interrupt by a signal, which the ranks have not agreed on."""
+
     def agreed_stop(self) -> int | None:
         """Give which launch it was that all ranks stopped before together; None where they did not."""
 
@@ -305,6 +308,7 @@ class CellRunner:
             self.shell.interrupted = True
             return
         if is_within(frame, _USER_CODE):
+            self.launches.note_lone_interrupt()
             self._note_got()
             raise KeyboardInterrupt
         if self._task is not None:
@@ -316,6 +320,7 @@ class CellRunner:
     def _cancel(self) -> None:
         """Cancel the cell that awaits: now that the loop is free to, its code gets the interrupt."""
         if self._task is not None and not self._interrupt.changes_nothing():
+            self.launches.note_lone_interrupt()
             self._note_got()
             self._task.cancel()
 

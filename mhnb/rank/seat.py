@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from mhnb.core.agreement import ENDINGS, MARKS, Stand, format_behind, format_ring, judge_launch
 from mhnb.core.wishes import LAUNCH, Verdict, Wish
-from mhnb.rank.board import Board, Place
+from mhnb.rank.board import Board, Place, Post
 from mhnb.rank.rings import find_ring, missing
 
 __all__ = ["CELL_ENDED", "INTERRUPTED", "QUICK_LOOKS", "Seat", "lose"]
@@ -23,6 +23,8 @@ QUICK_LOOKS = 70
 _LOOK_AROUND = 64
 """Looks between two searches for a ring of waits."""
 INTERRUPTED, _RING, CELL_ENDED, _LOST = (MARKS.index(mark) for mark in ("interrupted", "ring", "cell ended", "lost"))
+_HANDLES = 1 << 63
+"""Beside the fingerprint, which is less: the post is of a rank that handles the cell's interrupt."""
 _DIED = ENDINGS.index("died")
 
 
@@ -73,7 +75,7 @@ class Seat:
             self._behind = self._find_behind(index, wish)
             if not self._behind:
                 stop = board.interrupted_seq == wish.seq and not wish.handles
-                fingerprint = wish.fingerprint & ~1 if stop else wish.fingerprint
+                fingerprint = (wish.fingerprint & ~1 if stop else wish.fingerprint) | (_HANDLES if wish.handles else 0)
                 # Known before it stands there: an exception out of a signal handler may come in between.
                 self._place, self._participants = board.next_place(rank, wish.seq, index), participants
                 board.post(rank, wish.seq, index, fingerprint, wish.line or 0)
@@ -156,7 +158,7 @@ class Seat:
             names = board.program_names()
             waits = {
                 rank: (
-                    names.get(board.read(rank, at).fingerprint | 1, "a program"),
+                    names.get(_program_of(board.read(rank, at)), "a program"),
                     board.read(rank, at).line or None,
                     [other for other in missing(board, at) if other in ring],
                 )
@@ -194,7 +196,9 @@ class Seat:
         stands = [self._stand(rank, place) for rank in self._participants]
         verdict = judge_launch(stands, interrupted=board.interrupted_seq == place.seq)
         if verdict == "interrupt":
-            return Verdict("interrupt", agreed=all(stand.fingerprint is not None for stand in stands))
+            # Before the same launch, that is: else they may be at different places in the cell.
+            agreed = len({(stand.fingerprint, stand.handles) for stand in stands}) == 1
+            return Verdict("interrupt", agreed=agreed)
         return LAUNCH if verdict == "launch" else self._mismatch(stands, place)
 
     def _mismatch(self, stands: Sequence[Stand], place: Place) -> Verdict:
@@ -212,4 +216,9 @@ class Seat:
         if post.mark == _LOST:
             return Stand(rank, ending="died")
         stopped = post.mark == INTERRUPTED or not post.fingerprint & 1
-        return Stand(rank, post.fingerprint | 1, post.line or None, stopped=stopped)
+        handles = bool(post.fingerprint & _HANDLES)
+        return Stand(rank, _program_of(post), post.line or None, stopped=stopped, handles=handles)
+
+
+def _program_of(post: Post) -> int:
+    return post.fingerprint & ~_HANDLES | 1

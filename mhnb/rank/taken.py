@@ -70,9 +70,11 @@ class TakenInterrupt:
     def tell(self) -> None:
         """Tell the notebook what it does not know yet."""
         with self._lock:
-            if self._taken != self._told:
-                self._told, self._told_at_s = self._taken, self._clock()
-                self._send(self._taken)
+            if (taken := self._taken) != self._told:
+                self._send(taken)
+                # Afterwards: an interrupt that comes in the middle of a send is to change nothing.
+                self._told_at_s = self._clock()
+                self._told = taken
 
     def _on_unraisable(self, unraisable: Any) -> None:
         """One that came while a finalizer or a callback ran went nowhere: the next one is to be taken."""

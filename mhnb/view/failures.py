@@ -15,7 +15,7 @@ from mhnb.core.results import CellResult, RankResult
 from mhnb.values import Output, RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.folded import tell_lines
-from mhnb.view.trace import full_message, trim_traceback
+from mhnb.view.trace import full_message, is_frame, trim_traceback
 
 __all__ = ["Failure", "MISMATCH", "failure_heading", "find_failures"]
 
@@ -73,9 +73,16 @@ def _kind(failed: RankResult) -> tuple[object, ...]:
     if error is None:
         return (failed.outcome,)
     # Only where it ends with the message: what a traceback says before that is the way.
-    way = _plain("\n".join(trim_traceback(error))).rstrip().removesuffix(_plain(error.evalue).rstrip())
-    lines = tuple(line.rstrip() for line in way.splitlines() if line.strip() and not _CONTEXT.fullmatch(line))
+    way = "\n".join(map(_without_context, trim_traceback(error))).rstrip().removesuffix(_plain(error.evalue).rstrip())
+    lines = tuple(line.rstrip() for line in way.splitlines() if line.strip())
     return (failed.outcome, error.ename, error.line, error.code, error.hint, lines)
+
+
+def _without_context(piece: str) -> str:
+    plain = _plain(piece)
+    if not is_frame(plain):
+        return plain
+    return "\n".join(line for line in plain.splitlines() if not _CONTEXT.fullmatch(line))
 
 
 def _fold(ranks: Sequence[RankResult]) -> Iterator[Failure]:

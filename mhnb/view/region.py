@@ -56,5 +56,6 @@ def open_region() -> Region | None:
     # It takes a while to import, and most processes have no terminal.
     from rich.console import Console
 
-    console = Console(file=sys.stdout, highlight=False)
+    # What others print beside it is text, whatever stands in it.
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     return _TerminalRegion(console) if console.is_terminal and not console.is_dumb_terminal else None

@@ -21,6 +21,7 @@ __all__ = [
     "fold_traceback",
     "format_trace_text",
     "full_message",
+    "is_frame",
     "says_more",
     "trim_traceback",
 ]
@@ -87,6 +88,11 @@ def _label(items: list[_Item]) -> str:
     count = sum(item.frames for item in items)
     owners = list(dict.fromkeys(item.owner or "" for item in items))
     return f"… {count} {'frame' if count == 1 else 'frames'} inside {join_words(owners)}"
+
+
+def is_frame(plain: str) -> bool:
+    """Whether a piece of a traceback, without colours, is a frame with its lines of code; no title, and no message."""
+    return _FRAME.match(plain) is not None
 
 
 def trim_traceback(error: RankError) -> tuple[str, ...]:

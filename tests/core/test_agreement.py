@@ -17,6 +17,10 @@ NAMES = {1: "jit(add) f32[8] → f32[]", 3: "jit(top) f32[8] → f32[]"}
         ([Stand(0, 1), Stand(1, ending="error")], "mismatch"),
         # One that had been asked to stop when it came stops all, also where the programs differ.
         ([Stand(0, 1), Stand(1, 3, stopped=True)], "interrupt"),
+        ([Stand(0, 1), Stand(1, 1, handles=True)], "interrupt"),
+        ([Stand(0, 1, handles=True), Stand(1, 1, handles=True)], "launch"),
+        ([Stand(0, 1, handles=True), Stand(1, 3, handles=True)], "mismatch"),
+        ([Stand(0, 1, handles=True), Stand(1)], "mismatch"),
     ],
 )
 def test_verdicts(stands: list[Stand], verdict: str) -> None:

@@ -50,7 +50,7 @@ def test_what_a_rank_says_is_read_as_it_was_said(message: RankMessage) -> None:
         Verdict(
             "mismatch",
             number=3,
-            stands=(Stand(0, 7, 2), Stand(1, ending="died"), Stand(2, 9, None, stopped=True)),
+            stands=(Stand(0, 7, 2), Stand(1, ending="died"), Stand(2, 9, None, stopped=True, handles=True)),
             names={7: "jit(f)", 9: "jit(g)"},
         ),
         Verdict("ring", text="the ranks wait for each other"),

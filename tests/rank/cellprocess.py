@@ -195,6 +195,8 @@ class PlayedLaunches:
 
     def use_interrupt(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None: ...
 
+    def note_lone_interrupt(self) -> None: ...
+
     def agreed_stop(self) -> int | None:
         return None
 

@@ -531,7 +531,7 @@ except KeyboardInterrupt:
     while True: time.sleep(0.01)
 """
 AWAITS = HANDLES.replace("while True: time.", "import asyncio\n    while True: await asyncio.").replace(
-    "KeyboardInterrupt", "asyncio.CancelledError"
+    "KeyboardInterrupt", "(KeyboardInterrupt, asyncio.CancelledError)"
 )
 
 
@@ -554,7 +554,7 @@ def test_an_interrupt_that_got_there_is_told_and_comes_once(own_rank: CellProces
     assert own_rank.finish(seq).ended.outcome == "interrupted"
 
 
-def test_an_interrupt_that_went_nowhere_is_not_told(own_rank: CellProcess) -> None:
+def test_after_an_interrupt_that_went_nowhere_the_next_one_counts(own_rank: CellProcess) -> None:
     """Python drops what a finalizer raises: the next one is to end the cell, however soon it comes."""
     source = """
 import time
@@ -571,7 +571,6 @@ while True: pass"""
     own_rank.wait_for_output(seq, "started\n")
     own_rank.interrupt()
     own_rank.wait_for_output(seq, "dropped\n")
-    own_rank.receive(lambda m: m == InterruptTaken(0, seq, taken=False))
     own_rank.interrupt()
     said = own_rank.finish(seq)
     assert (said.ended.outcome, said.error[4]) == ("interrupted", 10)

@@ -209,12 +209,18 @@ def test_a_cell_that_was_asked_to_stop_stops_before_the_same_launch(rig: Rig) ->
 
 def test_what_handles_an_interrupt_is_launched(rig: Rig) -> None:
     """Of ranks that all have got it. Where one has not, none launches: it is to be stopped, and the others with it."""
-    rig.board.ask_interrupt(1)
-    stop = Verdict("interrupt", agreed=True)
+    stop, apart = Verdict("interrupt", agreed=True), Verdict("interrupt")
     saves = wish(7)._replace(handles=True)
+    waits = [rig.begin(rank, wish(7)) for rank in (0, 1)]
+    for rank in (0, 1):
+        rig.until_posted(rank, wish(7))
+    rig.board.ask_interrupt(1)
+    # The same program, and one means it for something else: what was posted before the interrupt is no part of its handling.
+    assert rig.begin(2, saves).result(WAIT_S) == apart
+    assert [waiting.result(WAIT_S) for waiting in waits] == [apart] * 2
     assert rig.all(wish(), wish(), wish()) == [stop] * 3
     assert rig.all(saves, saves, saves) == [LAUNCH] * 3
-    assert rig.all(saves, wish(), saves) == [stop] * 3
+    assert rig.all(saves, wish(), saves) == [apart] * 3
     assert {verdict.kind for verdict in rig.all(saves, saves._replace(fingerprint=9), saves)} == {"mismatch"}
 
 

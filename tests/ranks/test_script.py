@@ -95,3 +95,23 @@ def test_ctrl_c_has_a_status_of_its_own() -> None:
     stopped = RankResult(0, "interrupted", error=RankError("KeyboardInterrupt", "", ()))
     assert exit_status(replace(ended(None), ranks=(stopped,), how="interrupted")) == 130
     assert exit_status(replace(ended("3"), how="interrupted")) == 3
+
+
+def test_what_a_tainted_cluster_has_to_say_is_said() -> None:
+    """Also where every rank ended by `sys.exit(0)`; that some did and others not is nothing to say."""
+    tainted = replace(ended("0", "0"), state="tainted", notes=("later values could be wrong",))
+    assert as_script(tainted, "a.py").notes == ("later values could be wrong",)
+    assert as_script(replace(ended("0", None), notes=("rank 0 raised SystemExit",)), "a.py").notes == ()
+
+
+def test_errors_name_the_script() -> None:
+    """In the message as in the frames."""
+    error = RankError(
+        "SyntaxError", "invalid syntax (<cell 2>, line 3)", ("\x1b[36mCell\x1b[39m In[2], line 3", "in <cell 2>:3")
+    )
+    (rank,) = as_script(CellResult(2, "", (RankResult(0, "error", error=error),), 0.1), "a.py").ranks
+    assert rank.error is not None
+    assert (rank.error.evalue, rank.error.traceback) == (
+        "invalid syntax (a.py, line 3)",
+        ("\x1b[36mFile a.py:3", "in a.py:3"),
+    )

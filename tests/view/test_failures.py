@@ -90,10 +90,20 @@ def test_who_failed_otherwise_stands_alone(other: RankResult) -> None:
 )
 def test_how_much_is_shown_around_the_line_sets_nobody_apart(line: str, *, folded: bool) -> None:
     """Of a function on one line one rank shows the lines beside it and another does not; the line itself counts."""
-    bare = ("\x1b[36mCell\x1b[39m In[1], line 2, in f(x)", "----> 2 def f(x): raise it\n")
-    around = ("Cell In[1], line 2, in f(x)", f"      1 import jax\n{line}\n      3 \n     14 y = f(1)\n")
+    bare = ("\x1b[36mCell\x1b[39m In[1], line 2, in f(x)\n----> 2 def f(x): raise it\n",)
+    around = (f"Cell In[1], line 2, in f(x)\n      1 import jax\n{line}\n      3 \n     14 y = f(1)\n",)
     result = cell(raised(0, "no", way=bare), raised(1, "no", way=around))
     assert folds(result) == ([(0, 1)] if folded else [(0,), (1,)])
+
+
+def test_numbered_lines_of_a_cause_are_no_lines_of_code() -> None:
+    """What it says counts."""
+    causes = [
+        (f"ValueError: read\n  {count} of 40 rows are broken", "The above exception was the direct cause of")
+        for count in (3, 4)
+    ]
+    result = cell(*(raised(rank, "no", way=(*cause, *_WAY)) for rank, cause in enumerate(causes)))
+    assert folds(result) == [(0,), (1,)]
 
 
 def test_notes_are_told_and_fold_as_the_message_does() -> None:

@@ -25,7 +25,7 @@ else:
         region.show(f"step {step}\\n" + "\\x1b[1mwide\\x1b[0m " * 40)
         if step == 1:
             screen.write("late")
-            print("notice", file=sys.stderr)
+            print("[/notice] :smile:", file=sys.stderr)
     print("<shown>", end="", file=sys.__stdout__, flush=True)
     height = region.height
     region.close()
@@ -78,12 +78,12 @@ def test_it_is_drawn_anew_and_taken_away() -> None:
     """One picture at a time, a line that is too long takes one line, and what is printed beside it stands above it and stays."""
     said = run_on_terminal(DRAWS)
     *above, first, second = replay(said.partition("<shown>")[0])
-    assert above == ["before", "late", "notice"]
+    assert above == ["before", "late", "[/notice] :smile:"]
     assert first == "step 2"
     assert second.startswith("wide wide")
     assert second.endswith("…")
     assert len(second) <= 80
-    assert replay(said.replace("<shown>", "")) == ["before", "late", "notice", "23", "after"]
+    assert replay(said.replace("<shown>", "")) == ["before", "late", "[/notice] :smile:", "23", "after"]
 
 
 def test_the_cursor_is_there_all_the_while() -> None:
