@@ -114,7 +114,7 @@ class Ladder:
     def notes(self) -> tuple[str, ...]:
         """Say what freeing ranks has cost.
 
-        >>> Ladder(1, 0.0, 0.0, True, freed=(0, 2)).notes()[0].splitlines()[0]
+        >>> Ladder(1, 0.0, 0.0, 0.0, frees=True, freed=(0, 2)).notes()[0].splitlines()[0]
         'ranks 0,2 sat in a collective that no signal ends, so all connections between the ranks were closed'
         """
         if not self.freed:
