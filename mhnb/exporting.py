@@ -49,7 +49,7 @@ def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, withou
         InvalidRequest: something has no form in a script, or the file is not ours to write over.
     """
     records, faults = cluster.journal.read()
-    plan = plan_replay(records)
+    plan = plan_replay(records, cluster.generation)
     steps: list[Step] = []
     left_out = [*map(str, plan.left_out), *faults]
     for record in plan.steps:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.journal import CellRecord, PushRecord, Record, format_record, parse_records
+from mhnb.core.journal import CellRecord, PushRecord, Record, format_record, is_start, parse_records
 from mhnb.errors import ClusterError
 from mhnb.exchange.push import Packed
-from mhnb.launch.journaldir import JournalDir
+from mhnb.launch.journaldir import JournalDir, read_journal
 from mhnb.view.words import format_nbytes
 
-__all__ = ["ClusterJournal", "replayed_push"]
+__all__ = ["ClusterJournal", "next_generation", "replayed_push"]
 
 PUSH_NBYTES = 256 * 2**20
 """A push of more bytes is not kept."""
@@ -51,8 +51,7 @@ class ClusterJournal:
     ) -> None:
         self.origin = os.getpid() if origin is None else origin
         """The process that began it."""
-        fresh = generation == 1 and origin is None
-        self._dir = JournalDir(name, self.origin, environment=environment, fresh=fresh)
+        self._dir = JournalDir(name, self.origin, environment=environment, fresh=origin is None)
         self._generation, self._clock, self._tell = generation, clock, tell
         self._pushes = 0
         self._latest: CellRecord | None = None
@@ -146,6 +145,20 @@ class ClusterJournal:
     def close(self) -> None:
         """Let go of the file; it stays on the disk."""
         self._dir.close()
+
+
+def next_generation(name: str, *, environment: Mapping[str, str], origin: int | None = None, above: int = 0) -> int:
+    """Number a start: no other of its journal has that number, also none of another notebook that went on with it.
+
+    Args:
+        name: the cluster's.
+        environment: chooses the place on disk.
+        origin: the process that began the journal; None for this one.
+        above: the last number of that name in this process.
+    """
+    lines = read_journal(name, origin, environment=environment).splitlines()
+    starts, _ = parse_records(b"\n".join(line for line in lines if is_start(line)))
+    return 1 + max([above, *(record.generation for record in starts)])
 
 
 def _say(record: Record) -> str:

@@ -28,7 +28,7 @@ def check_replay(cluster: Cluster, to: int | None, *, replay: bool = True) -> No
         ClusterError: the journal is gone.
     """
     if replay:
-        plan_replay(cluster.journal.read()[0], to)
+        plan_replay(cluster.journal.read()[0], cluster.generation, to)
     elif to is not None:
         raise InvalidRequest(f"--to {to} belongs to a replay: %mhjax restart --replay --to {to}")
 
@@ -47,7 +47,7 @@ def replay(
         ReplayStopped: a cell did other than before; `report` says what was done. The cluster stays as it is judged.
     """
     records, faults = cluster.journal.read()
-    plan = plan_replay(records, to)
+    plan = plan_replay(records, cluster.generation, to)
     fault = cluster.journal.fault_of(plan.generation)
     notes = (*faults, fault) if fault else tuple(faults)
     began = cluster.journal.now()

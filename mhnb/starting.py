@@ -23,6 +23,7 @@ from mhnb.core.shape import Shape, check_initialize, check_shape
 from mhnb.core.startinput import check_start_input
 from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, NotStarted
 from mhnb.finishing import await_ends
+from mhnb.journaling import next_generation
 from mhnb.launch.allocation import drop_handed, hand_over
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.local import check_platform
@@ -38,6 +39,8 @@ __all__ = ["all_clusters", "attach", "by_name", "current", "find_running", "late
 
 _clusters: dict[str, Cluster] = {}
 _in_use: list[str] = []
+_newest: defaultdict[str, int] = defaultdict(int)
+"""By name, the highest number of a generation: one that was left goes on in the folder that has it."""
 _turns: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 """By name. Of two threads that start or restart one name at once, the second finds what the first has started."""
 
@@ -173,11 +176,11 @@ def _start(
     notes = [*([_FRESH] if gone is not None and _can_come_back(gone, shape) else []), *note_left(name, berths)]
     if gone is not None:
         gone.stop()
-    generation = 1 if gone is None else gone.generation + 1
-    cluster = Cluster(shape, settings, generation=generation)
+    cluster = Cluster(shape, settings, generation=_next_generation(name))
     cluster.looked_in_s = None if looked is None else looked.cost_s
     cluster.notes = (*cluster.notes, *notes)
-    return _bring_up(cluster, on_progress)
+    goes_on = gone is not None and gone.journal.origin == cluster.journal.origin
+    return _bring_up(cluster, on_progress, after=gone.generation if gone is not None and goes_on else 0)
 
 
 def _can_come_back(gone: Cluster, shape: Shape) -> bool:
@@ -185,7 +188,7 @@ def _can_come_back(gone: Cluster, shape: Shape) -> bool:
     if gone.state != "dead" or gone.shape != shape or gone.journal.origin != os.getpid():
         return False
     try:
-        return bool(plan_replay(gone.journal.read()[0]).steps)
+        return bool(plan_replay(gone.journal.read()[0], gone.generation).steps)
     except ClusterError:
         # Somebody removed the journal; that is told to who asks for a replay.
         return False
@@ -222,13 +225,14 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None
             raise
         if spare is not None and (warm := take_over(spare, cluster)) is not None:
             _bring_files(warm)
-            return _enter(warm)
-        generation = max(cluster.generation, newest.generation) + 1
-        fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=newest.journal.origin)
+            return _enter(warm, after=newest.generation)
+        origin = newest.journal.origin
+        generation = _next_generation(newest.name, origin)
+        fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=origin)
     finally:
         # Where nobody has taken it.
         drop_handed(newest.name)
-    return _bring_up(fresh, on_progress)
+    return _bring_up(fresh, on_progress, after=newest.generation)
 
 
 def attach(name: str | None = None, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
@@ -251,10 +255,10 @@ def attach(name: str | None = None, on_progress: Callable[[StartReport], None] |
     return cluster
 
 
-def _bring_up(cluster: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
+def _bring_up(cluster: Cluster, on_progress: Callable[[StartReport], None] | None, *, after: int) -> Cluster:
     cluster.wait_ready(on_progress)
     _bring_files(cluster)
-    return _enter(cluster)
+    return _enter(cluster, after=after)
 
 
 def _bring_files(cluster: Cluster) -> None:
@@ -273,9 +277,13 @@ def _bring_files(cluster: Cluster) -> None:
         raise
 
 
-def _enter(cluster: Cluster) -> Cluster:
-    """Take a cluster that is ready into use."""
-    cluster.journal.write(StartRecord(cluster.generation, cluster.shape.describe(), cluster.jax_version))
+def _next_generation(name: str, origin: int | None = None) -> int:
+    return next_generation(name, environment=os.environ, origin=origin, above=_newest[name])
+
+
+def _enter(cluster: Cluster, *, after: int) -> Cluster:
+    """Take a cluster that is ready into use, in the place of that generation of its journal; 0 for none."""
+    cluster.journal.write(StartRecord(cluster.generation, cluster.shape.describe(), cluster.jax_version, after))
     _use(cluster)
     keep_spare(cluster)
     return cluster
@@ -283,6 +291,7 @@ def _enter(cluster: Cluster) -> Cluster:
 
 def _use(cluster: Cluster) -> None:
     _clusters[cluster.name] = cluster
+    _newest[cluster.name] = max(_newest[cluster.name], cluster.generation)
     if cluster.name in _in_use:
         _in_use.remove(cluster.name)
     _in_use.append(cluster.name)

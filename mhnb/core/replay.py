@@ -43,7 +43,7 @@ class Plan:
         return tuple(step.seq for step in self.steps if isinstance(step, CellRecord))
 
 
-def plan_replay(records: Sequence[Record], to: int | None = None) -> Plan:
+def plan_replay(records: Sequence[Record], generation: int, to: int | None = None) -> Plan:
     """Choose what to do again: what made the state that the user had before the last restarts.
 
     That is the newest generation in which the user did something, or which was replayed to its end.
@@ -51,15 +51,16 @@ def plan_replay(records: Sequence[Record], to: int | None = None) -> Plan:
 
     Args:
         records: the whole journal.
+        generation: where to look first, then at the one before it, and so on.
         to: the number of the last cell to run; None for all.
 
     Raises:
         InvalidRequest: there is no such cell.
 
-    >>> plan_replay([StartRecord(1, "2 x 1"), CellRecord(1, 1, "x = 1"), CellRecord(1, 2, "f()", state="tainted")]).cells
+    >>> plan_replay([StartRecord(1, "2 x 1"), CellRecord(1, 1, "x = 1"), StartRecord(2, "2 x 1", after=1)], 2).cells
     (1,)
     """
-    generation = _source(records)
+    generation = _source(records, generation)
     mine = [record for record in records if record.generation == generation]
     seqs = [record.seq for record in mine if isinstance(record, CellRecord)]
     if to is not None:
@@ -70,16 +71,16 @@ def plan_replay(records: Sequence[Record], to: int | None = None) -> Plan:
     return Plan(generation, *_sort_out(mine))
 
 
-def _source(records: Sequence[Record]) -> int:
+def _source(records: Sequence[Record], newest: int) -> int:
+    """Follow what came after what: a journal may also have the starts of a notebook that took another cluster over meanwhile."""
     starts = {record.generation: record for record in records if isinstance(record, StartRecord)}
     used = {record.generation for record in records if _is_used(record)}
-    newest = max(starts, default=0)
-    for generation in sorted(starts, reverse=True):
-        if starts[generation].shape != starts[newest].shape:
-            # Cells of other ranks cannot be compared with those of these.
-            break
+    generation = newest
+    # Cells of other ranks cannot be compared with those of these.
+    while generation in starts and starts[generation].shape == starts[newest].shape:
         if generation in used:
             return generation
+        generation = starts[generation].after
     return newest
 
 

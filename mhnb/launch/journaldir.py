@@ -18,13 +18,15 @@ import psutil
 
 from mhnb.rundir import is_held, state_home
 
-__all__ = ["JournalDir", "prune_journals"]
+__all__ = ["JournalDir", "prune_journals", "read_journal"]
 
 _KEPT_JOURNALS = 20
 _KEPT_NBYTES = 2**30
 _NAME = re.compile(r"[\w-]+\.(\d+)(\.\d+)?\.journal")
 """Name and process; and a number where another process of that number has its own since."""
 _FILE = "journal.jsonl"
+_opened: set[Path] = set()
+"""Folders that this process has written to, whoever began them: what is there is no older process's."""
 
 
 class JournalDir:
@@ -34,16 +36,16 @@ class JournalDir:
         name: the cluster's, a plain word.
         origin: the process that began it.
         environment: MHNB_HOME in it chooses another place.
-        fresh: whether this is the first generation: what an older process of this number left is put aside.
+        fresh: whether this process begins it, unless it has before: what an older one of its number left is put aside.
     """
 
     def __init__(self, name: str, origin: int, *, environment: Mapping[str, str], fresh: bool) -> None:
-        # Beside the directories of the generations, which a restart and a prune remove; readable by its owner alone.
-        self.folder = state_home(environment) / f"{name}.{origin}.journal"
-        if fresh and self.folder.exists():
+        self.folder = _find_folder(name, origin, environment)
+        if fresh and self.folder not in _opened and self.folder.exists():
             # In a container every notebook may have the same number, and the older one's journal is as good as any.
             self.folder.rename(_free_name(self.folder))
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _opened.add(self.folder)
         self.path = self.folder / _FILE
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         # Its owner's number says nothing to a notebook in another container, or on another machine with the same home.
@@ -109,6 +111,29 @@ class JournalDir:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def read_journal(name: str, origin: int | None, *, environment: Mapping[str, str]) -> bytes:
+    """Read what a cluster's next generation would write to; nothing where it would begin anew.
+
+    Args:
+        name: the cluster's.
+        origin: the process that began it; None for this one.
+        environment: MHNB_HOME in it chooses another place.
+    """
+    folder = _find_folder(name, os.getpid() if origin is None else origin, environment)
+    if origin is None and folder not in _opened:
+        return b""
+    try:
+        return (folder / _FILE).read_bytes()
+    except OSError:
+        # Somebody removed it; who asks for its cells is told so.
+        return b""
+
+
+def _find_folder(name: str, origin: int, environment: Mapping[str, str]) -> Path:
+    # Beside the directories of the generations, which a restart and a prune remove; readable by its owner alone.
+    return state_home(environment) / f"{name}.{origin}.journal"
 
 
 def _free_name(folder: Path) -> Path:

@@ -178,7 +178,7 @@ def test_what_ended_clean_runs_again(more: dict[str, Any], why: str) -> None:
 def test_a_plan_has_cells_and_pushes_in_their_order() -> None:
     """Left out is listed, each with its reason; an accept is told and makes nothing clean."""
     tainted, lost = cell(2, state="tainted"), replace(PUSH, names=("big",), file="", why_not="too large")
-    plan = plan_replay([START, cell(1), PUSH, tainted, AcceptRecord(1, "tainted"), lost, cell(3)])
+    plan = plan_replay([START, cell(1), PUSH, tainted, AcceptRecord(1, "tainted"), lost, cell(3)], 1)
     assert plan.steps == (cell(1), PUSH, cell(3))
     assert list(map(str, plan.left_out)) == ["cell 2: tainted, accepted then", "push big: too large"]
     assert plan.cells == (1, 3)
@@ -187,26 +187,28 @@ def test_a_plan_has_cells_and_pushes_in_their_order() -> None:
 def test_to_stops_after_that_cell() -> None:
     """Neither cells nor pushes nor what was left out after it are of concern; a cell that was left out may be named."""
     records: list[Record] = [START, cell(1), PUSH, cell(2, state="split"), cell(3), PUSH, cell(4, state="tainted")]
-    assert plan_replay(records, 3).steps == (cell(1), PUSH, cell(3))
-    assert [item.what for item in plan_replay(records, 3).left_out] == ["cell 2"]
-    assert plan_replay(records, 2).cells == (1,)
+    assert plan_replay(records, 1, 3).steps == (cell(1), PUSH, cell(3))
+    assert [item.what for item in plan_replay(records, 1, 3).left_out] == ["cell 2"]
+    assert plan_replay(records, 1, 2).cells == (1,)
 
 
 @pytest.mark.parametrize("to", [0, 3, -1])
 def test_to_names_a_cell_that_is_there(to: int) -> None:
     """Else the error says which are."""
     with pytest.raises(InvalidRequest, match=rf"--to {to}: the journal has cells 1-2 of generation 1"):
-        plan_replay([START, cell(1), cell(2)], to)
+        plan_replay([START, cell(1), cell(2)], 1, to)
     with pytest.raises(InvalidRequest, match="the journal has no cell"):
-        plan_replay([START], to)
+        plan_replay([START], 1, to)
 
 
 def again(generation: int, *records: CellRecord | PushRecord) -> list[Record]:
     """A restart, and records that a replay made there."""
-    return [replace(START, generation=generation), *(replace(r, generation=generation, replayed=True) for r in records)]
+    start = replace(START, generation=generation, after=generation - 1)
+    return [start, *(replace(r, generation=generation, replayed=True) for r in records)]
 
 
 FIRST: list[Record] = [START, cell(1), PUSH, cell(2)]
+WIDER = StartRecord(2, "4 hosts x 1 device", after=1)
 END = ReplayRecord(2, 1, None, complete=True)
 
 
@@ -222,8 +224,8 @@ END = ReplayRecord(2, 1, None, complete=True)
         ([*FIRST, *again(2, cell(1), cell(2)), END, cell(3, generation=2)], 2, (1, 2, 3)),
         ([*FIRST, *again(2, cell(1)), replace(END, complete=False), cell(2, generation=2)], 2, (1, 2)),
         ([*FIRST, *again(2), cell(1, generation=2)], 2, (1,)),
-        ([*FIRST, StartRecord(2, "4 hosts x 1 device")], 2, ()),
-        ([*FIRST, StartRecord(2, "4 hosts x 1 device"), *again(3)], 3, ()),
+        ([*FIRST, WIDER], 2, ()),
+        ([*FIRST, WIDER, *again(3)], 3, ()),
     ],
     ids=[
         "unused",
@@ -241,8 +243,16 @@ END = ReplayRecord(2, 1, None, complete=True)
 )
 def test_a_replay_brings_back_what_the_user_had(records: list[Record], generation: int, cells: tuple[int, ...]) -> None:
     """The newest generation that he worked in, or that came back whole; never cells twice, never those of other ranks."""
-    plan = plan_replay(records)
+    plan = plan_replay(records, max(record.generation for record in records))
     assert (plan.generation, plan.cells) == (generation, cells)
+
+
+def test_a_replay_follows_what_came_after_what() -> None:
+    """One journal has the starts of two notebooks, where one took over what the other had left: each has its own past."""
+    left, beside, taken = (StartRecord(number, START.shape, after=after) for number, after in ((1, 0), (2, 0), (3, 1)))
+    records: list[Record] = [left, cell(1), beside, cell(1, generation=2), cell(2, generation=2), taken]
+    plans = [plan_replay(records, number) for number in (1, 2, 3)]
+    assert [(plan.generation, plan.cells) for plan in plans] == [(1, (1,)), (2, (1, 2)), (1, (1,))]
 
 
 # -- before and now
@@ -332,7 +342,7 @@ def test_the_way_out_counts_what_a_replay_runs() -> None:
 
 def test_a_replay_in_words() -> None:
     """The line while it goes on, what it did, and where it stopped with the ways on from there."""
-    plan = plan_replay([START, cell(1), PUSH, cell(2, state="split"), cell(3), cell(4), cell(5)])
+    plan = plan_replay([START, cell(1), PUSH, cell(2, state="split"), cell(3), cell(4), cell(5)], 1)
     assert format_step(ReplayStep("cell 3", 2, plan)) == "mhjax · replaying cell 3 of 5"
     assert format_report(ReplayReport(plan, 5, 1.0), "1.0 s") == (
         "mhjax · replayed cells 1,3-5 and 1 push · 1.0 s\n  left out · cell 2: split"

@@ -45,7 +45,7 @@ def packed(*sizes: int) -> Packed:
 
 
 def test_records_are_on_disk_when_write_returns(open_journal: Callable[[int], ClusterJournal]) -> None:
-    """Each with the time, in order, for its owner alone; the next generation adds to them, a new first one begins anew."""
+    """Each with the time, in order, for its owner alone; the next generation of the same process adds to them."""
     journal = open_journal(1)
     journal.write(StartRecord(1, "2 x 1"))
     journal.write(CellRecord(1, 1, "x"))
@@ -57,14 +57,14 @@ def test_records_are_on_disk_when_write_returns(open_journal: Callable[[int], Cl
     )
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (journal.path.parent, journal.path)]
     assert modes == [0o700, 0o600]
-    assert open_journal(1).read() == ([], [])
 
 
 def test_an_older_process_of_the_same_number_keeps_its_journal(
-    open_journal: Callable[[int], ClusterJournal], tmp_path: Path
+    open_journal: Callable[[int], ClusterJournal], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a container each notebook may be process 1; what it left is put aside, and pruned like any other."""
     for seq in (1, 2, 3):
+        monkeypatch.setattr(journaldir, "_opened", set())
         journal = open_journal(1)
         journal.write(CellRecord(1, seq, f"x = {seq}"))
         journal.close()

@@ -58,7 +58,8 @@ def attach(leftovers: None) -> Iterator[Callable[..., Cluster]]:
         return taken[-1]
 
     yield take
-    for cluster in taken:
+    # Also what a test that failed has left: the next ones would meet it.
+    for cluster in [*taken, *(cluster for cluster in starting.all_clusters() if cluster.name == "kept")]:
         pids = every_pid(cluster)
         cluster.stop()
         assert wait_gone(pids) == []
@@ -210,6 +211,35 @@ def test_a_notebook_takes_back_what_it_has_left(attach: Callable[..., Cluster]) 
     assert mismatch.failed[0].error is not None
     assert mismatch.failed[0].error.ename == "OrderMismatch"
     fresh = cluster.restart(replay=True)
+    assert fresh.run("print(x)").check()[0].stdout == "41\n"
+    fresh.stop()
+
+
+def test_what_was_attached_between_is_not_mixed_with_ones_own(attach: Callable[..., Cluster]) -> None:
+    """The journals of this notebook and of another one number their starts each by itself; a replay has those of one past."""
+    starting.start(1, 1, name="kept").restart().restart().restart().stop()
+    with notebook("cluster.run('x = 1').check()") as owner:
+        owner.kill()
+        owner.wait()
+        attach().stop()
+    mine = starting.start(2, 1, name="kept")
+    assert mine.replayed is None
+    mine.run("x = 41").check()
+    fresh = mine.restart(replay=True)
+    assert fresh.run("print(x)").check()[0].stdout == "41\n"
+    fresh.stop()
+
+
+def test_one_that_was_left_has_its_own_past(attach: Callable[..., Cluster]) -> None:
+    """Another one that ran beside it meanwhile wrote to the same journal, and had a folder of its own."""
+    left = starting.start(2, 1, name="kept", keep=True)
+    left.run("x = 41").check()
+    left.leave()
+    beside = starting.start(2, 1, name="kept")
+    beside.run("x = 1").check()
+    beside.stop()
+    fresh = attach().restart(replay=True)
+    assert len({left.generation, beside.generation, fresh.generation}) == 3
     assert fresh.run("print(x)").check()[0].stdout == "41\n"
     fresh.stop()
 
