@@ -15,7 +15,7 @@ INTERRUPT_AGREE_S = 0.2
 INTERRUPT_FREE_S = 2.0
 """When ranks that no signal gets out of a collective are freed by closing the connections of all ranks to each other."""
 INTERRUPT_KILL_S = 4.0
-"""A rank that has not ended its cell so long after an interrupt is killed."""
+"""A rank that has not ended its cell so long after an interrupt is killed, with all others, unless some handle theirs."""
 
 AGAIN_AFTER_S = 1.0
 """An interrupt that comes so long after the first is a second one; two at once are one that was pressed twice."""
@@ -45,6 +45,7 @@ class Ladder:
     still_since: float | None = None
     """Since when every rank that runs handles its interrupt; the ladder stands still as long."""
     stood_still: bool = False
+    """Whether it ever did, or spared ranks for the sake of others."""
 
     @classmethod
     def begin(cls, seq: int, now: float, *, agrees: bool, frees: bool) -> Ladder:
@@ -66,7 +67,7 @@ class Ladder:
         if self._stands_still(now, running, stuck, handling):
             return asked
         height_s = now - self.rungs_from
-        if height_s > INTERRUPT_KILL_S:
+        if height_s > INTERRUPT_KILL_S and not self._spares(stuck, handling):
             self.killed = True
             return [KillRanks(running)]
         if stuck and self.frees and not self.freed and height_s >= INTERRUPT_FREE_S:
@@ -95,6 +96,12 @@ class Ladder:
             self.rungs_from += now - self.still_since
             self.still_since = None
         return False
+
+    def _spares(self, stuck: tuple[int, ...], handling: tuple[int, ...]) -> bool:
+        """Whether some handle the interrupt that others have not got: what these save would end with the others' processes."""
+        spares = not self.insists and not set(handling) <= set(stuck)
+        self.stood_still |= spares
+        return spares
 
     def hurry(self, now: float) -> None:
         """The user asks again: no more waiting for an agreement; and nor, unless he pressed twice, for what the cell makes of it."""

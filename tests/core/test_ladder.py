@@ -38,12 +38,29 @@ def test_who_handles_the_interrupt_is_neither_signalled_nor_killed() -> None:
 
 
 def test_who_has_not_got_it_is_signalled_alone() -> None:
-    """And killed at the end of the ladder, which the others cannot outlive."""
+    """And killed when the others, which cannot outlive it, have ended what they do about theirs."""
     driver = begin()
     driver(InterruptRequested(), TAKEN[0])
-    done = go_on(driver, INTERRUPT_KILL_S + 0.5, look(1, None))
-    assert {command for command in done if isinstance(command, SignalRanks)} == {SignalRanks((1,), signal.SIGINT)}
-    assert [command for command in done if isinstance(command, KillRanks)][:1] == [KillRanks((0, 1))]
+    assert set(go_on(driver, 60.0, look(1, None))) == {SignalRanks((1,), signal.SIGINT)}
+    driver(ended(0, outcome="interrupted"))
+    assert KillRanks((1,)) in go_on(driver, 0.2)
+
+
+def test_a_second_interrupt_begins_anew_where_one_has_not_got_the_first() -> None:
+    """Who saves has time to stop by himself."""
+    driver = begin()
+    driver(InterruptRequested(), TAKEN[0])
+    go_on(driver, 30.0, look(1, None))
+    driver(InterruptRequested())
+    assert set(go_on(driver, INTERRUPT_KILL_S - 0.5)) == {BOTH}
+    assert KillRanks((0, 1)) in go_on(driver, 1.0)
+
+
+def test_nobody_is_spared_who_waits_for_the_one_that_has_not_got_it() -> None:
+    """A collective in the handling, which that one never comes to."""
+    driver = begin()
+    driver(InterruptRequested(), TAKEN[0])
+    assert KillRanks((0, 1)) in go_on(driver, INTERRUPT_KILL_S + 2.5, look(0, [0, 1], 7), look(1, None))
 
 
 @pytest.mark.parametrize("late_s", [0.3, 3.6])
