@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,7 @@ class RankPart:
     wall_s: float = 0.0
     notes: list[str] = field(default_factory=list)
     made: list[list[Any]] = field(default_factory=list)
+    stopped_before: int | None = None
     looks: tuple[RankStatus, ...] = ()
     """Its latest two looks at itself, the newer last."""
     looked_at: float = 0.0
@@ -123,9 +125,20 @@ class Cell:
         """Say what is to be done now to stop it."""
         if self.ladder is None:
             return []
-        running, since = self.running_ranks, self.ladder.asked_at
-        stuck = tuple(rank for rank in running if self.parts[rank].is_in_collective(since))
-        return self.ladder.climb(now, running, stuck, self._handling_ranks())
+        running, handling = self.running_ranks, self._handling_ranks()
+        inside = {rank for rank in running if self.parts[rank].is_in_collective(self.ladder.asked_at)}
+        spared = {
+            rank for rank in handling if rank in inside and not self.ladder.insists and self._is_joined(rank, inside)
+        }
+        stuck = tuple(rank for rank in running if rank in inside - spared)
+        return self.ladder.climb(now, running, stuck, handling)
+
+    def _is_joined(self, rank: int, inside: Set[int]) -> bool:
+        """Whether all who take part in the collective that a rank sits in have come to it: it is under way."""
+        look = self.parts[rank].looks[-1]
+        others = [self.parts[other].looks[-1] for other in look.participants or () if other in inside]
+        same = [other for other in others if (other.what, other.number) == (look.what, look.number)]
+        return len(same) == len(look.participants or ())
 
     def _handling_ranks(self) -> tuple[int, ...]:
         return tuple(rank for rank in self.running_ranks if self.parts[rank].handles_interrupt)
@@ -162,7 +175,17 @@ class Cell:
     def told_by_ranks(self) -> tuple[str, ...]:
         """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
         said = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
-        return (*self._lockstep_note(), *(f"{note} · {self.state}" for note in said))
+        return (*self._lockstep_note(), *(f"{note} · {self.state}" for note in (*self._stop_notes(), *said)))
+
+    def _stop_notes(self) -> list[str]:
+        stopped: dict[int, list[int]] = {}
+        for rank, part in self.parts.items():
+            if part.stopped_before is not None:
+                stopped.setdefault(part.stopped_before, []).append(rank)
+        return [
+            f"Interrupted before launch {number} on {'every rank' if len(ranks) == len(self.parts) else say_ranks(ranks)}"
+            for number, ranks in stopped.items()
+        ]
 
     def _lockstep_note(self) -> tuple[str, ...]:
         if not self.left_by:
@@ -183,6 +206,7 @@ class Cell:
         part.folder.settle()
         part.outcome, part.launches = ended.outcome, unpack_rows(ended.launches)
         part.abandoned, part.wall_s, part.notes, part.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
+        part.stopped_before = ended.stopped_before
 
     def lose_rank(self, rank: int, outcome: Outcome, error: RankError) -> None:
         """A rank's process ended before the cell did."""

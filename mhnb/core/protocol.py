@@ -37,7 +37,8 @@ __all__ = [
     "StopHost",
 ]
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
+"""To be raised with every change of what follows, and of `core/codec.py`: who lasts may meet who is newer."""
 
 OutputEvent: TypeAlias = list[Any]
 """One thing a rank said, in the order it was said. The first item is the kind:
@@ -258,6 +259,8 @@ class CellEnded:
     facts: dict[str, Any] = field(default_factory=dict)
     made: list[list[Any]] = field(default_factory=list)
     """What the cell made of host data: rows of `core/made.py`."""
+    stopped_before: int | None = None
+    """Which of its launches it was that the rank was interrupted before, together with all who take part in it."""
 
 
 @dataclass(frozen=True, slots=True)

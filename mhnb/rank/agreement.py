@@ -23,6 +23,12 @@ from mhnb.rank.tables import Table
 __all__ = ["Agreement"]
 
 
+_NOT_HANDLED = (
+    "nothing was launched to handle the interrupt: it came at different places of the cell on different ranks\n"
+    "  what they hold there would be mixed; launch it in a cell of its own, when you know that they hold the same step"
+)
+
+
 class Agreement:
     """One rank's part of it. `enter` may be called from any thread; a rank makes one launch at a time.
 
@@ -55,8 +61,8 @@ class Agreement:
         """Threads other than the main one that are about to launch."""
         self.pending: tuple[str, tuple[int, ...], int | None] | None = None
         """What is posted and not yet decided: name, participants, line of the cell."""
-        self.agreed_stop = False
-        """All participants of a launch stopped before it together."""
+        self.stopped_with: frozenset[int] | None = None
+        """Who stopped with this cell's main thread, each time before the same launch: nobody once it stopped alone; None: no stop yet."""
 
     def _become_child(self) -> None:
         """Be a forked child of the cell: it is no rank, whatever it inherited."""
@@ -70,7 +76,7 @@ class Agreement:
         """A cell begins; `chosen` are the ranks that run it, None for all."""
         self._seq, self._source, self._guard = seq, source, guard
         self._chosen = None if chosen is None else tuple(chosen)
-        self.interrupt_pending = self.agreed_stop = False
+        self.interrupt_pending, self.stopped_with = False, None
         self._failure = None
 
     def end_cell(self, seq: int, outcome: Ending) -> None:
@@ -82,7 +88,7 @@ class Agreement:
 
     def note_lone_interrupt(self) -> None:
         """The code gets an interrupt that the ranks have not agreed on: they may be at different places from here on."""
-        self.interrupt_pending = self.agreed_stop = False
+        self.interrupt_pending, self.stopped_with = False, frozenset()
 
     def is_asked_to_stop(self) -> bool:
         """Whether the cell that runs here was asked to stop."""
@@ -193,8 +199,9 @@ class Agreement:
             raise self.make_interrupt()
         table = self._table
         # What saves the work of a stopped cell may have to launch for that: it is interrupted only once, its threads every time.
-        # Where the ranks did not stop before the same launch, what they launch next may be of different places in the cell.
-        handles = self.agreed_stop and threading.current_thread() is self._main and self.handles_interrupt()
+        # Ranks that did not stop before the same launch may be at different places in the cell, whatever they agree on from there.
+        with_all = self.stopped_with is not None and self.stopped_with.issuperset(participants)
+        handles = with_all and threading.current_thread() is self._main and self.handles_interrupt()
         wish = Wish(self._seq, int(fingerprint, 16) & ~(1 << 63) | 1, name, participants, line, handles)
         late: BaseException | None = None
         try:
@@ -209,23 +216,22 @@ class Agreement:
         finally:
             self.pending = None
             table.rest()
-        self._obey(table.answer(), wish.seq)
+        self._obey(table.answer(), wish)
         self._late = late
 
     def _is_interrupted(self) -> bool:
         return self.interrupt_pending
 
-    def _obey(self, verdict: Verdict, seq: int) -> None:
+    def _obey(self, verdict: Verdict, wish: Wish) -> None:
         """Return where the launch is to be made."""
         match verdict.kind:
             case "launch":
                 return
             case "interrupt":
-                self.agreed_stop = verdict.agreed
-                raise self.make_interrupt()
+                raise self._stop_together(frozenset(wish.participants if verdict.agreed else ()))
             case "mismatch":
                 stands, number = verdict.stands, verdict.number
-                text = format_mismatch(stands, verdict.names, number=number, seq=seq, source=self._source)
+                text = format_mismatch(stands, verdict.names, number=number, seq=wish.seq, source=self._source)
                 raise OrderMismatch(text, result=None)
             case "cell ended":
                 text = "nothing was launched\n  the cell ended while a thread of it waited to launch"
@@ -234,6 +240,17 @@ class Agreement:
                 raise RuntimeError(verdict.text)
             case _:
                 raise OrderMismatch(verdict.text, result=None)
+
+    def _stop_together(self, others: frozenset[int]) -> BaseException:
+        """Note with whom this rank is stopped, and make what stops it; where it was before, that says why it is again."""
+        if threading.current_thread() is not self._main:
+            return self.make_interrupt()
+        again = self.handles_interrupt()
+        self.stopped_with = others if self.stopped_with is None else self.stopped_with & others
+        interrupt = self.make_interrupt()
+        if again:
+            interrupt.args = (_NOT_HANDLED,)
+        return interrupt
 
 
 class _CellEndedError(OrderMismatch):

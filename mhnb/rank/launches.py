@@ -179,7 +179,7 @@ class LaunchRecorder:
         """Have what stops the code before a launch made by who runs it; and ask there whether the code handles it already."""
 
         def make_here() -> BaseException:
-            if self.agreed_stop() is not None:
+            if self.agreed_stop() == 0:
                 with self._lock:
                     self._stopped_before = sum(self._count_rows().values()) + 1
             return make()
@@ -194,7 +194,7 @@ class LaunchRecorder:
 
     def agreed_stop(self) -> int | None:
         """Give which launch of the cell it was that every participant stopped before; None where they did not do so together."""
-        return self._stopped_before if self.gate is not None and self.gate.agreed_stop else None
+        return self._stopped_before if self.gate is not None and self.gate.stopped_with else None
 
     def find_line(self) -> int | None:
         """The line of the innermost frame of the caller's stack that belongs to the running cell."""

@@ -226,7 +226,8 @@ class CellRunner:
     def _wait_for_launches(self, result: ExecutionResult) -> None:
         """Let what the cell launched finish, however its code ended; a hang belongs to the cell that caused it."""
         error = result.error_before_exec or result.error_in_exec
-        if self.shell.interrupted or isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt) or (self.shell.interrupted and self.launches.agreed_stop() is None):
+            # Some may have been left alone in what they launched before that; where all stopped together, nobody was.
             self._finish_launches(error)
             return
         try:
@@ -274,8 +275,7 @@ class CellRunner:
         running = self.launches.count_running()
         rows, abandoned = self.launches.end_cell()
         stopped_before = self.launches.agreed_stop() if outcome == "interrupted" else None
-        notes = [] if stopped_before is None else [f"Interrupted before launch {stopped_before} on every rank"]
-        notes += [*([_RUNNING] if running else []), *self.launches.take_notes()]
+        notes = [*([_RUNNING] if running else []), *self.launches.take_notes()]
         self.launches.leave_cell(seq, outcome)
         facts = self.news()
         with self._lock:
@@ -283,7 +283,7 @@ class CellRunner:
             self._running = None
             wall_s = self.clock() - self._began_s
             self._last = CellEnded(
-                self.rank, seq, outcome, events, pack_rows(rows), abandoned, wall_s, notes, facts, made
+                self.rank, seq, outcome, events, pack_rows(rows), abandoned, wall_s, notes, facts, made, stopped_before
             )
             self.send(self._last)
 

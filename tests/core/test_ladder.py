@@ -102,6 +102,16 @@ def test_handling_that_hangs_on_all_ranks_is_freed() -> None:
     assert FreeRanks() in go_on(driver, INTERRUPT_FREE_S + 0.5, *waiting)
 
 
+def test_handling_in_one_collective_of_all_ranks_is_left_alone() -> None:
+    """What saves a sharded checkpoint may gather for long: everybody has come to it. A second interrupt ends that too."""
+    driver = begin()
+    driver(InterruptRequested(), *TAKEN)
+    saving = [look(0, [0, 1], 7), look(1, [0, 1], 7)]
+    assert go_on(driver, 60.0, *saving) == []
+    driver(InterruptRequested())
+    assert FreeRanks() in go_on(driver, INTERRUPT_FREE_S + 0.5, *saving)
+
+
 def test_one_may_wait_in_a_collective_for_another_that_still_saves() -> None:
     """It is not cut off for that."""
     driver = begin()

@@ -109,7 +109,8 @@ def ended(
     events = more.pop("events", [])
     abandoned = more.pop("abandoned", 0)
     notes = more.pop("notes", [])
-    return CellEnded(rank, seq, outcome, events, launches or [], abandoned, 0.1, notes)  # type: ignore[arg-type]
+    before = more.pop("stopped_before", None)
+    return CellEnded(rank, seq, outcome, events, launches or [], abandoned, 0.1, notes, stopped_before=before)  # type: ignore[arg-type]
 
 
 def error(name: str = "ValueError", at_s: float = 0.1) -> list[object]:
@@ -304,14 +305,31 @@ def test_ranks_in_lockstep_are_asked_first_and_signalled_later(driver: Driver) -
 
 
 def test_what_the_ranks_say_of_the_end_is_told_once_with_the_state(driver: Driver) -> None:
-    """`Interrupted before launch 812 on every rank · clean`."""
+    """A note is one sentence, however many ranks have it."""
     driver.submit()
-    driver(InterruptRequested())
-    notes = ["Interrupted before launch 812 on every rank"]
-    ends = [ended(rank, outcome="interrupted", notes=notes) for rank in (0, 1)]
-    assert finished(driver(*ends)).result.notes == ("Interrupted before launch 812 on every rank · clean",)
+    ends = [ended(rank, notes=["a callback still runs"]) for rank in (0, 1)]
+    assert finished(driver(*ends)).result.notes == ("a callback still runs · clean",)
     driver.submit(2)
     assert finished(driver(ended(0, 2), ended(1, 2))).result.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("stops", "told"),
+    [
+        ((812, 812), ["Interrupted before launch 812 on every rank · clean"]),
+        ((812, None), ["Interrupted before launch 812 on rank 0 · clean"]),
+        ((3, 41), ["Interrupted before launch 3 on rank 0 · clean", "Interrupted before launch 41 on rank 1 · clean"]),
+        ((None, None), []),
+    ],
+)
+def test_the_launch_before_which_ranks_stopped_is_told(
+    driver: Driver, stops: tuple[int | None, ...], told: list[str]
+) -> None:
+    """Of a mesh of some of them only those are named."""
+    driver.submit()
+    driver(InterruptRequested())
+    ends = [ended(rank, outcome="interrupted", stopped_before=stop) for rank, stop in enumerate(stops)]
+    assert list(finished(driver(*ends)).result.notes) == told
 
 
 def test_an_interrupt_of_a_waiting_cell_takes_that_one_back(driver: Driver) -> None:

@@ -242,14 +242,86 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.usefixtures("agrees_late")
-def test_an_interrupt_of_a_loop_that_runs_ahead_leaves_clean(ready: Cluster) -> None:
-    """Launches that all ranks made end by themselves: who does not wait for them abandons nothing."""
-    code = """
+def test_what_handles_an_interrupt_need_not_be_waited_for(ready: Cluster) -> None:
+    """The cell goes on to its end as any other: it waits for what it launched, and gives it no less time than any other does."""
+    limit = "import mhnb.rank.runner; before, mhnb.rank.runner._STOPPED_WAIT_S = mhnb.rank.runner._STOPPED_WAIT_S, 0.0"
+    ready.run(limit).check()
+    code = f"""
+{_SLOW}
+print('on', flush=True)
+try:
+    while True: float(add(x)); time.sleep(0.01)
+except KeyboardInterrupt:
+    saved = slow(x)"""
+    try:
+        result = run_until_said(ready, code, "on")
+    finally:
+        ready.run("mhnb.rank.runner._STOPPED_WAIT_S = before")
+    assert ({rank.outcome for rank in result}, result.state, result.notes) == ({"ok"}, "clean", ())
+    check_sum(ready)
+
+
+_APART = {
+    "alone, twice": """
+    try:
+        while True: step += 1; time.sleep(0.005 + 0.003 * rank)
+    except KeyboardInterrupt:
+        try: save()
+        except KeyboardInterrupt: save()""",
+    "alone, a thread together": """
+    def work():
+        try:
+            while True: float(add(x)); time.sleep(0.5)
+        except KeyboardInterrupt: return
+    beside = threading.Thread(target=work)
+    beside.start()
+    try:
+        while True: step += 1; time.sleep(0.005 + 0.003 * rank)
+    except KeyboardInterrupt:
+        beside.join()
+        save()""",
+    "in two halves": """
+    half = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, -1)[rank // 2], ('h',))
+    y = jax.make_array_from_callback((4,), NamedSharding(half, P('h')), lambda at: np.ones(4, np.float32)[at])
+    try:
+        while True: float(add_half(y)); step += 1; time.sleep(0.005 if rank < 2 else 0.05)
+    except KeyboardInterrupt:
+        save()""",
+}
+
+
+@pytest.mark.parametrize("code", _APART.values(), ids=_APART)
+def test_ranks_that_were_stopped_apart_save_nothing_together(ready: Cluster, code: str) -> None:
+    """Each is at a step of its own, whatever they agreed on before or since: one program over all would mix them, without an error."""
+    whole = f"""
+add_half = jax.jit(jnp.sum)
+step, saved = 0, None
+def save():
+    global saved
+    saved = float(add(x))
+def run():
+    global step
+{code}
+print('on', flush=True)
+run()"""
+    result = run_until_said(ready, whole, "on")
+    assert (result.how, result.state) == ("interrupted", "clean")
+    assert all(rank.error is not None and "launched to handle" in rank.error.evalue for rank in result)
+    assert len({rank.text for rank in ready.run("step").check()}) > 1
+    assert {rank.text for rank in ready.run("str(saved)").check()} == {"'None'"}
+    check_sum(ready)
+
+
+_SLOW = """
 @partial(jax.jit, out_shardings=whole)
 def slow(a): return jax.lax.fori_loop(0, 10_000_000, lambda i, s: jnp.sin(s), a).sum()
-float(slow(x))
-print('on', flush=True)
-while True: y = slow(x)"""
+float(slow(x))"""
+
+
+@pytest.mark.usefixtures("agrees_late")
+def test_an_interrupt_of_a_loop_that_runs_ahead_leaves_clean(ready: Cluster) -> None:
+    """Launches that all ranks made end by themselves: who does not wait for them abandons nothing."""
+    code = f"{_SLOW}\nprint('on', flush=True)\nwhile True: y = slow(x)"
     result = run_until_said(ready, code, "on")
     assert (result.how, result.state) == ("interrupted", "clean"), result.notes
     assert result.notes[0].startswith("Interrupted before launch ")
