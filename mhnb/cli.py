@@ -73,18 +73,13 @@ def _run_to_its_end(command: Sequence[str]) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from mhnb.core.ranks import format_ranks
-    from mhnb.scripting import exit_status, read_script, run_script
+    from mhnb.scripting import read_script, run_script
     from mhnb.starting import start
 
     source = read_script(args.script)
     cluster = start(**place_options(args), name=f"run-{os.getpid()}", on_progress=_QueueLine())
     try:
-        result = run_script(cluster, args.script, source, args.arguments)
-        failed = [rank.rank for rank in result.failed]
-        if failed:
-            print(f"{args.script}: failed on ranks {format_ranks(failed)}", file=sys.stderr)
-        return exit_status(result)
+        return run_script(cluster, args.script, source, args.arguments)
     finally:
         cluster.stop()
 

@@ -73,23 +73,20 @@ class Notebook:
         """
         cluster = current()
         self._listen(cluster)
-        view = CellView(view=flags.view, quiet=flags.quiet, places=self._places_of(cluster), badge=flags.auto)
-        view.interrupt = cluster.interrupt
-        show = None if flags.quiet else self._show_in(view)
-        try:
+        places = self._places_of(cluster)
+        with CellView(view=flags.view, quiet=flags.quiet, places=places, badge=flags.auto) as view:
+            view.interrupt = cluster.interrupt
+            show = None if flags.quiet else self._show_in(view)
             result = self._explain(
                 cluster.run(source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=show)
             )
             if flags.out:
                 self.shell.user_ns[flags.out] = result
             view.finish(result)
-        except BaseException:
-            view.give_up()
-            raise
         self._keep(cluster, result, view)
         if flags.collectives:
             show_launched(cluster, result)
-        self._show_in_panels(cluster.name, result, self._places_of(cluster), flags)
+        self._show_in_panels(cluster.name, result, places, flags)
         result.check()
 
     def _explain(self, result: CellResult) -> CellResult:

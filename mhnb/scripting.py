@@ -1,13 +1,19 @@
-"""A script on every rank, from a shell: `mhnb run`. It sees what it would see if Python ran it, and its ending is the command's."""
+"""A script on every rank, from a shell: `mhnb run`. It has the arguments, name and folder that Python would give it.
+
+Its ending is the command's, as Python's own would be.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
+from ast import literal_eval
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mhnb.cluster import Cluster
+from mhnb.core.ranks import format_ranks
 from mhnb.core.results import CellResult, RankResult
 from mhnb.errors import InvalidRequest
 from mhnb.view.failures import MISMATCH
@@ -16,8 +22,10 @@ from mhnb.view.words import Places
 
 __all__ = ["as_script", "exit_status", "read_script", "run_script"]
 
-_WELL = ("", "0", "None", "False")
-"""What `sys.exit` says of an end that is none of failure."""
+_EXIT = "SystemExit: "
+"""Begins a rank's word about `sys.exit`: what it was called with follows, as Python writes it in a program."""
+_WELL = ("0", "None", "False")
+"""What says of an end that it is none of failure."""
 _STYLES = r"(?:\x1b\[[\d;]*m)*"
 _INTERRUPTED = 130
 """128 and the number of SIGINT: what a shell expects of who was stopped by Ctrl-C."""
@@ -36,22 +44,22 @@ def read_script(name: str) -> str:
         raise InvalidRequest(f"{name:.200} cannot be read: {why}; give the file of a Python script") from error
 
 
-def run_script(cluster: Cluster, name: str, source: str, arguments: Sequence[str]) -> CellResult:
-    """Run it on every rank, show it while it runs, and return what became of it."""
+def run_script(cluster: Cluster, name: str, source: str, arguments: Sequence[str]) -> int:
+    """Run it on every rank, show it while it runs, say on stderr who failed, and return the status to end with."""
     path = Path(name).resolve()
     # A script shows no value of its last line.
     cluster.run(
         f"__import__('sys').argv = {[name, *arguments]!r}; __file__ = {str(path)!r}; "
-        f"__import__('sys').path.insert(0, {str(path.parent)!r}); get_ipython().ast_node_interactivity = 'none'"
+        f"__import__('sys').path.insert(0, {str(path.parent)!r}); "
+        "get_ipython().ast_node_interactivity = 'none'; get_ipython().tells_exit_code = True"
     ).check()
-    view = CellView(places=Places(cluster=cluster.name, script=name))
-    try:
-        result = as_script(cluster.run(source, on_snapshot=view.update), name)
-        view.finish(result)
-    except BaseException:
-        view.give_up()
-        raise
-    return result
+    with CellView(places=Places(cluster=cluster.name, script=name)) as view:
+        result = cluster.run(source, on_snapshot=view.update)
+        shown = as_script(result, name)
+        view.finish(shown)
+    if failed := [rank.rank for rank in shown.failed]:
+        print(f"{name}: failed on ranks {format_ranks(failed)}", file=sys.stderr)
+    return exit_status(result)
 
 
 def as_script(result: CellResult, name: str) -> CellResult:
@@ -67,12 +75,15 @@ def as_script(result: CellResult, name: str) -> CellResult:
 def exit_status(result: CellResult) -> int:
     """Give the status to end with: 0, the number of the first failing rank's `sys.exit`, 130 after Ctrl-C, or 1.
 
+    `result` is that of the cell, before `as_script`.
+
     >>> exit_status(CellResult(1, "", (RankResult(0, "ok"),), 0.1))
     0
     """
-    if result.ok:
+    failed = [rank for rank in result.failed if _exit_word(rank) not in _WELL]
+    if not failed:
         return 0
-    word = _exit_word(result.failed[0]) if result.failed else None
+    word = _exit_word(failed[0])
     if word is None and result.how == "interrupted":
         return _INTERRUPTED
     # Python's own rule: a number is the status, as a byte; anything else is a message, and 1.
@@ -80,11 +91,9 @@ def exit_status(result: CellResult) -> int:
 
 
 def _exit_word(rank: RankResult) -> str | None:
-    """Give what `sys.exit` was called with, as text; a cell's own words about it are below the first line of the traceback."""
-    error = rank.error
-    if error is None or error.ename != SystemExit.__name__:
-        return None
-    return error.traceback[0].removeprefix(f"{error.ename}: ")
+    """Give what `sys.exit` was called with; a cell's own words about it are below the first line of the traceback."""
+    first = "" if rank.error is None or not rank.error.traceback else rank.error.traceback[0]
+    return first.removeprefix(_EXIT) if first.startswith(_EXIT) else None
 
 
 def _ended(rank: RankResult) -> RankResult:
@@ -95,7 +104,16 @@ def _ended(rank: RankResult) -> RankResult:
         said = tuple(output for output in rank.outputs if output["output_type"] != "error")
         return replace(rank, outcome="ok", error=None, outputs=said)
     assert rank.error is not None
-    return replace(rank, error=replace(rank.error, evalue=word, traceback=rank.error.traceback[:1]))
+    text = _unquoted(word)
+    return replace(rank, error=replace(rank.error, evalue=text, traceback=(f"{rank.error.ename}: {text}",)))
+
+
+def _unquoted(word: str) -> str:
+    try:
+        return str(literal_eval(word))
+    except (SyntaxError, ValueError):
+        # An object of the script's own.
+        return word
 
 
 def _named(rank: RankResult, seq: int, name: str) -> RankResult:

@@ -12,7 +12,7 @@ _BEGIN = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+, in .+')
 _CELL = re.compile(r"<cell \d+>")
 _LIBRARY = re.compile(
-    r"[/\\](?:site|dist)-packages[/\\](?P<name>\w+)|[/\\]lib(?:64)?[/\\]python3[.\d]*[/\\](?!(?:site|dist)-packages)(?P<std>\w+)|^<frozen "
+    r"[/\\](?:site|dist)-packages[/\\](?P<name>\w+)|[/\\]lib(?:64)?[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)(?P<std>\w+)|^<frozen "
 )
 
 

@@ -71,6 +71,8 @@ class RankShell(ZMQInteractiveShell):
         self.capture: Capture | None = None
         self.cell: RunningCell | None = None
         self.clock: Callable[[], float] = float
+        self.tells_exit_code = False
+        """A script is run: who does it is told what `sys.exit` was called with, as Python writes it."""
         self.before_time: Callable[[], None] = lambda: None
         self.interrupted = False
         """Whether the running cell was asked to stop: then a cancellation is the user's interrupt."""
@@ -225,8 +227,9 @@ class RankShell(ZMQInteractiveShell):
         if issubclass(etype, KeyboardInterrupt | asyncio.CancelledError):
             # Where in JAX it came tells nothing, and to render those frames takes seconds on a machine that is busy.
             cut_libraries(tb)
-        if issubclass(etype, SystemExit):
-            self._showtraceback(etype, value, [f"{etype.__name__}: {value}", _NO_EXIT])
+        if isinstance(value, SystemExit):
+            said = f"SystemExit: {value.code!r}" if self.tells_exit_code else f"{etype.__name__}: {value}"
+            self._showtraceback(etype, value, [said, _NO_EXIT])
         elif _holds_group(value):
             # IPython's own renderer knows no groups, and would print this to stderr.
             self._showtraceback(etype, value, traceback.format_exception(etype, value, _below(tb)))

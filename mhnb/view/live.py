@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from mhnb.core.results import CellResult
 from mhnb.view.digest import digest
@@ -32,7 +32,7 @@ LIVE_AFTER_S = 0.15
 
 
 class CellView:
-    """Shows one cell. Make it when the cell starts, in the cell's own thread.
+    """Shows one cell. Make it when the cell starts, in the cell's own thread, for a `with` block that ends with `finish`.
 
     A view that fails says so in one line and falls back to text; it never raises.
 
@@ -94,11 +94,18 @@ class CellView:
             self._guarded(self._show_figures, last, late=False)
             self._guarded(self._close_live)
 
-    def give_up(self) -> None:
-        """Take away what follows the cell: it has no result."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Without a result nothing follows the cell any more; what its ranks had said stays."""
+        if kind is None:
+            return
         with self._lock:
             self._finished = True
             self._guarded(self._close_region)
+            if self._live is not None and self._latest is not None:
+                self._fall_back(self._latest)
             self._guarded(self._close_live)
 
     def late(self, result: CellResult) -> None:

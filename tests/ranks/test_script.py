@@ -28,7 +28,10 @@ if sys.argv[1] == "other":
     x = jax.device_put(jax.numpy.ones(2), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("a")))
     float(x.sum() if jax.process_index() else x.max())
 if __name__ == "__main__":
-    sys.exit(int(sys.argv[1]))
+    class End(SystemExit): pass
+    if sys.argv[1] == "own":
+        raise End(6)
+    sys.exit({"0": 0, "3": 3, "word": "0"}[sys.argv[1]])
 sys.argv
 """
 
@@ -38,6 +41,8 @@ sys.argv
     [
         ("0", 0, ""),
         ("3", 3, "SystemExit: 3"),
+        ("word", 1, "SystemExit: 0"),
+        ("own", 6, "End: 6"),
         ("fails", 1, "File lib/script.py:7, in fail()"),
         ("other", 1, "launch 2 of lib/script.py differs"),
     ],
@@ -56,7 +61,8 @@ def test_a_script_is_run_as_python_would(
     assert told in done.stdout
     assert "ell 2" not in done.stdout
     assert "In[" not in done.stdout
-    assert ("SystemExit" in done.stdout) == (argument == "3")
+    assert ("SystemExit" in done.stdout) == (argument in ("3", "word"))
+    assert "a cell cannot end" not in done.stdout
     assert done.stderr == ("" if status == 0 else "lib/script.py: failed on ranks 0-1\n")
 
 
@@ -77,17 +83,20 @@ def ended(*words: str | None) -> CellResult:
     ("words", "status"),
     [
         ((None, None), 0),
-        (("", "None", "0"), 0),
+        (("False", "None", "0"), 0),
         ((None, "0"), 0),
         ((None, "3"), 3),
         (("-1", "-1"), 255),
-        (("something is missing", None), 1),
-        (("--3",), 1),
+        (("'something is missing'", None), 1),
+        (("'0'", "0"), 1),
+        (("'3'",), 1),
+        (("''",), 1),
+        (("Code(3)",), 1),
     ],
 )
 def test_the_status_of_a_shell(words: tuple[str | None, ...], status: int) -> None:
     """As of one process: a number, or a message and 1."""
-    assert exit_status(as_script(ended(*words), "a.py")) == status
+    assert exit_status(ended(*words)) == status
 
 
 def test_ctrl_c_has_a_status_of_its_own() -> None:

@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -383,14 +384,14 @@ def test_keep_outlives_the_owner_and_stop_ends_it(leftovers: None, named: str) -
 
 
 def test_two_notebooks_with_one_name_are_told_apart(leftovers: None) -> None:
-    """`mhnb stop NAME` ends neither, and says by which names they are ended."""
+    """`mhnb stop NAME` ends neither, and says by which names they are ended; `--all` ends those that are left."""
     code = OWNER.format(options={}, then="sys.stdin.read()")
     owners = [
         subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
+        for _ in range(3)
     ]
     pids = [[int(word) for word in owner.stdout.readline().split()] for owner in owners if owner.stdout]
-    assert [len(each) for each in pids] == [4, 4]
+    assert [len(each) for each in pids] == [4, 4, 4]
 
     def stop(*words: str) -> tuple[int, str, str]:
         done = subprocess.run(
@@ -401,12 +402,13 @@ def test_two_notebooks_with_one_name_are_told_apart(leftovers: None) -> None:
     names = [f"owned.{owner.pid}" for owner in owners]
     code_, said, told = stop("owned")
     assert (code_, said) == (1, "")
-    assert "2 clusters of that name run" in told
+    assert "3 clusters of that name run" in told
     assert all(name in told for name in names)
-    assert all(map(is_running, [*pids[0], *pids[1]]))
+    assert all(map(is_running, chain(*pids)))
     assert stop(names[0]) == (0, f"{names[0]}: 2 ranks stopped\n", "")
-    assert (any(map(is_running, pids[0])), all(map(is_running, pids[1]))) == (False, True)
+    assert [any(map(is_running, each)) for each in pids] == [False, True, True]
     assert stop("owned", "--all")[0] == 0
+    assert not any(map(is_running, chain(*pids)))
     for owner in owners:
         owner.communicate(timeout=60)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from mhnb.core.results import CellResult
@@ -146,12 +148,13 @@ def test_a_silent_cell_leaves_nothing_on_a_terminal() -> None:
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_cell_without_a_result_leaves_nothing_that_moves(terminal: bool) -> None:  # noqa: FBT001
-    """It was refused in the middle, say: the error tells the rest."""
+    """It was refused in the middle, say: the error tells the rest. What is saved has what was said, and no widget."""
     screen = RecordingScreen(terminal=terminal)
-    view = make(screen)
+    with suppress(KeyboardInterrupt), make(screen) as view:
+        view.update(RUNNING)
+        raise KeyboardInterrupt
     view.update(RUNNING)
-    view.give_up()
-    view.update(RUNNING)
+    assert screen.names == ([] if terminal else ["open", "replace"])
     followed = [region.closed for region in screen.regions] + [box.closed for box in screen.boxes]
     assert followed == [True]
 
