@@ -180,9 +180,12 @@ def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str
         AlreadyStarted: this notebook has one of that name.
     """
     meant = [berth for berth in berths if name in (None, berth.name, berth.full_name)]
+    mine = meant[0].name if len(meant) == 1 else name
+    if mine in here and len(meant) < 2:
+        raise AlreadyStarted(
+            f"this notebook drives cluster {mine!r} already; cells go to it after the line that started it", name=mine
+        )
     if len(meant) == 1:
-        if meant[0].name in here:
-            raise AlreadyStarted(f"this notebook drives cluster {meant[0].name!r} already", name=meant[0].name)
         if not _is_ours(meant[0]):
             raise NotStarted(_say_foreign(meant[0]))
         return meant[0]

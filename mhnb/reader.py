@@ -101,7 +101,7 @@ class Reader:
         """When to tell again where the ranks are; None while nothing is told."""
         self._dirty = self._stopping = self._closed = False
         self._defect: Exception | None = None
-        self._gone = "the cluster is stopped; %mhjax start starts one"
+        self._gone = "the cluster is stopped; mhnb.current() is the one that was started or restarted since, and %mhjax start starts one"
         """What is said to who comes after the end."""
         # Reentrant: Ctrl-C posts an event from wherever the main thread is.
         self._lock = threading.RLock()

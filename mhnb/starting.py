@@ -35,7 +35,18 @@ from mhnb.rundir import check_name, prune_run_dirs
 from mhnb.spares import keep_spare, take_over
 from mhnb.syncing import check_folder, sync
 
-__all__ = ["all_clusters", "attach", "by_name", "current", "find_running", "latest", "restart", "start"]
+__all__ = [
+    "all_clusters",
+    "attach",
+    "by_name",
+    "can_come_back",
+    "current",
+    "find_running",
+    "latest",
+    "restart",
+    "start",
+    "use",
+]
 
 _clusters: dict[str, Cluster] = {}
 _in_use: list[str] = []
@@ -57,7 +68,8 @@ def current() -> Cluster:
         if (cluster := _clusters.get(name)) is not None and cluster.state != "stopped":
             return cluster
     yet = "no cluster of this notebook runs any more" if _clusters else "there is no cluster yet"
-    raise NotStarted(f"{yet}; %mhjax start (or mhnb.start()) starts 4 hosts x 2 devices on this machine")
+    back = "%mhjax restart --replay brings back what the last one held; " if _in_use and can_come_back(latest()) else ""
+    raise NotStarted(f"{yet}; {back}%mhjax start (or mhnb.start()) starts 4 hosts x 2 devices on this machine")
 
 
 def latest() -> Cluster:
@@ -160,7 +172,7 @@ def _start(
 ) -> Cluster:
     await_ends()
     if (running := find_running(name, shape, options)) is not None:
-        _use(running)
+        use(running)
         return running
     settings = take_options(name, shape, options)
     if settings.sync:
@@ -173,7 +185,7 @@ def _start(
     _check(shape)
     looked = look_before(shape, settings)
     gone = _clusters.get(name)
-    notes = [*([_FRESH] if gone is not None and _can_come_back(gone, shape) else []), *note_left(name, berths)]
+    notes = [*([_FRESH] if gone is not None and _has_died(gone, shape) else []), *note_left(name, berths)]
     if gone is not None:
         gone.stop()
     cluster = Cluster(shape, settings, generation=_next_generation(name))
@@ -183,9 +195,14 @@ def _start(
     return _bring_up(cluster, on_progress, after=gone.generation if gone is not None and goes_on else 0)
 
 
-def _can_come_back(gone: Cluster, shape: Shape) -> bool:
-    """Whether a cluster died of itself, and a replay into one of that shape would have something to do."""
-    if gone.state != "dead" or gone.shape != shape or gone.journal.origin != os.getpid():
+def _has_died(gone: Cluster, shape: Shape) -> bool:
+    """Whether a cluster died of itself, and a replay into a fresh one of that shape would have something to do."""
+    return gone.state == "dead" and gone.shape == shape and gone.journal.origin == os.getpid() and can_come_back(gone)
+
+
+def can_come_back(gone: Cluster) -> bool:
+    """Whether a restart of a cluster that has ended, with a replay, would have something to do."""
+    if gone.left:
         return False
     try:
         return bool(plan_replay(gone.journal.read()[0], gone.generation).steps)
@@ -251,7 +268,7 @@ def attach(name: str | None = None, on_progress: Callable[[StartReport], None] |
     berth = choose_berth(name, find_berths(os.environ), [cluster.name for cluster in all_clusters()])
     cluster = Cluster(berth.shape, berth.options, generation=berth.generation, origin=berth.origin, berth=berth)
     cluster.wait_ready(on_progress)
-    _use(cluster)
+    use(cluster)
     return cluster
 
 
@@ -284,12 +301,13 @@ def _next_generation(name: str, origin: int | None = None) -> int:
 def _enter(cluster: Cluster, *, after: int) -> Cluster:
     """Take a cluster that is ready into use, in the place of that generation of its journal; 0 for none."""
     cluster.journal.write(StartRecord(cluster.generation, cluster.shape.describe(), cluster.jax_version, after))
-    _use(cluster)
+    use(cluster)
     keep_spare(cluster)
     return cluster
 
 
-def _use(cluster: Cluster) -> None:
+def use(cluster: Cluster) -> None:
+    """Have cells go to this cluster from now on."""
     _clusters[cluster.name] = cluster
     _newest[cluster.name] = max(_newest[cluster.name], cluster.generation)
     if cluster.name in _in_use:

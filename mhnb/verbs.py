@@ -130,7 +130,8 @@ def _list(notebook: Notebook, args: argparse.Namespace) -> None:
     mine = starting.all_clusters()
     for cluster in mine:
         where = describe_place(cluster.shape, cluster.ranks)
-        print(f"{cluster.name}  {where}  {cluster.state}  generation {cluster.generation}")
+        here = "  cells go here" if len(mine) > 1 and cluster is starting.current() else ""
+        print(f"{cluster.name}  {where}  {cluster.state}  generation {cluster.generation}{here}")
     others = describe_others(os.environ)
     print(*others, sep="\n", end="\n" if others else "")
     if not mine and not others:
@@ -267,12 +268,22 @@ def run_verb(notebook: Notebook, line: str) -> Any:
     except (InvalidRequest, NotStarted, ShardingError) as error:
         raise UsageError(str(error)) from error
     except KeyboardInterrupt as error:
-        told = f"KeyboardInterrupt: %mhjax {name} was interrupted"
-        if name == "start" and not any(cluster.name == args.name for cluster in starting.all_clusters()):
-            told += "; every process that it had started was ended"
+        told = f"KeyboardInterrupt: %mhjax {name} was interrupted{_say_broken_off(name, args)}"
         # As `MhnbError` does for itself: the user knows what he pressed, and our frames tell him nothing.
         error._render_traceback_ = lambda: [told]  # type: ignore[attr-defined]
         raise
+
+
+def _say_broken_off(name: str, args: argparse.Namespace) -> str:
+    """Say what an interrupted verb has left behind, where that is not plain."""
+    if name == "start" and not any(cluster.name == args.name for cluster in starting.all_clusters()):
+        return "; every process that it had started was ended"
+    if name == "restart" and (gone := starting.latest()).state == "stopped":
+        lost = "; no rank runs any more"
+        return (
+            f"{lost}, and %mhjax restart --replay brings back what they held" if starting.can_come_back(gone) else lost
+        )
+    return ""
 
 
 def stop_all(clusters: Sequence[Any] | None = None) -> None:

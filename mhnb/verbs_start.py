@@ -60,7 +60,9 @@ def start_verb(notebook: Notebook, args: argparse.Namespace) -> None:
     own = [rest.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
     shape = take_shape(own[0], own[1], own[2], rest)
     if (running := starting.find_running(args.name, shape, rest)) is not None:
-        print(f"mhjax · {shape.describe()} run already ({running.state}); going on")
+        starting.use(running)
+        name = f"{running.name}: " if len(starting.all_clusters()) > 1 else ""
+        print(f"mhjax · {name}{shape.describe()} run already ({running.state}); going on")
         return
     with board.StartBoard() as progress:
         cluster = starting.start(

@@ -155,7 +155,7 @@ class LaunchRecorder:
             self.local.begin_cell(source)
         if self.made is not None:
             self.made.begin_cell(active=guard != "off")
-        self._seq, self.left.refused = seq, False
+        self._seq, self._stopped_before, self.left.refused = seq, 0, False
         if self.gate is not None:
             self.gate.begin_cell(seq, source, guard, chosen)
 

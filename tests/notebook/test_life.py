@@ -87,6 +87,37 @@ def test_a_replay_that_stops_in_the_notebook(alone: Session, tmp_path: Path) -> 
     assert "  1\n" in alone.run("%%mhjax\nx").out
 
 
+def test_a_start_that_goes_on_is_where_cells_go(alone: Session) -> None:
+    """Run All of a notebook with two clusters: what stands below the first start is run by the first."""
+    for count, name in ((1, "small"), (2, "large")):
+        alone.run(f"%mhjax start -n {count} --devices 1 --name {name}")
+    assert "ranks 0-1" in alone.run("%%mhjax\n'here'").out
+    assert alone.run("%mhjax start -n 1 --devices 1 --name small").out.startswith("mhjax · small: 1 host")
+    assert "rank 0" in alone.run("%%mhjax\n'here'").out
+    said = alone.try_("%mhjax attach large")
+    assert "drives cluster 'large' already; cells go to it after the line that started it" in said.text
+    listed = alone.run("%mhjax list").out.splitlines()
+    assert [(line.split()[0], line.endswith("cells go here")) for line in listed] == [("small", True), ("large", False)]
+
+
+def test_a_restart_that_is_interrupted_names_the_way_back(alone: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks of before are gone by then, and what they held is not: both the interrupt and the next cell say so."""
+    alone.run("%mhjax start -n 1 --devices 1")
+    alone.run("%%mhjax\nx = 41")
+
+    def broken_off(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(starting, "Cluster", broken_off)
+        said = alone.try_("%mhjax restart")
+    assert "was interrupted; no rank runs any more, and %mhjax restart --replay brings back what they held" in said.text
+    refused = alone.try_("%%mhjax\nx")
+    assert "%mhjax restart --replay brings back what the last one held" in refused.text
+    alone.run("%mhjax restart --replay")
+    assert "  41\n" in alone.run("%%mhjax\nx").out
+
+
 def test_a_plain_cell_of_auto_mode_without_a_cluster_names_the_switch(alone: Session) -> None:
     """The cluster stopped while auto mode is on: the plain cell that finds none says how to keep cells here, and that works."""
     alone.run("%mhjax start -n 1 --devices 1")

@@ -336,6 +336,15 @@ def test_python_code_is_interrupted_where_nothing_is_launched(ready: Cluster, co
     check_sum(ready)
 
 
+def test_an_interrupt_of_a_loop_without_collectives_tells_that_ranks_are_apart(ready: Cluster) -> None:
+    """Each rank's shards are of a step of its own then, and a sum over them is of none."""
+    loop = "z, grow = x, jax.jit(lambda a: a + 1)\nprint('on', flush=True)\nwhile True: z = grow(z); time.sleep(0.01 * (1 + rank))"
+    result = run_until_said(ready, loop, "on")
+    assert (result.how, result.state) == ("interrupted", "clean")
+    assert result.notes[0].startswith("the ranks were interrupted at different places: jit(<lambda>) ")
+    check_sum(ready)
+
+
 def test_an_interrupt_while_one_rank_waits_for_another_leaves_all_clean(ready: Cluster) -> None:
     """Rank 0 waits to launch, rank 1 computes without launching: the post is taken back, nobody launches on it."""
     code = "print('on', flush=True)\nif rank == 0: y = float(add(x))\nelse:\n    while True: pass"
