@@ -15,7 +15,7 @@ from mhnb.core.results import CellResult, RankResult
 from mhnb.values import Output, RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.folded import tell_lines
-from mhnb.view.trace import full_message, is_frame, trim_traceback
+from mhnb.view.trace import full_message, is_frame, says_more, trim_traceback
 
 __all__ = ["Failure", "MISMATCH", "failure_heading", "find_failures"]
 
@@ -27,6 +27,9 @@ _FEW = 4
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 _CONTEXT = re.compile(r" +\d+(?: .*)?")
 """A line of code around the one that failed. Of a function on one line stack_data shows more or less of them, by chance."""
+
+_SIDE = re.compile(r"^ *ranks? ([\d,-]+) .*   line (\d+)\b", re.MULTILINE)
+"""One side of the guard's report: its ranks, and the line of the cell on which they stood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +46,18 @@ class Failure:
     """Whose error this is: of these ranks the first to fail."""
     message: tuple[str, ...] = ()
     """What the error says, as lines, where the ranks' numbers in it differ: with what each of them wrote. Empty: as in `error`."""
+    several_lines: bool = False
+    """Whether they stood on several lines of the cell, each of which the error's text names with its ranks."""
 
 
 def find_failures(result: CellResult) -> tuple[Failure, ...]:
     """Put the ranks that failed together by how: the first to fail on top, then by rank; those who waited for it last."""
     kinds: dict[tuple[object, ...], list[RankResult]] = {}
-    for failed in result.failed:
-        kinds.setdefault(_kind(failed), []).append(failed)
     words = {_word(failed) for failed in result.failed}
+    # Who only waited is told of by the line, without the report.
+    kind = _kind_by_report if words == {MISMATCH} else _kind
+    for failed in result.failed:
+        kinds.setdefault(kind(failed), []).append(failed)
     failures = [
         replace(failure, waited=failure.word == MISMATCH and words != {MISMATCH})
         for same in kinds.values()
@@ -76,6 +83,25 @@ def _kind(failed: RankResult) -> tuple[object, ...]:
     way = "\n".join(map(_without_context, trim_traceback(error))).rstrip().removesuffix(_plain(error.evalue).rstrip())
     lines = tuple(line.rstrip() for line in way.splitlines() if line.strip())
     return (failed.outcome, error.ename, error.line, error.code, error.hint, lines)
+
+
+def _kind_by_report(failed: RankResult) -> tuple[object, ...]:
+    """As `_kind`, but where the guard's report names the rank's line and there is no more to its way, the report is all of it."""
+    error = failed.error
+    if error is None or says_more(error) or not _names_line(error, failed.rank):
+        return _kind(failed)
+    return (failed.outcome, error.ename, error.hint, _plain(full_message(error)))
+
+
+def _names_line(error: RankError, rank: int) -> bool:
+    sides = _SIDE.findall(strip_ansi(error.evalue))
+    return any(int(line) == error.line and _is_among(rank, ranks) for ranks, line in sides)
+
+
+def _is_among(rank: int, ranks: str) -> bool:
+    """Whether a rank is one of `0,2-3`."""
+    runs = [re.findall(r"\d+", run) for run in ranks.split(",")]
+    return any(run and int(run[0]) <= rank <= int(run[-1]) for run in runs)
 
 
 def _without_context(piece: str) -> str:
@@ -123,7 +149,10 @@ def _is_foldable(failed: RankResult) -> bool:
 
 def _failure(same: Sequence[RankResult]) -> Failure:
     first = same[0]
-    return Failure(tuple(sorted(r.rank for r in same)), _word(first), first.error, rank=first.rank)
+    several = len({r.error.line for r in same if r.error}) > 1
+    return Failure(
+        tuple(sorted(r.rank for r in same)), _word(first), first.error, rank=first.rank, several_lines=several
+    )
 
 
 def _plain(text: str) -> str:

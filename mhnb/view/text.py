@@ -126,8 +126,8 @@ def failure_lines(failure: Failure, source: str) -> Iterator[str]:
 
 
 def trace_label(failure: Failure) -> str:
-    """Name the traceback that is shown, and whose it is where the ranks' errors differ in numbers."""
-    return f"traceback of rank {failure.rank}" if failure.message else "traceback"
+    """Name the traceback that is shown, and whose it is where the ranks' errors differ in numbers, or in their lines."""
+    return f"traceback of rank {failure.rank}" if failure.message or failure.several_lines else "traceback"
 
 
 def _trace_lines(failure: Failure, *, color: bool) -> Iterator[str]:

@@ -162,3 +162,51 @@ def test_the_one_with_another_number_than_all_others_stands_alone() -> None:
     """Among many that say the same it is the odd one, as in what ranks print."""
     ranks = [raised(rank, f"wanted 8 and got {7 if rank == 2 else 9}", at_s=rank) for rank in range(5)]
     assert folds(cell(*ranks)) == [(0, 1, 3, 4), (2,)]
+
+
+_REPORT = """nothing was launched, the cluster is clean
+launch 1 of cell 12 differs
+  rank 0      jit(sum)   line 2:  jit(sum)(x)
+  ranks 1-2   jit(max)   line 4:  jit(max)(x)"""
+_LINES = {2: "    jit(sum)(x)", 4: "    jit(max)(x)", 6: "    again(x)"}
+
+
+def mismatched(rank: int, line: int, *, report: str = _REPORT, frames: Sequence[str] = ()) -> RankResult:
+    """A rank that the guard has stopped at this line of the cell."""
+    way = ("Traceback (most recent call last)", f"Cell In[12], line {line}\n----> {line} {_LINES[line]}", *frames)
+    return raised(rank, report, way=way, ename=MISMATCH, line=line, code=_LINES[line])
+
+
+def test_one_report_of_the_guard_is_one_card() -> None:
+    """The ranks stand on different lines, and the report names each side's: it is told once, in text and HTML."""
+    result = cell(mismatched(0, 2), mismatched(1, 4), mismatched(2, 4))
+    assert folds(result) == [(0, 1, 2)]
+    first, *told = _REPORT.splitlines()
+    assert format_cell_text(result).splitlines() == [f"{MISMATCH} · {first}", "  " + told[0], *told[1:]]
+    html = format_cell_html(result, uid="u")
+    assert html.count("ranks 1-2   jit(max)   line 4:") == 1
+    assert "traceback of rank 0" in html
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        mismatched(2, 4, report=_REPORT.replace("launch 1", "launch 2")),
+        mismatched(2, 4, frames=("File helper.py:7, in again(x)\n----> 7 f(x)",)),
+        mismatched(2, 6),
+        mismatched(2, 2),
+    ],
+    ids=["another text", "through a function of the user's", "a line that is not named", "a line of others"],
+)
+def test_what_a_report_does_not_say_stands_apart(other: RankResult) -> None:
+    """Another report, the way through a function, a line that the report does not name for that rank: none of it is lost."""
+    assert folds(cell(mismatched(0, 2), mismatched(1, 4), other)) == [(0, 1), (2,)]
+
+
+def test_who_waited_is_told_of_by_the_line() -> None:
+    """Their report follows from another rank's error; the lines are what is told, each with its ranks."""
+    result = cell(mismatched(0, 2), mismatched(1, 4), raised(2, "no data"))
+    assert [line for line in format_cell_text(result).splitlines() if "waited" in line] == [
+        "  rank 0 waited at line 2:  jit(sum)(x)",
+        "  rank 1 waited at line 4:  jit(max)(x)",
+    ]
