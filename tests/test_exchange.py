@@ -73,8 +73,7 @@ def test_equal_values_with_other_pickles_are_one(ranks: PipedRanks, source: str)
         ("rank", "0 on rank 0, 1 on rank 1"),
         ("np.arange(2) + rank", r"i64\[2\] \[0, 1\] on rank 0, i64\[2\] \[1, 2\] on rank 1"),
         ("jnp.arange(2) + rank", r"local i32\[2\] \[0, 1\] on rank 0, local i32\[2\] \[1, 2\] on rank 1"),
-        ("{'step': rank, 'w': put(np.ones(4), 'data')}", r"dict of 2 items.*\(\['step'\]: 0 and 1\)"),
-        ("np.zeros(4) if rank else put(np.ones(4), 'data')", r"global f32\[4\] on rank 0, f64\[4\] .* on rank 1"),
+        ("{'step': rank, 'w': put(np.ones(4), 'model')}", r"dict of 2 items.*\(\['step'\]: 0 and 1\)"),
         ("[1.0, float('nan')][rank]", "1.0 on rank 0, nan on rank 1"),
         ("np.arange(2**22) + rank", r"i64\[4194304\] on rank 0, another i64\[4194304\] on rank 1"),
     ],
@@ -86,6 +85,81 @@ def test_a_local_value_that_differs_says_who_holds_what(ranks: PipedRanks, sourc
         exchange.pull(ranks, ["uneven"])
     assert caught.value.parts["groups"] == ((0,), (1,))
     assert "%mhjax pull uneven --ranks 1; or all as a list by rank: %mhjax pull uneven --each" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "says", "ways"),
+    [
+        (
+            "np.zeros(4) if rank else put(np.ones(4), 'data')",
+            r"global f32\[4\] on rank 0, f64\[4\] .* on rank 1\.",
+            ["part --ranks 1"],
+        ),
+        ("{'step': rank, 'w': put(np.ones(4), 'data')}", r"\(\['step'\]: 0 and 1\)\. None of them holds all", []),
+        ("{'step': np.ones(2) + rank, 'w': put(np.ones(4), 'data')}", r"\. Take it as a list", ["part --each"]),
+    ],
+)
+def test_only_ways_that_work_are_named(ranks: PipedRanks, source: str, says: str, ways: list[str]) -> None:
+    """Where a rank has a part of an array only, neither it alone nor the list may do; what is named does."""
+    ranks.run(f"part = {source}")
+    with pytest.raises(ValueDiffers, match=f"^part differs between the ranks: .*{says}") as caught:
+        exchange.pull(ranks, ["part"])
+    assert re.findall(r"%mhjax pull ([^;]+)", str(caught.value)) == ways
+    for way in ways:
+        exchange.pull(ranks, ["part"], **({"each": True} if "each" in way else {"ranks": [int(way[-1])]}))
+
+
+def test_the_ranks_that_hold_an_array_whole_are_named() -> None:
+    """An array of ranks 0-1, and None on rank 2: what was meant comes first, then what rank 2 has."""
+    with PipedRanks(3, devices=2) as three:
+        three.run(
+            """
+            two = NamedSharding(Mesh(np.array(jax.devices()[:4]), ('a',)), P('a'))
+            part = jax.make_array_from_callback((4,), two, lambda i: np.arange(4.)[i], dtype=np.float32)
+            """
+        )
+        three.run("part = None", ranks=(2,))
+        with pytest.raises(
+            ValueDiffers, match="from ranks 0-1: %mhjax pull part --ranks 0-1; or from rank 2: "
+        ) as caught:
+            exchange.pull(three, ["part"])
+        assert "--each" not in str(caught.value)
+        assert exchange.pull(three, ["part"], ranks=[0, 1]).tolist() == [0, 1, 2, 3]
+        assert exchange.pull(three, ["part"], ranks=[2]) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "key"),
+    [
+        ("jax.random.split(jax.random.key(7), 6)", "keys"),
+        ("{'n': 1, 'params': {'k': jax.random.key(7)}}", "keys['params']['k']"),
+    ],
+)
+def test_a_key_is_named_as_it_is_typed(ranks: PipedRanks, source: str, key: str) -> None:
+    """What the refusal says to type works as it stands, for a key in a tree too."""
+    ranks.run(f"keys = {source}")
+    with pytest.raises(InvalidRequest) as caught:
+        exchange.pull(ranks, ["keys"])
+    found = re.search(r"make (raw = .*); then: %mhjax pull raw", str(caught.value))
+    assert found is not None
+    assert found[1] == f"raw = jax.random.key_data({key})"
+    ranks.run(found[1])
+    assert exchange.pull(ranks, ["raw"]).dtype == np.uint32
+
+
+def test_each_ranks_key_is_named_as_that_rank_has_it(ranks: PipedRanks) -> None:
+    """The ranks that are named with it are those that it is right for."""
+    ranks.run("mixed_keys = [jax.random.key(0)] if rank else jax.random.key(0)")
+    for rank, key in enumerate(["mixed_keys", r"mixed_keys\[0\]"]):
+        with pytest.raises(InvalidRequest, match=rf"key_data\({key}\)"):
+            exchange.pull(ranks, ["mixed_keys"], ranks=[rank])
+
+
+def test_a_key_without_a_path_has_no_name(ranks: PipedRanks) -> None:
+    """In an object that is no pytree: nothing is made up."""
+    ranks.run("import types; boxed = types.SimpleNamespace(k=jax.random.key(0))")
+    with pytest.raises(InvalidRequest, match=r"^boxed holds PRNG keys .* raw = jax\.random\.key_data\(key\)"):
+        exchange.pull(ranks, ["boxed"])
 
 
 def test_one_ranks_value_can_be_taken(ranks: PipedRanks) -> None:

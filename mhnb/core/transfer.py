@@ -32,6 +32,7 @@ __all__ = [
     "differs",
     "group_ranks",
     "join_views",
+    "lacking_box",
     "plan_fetches",
 ]
 
@@ -221,14 +222,17 @@ def _joined(row: ValueRow, seen: Set[tuple[str, int, Owners | None]]) -> tuple[A
     )
 
 
-def differs(name: str, shorts: Mapping[int, str], groups: Sequence[Sequence[int]], *, where: str = "") -> ValueDiffers:
-    """Make the error for a local value that is not the same on all ranks.
+def differs(
+    name: str, shorts: Mapping[int, str], groups: Sequence[Sequence[int]], *, where: str = "", advice: str = ""
+) -> ValueDiffers:
+    """Make the error for a value that is not the same on all ranks.
 
     Args:
         name: of the value.
         shorts: what each rank holds, in a few words.
         groups: the ranks that hold the same, each group in rank order.
         where: the first difference in a container, in words.
+        advice: how it can be had all the same; empty: any rank's alone, or a list of all.
 
     >>> str(differs("n", {0: "1", 1: "2"}, [(0,), (1,)])).split(".")[0]
     'n differs between the ranks: 1 on rank 0, 2 on rank 1'
@@ -240,7 +244,7 @@ def differs(name: str, shorts: Mapping[int, str], groups: Sequence[Sequence[int]
     held = ", ".join(f"{word} on {say_ranks(ranks)}" for word, ranks in zip(words, ordered, strict=True))
     odd = ordered[-1][0]
     return ValueDiffers(
-        f"{name} differs between the ranks: {held}{f' ({where})' if where else ''}. {_choose(name, odd)}",
+        f"{name} differs between the ranks: {held}{f' ({where})' if where else ''}. {advice or _choose(name, odd)}",
         name=name,
         groups=tuple(tuple(ranks) for ranks in ordered),
     )
@@ -315,7 +319,7 @@ def check_coverage(name: str, rows: Mapping[int, ArrayRow]) -> None:
     >>> check_coverage("x", {3: ArrayRow((2,), "float32", "C", (HeldBox(((0, 2),), 0, 7, ""),))})
     """
     row = next(iter(rows.values()))
-    hole = find_hole(row.stored_shape, sorted({held.box for r in rows.values() for held in r.held}))
+    hole = lacking_box(rows)
     if hole is None:
         return
     ranks = sorted({rank for box, ranks in row.owners or () for rank in ranks if _overlap(box, hole)})
@@ -327,6 +331,16 @@ def check_coverage(name: str, rows: Mapping[int, ArrayRow]) -> None:
         box=hole,
         ranks=tuple(ranks),
     )
+
+
+def lacking_box(rows: Mapping[int, ArrayRow]) -> Box | None:
+    """Find a part of an array that these ranks do not have; None where they have all of it.
+
+    >>> lacking_box({3: ArrayRow((2,), "float32", "C", (HeldBox(((0, 1),), 0, 7, ""),))})
+    ((1, 2),)
+    """
+    row = next(iter(rows.values()))
+    return find_hole(row.stored_shape, sorted({held.box for r in rows.values() for held in r.held}))
 
 
 def _overlap(left: Box, right: Box) -> bool:

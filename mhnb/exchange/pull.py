@@ -31,8 +31,10 @@ from mhnb.core.transfer import (
     join_views,
     plan_fetches,
 )
+from mhnb.core.ways import advise
 from mhnb.errors import InvalidRequest, ValueDiffers
 from mhnb.exchange.asks import Asker, Job, Transfer, ask_all, check_names, check_ranks, open_transfer, stream
+from mhnb.exchange.keys import name_keys
 from mhnb.rank.transfer_arrays import dtype_from_name, raw_bytes, view_as
 
 if TYPE_CHECKING:
@@ -126,7 +128,8 @@ class _Puller:
         return [self._restore(name, rank, rows[rank], self._arrays_of(name, rank, rows, shared)) for rank in rows]
 
     def _rows(self, name: str) -> dict[int, ValueRow]:
-        return join_views(check_present(name, {rank: held.values[name] for rank, held in self._held.items()}))
+        answers = {rank: held.values[name] for rank, held in self._held.items()}
+        return join_views(check_present(name, name_keys(self._transfer.asker, name, answers)))
 
     def _arrays_of(self, name: str, rank: int, rows: Mapping[int, ValueRow], shared: dict[int, Any]) -> list[Any]:
         arrays = []
@@ -175,7 +178,8 @@ class _Puller:
         odd = [ranks for ranks in where if ranks[0] not in numbers]
         if odd:
             agreeing = [tuple(rank for rank in rows if rank in numbers), *odd]
-            raise differs(name, {rank: row.short for rank, row in rows.items()}, agreeing, where=where[odd[0]])
+            shorts = {rank: row.short for rank, row in rows.items()}
+            raise differs(name, shorts, agreeing, where=where[odd[0]], advice=advise(name, rows, agreeing, numbers))
         return numbers
 
     def _compare(
