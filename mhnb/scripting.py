@@ -6,6 +6,7 @@ Its ending is the command's, as Python's own would be.
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from ast import literal_eval
 from collections.abc import Sequence
@@ -35,13 +36,21 @@ def read_script(name: str) -> str:
     """Read a script.
 
     Raises:
-        InvalidRequest: there is none, or it is no text.
+        InvalidRequest: there is none, it is no text, or it is a notebook.
     """
     try:
-        return Path(name).read_text(encoding="utf-8")
+        source = Path(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise InvalidRequest(f"{name:.200} cannot be read: {why}; give the file of a Python script") from error
+    if Path(name).suffix.lower() == ".ipynb":
+        # Its JSON is an expression: it would run, and do nothing.
+        script = shlex.quote(Path(name).with_suffix(".py").name)
+        raise InvalidRequest(
+            f"{name:.200} is a notebook, no script; write its %%mhjax cells as one, and run that:"
+            f"\n  mhnb export {shlex.quote(name)} -o {script}\n  mhnb run {script}"
+        )
+    return source
 
 
 def run_script(cluster: Cluster, name: str, source: str, arguments: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import mhnb
 from mhnb.cli import main, parse_arguments
 from mhnb.ports import find_free_port
 from mhnb.resources import find_lesson, notebooks_dir
+from mhnb.scripting import read_script
 from tests.support.lab import wait_until
 
 
@@ -102,6 +104,30 @@ def test_what_is_for_a_script_comes_after_two_dashes(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         parse_arguments(["run", "a.py", "--lr", "3"])
     assert "unrecognized arguments: --lr 3; what is the script's comes after --" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("t.ipynb", ["mhnb export {} -o t.py", "mhnb run t.py"]),
+        ("my t.ipynb", ["mhnb export '{}' -o 'my t.py'", "mhnb run 'my t.py'"]),
+    ],
+)
+def test_a_notebook_is_no_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, steps: list[str]
+) -> None:
+    """It is refused before a rank starts, and the way is named: what it says to type writes a script."""
+    monkeypatch.chdir(tmp_path)
+    notebook = tmp_path / name
+    cell = {"cell_type": "code", "source": "%%mhjax\n1 + 1", "metadata": {}, "outputs": [], "execution_count": None}
+    notebook.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
+    monkeypatch.setattr("mhnb.starting.start", None)
+    assert main(["run", str(notebook)]) == 1
+    first, *told = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"mhnb run: {notebook} is a notebook")
+    assert [line.strip() for line in told] == [step.format(notebook) for step in steps]
+    assert main(shlex.split(told[0])[1:]) == 0
+    assert read_script(shlex.split(told[1])[-1]).strip()
 
 
 def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
