@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mhnb.core.hosts import HostName, parse_hosts
 from mhnb.core.otherwise import describe_otherwise, list_differences
-from mhnb.core.shape import Shape, check_counts, parse_hosts_argument
+from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape, check_counts, parse_hosts_argument
 from mhnb.errors import AlreadyStarted, InvalidRequest
 from mhnb.gpus import find_gpus
 from mhnb.launch.hostfile import read_hostfile, slots_of
@@ -117,14 +118,19 @@ def _load(name: str, options: Mapping[str, Any]) -> Profile | None:
     known = load_profile(name).settings.class_trait_names(config=True)
     if unknown := sorted(set(reach) - set(known)):
         raise InvalidRequest(
-            f"start: there is no option {', '.join(unknown)}; options are {', '.join(sorted(OPTION_NAMES))}, "
-            f"and of profile {name}: {', '.join(sorted(known))}{_say_where(unknown[0])}"
+            f"start: there is no option {', '.join(unknown)}; options are {', '.join(sorted({*OPTION_NAMES, *_OF_SHAPE}))}, "
+            f"and of profile {name}: {', '.join(sorted(known))}{_say_where(unknown[0], options[unknown[0]])}"
         )
     return load_profile(name, reach)
 
 
-def _say_where(option: str) -> str:
-    """Name the profiles that do have an option: most often a --profile was forgotten."""
+def _say_where(option: str, value: object) -> str:
+    """Say where an option belongs: among the arguments of JAX's own start, or to a profile, as --profile was forgotten."""
+    if option in INITIALIZE_ARGUMENTS:
+        return (
+            f"\n  {option} is an argument of jax.distributed.initialize: initialize={{{option!r}: {value!r:.80}}};"
+            f" of %mhjax start: --{option.replace('_', '-')} {shlex.quote(f'{value!s:.80}')}"
+        )
     kinds = [kind for kind, cls in sorted(KINDS.items()) if cls.class_traits(config=True).get(option) is not None]
     return f"\n  {option} is a setting of the profile {' or '.join(kinds)}: --profile {kinds[0]}" if kinds else ""
 

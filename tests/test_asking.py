@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.asking import check_alike, take_shape
 from mhnb.berth import choose_berth
-from mhnb.core.shape import Shape
+from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotStarted
 from mhnb.looking import look_as_asked
 from mhnb.options import take_options
 from mhnb.place_flags import add_doctor_flags, add_place_flags, place_options
+from mhnb.verbs_start import add_start_flags
 
 
 def _options(line: str) -> dict[str, Any]:
@@ -236,6 +238,22 @@ def test_what_does_not_go_together(line: str, said: str) -> None:
     with pytest.raises(InvalidRequest) as failed:
         _shape(line)
     assert said in str(failed.value)
+
+
+@pytest.mark.parametrize("argument", INITIALIZE_ARGUMENTS)
+def test_an_argument_of_initialize_is_told_where_it_goes(argument: str) -> None:
+    """It is no option of `start`: both ways to give it are named, and both are taken as they stand."""
+    with pytest.raises(InvalidRequest, match=r"options are .*\binit, initialize, .*profile") as failed:
+        take_shape(2, 1, None, {argument: "a:1"})
+    told = str(failed.value).splitlines()[-1]
+    assert told == (
+        f"  {argument} is an argument of jax.distributed.initialize: initialize={{{argument!r}: 'a:1'}};"
+        f" of %mhjax start: --{argument.replace('_', '-')} a:1"
+    )
+    assert take_shape(2, 1, None, {"initialize": {argument: "a:1"}}).initialize == {argument: "a:1"}
+    parser = MagicArgumentParser()
+    add_start_flags(parser)
+    assert getattr(parser.parse_args(told.partition("start: ")[2].split()), argument) == "a:1"
 
 
 @pytest.mark.parametrize("hosts", [0, -1, 1000])
