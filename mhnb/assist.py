@@ -55,7 +55,7 @@ class Assist:
     def install(self) -> None:
         """Hang in."""
         shell = self._shell
-        shell.input_transformers_cleanup.append(self._route)
+        shell.input_transformers_cleanup.extend((self._route, _with_body))
         shell.Completer.custom_matchers.append(self._matcher)
         shell._inspect = self._inspect
         shell.object_inspect_mime = self._inspect_mime
@@ -66,7 +66,8 @@ class Assist:
     def uninstall(self) -> None:
         """Take everything back."""
         shell = self._shell
-        shell.input_transformers_cleanup.remove(self._route)
+        for transform in (self._route, _with_body):
+            shell.input_transformers_cleanup.remove(transform)
         shell.Completer.custom_matchers.remove(self._matcher)
         shell._inspect, shell.object_inspect_mime = self._own_inspect, self._own_mime
         if self._kernel is not None:
@@ -212,6 +213,17 @@ def _matched(words: Iterable[str], fragment: str, kind: str) -> SimpleMatcherRes
         "suppress": True,
         "ordered": True,
     }
+
+
+def _with_body(lines: list[str]) -> list[str]:
+    """Give a `%%mhjax` without a body an empty one: IPython would refuse it, in words that lead to the line magic."""
+    if len(lines) == 1 and lines[0].split()[:1] == ["%%mhjax"]:
+        return [lines[0].rstrip("\n") + "\n", "\n"]
+    return lines
+
+
+# Else in a terminal the first Enter would end the cell: IPython asks the others too whether it is complete.
+_with_body.has_side_effects = True  # type: ignore[attr-defined]  # where IPython looks for it
 
 
 def _without_local(lines: list[str]) -> list[str]:

@@ -108,6 +108,8 @@ class MhjaxMagics(Magics):
         """See `_MANUAL`, which becomes this docstring."""
         if cell is None:
             return verbs.run_verb(self.notebook, line)
+        if not cell.strip():
+            raise _empty_cell(line)
         flags = parse_cell_flags(line)
         if flags.auto:
             # The mixed cell is refused here, where an error is shown as one.
@@ -133,6 +135,16 @@ class MhjaxMagics(Magics):
 
 # The magic's docstring is what `%%mhjax?` and `%mhjax?` show.
 MhjaxMagics.mhjax.__doc__ = _MANUAL
+
+
+def _empty_cell(line: str) -> UsageError:
+    """Say what a cell without code wants: a verb stands in a line of its own, with one %; code stands below."""
+    words = line.split()
+    if words and words[0] in verbs.VERBS:
+        return UsageError(f"%%mhjax {line}: {words[0]} is a verb, and takes one %: %mhjax {line}")
+    if words and not words[0].startswith("-"):
+        return UsageError(f"%%mhjax {line}: the cell is empty; put the code on the lines below:\n%%mhjax\n{line}")
+    return UsageError(f"%%mhjax{f' {line}' if line else ''}: the cell is empty; put the code on the lines below")
 
 
 def _as_usage(check: Any, source: str) -> None:

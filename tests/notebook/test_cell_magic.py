@@ -125,6 +125,29 @@ def test_a_bad_flag_sends_nothing(nb: Session, line: str, said: str) -> None:
     assert text.startswith("%%mhjax ")
 
 
+@pytest.mark.parametrize("auto", ["on", "off"])
+@pytest.mark.parametrize("body", ["", "\n", "\n  \n"])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (" rank + 1", "%%mhjax rank + 1: the cell is empty; put the code on the lines below:\n%%mhjax\nrank + 1"),
+        (" --ranks 1", "%%mhjax --ranks 1: the cell is empty; put the code on the lines below"),
+        ("", "%%mhjax: the cell is empty; put the code on the lines below"),
+        (" start -n 2", "%%mhjax start -n 2: start is a verb, and takes one %: %mhjax start -n 2"),
+    ],
+)
+def test_a_cell_without_code_says_where_it_goes(nb: Session, line: str, said: str, body: str, auto: str) -> None:
+    """In words of ours, with what to type; the line magic is named where a verb was meant, and only there."""
+    nb.run(f"%mhjax auto {auto}")
+    assert nb.refuse(f"%%mhjax{line}{body}") == said
+
+
+def test_a_terminal_waits_for_the_code(idle: Session) -> None:
+    """After `%%mhjax` and Enter the cell goes on; a blank line ends it."""
+    assert idle.shell.check_complete("%%mhjax\n")[0] == "incomplete"
+    assert idle.shell.check_complete("%%mhjax\n1 + 1\n\n")[0] == "complete"
+
+
 def test_the_manual_has_every_flag_and_verb(idle: Session) -> None:
     """`%%mhjax?` shows what the parsers take, so that both agree."""
     manual = idle.run("%%mhjax?").out
