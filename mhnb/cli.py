@@ -119,7 +119,22 @@ def _full_name(record: Mapping[str, Any]) -> str:
     return Path(record["run_dir"]).name.rpartition(".")[0]
 
 
+def _stop_what() -> int:
+    """Say what to give: no flag ends every cluster of a user's at once."""
+    from mhnb.rundir import read_owners
+
+    running = sorted({record["name"] for record in read_owners(os.environ)})
+    print(
+        "mhnb stop: name the cluster: mhnb stop NAME, or mhnb stop NAME --all where several notebooks have one of that name; "
+        + (f"there run: {', '.join(running)}" if running else "none runs on this machine"),
+        file=sys.stderr,
+    )
+    return 2
+
+
 def _stop(args: argparse.Namespace) -> int:
+    if args.name is None:
+        return _stop_what()
     from mhnb.berth import find_berths
     from mhnb.core.ranks import say_count
     from mhnb.ending import end_left
@@ -192,6 +207,14 @@ def _export(args: argparse.Namespace) -> int:
     return 0
 
 
+def _add_stop_flags(parser: argparse.ArgumentParser) -> None:
+    # What is missing is said by `_stop`, which knows what runs.
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="its name, or NAME.PID where several notebooks have one of that name"
+    )
+    parser.add_argument("--all", action="store_true", help="end all of that name")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mhnb", description="One notebook, many JAX hosts.")
     parser.add_argument("--version", action="version", version=f"mhnb {metadata.version('mhnb')}")
@@ -223,9 +246,7 @@ def _parser() -> argparse.ArgumentParser:
         verbs.add_parser("profile", help="the ways to reach hosts: list them, copy one to change it, show it")
     )
     verbs.add_parser("list", help="clusters of this user on this machine")
-    stop = verbs.add_parser("stop", help="end a cluster by name")
-    stop.add_argument("name", help="its name, or NAME.PID where several notebooks have one of that name")
-    stop.add_argument("--all", action="store_true", help="end all of that name")
+    _add_stop_flags(verbs.add_parser("stop", help="end a cluster by name", usage="mhnb stop [-h] NAME [--all]"))
     verbs.add_parser("reap", help="end what notebooks that are gone have left behind on this machine")
     where = verbs.add_parser("where", help="where the ranks of a cluster are in the cell that runs: who waits for whom")
     where.add_argument("name")

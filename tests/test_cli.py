@@ -119,7 +119,13 @@ def test_a_notebook_is_no_script(
     """It is refused before a rank starts, and the way is named: what it says to type writes a script."""
     monkeypatch.chdir(tmp_path)
     notebook = tmp_path / name
-    cell = {"cell_type": "code", "source": "%%mhjax\n1 + 1", "metadata": {}, "outputs": [], "execution_count": None}
+    cell: dict[str, object] = {
+        "cell_type": "code",
+        "source": "%%mhjax\n1 + 1",
+        "metadata": {},
+        "outputs": [],
+        "execution_count": None,
+    }
     notebook.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
     monkeypatch.setattr("mhnb.starting.start", None)
     assert main(["run", str(notebook)]) == 1
@@ -128,6 +134,19 @@ def test_a_notebook_is_no_script(
     assert [line.strip() for line in told] == [step.format(notebook) for step in steps]
     assert main(shlex.split(told[0])[1:]) == 0
     assert read_script(shlex.split(told[1])[-1]).strip()
+
+
+@pytest.mark.parametrize("line", ["stop", "stop --all"])
+def test_stop_wants_a_name(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one nothing is ended: what to give is said, with the names that run."""
+    monkeypatch.setattr("mhnb.rundir.read_owners", lambda _: [{"name": "b"}, {"name": "a"}, {"name": "a"}])
+    assert main(line.split()) == 2
+    told = capsys.readouterr().err
+    assert "mhnb stop NAME, or mhnb stop NAME --all where several notebooks" in told
+    assert told.endswith("there run: a, b\n")
+    monkeypatch.setattr("mhnb.rundir.read_owners", lambda _: [])
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err.endswith("none runs on this machine\n")
 
 
 def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
