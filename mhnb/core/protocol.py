@@ -324,6 +324,7 @@ class RankExited:
     exit_code: int | None
     signum: int | None
     last_lines: list[str]
+    """What it said since its latest cell began, without frames of C++ stacks; of one that never became ready, all it said."""
 
 
 @dataclass(frozen=True, slots=True)

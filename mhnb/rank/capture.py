@@ -17,6 +17,7 @@ from pathlib import Path
 from mhnb.core.protocol import OutputEvent
 from mhnb.rank.buffer import EventBuffer
 from mhnb.rank.forks import weakly
+from mhnb.rank.mark import Begun, LogMark
 from mhnb.rank.native import (
     NativeFile,
     flush_c_stdout,
@@ -42,14 +43,14 @@ class Capture:
     File descriptors 1 and 2 must append to `native_paths` already, or be made to by `install_native`.
     """
 
-    def __init__(self, log_path: Path, native_paths: tuple[Path, Path]) -> None:
+    def __init__(self, log_path: Path, native_paths: tuple[Path, Path], begun_path: Path) -> None:
         self._native_paths = native_paths
         # Reentrant: a signal handler or a finaliser may print while its own thread prints.
         self._lock = threading.RLock()
         self._seq = self._last = 0
         self._cell, self._noise_room = EventBuffer(), _NOISE_LIMIT
         self._late: dict[int, EventBuffer] = {}
-        self._log = _Log(log_path)
+        self._log, self._mark = _Log(log_path), LogMark(begun_path)
         self._native = (("stdout", NativeFile(native_paths[0])), ("stderr", NativeFile(native_paths[1])))
         self.stdout = RankStream("stdout", 1, self._write_stdout, unbuffered=False)
         self.stderr = RankStream("stderr", 2, self._write_stderr, unbuffered=True)
@@ -76,7 +77,7 @@ class Capture:
         mark_threads()
         line_buffer_c_stdout()
         os.register_at_fork(before=weakly(self._expect_subprocess), after_in_child=weakly(self._become_child))
-        self.poll()
+        self.mark()
 
     def uninstall(self) -> None:
         """Give the streams back and close the files; for tests."""
@@ -86,6 +87,7 @@ class Capture:
         for _, file in self._native:
             file.close()
         self._log.close()
+        self._mark.close()
 
     # -- what is said
 
@@ -107,11 +109,17 @@ class Capture:
 
     # -- by cell
 
+    def mark(self) -> None:
+        """Note where the files stand: if the rank dies, what they hold by now is not what it said last."""
+        self.stdout.flush()
+        with self._lock:
+            self._note_standing()
+
     def begin(self, seq: int) -> None:
         """From now on a cell runs."""
         self.stdout.flush()
         with self._lock:
-            self._collect_native()
+            self._note_standing()
             CELL_SEQ.set(seq)
             self._seq = self._last = seq
             self._cell, self._noise_room = EventBuffer(), _NOISE_LIMIT
@@ -143,6 +151,10 @@ class Capture:
             return {seq: events for seq, buffer in late.items() if (events := buffer.take())}
 
     # -- inside
+
+    def _note_standing(self) -> None:
+        self._collect_native()
+        self._mark.put(Begun(self._log.nbytes, *(file.offset for _, file in self._native)))
 
     def _write_stdout(self, data: bytes, text: str) -> None:
         # Once a line: kept flat, since 100,000 lines are no exception.
@@ -241,6 +253,10 @@ class _Log:
         whole, newline, rest = b"".join(pieces).rpartition(b"\n")
         pieces[:] = [rest] if newline and rest else []
         return whole + newline or rest
+
+    @property
+    def nbytes(self) -> int:
+        return os.fstat(self._fd).st_size
 
     def at_line_start(self, name: str) -> bool:
         return not self._unfinished[name]

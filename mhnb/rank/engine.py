@@ -75,7 +75,7 @@ class _Server:
         paths = RankPaths(Path(spec.run_dir), rank)
         self._rank, self._channel, self._shell = rank, channel, engine.kernel.shell
         self._bootstrap = bootstrap
-        self._capture = Capture(paths.log, paths.native)
+        self._capture = Capture(paths.log, paths.native, paths.begun)
         self._capture.install()
         self._runner = CellRunner(
             self._shell,

@@ -42,6 +42,11 @@ class NativeFile:
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
+    @property
+    def offset(self) -> int:
+        """Bytes that have been read."""
+        return self._offset
+
     def read_new(self) -> str:
         """Return what was written since the last call."""
         size = os.fstat(self._fd).st_size

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from mhnb.core.lastwords import drop_frames
+from mhnb.rank.mark import read_mark
 from mhnb.rank.native import part_noise
 
 __all__ = ["RankPaths"]
@@ -31,22 +33,32 @@ class RankPaths:
         log_dir = self.run_dir / "log"
         return log_dir / f"rank{self.rank}.native.out", log_dir / f"rank{self.rank}.native.err"
 
+    @property
+    def begun(self) -> Path:
+        """Where its latest cell began in the others."""
+        return self.run_dir / "log" / f"rank{self.rank}.begun"
+
     def gather_last_words(self, count: int) -> list[str]:
-        """Return the last lines of a rank that died, and append its native output to the log, where nobody else will."""
-        native = [line for path in self.native for line in _tail(path)]
-        said = _tail(self.log)
+        """Return the last lines of a rank that died, and append its native output to the log, where nobody else will.
+
+        Only what it said since its latest cell began: what came before did not lead to its end.
+        """
+        begun = read_mark(self.begun)
+        out, err = self.native
+        native = [*_tail(out, begun.out), *_tail(err, begun.err)]
+        said = _tail(self.log, begun.log)
         fresh = [line for line in native if line not in said]
         if fresh:
             with self.log.open("a", encoding="utf-8", errors="replace") as log:
                 log.write("\n--- native output at the end ---\n" + "\n".join(fresh) + "\n")
         # Libraries that greet one another are no last words.
-        return part_noise("\n".join([*said, *fresh]))[0].splitlines()[-count:]
+        return drop_frames(part_noise("\n".join([*said, *fresh]))[0].splitlines())[-count:]
 
 
-def _tail(path: Path) -> list[str]:
+def _tail(path: Path, since_nbytes: int) -> list[str]:
     if not path.exists():
         return []
     with path.open("rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_NBYTES))
+        file.seek(max(since_nbytes, os.fstat(file.fileno()).st_size - _TAIL_NBYTES))
         text = file.read().decode("utf-8", "replace")
     return [line for line in text.splitlines() if line.strip()]

@@ -159,6 +159,7 @@ class CellRunner:
         if isinstance(message, RunCell):
             self._run(message)
         else:
+            self.capture.mark()
             self.launches.leave_cell(message.seq, "skipped")
             self._last = CellEnded(self.rank, message.seq, "skipped", [], [], abandoned=0, wall_s=0.0)
             self._tell(self._last)

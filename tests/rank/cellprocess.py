@@ -224,7 +224,7 @@ async def _serve(folder: Path, generation: int, commands: int, answers: int) -> 
     from mhnb.rank.runner import CellRunner
     from mhnb.rank.shell import RankShell
 
-    capture = Capture(folder / "log", (folder / "out", folder / "err"))
+    capture = Capture(folder / "log", (folder / "out", folder / "err"), folder / "begun")
     capture.install_native()
     capture.install()
     shell = RankShell.instance(user_ns={})

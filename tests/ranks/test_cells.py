@@ -415,6 +415,34 @@ def test_a_rank_that_aborts_leaves_its_last_words(fresh: Fresh) -> None:
     assert "the last words" in cluster.ranks[0].log_path.read_text()
 
 
+@pytest.mark.parametrize("idle", [False, True], ids=["in a cell", "idle"])
+def test_what_an_earlier_cell_said_is_no_last_line(fresh: Fresh, idle: bool) -> None:  # noqa: FBT001
+    """Rank 0's own, and C code's; a death while idle is told by what the last cell said, if it said anything."""
+    cluster = fresh(2, 1)
+    heard: list[str] = []
+    noticed = threading.Event()
+
+    def hear(text: str) -> None:
+        heard.append(text)
+        noticed.set()
+
+    cluster.on_notice(hear)
+    cluster.run("print('earlier')\nimport ctypes, os, signal; ctypes.CDLL(None).puts(b'earlier in C')").check()
+    if idle:
+        cluster.run("1").check()
+        pid = cluster.ranks[0].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert noticed.wait(60)
+    else:
+        code = "import time, jax\nif jax.process_index() == 0: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
+        heard += cluster.run(code, timeout_s=100).notes
+    assert heard[0].startswith("rank 0 ")
+    assert "SIGKILL" in heard[0]
+    assert "last line" not in heard[0]
+    assert "earlier" in cluster.ranks[0].log_path.read_text()
+
+
 DEATHS = {
     "it ends itself": ("os._exit(3)", "ended by itself with exit code 3"),
     "a crash in native code": ("ctypes.string_at(0)", "SIGSEGV"),

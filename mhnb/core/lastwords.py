@@ -1,0 +1,43 @@
+"""What a process that died said last: which of its lines tells why. It refuses to know where the lines come from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["choose_line", "drop_frames"]
+
+_FRAMES = re.compile(r"\s*(?:PC: )?@ +0x[0-9a-f]+\b.*|\*\*\* .*\*\*\*")
+"""Frames of absl and glog with the lines around them: `*** Check failure stack trace: ***`, `*** SIGABRT received at time=1 ***`."""
+_BEGIN, _END = "*** Begin stack trace ***", "*** End stack trace ***"
+_FATAL = re.compile(r"F\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+:\d+\]) (.*)")
+_STATUS = re.compile(r".*absl::Status: (?=\S)")
+
+
+def drop_frames(lines: Sequence[str]) -> list[str]:
+    """Leave out the frames of C++ stacks: they come last, and hide the line above them that says why.
+
+    >>> drop_frames(["why", "*** Check failure stack trace: ***", "    @     0x7ff985358ba3  PyObject_Vectorcall"])
+    ['why']
+    """
+    kept: list[str] = []
+    inside = False
+    for line in lines:
+        # Between these two marks TSL writes names alone, which nothing else tells from words.
+        inside = (inside or line.strip() == _BEGIN) and line.strip() != _END
+        if not inside and not _FRAMES.fullmatch(line):
+            kept.append(line)
+    return kept
+
+
+def choose_line(lines: Sequence[str]) -> str:
+    """Give the line to quote, "" if there is none: the fatal message of a C++ library, which ends the process, else the last.
+
+    >>> choose_line(["F1122 23:44:07.924468   97 client.h:80] It ends. absl::Status: NOT_FOUND: no task", "RPC: /xla"])
+    'client.h:80] … NOT_FOUND: no task'
+    """
+    for line in reversed(lines):
+        if found := _FATAL.fullmatch(line):
+            # What JAX says before the status is the same for every cause.
+            return f"{found[1]} {_STATUS.sub('… ', found[2])}"
+    return lines[-1] if lines else ""

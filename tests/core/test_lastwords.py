@@ -1,0 +1,47 @@
+"""Which line of a dead process's last words is quoted."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.lastwords import choose_line, drop_frames
+
+STACKS = {
+    "absl's check": ("*** Check failure stack trace: ***", "    @     0x7ff985358ba3  PyObject_Vectorcall"),
+    "absl's signal": (
+        "*** SIGABRT received at time=1763 on cpu 1 ***",
+        "PC: @     0x7ff1  (unknown)  raise",
+        "    @ 0x7f  f",
+    ),
+    "TSL's": (
+        "*** Begin stack trace ***",
+        "\ttsl::CurrentStackTrace()",
+        "\t",
+        "\tPyObject_Call",
+        "*** End stack trace ***",
+    ),
+}
+
+
+@pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+def test_a_stack_of_cpp_is_left_out(stack: tuple[str, ...]) -> None:
+    """What stands above it, and below, stays."""
+    assert drop_frames(["why", *stack, "after"]) == ["why", "after"]
+
+
+@pytest.mark.parametrize("line", ["  @ 12:03 step 4", "*** loss is nan", "  @decorator", 'File "a.py", line 3 in f'])
+def test_what_a_user_prints_is_no_frame(line: str) -> None:
+    """Only an address after the sign makes a frame, and only stars at both ends a heading."""
+    assert drop_frames([line]) == [line]
+
+
+def test_a_fatal_message_is_quoted_before_what_follows_it() -> None:
+    """It ends the process: what its library writes below it belongs to it."""
+    fatal = "F1122 23:44:07.924468   97 check.cc:8] Check failed: n == 3"
+    assert choose_line(["a", fatal, "RPC: /xla"]) == "check.cc:8] Check failed: n == 3"
+
+
+def test_without_one_the_last_line_is_quoted() -> None:
+    """And nothing where nothing was said."""
+    assert choose_line(["a", "E1122 23:44:07.924468   97 a.cc:8] no end", "b"]) == "b"
+    assert choose_line([]) == ""
