@@ -279,7 +279,8 @@ CURES = (
     ),
     _cure(
         r"Aborted connect attempt|newer incarnation|connect with a different incarnation",
-        "Two processes came with the same process_id: each rank needs its own.",
+        "Two processes came with the same process_id: each rank needs its own. After start --no-init leave the arguments out: "
+        "jax.distributed.initialize() takes each rank's from its environment.",
     ),
     _cure(r"Duplicate GPU detected", "Two ranks share a GPU: start one process per GPU."),
     # -- one rank without the others

@@ -10,6 +10,7 @@ from typing import Any
 from mhnb.core.events import HostExited
 from mhnb.core.gathering import Gathering
 from mhnb.core.gpus import find_shared_gpu
+from mhnb.core.lastwords import choose_line
 from mhnb.core.protocol import (
     Beat,
     BeginRanks,
@@ -200,7 +201,8 @@ class Roster:
     def explain_death(self, exited: RankExited, how: str = "") -> str:
         """Say who died, how (where that is known better than by its end), and what it said last."""
         entry = self.entries[exited.rank]
-        last = f' · last line: "{exited.last_lines[-1]}"' if exited.last_lines else ""
+        line = choose_line(exited.last_lines)
+        last = f' · last line: "{line}"' if line else ""
         return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) {how or describe_exit(exited)}{last} · log {entry.log_path}"
 
     def say_end(self, entry: RankEntry, how: str = "") -> str:

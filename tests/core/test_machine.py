@@ -400,6 +400,17 @@ def test_death_in_a_cell_blames_the_first_and_stops_the_rest(driver: Driver) -> 
     assert any("rank 1" in note and "SIGKILL" in note for note in result.notes)
 
 
+def test_two_ranks_with_one_process_id_are_told_so(driver: Driver) -> None:
+    """The note quotes JAX's reason rather than what stands below it, and the error has the cure."""
+    fatal = "F1122 23:44:07.924468   97 client.h:80] It ends. absl::Status: ALREADY_EXISTS: Aborted connect attempt."
+    driver.submit()
+    driver(RankExited(1, None, signal.SIGABRT, [fatal, "RPC: /xla.coordination.CoordinationService/RegisterTask"]))
+    result = finished(driver(RankExited(0, None, 9, []))).result
+    assert ' · last line: "client.h:80] … ALREADY_EXISTS: Aborted connect attempt." · log ' in result.notes[0]
+    assert result[1].error is not None
+    assert "initialize() takes each rank's from its environment" in (result[1].error.hint or "")
+
+
 @pytest.mark.parametrize(("signum", "hinted"), [(signal.SIGABRT, True), (signal.SIGKILL, False)])
 def test_last_words_of_an_abort_find_a_hint(driver: Driver, signum: int, hinted: bool) -> None:  # noqa: FBT001
     """Native code that aborts raises nothing: its last words are read. Of other deaths they say nothing."""

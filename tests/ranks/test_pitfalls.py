@@ -6,6 +6,7 @@ Rows that give no error (wrong numbers, a hang) are the guard's and the hang car
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -18,8 +19,10 @@ import pytest
 from mhnb.cluster import Cluster
 from mhnb.core.culprit import ErrorSite
 from mhnb.core.hints import find_hint
+from mhnb.core.lastwords import choose_line, drop_frames
 from mhnb.core.results import CellResult
 from mhnb.ports import find_free_port
+from mhnb.rank.native import part_noise
 
 Fresh = Callable[..., Cluster]
 
@@ -366,9 +369,15 @@ def test_a_process_id_twice() -> None:
             _JOIN.format(rank=1, **place) + "meet(); join(1)",
         )
         keeper.result()
-    hint = find_hint("RankDied", said[1])
+    # As a rank's supervisor reads them, and its notebook.
+    last = drop_frames(part_noise(said[1])[0].splitlines())[-12:]
+    hint = find_hint("RankDied", "\n".join(last))
     assert hint is not None
     assert "the same process_id" in hint
+    assert "--no-init" in hint
+    line = choose_line(last)
+    assert re.match(r"[\w.]+:\d+\] … (?:ALREADY_EXISTS|ABORTED): ", line)
+    assert re.search(r"newer incarnation|different incarnation", line)
 
 
 @pytest.mark.other_python
