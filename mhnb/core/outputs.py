@@ -6,6 +6,7 @@ It does not know where the events come from, nor who shows the outputs.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, TypeAlias
@@ -15,7 +16,7 @@ from mhnb.core.protocol import OutputEvent
 from mhnb.core.terminal import TerminalText
 from mhnb.values import Output
 
-__all__ = ["ForeignUpdate", "HEAD_LIMIT", "OutputFolder", "TAIL_LIMIT", "fold_events"]
+__all__ = ["ForeignUpdate", "GAP", "HEAD_LIMIT", "OutputFolder", "TAIL_LIMIT", "fold_events"]
 
 HEAD_LIMIT = 512 * 1024
 """Characters kept from the beginning of a cell's text."""
@@ -27,6 +28,9 @@ _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 _WHY_FIGURE = "told as text: only a notebook's front end draws this form; fig.show('png') makes an image of it"
 
 _WHY_TEXT = "a widget made on a rank lives there, out of the browser's reach: this is its text form"
+
+GAP = re.compile(r"\[\.\.\. ([\d,]+) bytes of (stdout|stderr) left out; .* \.\.\.\]")
+"""The line that stands where text was left out, and only the log has it: how much, of which stream."""
 
 ForeignUpdate: TypeAlias = tuple[str, dict[str, Any], dict[str, Any]]
 """An update of a display that this cell did not make: display id, data, metadata."""

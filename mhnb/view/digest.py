@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from mhnb.core.alike import Folded, Picture, Text, find_majority, fold_outputs, is_plain
 from mhnb.core.differ import Row, compare_lines
+from mhnb.core.outputs import GAP
 from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult, RankResult, group_by_outputs
 from mhnb.core.template import OWN
@@ -27,7 +28,6 @@ __all__ = [
     "clip_outputs",
     "digest",
     "heading",
-    "missing_note",
     "noise_label",
     "without_errors",
 ]
@@ -312,7 +312,10 @@ def clip_outputs(outputs: Sequence[Output], limit_nbytes: int, *, where: str) ->
     if total <= limit_nbytes:
         return tuple(outputs)
     begin, end = limit_nbytes // 2, total - (limit_nbytes - limit_nbytes // 2)
-    note = f"\n… {format_nbytes(end - begin)} left out, all of it is in {where} …\n"
+    middle = "".join(map(_text_of, outputs))[begin:end]
+    # What the rank left out itself lies there too.
+    left_out = end - begin + sum(int(gap[1].replace(",", "")) - len(gap[0]) for gap in GAP.finditer(middle))
+    note = f"\n… {format_nbytes(left_out)} left out, all of it is in {where} …\n"
     kept, at = [], 0
     for output in outputs:
         text = _text_of(output)
@@ -335,10 +338,3 @@ def _with_text(output: Output, text: str) -> Output:
     if output["output_type"] == "stream":
         return {**output, "text": text}
     return {**output, "data": {**output["data"], "text/plain": text}}
-
-
-def missing_note(block: Block, log: str | None) -> str:
-    """Say what the notebook never got of a block's output; empty when it has all."""
-    if not block.omitted_nbytes:
-        return ""
-    return f"… {format_nbytes(block.omitted_nbytes)} more in {log or f'the log file of rank {block.ranks[0]}'}"

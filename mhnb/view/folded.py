@@ -15,6 +15,7 @@ from typing import TypeAlias
 from mhnb.core.alike import Folded, Picture
 from mhnb.core.bars import merge_bars
 from mhnb.core.differ import Line as SaidLine
+from mhnb.core.outputs import GAP
 from mhnb.core.ranks import say_ranks
 from mhnb.core.template import OWN, Slot
 from mhnb.view.ansi import strip_ansi
@@ -43,7 +44,7 @@ __all__ = [
 OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
 """Stand in a line's text for a rank's own number and for a slot. Unicode keeps them for use inside a program."""
 _MARKS = re.compile(f"[{OWN_MARK}{SLOT_MARK}]")
-_LEFT_OUT = re.compile(r"… (\d+) lines? left out: all of it is in .* …")
+_LEFT_OUT = re.compile(r"… (?:(\d+) lines?(?: and ([\d,]+) bytes more)?) left out: all of it is in .* …")
 _STEPS = "▁▂▃▄▅▆▇█"
 LINE_NBYTES, _SLOT_NBYTES = 13, 90
 _EACH = 16
@@ -131,30 +132,54 @@ def tell_lines(block: Folded) -> list[str]:
 
 
 def clip_items(items: Sequence[Item], limit_nbytes: int, *, where: str) -> list[Item]:
-    """Keep the beginning and the end of a block, and say in between how much is left out and `where` it is."""
+    """Keep the beginning and the end of a block, and say in between how much is left out and `where` it is.
+
+    So it says where a rank left text out itself, be that among what is kept.
+    """
     if sum(item.nbytes for item in items if isinstance(item, ShownLine)) <= limit_nbytes:
-        return list(items)
+        return [_name_log(item, where) for item in items]
     items = [_cut(item, limit_nbytes // 4) if isinstance(item, ShownLine) else item for item in items]
     sizes = [item.nbytes if isinstance(item, ShownLine) else 0 for item in items]
     head = _fitting(sizes, limit_nbytes // 2)
     tail = len(items) - _fitting(sizes[::-1], limit_nbytes - limit_nbytes // 2)
     if tail <= head:
-        return list(items)
+        return [_name_log(item, where) for item in items]
     left_out = [item for item in items[head:tail] if isinstance(item, ShownLine)]
     pictures = [item for item in items[head:tail] if isinstance(item, Picture)]
     note = ShownLine("note", left_out_line([line.text for line in left_out], where=where)) if left_out else None
-    return [*items[:head], *([note] if note else []), *pictures, *items[tail:]]
+    kept = [*items[:head], *([note] if note else []), *pictures, *items[tail:]]
+    return [_name_log(item, where) for item in kept]
+
+
+def _name_log(item: Item, where: str) -> Item:
+    found = GAP.fullmatch(item.text) if isinstance(item, ShownLine) else None
+    if found is None:
+        return item
+    return ShownLine("note", f"… {found[1]} bytes of {found[2]} left out: all of it is in {where} …")
 
 
 def left_out_line(lines: Sequence[str], *, where: str) -> str:
     """Say that lines are left out here, and `where` they are; one that says so itself counts as what it stands for.
 
+    Of what a rank left out the notebook knows no lines, only bytes: they are told beside the lines.
+
     >>> left_out_line(["a", left_out_line(["b"] * 7, where="the log file")], where="a.log")
     '… 8 lines left out: all of it is in a.log …'
     """
-    counted = [_LEFT_OUT.fullmatch(line) for line in lines]
-    count = sum(int(found[1]) if found else 1 for found in counted)
-    return f"… {count} {'line' if count == 1 else 'lines'} left out: all of it is in {where} …"
+    count = nbytes = 0
+    for line in lines:
+        if gap := GAP.fullmatch(line):
+            nbytes += _read_number(gap[1])
+        elif found := _LEFT_OUT.fullmatch(line):
+            count, nbytes = count + int(found[1]), nbytes + _read_number(found[2] or "0")
+        else:
+            count += 1
+    more = f" and {nbytes:,} bytes more" if nbytes else ""
+    return f"… {count} {'line' if count == 1 else 'lines'}{more} left out: all of it is in {where} …"
+
+
+def _read_number(text: str) -> int:
+    return int(text.replace(",", ""))
 
 
 def cut_line(text: str, limit_nbytes: int) -> str:

@@ -7,14 +7,15 @@ from dataclasses import replace
 from html import escape
 from typing import Literal, TypeAlias
 
+from mhnb.core.outputs import GAP
 from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult, RankResult, group_by_outputs
 from mhnb.values import Output
 from mhnb.view.card import failure_card, label_html
-from mhnb.view.digest import Block, Digest, clip_outputs, digest, missing_note, noise_label, without_errors
+from mhnb.view.digest import Block, Digest, clip_outputs, digest, noise_label, without_errors
 from mhnb.view.folded import block_items
 from mhnb.view.foldedhtml import Pictures, block_to_html
-from mhnb.view.logs import log_html, with_log
+from mhnb.view.logs import log_html
 from mhnb.view.mime import output_to_html, plain_nbytes, pre
 from mhnb.view.style import GRID, GRID_CARD, QUIET, TABS_CSS, host_color, wrap
 from mhnb.view.words import Places, format_hosts_of
@@ -157,9 +158,6 @@ def _block_body(block: Block, blocks: int, places: Places, pictures: Pictures) -
     log = places.logs.get(block.ranks[0])
     limit = max(1024, MAX_CELL_NBYTES // blocks)
     body = block_to_html(block, pictures, limit_nbytes=limit, where=log or "the log file", folder=places.folder)
-    missing = missing_note(block, log)
-    if missing:
-        body += f'<div style="{QUIET}">{with_log(missing, log, places.folder)}</div>'
     return body or f'<span style="{QUIET}">(no output)</span>'
 
 
@@ -259,7 +257,6 @@ def rank_body_html(
     shown: Sequence[Output] = clip_outputs(without_errors(rank).outputs, limit_nbytes, where=log or "the log file")
     label = say_ranks((rank.rank,))
     body = "".join(output_to_html(o) if pictures is None else pictures.show_rich(o, label) for o in shown)
-    if rank.omitted_nbytes:
-        missing = f"… {rank.omitted_nbytes:,} B more in {log or 'the log file'}"
-        body += f'<div style="{QUIET}">{with_log(missing, log, places.folder)}</div>'
+    if log:
+        body = GAP.sub(lambda gap: gap[0].replace("the rank's log file", log_html(log, places.folder)), body)
     return body or f'<span style="{QUIET}">(no output)</span>'

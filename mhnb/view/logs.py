@@ -10,7 +10,7 @@ from html import escape
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
-__all__ = ["log_html", "with_log"]
+__all__ = ["log_html"]
 
 
 def log_html(path: str, folder: str = "") -> str:
@@ -38,13 +38,3 @@ def _below(path: str, folder: str) -> str:
         return ""
     below = PurePosixPath(path).relative_to(folder)
     return "" if any(part.startswith(".") for part in below.parts) else str(below)
-
-
-def with_log(text: str, log: str | None, folder: str = "") -> str:
-    """Write words that may name a log file; None where they name none.
-
-    >>> with_log("3 B more in a<b.log", None)
-    '3 B more in a&lt;b.log'
-    """
-    shown = escape(text, quote=False)
-    return shown.replace(escape(log, quote=False), log_html(log, folder)) if log else shown

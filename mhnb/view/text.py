@@ -11,7 +11,7 @@ from mhnb.core.ranks import say_ranks
 from mhnb.core.results import CellResult
 from mhnb.core.template import OWN
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.digest import Block, Digest, digest, missing_note, noise_label
+from mhnb.view.digest import Block, Digest, digest, noise_label
 from mhnb.view.failures import MISMATCH, Failure
 from mhnb.view.folded import (
     OWN_MARK,
@@ -169,8 +169,7 @@ def _block_lines(block: Block, blocks: int, painter: _Painter, places: Places) -
     else:
         items = clip_items(block_items(block.folded), limit, where=log or "the log file")
         lines = [line for item in find_runs(items, block.ranks) for line in _item_lines(item, block.ranks, painter)]
-    missing = missing_note(block, log)
-    return [*lines, *([missing] if missing else [])] or [painter(_QUIET, "(no output)")]
+    return lines or [painter(_QUIET, "(no output)")]
 
 
 def _item_lines(item: Item | Run, ranks: Sequence[int], painter: _Painter) -> Iterator[str]:

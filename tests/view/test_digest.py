@@ -116,6 +116,13 @@ def test_clipping_keeps_both_ends_and_what_is_no_text() -> None:
     assert len(clipped) == 3
 
 
+def test_clipping_counts_what_the_rank_left_out() -> None:
+    """Its mark goes with the middle: it stands for its bytes, not for its own words."""
+    mark = "\n[... 1,000 bytes of stdout left out; the rank's log file has them ...]\n"
+    (clipped,) = clip_outputs([out("a" * 60 + mark + "b" * 60)], 40, where="rank0.log")
+    assert clipped["text"] == "a" * 20 + "\n… 1.1 KiB left out, all of it is in rank0.log …\n" + "b" * 20
+
+
 def test_clipping_leaves_what_fits() -> None:
     """Nothing changes below the limit."""
     outputs = (out("a"), value("b"))

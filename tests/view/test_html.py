@@ -303,11 +303,13 @@ def test_a_log_is_a_link_that_lab_opens_or_a_path_to_copy(folder: str, written: 
     """A browser opens no file from a page of a server's: no link says that it would."""
     places = Places(logs={0: "/nb/logs/rank0.log"}, folder=folder)
     much = cell([out("a line\n" * 90_000)])
-    lost = cell(RankResult(0, "ok", (out("a\n"),), omitted_nbytes=2000))
+    mark = "\n[... 2,000 bytes of stdout left out; the rank's log file has them ...]\n"
+    lost = cell(RankResult(0, "ok", (out(f"a{mark}z\n"),), omitted_nbytes=2000))
     for result in (much, lost):
         for view in VIEWS:
             html = format_cell_html(result, view=view, places=places)
             assert "file:" not in html
+            assert " more in " not in html  # nothing comes after the end
             assert "/nb/logs/rank0.log" in StrictPage(html).text
             assert (view != "fold" and result is much) or written in html
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from mhnb.core.differ import Row, Span
+from mhnb.core.outputs import OutputFolder
+from mhnb.core.protocol import OutputEvent
 from mhnb.core.results import RankResult
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.nearby import near_changes
@@ -92,10 +95,38 @@ def test_of_one_very_long_line_both_ends_are_shown(length: int) -> None:
     assert len(text) < MAX_TEXT_NBYTES + 2000
 
 
-def test_bytes_that_never_came_are_counted() -> None:
-    """What a rank left out is said, with the log that has it."""
-    result = cell(RankResult(0, "ok", (out("a"),), omitted_nbytes=2048))
-    assert format_cell_text(result, places=Places(logs={0: "r.log"})).endswith("… 2.0 KiB more in r.log")
+def said_by_a_rank(*events: OutputEvent) -> RankResult:
+    """Fold events as the notebook does."""
+    folder = OutputFolder()
+    folder.add(events)
+    return RankResult(0, "ok", folder.outputs(), omitted_nbytes=folder.omitted_nbytes)
+
+
+def test_bytes_that_never_came_are_told_where_they_are_missing() -> None:
+    """With the log that has them, and nothing after the last line."""
+    result = cell(said_by_a_rank(["stdout", "a\n"], ["omitted", "stdout", 2048], ["stdout", "z\n"]))
+    lines = [line.strip() for line in format_cell_text(result, places=Places(logs={0: "r.log"})).splitlines()[1:]]
+    assert [line for line in lines if line] == [
+        "a",
+        "… 2,048 bytes of stdout left out: all of it is in r.log …",
+        "z",
+    ]
+
+
+def test_of_very_much_one_remark_counts_all_that_is_missing() -> None:
+    """Lines that are not shown, and bytes that never came; the last line is the end."""
+    lines = [f"line {number}\n" for number in range(100_000)]
+    rank = said_by_a_rank(*(["stdout", "".join(lines[at : at + 1000])] for at in range(0, len(lines), 1000)))
+    assert rank.omitted_nbytes > 0
+    text = format_cell_text(cell(rank), places=Places(logs={0: "r.log"}))
+    _, head, *shown, tail = text.splitlines()
+    (note,) = [line for line in shown if "left out" in line]
+    found = re.fullmatch(r"  … (\d+) lines and ([\d,]+) bytes more left out: all of it is in r\.log …", note)
+    assert found is not None
+    assert (head, tail) == ("  line 0", "  line 99999")
+    assert int(found[2].replace(",", "")) == rank.omitted_nbytes
+    # All lines but one mark, of which the notebook has the lines before and after, the cut ones too.
+    assert int(found[1]) == rank.stdout.count("\n") - 1 - (len(shown) + 1)
 
 
 def test_silence_is_empty_but_for_a_badge() -> None:
