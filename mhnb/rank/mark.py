@@ -23,9 +23,13 @@ class LogMark:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._noted: Begun | None = None
 
     def put(self, begun: Begun) -> None:
-        """Note it: one short write, since every cell begins with it."""
+        """Note it: one short write, and none after a cell that said nothing, since every cell begins with it."""
+        if begun == self._noted:
+            return
+        self._noted = begun
         line = " ".join(f"{nbytes:020}" for nbytes in begun) + "\n"
         try:
             os.pwrite(self._fd, line.encode(), 0)
