@@ -8,35 +8,33 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 from IPython.core.interactiveshell import ExecutionResult
 
-from mhnb.core.made import MadeRow
 from mhnb.core.protocol import (
     CellEnded,
     CellRefused,
     InterruptTaken,
-    LaunchRow,
     Message,
     OutputProduced,
     RunCell,
     SkipCell,
 )
 from mhnb.core.rowpack import pack_rows
-from mhnb.core.stacks import Flight
 from mhnb.rank.capture import Capture
 from mhnb.rank.defects import ends_rank_on_defect
 from mhnb.rank.looking import Looker
+from mhnb.rank.recording import Launches
 from mhnb.rank.shell import PreparedCell, RankShell
 from mhnb.rank.taken import TakenInterrupt, is_within
 from mhnb.sigint import get_handler, set_handler
 from mhnb.values import Outcome
 
-__all__ = ["CellRunner", "Launches"]
+__all__ = ["CellRunner"]
 
 _LIVE_AFTER_S = 0.15
 """A cell that lasts longer shows its output while it runs."""
@@ -45,51 +43,6 @@ _IDLE_S = 0.3
 _STOPPED_WAIT_S = 1.5
 """After an interrupt: launches that are about to end do, and those that hang are counted as abandoned. Less than the
 time after which ranks are freed from a collective."""
-
-
-class Launches(Protocol):
-    """The record of what a cell launched."""
-
-    is_cell_file: Callable[[str], bool]
-
-    def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:
-        """From now on launches belong to a new cell."""
-
-    def leave_cell(self, seq: int, outcome: Outcome) -> None:
-        """Tell the other ranks that this one is done with a cell."""
-
-    def takes_interrupt(self) -> bool:
-        """Whether an interrupt is meant for the cell that runs."""
-
-    def defer_interrupt(self) -> bool:
-        """Put an interrupt off while a launch is under way; false where none is."""
-
-    def use_interrupt(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None:
-        """Have what stops the code before a launch made here; and ask here whether the code handles it already."""
-
-    def note_lone_interrupt(self) -> None:
-        """The code gets an interrupt by a signal, which the ranks have not agreed on."""
-
-    def agreed_stop(self) -> int | None:
-        """Give which launch it was that all ranks stopped before together; None where they did not."""
-
-    def wait(self, limit_s: float | None = None) -> None:
-        """Wait until what was launched has finished, at most `limit_s`; raise what a launch failed with."""
-
-    def count_running(self) -> int:
-        """How many launches on which all ranks agreed still run."""
-
-    def end_making(self) -> list[MadeRow]:
-        """Return what was made of host data."""
-
-    def take_notes(self) -> list[str]:
-        """Return what the user should know of how the cell is compared."""
-
-    def end_cell(self) -> tuple[list[LaunchRow], int]:
-        """Return the rows, and how many launches were abandoned."""
-
-    def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
-        """Count launches by participants, and give the oldest that has not finished; from any thread."""
 
 
 @dataclass(eq=False)
