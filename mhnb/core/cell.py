@@ -6,6 +6,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Any
 
+from mhnb.core.caught import note_caught
 from mhnb.core.culprit import ErrorSite
 from mhnb.core.events import CellRequest, Command
 from mhnb.core.guard import STILL_LEFT
@@ -35,6 +36,7 @@ class RankPart:
     notes: list[str] = field(default_factory=list)
     made: list[list[Any]] = field(default_factory=list)
     stopped_before: int | None = None
+    caught: list[list[Any]] = field(default_factory=list)
     looks: tuple[RankStatus, ...] = ()
     """Its latest two looks at itself, the newer last."""
     looked_at: float = 0.0
@@ -175,7 +177,8 @@ class Cell:
     def told_by_ranks(self) -> tuple[str, ...]:
         """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
         said = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
-        return (*self._lockstep_note(), *(f"{note} · {self.state}" for note in (*self._stop_notes(), *said)))
+        told = (*self._stop_notes(), *note_caught({rank: part.caught for rank, part in self.parts.items()}), *said)
+        return (*self._lockstep_note(), *(f"{note} · {self.state}" for note in told))
 
     def _stop_notes(self) -> list[str]:
         stopped: dict[int, list[int]] = {}
@@ -206,7 +209,7 @@ class Cell:
         part.folder.settle()
         part.outcome, part.launches = ended.outcome, unpack_rows(ended.launches)
         part.abandoned, part.wall_s, part.notes, part.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
-        part.stopped_before = ended.stopped_before
+        part.stopped_before, part.caught = ended.stopped_before, ended.caught
 
     def lose_rank(self, rank: int, outcome: Outcome, error: RankError) -> None:
         """A rank's process ended before the cell did."""

@@ -37,7 +37,7 @@ __all__ = [
     "StopHost",
 ]
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 """To be raised with every change of what follows, and of `core/codec.py`: who lasts may meet who is newer."""
 
 OutputEvent: TypeAlias = list[Any]
@@ -261,6 +261,8 @@ class CellEnded:
     """What the cell made of host data: rows of `core/made.py`."""
     stopped_before: int | None = None
     """Which of its launches it was that the rank was interrupted before, together with all who take part in it."""
+    caught: list[list[Any]] = field(default_factory=list)
+    """Launches that were refused, and the cell's code caught why: each the program's name, and the cell's line or None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mhnb.core.guard import FREE_PREFIX
+from mhnb.errors import OrderMismatch
 from mhnb.rank.launches import Launched, LaunchRecorder
 from mhnb.rank.programs import CompiledProgram, check_may_launch, find_meshes, ranks_of_devices
 
@@ -265,15 +266,19 @@ class _NotingExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         check_may_launch(program.name)
-        recorder.left.check(program.fingerprint, program.name, program.participants)
         line, gate = recorder.find_line(), recorder.gate
-        if gate is None:
-            return self._launch(line, *args, **kwargs)
         try:
+            recorder.left.check(program.fingerprint, program.name, program.participants)
+            if gate is None:
+                return self._launch(line, *args, **kwargs)
             agreed = gate.enter(program.fingerprint, program.name, program.participants, line)
             return self._launch(line, *args, agreed=agreed, **kwargs)
+        except OrderMismatch as error:
+            recorder.mismatches.note_raised(error, program.name, line)
+            raise
         finally:
-            gate.leave()
+            if gate is not None:
+                gate.leave()
 
     def _launch(self, line: int | None, *args: Any, agreed: bool = False, **kwargs: Any) -> _NotingResults:
         __tracebackhide__ = True

@@ -24,6 +24,7 @@ from mhnb.rank.agreement import Agreement
 from mhnb.rank.left import LeftLaunches
 from mhnb.rank.localwork import LocalWork, pauses_s
 from mhnb.rank.made import MadeRecord
+from mhnb.rank.mismatches import Mismatches
 from mhnb.values import Outcome
 
 __all__ = ["LaunchRecorder", "Launched"]
@@ -140,6 +141,7 @@ class LaunchRecorder:
         self._seq = self._stopped_before = 0
         self._programs: dict[str, Any] = {}
         self.left = LeftLaunches()
+        self.mismatches = Mismatches()
         self.ended_seq = 0
         """The cell that ended last; what it launched is kept until the next one has ended."""
         self.ended_rows: list[LaunchRow] = []
@@ -151,6 +153,7 @@ class LaunchRecorder:
     ) -> None:
         """Forget which files were the last cell's; from now on launches belong to this one."""
         self._is_cell.clear()
+        self.mismatches.begin_cell()
         if self.local is not None:
             self.local.begin_cell(source)
         if self.made is not None:

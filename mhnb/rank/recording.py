@@ -8,6 +8,7 @@ from typing import Protocol
 from mhnb.core.made import MadeRow
 from mhnb.core.protocol import LaunchRow
 from mhnb.core.stacks import Flight
+from mhnb.rank.mismatches import Mismatches
 from mhnb.values import Outcome
 
 __all__ = ["Launches"]
@@ -17,6 +18,7 @@ class Launches(Protocol):
     """The record of what a cell launched."""
 
     is_cell_file: Callable[[str], bool]
+    mismatches: Mismatches
 
     def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:
         """From now on launches belong to a new cell."""

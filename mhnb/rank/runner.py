@@ -75,6 +75,7 @@ class CellRunner:
         self._task: asyncio.Task[Any] | None = None
         self._interrupt = TakenInterrupt(self.clock, self._lock, self._tell_taken)
         self.shell.attach(self.capture, self.clock)
+        self.shell.note_shown = self.launches.mismatches.note_shown
         self.launches.is_cell_file = self.shell.is_cell_file
         self.launches.use_interrupt(self._make_interrupt, self._interrupt.is_handled)
         self._looker = Looker(
@@ -220,6 +221,8 @@ class CellRunner:
             # The cell forked, and its child came back from the cell: it must not answer for the rank.
             os._exit(0)
         error = result if isinstance(result, BaseException) else result.error_before_exec or result.error_in_exec
+        # IPython shows what a `__repr__`, a `display` or a `%run` raises, and goes on; the ranks that are out of step cannot.
+        error = error or self.launches.mismatches.take_shown()
         outcome: Outcome = "ok" if error is None else self._name_outcome(error)
         if error is not None:
             self.shell.see_to_error(error)
@@ -230,6 +233,7 @@ class CellRunner:
         rows, abandoned = self.launches.end_cell()
         stopped_before = self.launches.agreed_stop() if outcome == "interrupted" else None
         notes = [*([_RUNNING] if running else []), *self.launches.take_notes()]
+        caught = self.launches.mismatches.take_caught()
         self.launches.leave_cell(seq, outcome)
         facts = self.news()
         with self._lock:
@@ -237,7 +241,18 @@ class CellRunner:
             self._running = None
             wall_s = self.clock() - self._began_s
             self._last = CellEnded(
-                self.rank, seq, outcome, events, pack_rows(rows), abandoned, wall_s, notes, facts, made, stopped_before
+                self.rank,
+                seq,
+                outcome,
+                events,
+                pack_rows(rows),
+                abandoned,
+                wall_s,
+                notes,
+                facts,
+                made,
+                stopped_before,
+                caught,
             )
             self.send(self._last)
 

@@ -78,6 +78,8 @@ class RankShell(ZMQInteractiveShell):
         """Whether the running cell was asked to stop: then a cancellation is the user's interrupt."""
         self.error_shown: BaseException | None = None
         """The latest exception of the running cell that was shown."""
+        self.note_shown: Callable[[BaseException], None] = lambda _: None
+        """Told of every exception that is shown; set by whoever has to know."""
         kwargs["compiler_class"] = CellCompiler
         super().__init__(*args, **kwargs)
         manager = self.input_transformer_manager
@@ -260,6 +262,7 @@ class RankShell(ZMQInteractiveShell):
             return
         self._last_traceback = stb
         self.error_shown = evalue
+        self.note_shown(evalue)
         ename, full = etype.__name__, _text_of(evalue)
         text = shorten_inner_trace(full)
         if text != full:

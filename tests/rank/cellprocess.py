@@ -33,6 +33,7 @@ from mhnb.core.protocol import (
     SkipCell,
 )
 from mhnb.core.stacks import Flight
+from mhnb.rank.mismatches import Mismatches
 from mhnb.values import Outcome, Output
 
 __all__ = ["CellProcess", "Said"]
@@ -179,6 +180,7 @@ class PlayedLaunches:
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.is_cell_file: Callable[[str], bool] = bool
+        self.mismatches = Mismatches()
         self._names = names
 
     def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:  # noqa: ARG002

@@ -14,7 +14,7 @@ import pytest
 from mhnb.cluster import Cluster
 from mhnb.core.results import CellResult
 from mhnb.core.where import WhereCard
-from mhnb.errors import ValueDiffers
+from mhnb.errors import OrderMismatch, ValueDiffers
 
 SETUP = """
 import threading, time
@@ -195,6 +195,95 @@ except Exception as error:
 got, float(add(x))"""
     result = ready.run(code).check()
     assert {rank.text for rank in result} == {"('OrderMismatch', 28.0)"}
+    assert result.notes == (
+        "rank 0 caught an OrderMismatch: jit(top) f32[8] → f32[], line 3, was not launched · clean",
+        "ranks 1-3 caught an OrderMismatch: jit(add) f32[8] → f32[], line 3, was not launched · clean",
+    )
+
+
+_CAUGHT = "if rank == 0:\n    try: s = add(x)\n    except Exception: s = -1"
+
+
+@pytest.mark.parametrize(
+    ("code", "ranks", "guard", "wanting"),
+    [
+        (_CAUGHT, None, "lockstep", "rank 0"),
+        (f"async def run():\n    pass\nawait run()\n{_CAUGHT}", None, "lockstep", "rank 0"),
+        ("for n in range(5):\n    try: s = add(x)\n    except Exception: pass", "1,2", "off", "ranks 1-2"),
+    ],
+    ids=["plain", "awaits", "subset"],
+)
+def test_a_mismatch_that_the_code_catches_is_told(
+    ready: Cluster, code: str, ranks: str | None, guard: str, wanting: str
+) -> None:
+    """The cell ends as its code does; a note says whose launch nobody met, and where it stands, once."""
+    result = ready.run(code, ranks=ranks, guard=guard).check()
+    line = 1 + code[: code.index("add(x)")].count("\n")
+    told = f"{wanting} caught an OrderMismatch: jit(add) f32[8] → f32[], line {line}, was not launched · clean"
+    assert result.notes == (told,)
+    assert ready.run("s = None").check().notes == (), "of its cell alone"
+    check_sum(ready)
+
+
+def test_a_caught_mismatch_is_told_also_where_another_error_hides_it(ready: Cluster) -> None:
+    """The cell's own error does not say why it came to that; one that does is enough."""
+    hidden = ready.run("if rank == 0:\n    try: add(x)\n    except Exception: raise ValueError('no sum') from None")
+    assert names(hidden) == ["ValueError", "", "", ""]
+    told = "rank 0 caught an OrderMismatch: jit(add) f32[8] → f32[], line 2, was not launched · clean"
+    assert told in hidden.notes
+    shown = ready.run("if rank == 0:\n    try: add(x)\n    except Exception: raise ValueError('no sum')")
+    assert names(shown) == ["ValueError", "", "", ""]
+    assert shown[0].error is not None
+    assert "OrderMismatch" in "\n".join(shown[0].error.traceback)
+    assert not any("caught" in note for note in shown.notes)
+    check_sum(ready)
+
+
+_LONE = "class Lone:\n    def __repr__(self): return str(add(x)) if rank == 0 else 'fine'"
+_SHOWN = {
+    "a repr": f"{_LONE}\nLone()",
+    "display": f"{_LONE}\ndisplay(Lone())\nprint('went on')",
+    "a repr, then another error": f"{_LONE}\nclass Bad:\n    def __repr__(self): return 1 / 0\ndisplay(Lone(), Bad())",
+    "capture": "%%capture\nif rank == 0: add(x)",
+    "run": "%run -i {script}",
+    "await": f"import asyncio\nawait asyncio.sleep(0)\n{_LONE}\nLone()",
+}
+
+
+@pytest.mark.parametrize("code", _SHOWN.values(), ids=_SHOWN)
+def test_a_mismatch_that_ipython_shows_and_passes_over_fails_the_cell(
+    ready: Cluster, tmp_path: Path, code: str
+) -> None:
+    """What a `__repr__` raises is only shown, and so is the error of a script: but no cell with a mismatch ended well."""
+    script = tmp_path / "lone.py"
+    script.write_text("if rank == 0: add(x)\n")
+    result = ready.run(code.replace("{script}", str(script)))
+    assert [rank.outcome for rank in result] == ["error", "ok", "ok", "ok"]
+    assert result[0].failure is not None
+    assert result[0].failure.ename == "OrderMismatch"
+    assert not result.ok
+    assert not any("caught" in note for note in result.notes), "it was shown"
+    with pytest.raises(OrderMismatch, match="rank 0"):
+        result.check()
+    check_sum(ready)
+
+
+def test_another_error_of_a_repr_is_only_shown(ready: Cluster) -> None:
+    """As IPython means it: the cell goes on, and ended well."""
+    result = ready.run("class Shy:\n    def __repr__(self): raise KeyError('no')\nShy()").check()
+    assert [rank.failure for rank in result] == [None] * 4
+    assert all(any(output["output_type"] == "error" for output in rank.outputs) for rank in result)
+    check_sum(ready)
+
+
+def test_a_mismatch_of_an_earlier_cell_that_is_shown_again_fails_nothing(ready: Cluster) -> None:
+    """`%tb` shows the last traceback; it was that cell's."""
+    ready.run("if rank == 0: add(x)")
+    result = ready.run("%tb")
+    assert "OrderMismatch" in str(result[0].outputs)
+    assert [rank.outcome for rank in result] == ["ok"] * 4
+    assert not any("caught" in note for note in result.notes)
+    check_sum(ready)
 
 
 @pytest.mark.usefixtures("agrees_late")
