@@ -26,6 +26,7 @@ class RankResult:
     outputs: tuple[Output, ...] = ()
     """nbformat outputs, as a notebook would store them."""
     error: RankError | None = None
+    """The latest that was shown: of a rank that ended well that of a `__repr__`, say; `failure` leaves this out."""
     wall_s: float = 0.0
     omitted_nbytes: int = 0
     """Bytes of text that only the log file has."""
