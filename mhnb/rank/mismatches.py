@@ -57,6 +57,8 @@ class Mismatches:
 
     def take_caught(self) -> list[list[Any]]:
         """Give name and line of each launch that was refused without anybody being shown why, each once."""
+        if not self._untold:
+            return []
         caught = [list(place) for place, count in self._untold.items() if count]
         self.begin_cell()
         return caught
