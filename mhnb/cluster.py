@@ -390,7 +390,7 @@ class Cluster:
         """
         from mhnb import replaying, starting
 
-        replaying.check_replay(self, to, replay=replay)
+        replaying.check_replay(starting.successor(self), to, replay=replay)
         fresh = starting.restart(self)
         if replay:
             replaying.replay(fresh, to)

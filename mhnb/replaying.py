@@ -48,11 +48,10 @@ def replay(
     """
     records, faults = cluster.journal.read()
     plan = plan_replay(records, cluster.generation, to)
-    fault = cluster.journal.fault_of(plan.generation)
-    notes = (*faults, fault) if fault else tuple(faults)
+    faults += filter(None, map(cluster.journal.fault_of, range(plan.generation, cluster.generation)))
     began = cluster.journal.now()
     done, stop = _run_steps(cluster, plan, on_step)
-    cluster.replayed = report = ReplayReport(plan, done, cluster.journal.now() - began, notes=notes, stop=stop)
+    cluster.replayed = report = ReplayReport(plan, done, cluster.journal.now() - began, notes=tuple(faults), stop=stop)
     told = format_stop(report, cluster.state) if stop else ""
     if plan.steps:
         cluster.journal.write(ReplayRecord(cluster.generation, plan.generation, to, complete=not stop, told=told))

@@ -27,6 +27,7 @@ _EXIT = "SystemExit: "
 """Begins a rank's word about `sys.exit`: what it was called with follows, as Python writes it in a program."""
 _WELL = ("0", "None", "False")
 """What says of an end that it is none of failure."""
+_STRING = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 _STYLES = r"(?:\x1b\[[\d;]*m)*"
 _INTERRUPTED = 130
 """128 and the number of SIGINT: what a shell expects of who was stopped by Ctrl-C."""
@@ -118,11 +119,8 @@ def _ended(rank: RankResult) -> RankResult:
 
 
 def _unquoted(word: str) -> str:
-    try:
-        return str(literal_eval(word))
-    except (SyntaxError, ValueError):
-        # An object of the script's own.
-        return word
+    # Of any other object its own form is all there is to say.
+    return str(literal_eval(word)) if _STRING.fullmatch(word) else word
 
 
 def _named(rank: RankResult, seq: int, name: str) -> RankResult:

@@ -45,6 +45,7 @@ __all__ = [
     "latest",
     "restart",
     "start",
+    "successor",
     "use",
 ]
 
@@ -191,7 +192,7 @@ def _start(
     cluster = Cluster(shape, settings, generation=_next_generation(name))
     cluster.looked_in_s = None if looked is None else looked.cost_s
     cluster.notes = (*cluster.notes, *notes)
-    goes_on = gone is not None and gone.journal.origin == cluster.journal.origin
+    goes_on = gone is not None and not gone.left and gone.journal.origin == cluster.journal.origin
     return _bring_up(cluster, on_progress, after=gone.generation if gone is not None and goes_on else 0)
 
 
@@ -224,8 +225,7 @@ def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None 
 
 def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
     await_ends()
-    # One that was restarted before: its successor has the name and the folder.
-    newest = _clusters.get(cluster.name, cluster)
+    newest = successor(cluster)
     if newest.left:
         raise NotStarted(f"{newest.reason}, and then %mhjax restart")
     spare, newest.spare = newest.spare, None
@@ -250,6 +250,11 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None
         # Where nobody has taken it.
         drop_handed(newest.name)
     return _bring_up(fresh, on_progress, after=newest.generation)
+
+
+def successor(cluster: Cluster) -> Cluster:
+    """Give the cluster that has the name by now; the same one where it was not restarted since."""
+    return _clusters.get(cluster.name, cluster)
 
 
 def attach(name: str | None = None, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:

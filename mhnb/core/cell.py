@@ -177,7 +177,11 @@ class Cell:
     def told_by_ranks(self) -> tuple[str, ...]:
         """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
         said = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
-        told = (*self._stop_notes(), *note_caught({rank: part.caught for rank, part in self.parts.items()}), *said)
+        told = (
+            *self._stop_notes(),
+            *note_caught({rank: part.caught for rank, part in self.parts.items() if part.caught}),
+            *said,
+        )
         return (*self._lockstep_note(), *(f"{note} · {self.state}" for note in told))
 
     def _stop_notes(self) -> list[str]:

@@ -153,12 +153,37 @@ def judge_state(
     if taints:
         return "tainted", (*taints, TAINTED)
     # Without a record an interrupt may have left a collective behind, also where all ranks were interrupted alike.
-    interrupted = "interrupted" in ran.values()
-    if len(set(ran.values())) < 2 and not (interrupted and rows_by_rank is None):
-        return "clean", _apart_notes(rows_by_rank or {}) if interrupted else ()
+    unknown = rows_by_rank is None and "interrupted" in ran.values()
+    if len(set(ran.values())) < 2 and not unknown:
+        return "clean", ()
     if rows_by_rank is None:
         return "split", (f"{_outcome_words(ran)} · no launch record to judge by: %mhjax accept, or {WAY_OUT}",)
     return "clean", (f"{_outcome_words(ran)} · the ranks are in step; variables that this cell sets may differ",)
+
+
+def apart_notes(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[str, ...]:
+    """Say which program without a collective some ranks of an interrupted cell had launched more often than others.
+
+    Nobody agrees on such a program. But the shards of what it made are of different steps, and what is computed from them is wrong.
+
+    >>> apart_notes({0: [[f"{FREE_PREFIX}a", "jit(f)", [0, 1], 1, 5]], 1: []})[0].partition(":")[0]
+    'the ranks were interrupted at different places'
+    """
+    counts: dict[_Participants, dict[tuple[str, str], dict[int, int]]] = {}
+    for rank, rows in rows_by_rank.items():
+        for fingerprint, name, participants, _, count in rows:
+            if not communicates(fingerprint):
+                launched = counts.setdefault(tuple(participants), {}).setdefault((fingerprint, name), {})
+                launched[rank] = launched.get(rank, 0) + count
+    for participants, programs in counts.items():
+        for (_, name), launched in programs.items():
+            times = [launched.get(rank, 0) for rank in participants if rank in rows_by_rank]
+            if len(set(times)) > 1:
+                said = f"{name} without a collective was launched {min(times)} to {max(times)} times"
+                return (
+                    f"the ranks were interrupted at different places: {said} · arrays that this cell sets may mix steps",
+                )
+    return ()
 
 
 class _Record:
@@ -305,28 +330,6 @@ def _refused_notes(ran: Mapping[int, Outcome]) -> tuple[str, ...]:
 def _abandoned_notes(abandoned_by_rank: Mapping[int, int]) -> tuple[str, ...]:
     ranks = sorted(rank for rank, count in abandoned_by_rank.items() if count)
     return (f"{say_ranks(ranks)} left a collective before its end",) if ranks else ()
-
-
-def _apart_notes(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[str, ...]:
-    """Say which program without a collective some ranks of an interrupted cell had launched more often than others.
-
-    Nobody agrees on such a program. But the shards of what it made are of different steps, and what is computed from them is wrong.
-    """
-    counts: dict[_Participants, dict[tuple[str, str], dict[int, int]]] = {}
-    for rank, rows in rows_by_rank.items():
-        for fingerprint, name, participants, _, count in rows:
-            if not communicates(fingerprint):
-                launched = counts.setdefault(tuple(participants), {}).setdefault((fingerprint, name), {})
-                launched[rank] = launched.get(rank, 0) + count
-    for participants, programs in counts.items():
-        for (_, name), launched in programs.items():
-            times = [launched.get(rank, 0) for rank in participants if rank in rows_by_rank]
-            if len(set(times)) > 1:
-                said = f"{name} without a collective was launched {min(times)} to {max(times)} times"
-                return (
-                    f"the ranks were interrupted at different places: {said} · arrays that this cell sets may mix steps",
-                )
-    return ()
 
 
 def _lost_note(gone: Sequence[int]) -> str:

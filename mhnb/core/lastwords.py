@@ -7,7 +7,10 @@ from collections.abc import Sequence
 
 __all__ = ["choose_line", "drop_frames"]
 
-_FRAMES = re.compile(r"\s*(?:PC: )?@ +0x[0-9a-f]+\b.*|\*\*\* .*\*\*\*")
+_FRAMES = re.compile(
+    r"\s*(?:PC: )?@ +0x[0-9a-f]+\b.*"
+    r"|\*\*\* (?:Check failure stack trace|SIG\w+ |Aborted at|Begin stack|End stack).*\*\*\*"
+)
 """Frames of absl and glog with the lines around them: `*** Check failure stack trace: ***`, `*** SIGABRT received at time=1 ***`."""
 _BEGIN, _END = "*** Begin stack trace ***", "*** End stack trace ***"
 _FATAL = re.compile(r"F\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+:\d+\]) (.*)")

@@ -29,7 +29,7 @@ _WHY_FIGURE = "told as text: only a notebook's front end draws this form; fig.sh
 
 _WHY_TEXT = "a widget made on a rank lives there, out of the browser's reach: this is its text form"
 
-GAP = re.compile(r"\[\.\.\. ([\d,]+) bytes of (stdout|stderr) left out; .* \.\.\.\]")
+GAP = re.compile(r"\[\.\.\. ((?:at least )?[\d,]+) bytes of (stdout|stderr) left out; .* \.\.\.\]")
 """The line that stands where text was left out, and only the log has it: how much, of which stream."""
 
 ForeignUpdate: TypeAlias = tuple[str, dict[str, Any], dict[str, Any]]

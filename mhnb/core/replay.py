@@ -81,6 +81,9 @@ def _source(records: Sequence[Record], newest: int) -> int:
         if generation in used:
             return generation
         generation = starts[generation].after
+        if generation not in starts:
+            # Its start could not be written, on a full disk, say; what came before it is there.
+            generation = max((number for number in starts if number < generation), default=0)
     return newest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mhnb.core.cell import Cell
-from mhnb.core.guard import TAINTED, judge_state
+from mhnb.core.guard import TAINTED, apart_notes, judge_state
 from mhnb.core.made import compare_made, format_made
 from mhnb.errors import OrderMismatch
 from mhnb.values import ClusterState
@@ -40,6 +40,9 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
         seq=cell.seq,
         source=source,
     )
+    if state == "clean" and recorded and cell.how:
+        # Also where the code has handled its interrupt, and ended well.
+        notes = (*notes, *apart_notes({rank: part.launches for rank, part in parts}))
     notes = (*cell.freed_notes(), *notes)
     if state == "clean" and freed_in and cell.broke_off():
         return "tainted", (f"connections between the ranks were closed in cell {freed_in}", *notes, TAINTED)

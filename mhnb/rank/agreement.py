@@ -142,8 +142,8 @@ class Agreement:
                 held.keep()
                 self._holder = threading.get_ident()
         except BaseException as error:
-            if isinstance(error, OrderMismatch | RanksLost) and not isinstance(error, _CellEndedError):
-                self._failure = self._failure or (self._seq, error)
+            if isinstance(error, OrderMismatch | RanksLost):
+                self.note_failure(error)
             self._busy.discard(threading.get_ident())
             raise
         return True
@@ -167,6 +167,11 @@ class Agreement:
     def is_busy(self) -> bool:
         """Whether a thread of the user's is about to launch."""
         return bool(self._busy)
+
+    def note_failure(self, error: MhnbError) -> None:
+        """A thread of the user's may not launch: that fails the cell too, or it would be lost with the thread."""
+        if not isinstance(error, _CellEndedError):
+            self._failure = self._failure or (self._seq, error)
 
     def take_failure(self) -> MhnbError | None:
         """What was raised in a thread of the user's: it fails the cell too."""

@@ -274,7 +274,10 @@ class _NotingExecutable:
             agreed = gate.enter(program.fingerprint, program.name, program.participants, line)
             return self._launch(line, *args, agreed=agreed, **kwargs)
         except OrderMismatch as error:
-            recorder.mismatches.note_raised(error, program.name, line)
+            if threading.current_thread() is threading.main_thread():
+                recorder.mismatches.note_raised(error, program.name, line)
+            elif gate is not None:
+                gate.note_failure(error)
             raise
         finally:
             if gate is not None:

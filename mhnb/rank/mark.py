@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +36,14 @@ class LogMark:
             os.pwrite(self._fd, line.encode(), 0)
         except OSError:
             # The disk is full, say. No note is better than that of an earlier cell, and the cell runs all the same.
-            self._path.unlink(missing_ok=True)
+            self._take_back()
+
+    def _take_back(self) -> None:
+        with suppress(OSError):
+            os.ftruncate(self._fd, 0)
+            return
+        with suppress(OSError):
+            self._path.unlink()
 
     def close(self) -> None:
         """Let the file go."""

@@ -1,12 +1,11 @@
 """What becomes of the mismatches that a cell's own code met: each is shown, or the user is told that the code caught it.
 
 It knows exceptions, not launches: which error ends a cell is the runner's business, and what is shown the shell's.
-A mismatch in a thread of the user's is not dealt with here: that one fails the cell however it is caught.
+One in a thread of the user's is not dealt with here: it fails the cell however it is caught.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -38,9 +37,8 @@ class Mismatches:
             name: of the program that was not launched.
             line: of the cell, 1-based; None where it is not in the cell's own text.
         """
-        if threading.current_thread() is threading.main_thread():
-            self._untold[name, line] += 1
-            self._alive[error] = name, line
+        self._untold[name, line] += 1
+        self._alive[error] = name, line
 
     def note_shown(self, error: BaseException) -> None:
         """Take note of an error that the user sees, and with it what it came of."""
@@ -48,7 +46,7 @@ class Mismatches:
             # Of most other exceptions there can be no weak reference, so that they cannot even be looked for.
             if isinstance(each, OrderMismatch) and (place := self._alive.pop(each, None)) is not None:
                 self._untold[place] -= 1
-                self._shown = self._shown or error
+                self._shown = error if self._shown is None else self._shown
 
     def take_shown(self) -> BaseException | None:
         """Give the first error of a mismatch that was shown: with it the cell has not ended well, whoever caught it after that."""
@@ -77,5 +75,6 @@ def _list_shown(error: BaseException) -> Iterator[BaseException]:
         if each is error and isinstance(each, MhnbError | SystemExit):
             # These are shown as one text, without what they came of.
             return
-        rest.append(each.__cause__ or (None if each.__suppress_context__ else each.__context__))
+        context = None if each.__suppress_context__ else each.__context__
+        rest.append(context if each.__cause__ is None else each.__cause__)
         rest += each.exceptions if isinstance(each, BaseExceptionGroup) else ()

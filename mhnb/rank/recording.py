@@ -39,7 +39,7 @@ class Launches(Protocol):
         """The code gets an interrupt by a signal, which the ranks have not agreed on."""
 
     def agreed_stop(self) -> int | None:
-        """Give which launch it was that all ranks stopped before together; None where they did not."""
+        """Give which launch it was that all who take part in it stopped before together; None where they did not."""
 
     def wait(self, limit_s: float | None = None) -> None:
         """Wait until what was launched has finished, at most `limit_s`; raise what a launch failed with."""

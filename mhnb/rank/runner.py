@@ -222,7 +222,7 @@ class CellRunner:
             os._exit(0)
         error = result if isinstance(result, BaseException) else result.error_before_exec or result.error_in_exec
         # IPython shows what a `__repr__`, a `display` or a `%run` raises, and goes on; the ranks that are out of step cannot.
-        error = error or self.launches.mismatches.take_shown()
+        error = self.launches.mismatches.take_shown() if error is None else error
         outcome: Outcome = "ok" if error is None else self._name_outcome(error)
         if error is not None:
             self.shell.see_to_error(error)

@@ -44,7 +44,9 @@ __all__ = [
 OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
 """Stand in a line's text for a rank's own number and for a slot. Unicode keeps them for use inside a program."""
 _MARKS = re.compile(f"[{OWN_MARK}{SLOT_MARK}]")
-_LEFT_OUT = re.compile(r"… (?:(\d+) lines?(?: and ([\d,]+) bytes more)?) left out: all of it is in .* …")
+_BYTES_OF, _AT_LEAST = " bytes of ", "at least "
+"""Where the ranks left out different amounts, the least is told: the others are in the same place."""
+_LEFT_OUT = re.compile(r"… (?:(\d+) lines?(?: and ((?:at least )?[\d,]+) bytes more)?) left out: all of it is in .* …")
 _STEPS = "▁▂▃▄▅▆▇█"
 LINE_NBYTES, _SLOT_NBYTES = 13, 90
 _EACH = 16
@@ -90,6 +92,10 @@ def block_items(block: Folded) -> list[Item]:
 
 def _line(channel: str, said: Sequence[str], slots: Sequence[Slot], ranks: Sequence[int]) -> ShownLine:
     literals = [_MARKS.sub("\ufffd", literal) for literal in said]
+    if slots and _BYTES_OF in literals[-1]:
+        marks = [GAP.fullmatch(_write(literals, [slot.values[at] for slot in slots])) for at in range(len(ranks))]
+        if least := min((_read_number(mark[1]) for mark in marks if mark), default=0):
+            return ShownLine(channel, f"[... at least {least:,}{literals[-1][literals[-1].index(_BYTES_OF) :]}")
     varying = tuple(slot for slot in slots if not slot.own)
     if slots and any("%" in literal for literal in literals):
         texts = [strip_ansi(_write(literals, [slot.values[at] for slot in slots])) for at in range(len(ranks))]
@@ -166,20 +172,25 @@ def left_out_line(lines: Sequence[str], *, where: str) -> str:
     >>> left_out_line(["a", left_out_line(["b"] * 7, where="the log file")], where="a.log")
     '… 8 lines left out: all of it is in a.log …'
     """
-    count = nbytes = 0
+    count, nbytes, least = 0, 0, ""
     for line in lines:
         if gap := GAP.fullmatch(line):
-            nbytes += _read_number(gap[1])
+            nbytes, least = nbytes + _read_number(gap[1]), least or _least(gap[1])
         elif found := _LEFT_OUT.fullmatch(line):
             count, nbytes = count + int(found[1]), nbytes + _read_number(found[2] or "0")
+            least = least or _least(found[2] or "")
         else:
             count += 1
-    more = f" and {nbytes:,} bytes more" if nbytes else ""
+    more = f" and {least}{nbytes:,} bytes more" if nbytes else ""
     return f"… {count} {'line' if count == 1 else 'lines'}{more} left out: all of it is in {where} …"
 
 
 def _read_number(text: str) -> int:
-    return int(text.replace(",", ""))
+    return int(text.removeprefix(_AT_LEAST).replace(",", ""))
+
+
+def _least(text: str) -> str:
+    return _AT_LEAST if text.startswith(_AT_LEAST) else ""
 
 
 def cut_line(text: str, limit_nbytes: int) -> str:

@@ -250,7 +250,9 @@ def test_a_replay_brings_back_what_the_user_had(records: list[Record], generatio
 def test_a_replay_follows_what_came_after_what() -> None:
     """One journal has the starts of two notebooks, where one took over what the other had left: each has its own past."""
     left, beside, taken = (StartRecord(number, START.shape, after=after) for number, after in ((1, 0), (2, 0), (3, 1)))
-    records: list[Record] = [left, cell(1), beside, cell(1, generation=2), cell(2, generation=2), taken]
+    records: list[Record] = [START, cell(1), replace(START, generation=3, after=2)]
+    assert plan_replay(records, 3).cells == (1,), "the start of generation 2 is missing"
+    records = [left, cell(1), beside, cell(1, generation=2), cell(2, generation=2), taken]
     plans = [plan_replay(records, number) for number in (1, 2, 3)]
     assert [(plan.generation, plan.cells) for plan in plans] == [(1, (1,)), (2, (1, 2)), (1, (1,))]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 
 import pytest
@@ -89,14 +88,6 @@ def test_an_earlier_cells_is_none_of_this_ones(met: Mismatches) -> None:
     met.begin_cell()
     met.note_shown(old)
     assert (met.take_shown(), met.take_caught()) == (None, [])
-
-
-def test_one_in_a_thread_is_left_to_who_waits_for_the_thread(met: Mismatches) -> None:
-    """It fails the cell already, and is not told as caught besides."""
-    thread = threading.Thread(target=raised, args=(met,))
-    thread.start()
-    thread.join()
-    assert met.take_caught() == []
 
 
 def test_none_is_kept_alive(met: Mismatches) -> None:

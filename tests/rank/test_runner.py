@@ -261,6 +261,12 @@ def test_own_frames_are_hidden(rank: CellProcess) -> None:
     assert said.error[4] == 2
 
 
+def test_an_error_that_is_false_is_one(rank: CellProcess) -> None:
+    """Whatever the user's class says of itself."""
+    said = rank.run("class Empty(Exception):\n    def __bool__(self): return False\nraise Empty('no')")
+    assert (said.ended.outcome, said.error[1]) == ("error", "Empty")
+
+
 def test_error_below_time_magic(rank: CellProcess) -> None:
     """An error below %%time names the line of the cell."""
     assert rank.run("%%time\na = 1\nb = a / 0\nprint(b)").error[4:6] == [3, "b = a / 0"]

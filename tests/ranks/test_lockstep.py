@@ -136,6 +136,14 @@ def test_an_exception_on_one_rank_and_the_next_cell_is_right(ready: Cluster) -> 
     check_sum(ready)
 
 
+def test_a_thread_that_launches_for_ranks_outside_the_cell_fails_it(ready: Cluster) -> None:
+    """Nobody reads what becomes of the thread's work."""
+    code = "from concurrent.futures import ThreadPoolExecutor as Pool\nwith Pool() as pool: pool.submit(lambda: add(x))"
+    result = ready.run(code, ranks="0,1")
+    assert names(result) == ["OrderMismatch"] * 2
+    check_sum(ready)
+
+
 def test_a_thread_that_launches_on_one_rank_only_fails_the_cell(ready: Cluster) -> None:
     """An error in a thread is not lost with the thread."""
     result = ready.run("if rank == 1:\n    t = threading.Thread(target=lambda: add(x)); t.start(); t.join()")
@@ -331,7 +339,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.usefixtures("agrees_late")
-def test_what_handles_an_interrupt_need_not_be_waited_for(ready: Cluster) -> None:
+def test_what_handles_an_interrupt_is_waited_for(ready: Cluster) -> None:
     """The cell goes on to its end as any other: it waits for what it launched, and gives it no less time than any other does."""
     limit = "import mhnb.rank.runner; before, mhnb.rank.runner._STOPPED_WAIT_S = mhnb.rank.runner._STOPPED_WAIT_S, 0.0"
     ready.run(limit).check()
@@ -425,11 +433,19 @@ def test_python_code_is_interrupted_where_nothing_is_launched(ready: Cluster, co
     check_sum(ready)
 
 
-def test_an_interrupt_of_a_loop_without_collectives_tells_that_ranks_are_apart(ready: Cluster) -> None:
-    """Each rank's shards are of a step of its own then, and a sum over them is of none."""
-    loop = "z, grow = x, jax.jit(lambda a: a + 1)\nprint('on', flush=True)\nwhile True: z = grow(z); time.sleep(0.01 * (1 + rank))"
+@pytest.mark.parametrize("handled", [False, True])
+def test_an_interrupt_of_a_loop_without_collectives_tells_that_ranks_are_apart(ready: Cluster, handled: bool) -> None:  # noqa: FBT001
+    """Each rank's shards are of a step of its own then, and a sum over them is of none: also where the code took the interrupt."""
+    loop = """
+z, grow = x, jax.jit(lambda a: a + 1)
+print('on', flush=True)
+try:
+    while True: z = grow(z); time.sleep(0.01 * (1 + rank))
+except KeyboardInterrupt:
+    if not handled: raise"""
+    ready.run(f"handled = {handled}").check()
     result = run_until_said(ready, loop, "on")
-    assert (result.how, result.state) == ("interrupted", "clean")
+    assert (result.ok, result.how, result.state) == (handled, "interrupted", "clean")
     assert result.notes[0].startswith("the ranks were interrupted at different places: jit(<lambda>) ")
     check_sum(ready)
 

@@ -127,6 +127,9 @@ def test_to_goes_back_to_a_cell(begin: Fresh) -> None:
     assert steps == ["cell 1 0/2", "cell 2 1/2"]
     said = after.run("x")
     assert (said.seq, said[0].text) == (3, "2")
+    after.run("x = 7").check()
+    # By an object of before, the cells of what runs now are meant.
+    assert cluster.restart(replay=True, to=4).run("x")[0].text == "7"
 
 
 COUNTER = """import pathlib

@@ -92,6 +92,7 @@ def ended(*words: str | None) -> CellResult:
         (("'3'",), 1),
         (("''",), 1),
         (("Code(3)",), 1),
+        (("{[1]: 2}",), 1),
     ],
 )
 def test_the_status_of_a_shell(words: tuple[str | None, ...], status: int) -> None:

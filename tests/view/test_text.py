@@ -10,7 +10,7 @@ import pytest
 from mhnb.core.differ import Row, Span
 from mhnb.core.outputs import OutputFolder
 from mhnb.core.protocol import OutputEvent
-from mhnb.core.results import RankResult
+from mhnb.core.results import CellResult, RankResult
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.nearby import near_changes
 from mhnb.view.text import MAX_TEXT_NBYTES, format_cell_text
@@ -111,6 +111,17 @@ def test_bytes_that_never_came_are_told_where_they_are_missing() -> None:
         "… 2,048 bytes of stdout left out: all of it is in r.log …",
         "z",
     ]
+
+
+def test_where_ranks_left_out_different_amounts_the_least_is_told() -> None:
+    """They are one block, and the mark's number is no number of the user's."""
+    ranks = [
+        replace(said_by_a_rank(["stdout", "a\n"], ["omitted", "stdout", nbytes], ["stdout", "z\n"]), rank=rank)
+        for rank, nbytes in enumerate((3_089_204, 2_523_274))
+    ]
+    text = format_cell_text(CellResult(1, "", tuple(ranks), 0.1, process_count=2))
+    assert "… at least 2,523,274 bytes of stdout left out: all of it is in the log file …" in text
+    assert "‹a›" not in text
 
 
 def test_of_very_much_one_remark_counts_all_that_is_missing() -> None:
