@@ -192,8 +192,14 @@ def _start(
     cluster = Cluster(shape, settings, generation=_next_generation(name))
     cluster.looked_in_s = None if looked is None else looked.cost_s
     cluster.notes = (*cluster.notes, *notes)
-    goes_on = gone is not None and not gone.left and gone.journal.origin == cluster.journal.origin
-    return _bring_up(cluster, on_progress, after=gone.generation if gone is not None and goes_on else 0)
+    return _bring_up(cluster, on_progress, after=_find_past(gone, cluster))
+
+
+def _find_past(gone: Cluster | None, cluster: Cluster) -> int:
+    """Give the generation whose place a start takes: that of one that was left is still taken, and one of another journal has none."""
+    if gone is None or gone.left or gone.journal.path != cluster.journal.path:
+        return 0
+    return gone.generation
 
 
 def _has_died(gone: Cluster, shape: Shape) -> bool:

@@ -22,6 +22,8 @@ __all__ = [
     "HeldBox",
     "INLINE_NBYTES",
     "IN_FLIGHT",
+    "KEY_DATA",
+    "KEY_REFUSED",
     "Owners",
     "Refusal",
     "ValueRow",
@@ -36,6 +38,10 @@ __all__ = [
     "plan_fetches",
 ]
 
+KEY_REFUSED = "prng_key"
+"""The code of a refusal: NumPy has no type for PRNG keys."""
+KEY_DATA = "jax.random.key_data(key)"
+"""What its text has to be typed; the rank that refuses an array does not know its name."""
 CHUNK_NBYTES = 16 * 2**20
 """Size of one message of a large transfer."""
 IN_FLIGHT = 2

@@ -9,21 +9,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mhnb.core.transfer import Refusal, ValueRow
+from mhnb.core.transfer import KEY_DATA, KEY_REFUSED, Refusal, ValueRow
 from mhnb.exchange.asks import Asker, ask_all
 from mhnb.sharding.wire import decode_tree
 
 __all__ = ["name_keys"]
 
-_CODE = "prng_key"
-_AS_REFUSED = "jax.random.key_data(key)"
 _KEY = "key<"
 """Begins the name of such a type: `key<fry>`."""
 
 
 def name_keys(asker: Asker, name: str, answers: Mapping[int, ValueRow | Refusal]) -> dict[int, ValueRow | Refusal]:
     """Put the key's own name into the refusals for it, as `keys` or `state['k']`. Nothing is asked where none is refused."""
-    refused = {rank: row for rank, row in answers.items() if isinstance(row, Refusal) and row.code == _CODE}
+    refused = {rank: row for rank, row in answers.items() if isinstance(row, Refusal) and row.code == KEY_REFUSED}
     if not refused:
         return dict(answers)
     layouts = ask_all(asker, refused, "layout", {"expression": name})
@@ -37,4 +35,4 @@ def _name_key(name: str, refusal: Refusal, layout: Mapping[str, Any]) -> Refusal
     # In an object that is no pytree it has no path, and JAX writes `<flat index 0>` where a node has no keys.
     if not paths or "<" in paths[0]:
         return refusal
-    return replace(refusal, text=refusal.text.replace(_AS_REFUSED, f"jax.random.key_data({name}{paths[0]})"))
+    return replace(refusal, text=refusal.text.replace(KEY_DATA, f"jax.random.key_data({name}{paths[0]})"))

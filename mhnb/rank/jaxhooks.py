@@ -277,6 +277,7 @@ class _NotingExecutable:
             if threading.current_thread() is threading.main_thread():
                 recorder.mismatches.note_raised(error, program.name, line)
             elif gate is not None:
+                # What the gate itself refused it has noted while the cell still waited for this thread; the first one counts.
                 gate.note_failure(error)
             raise
         finally:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mhnb.core.boxes import Box, box_shape
-from mhnb.core.transfer import ArrayRow, HeldBox, Owners
+from mhnb.core.transfer import KEY_DATA, KEY_REFUSED, ArrayRow, HeldBox, Owners
 from mhnb.core.variables import format_array
 from mhnb.rank.transfer_arrays import dtype_name, raw_bytes
 
@@ -51,9 +51,9 @@ def check_readable(array: jax.Array) -> None:
         )
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         raise Unpullable(
-            "prng_key",
+            KEY_REFUSED,
             f"holds PRNG keys ({format_array(array.shape, str(array.dtype))}), for which NumPy has no type."
-            " On the ranks, make raw = jax.random.key_data(key); then: %mhjax pull raw",
+            f" On the ranks, make raw = {KEY_DATA}; then: %mhjax pull raw",
         )
     if array.is_deleted():
         raise Unpullable(

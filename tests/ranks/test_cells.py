@@ -386,10 +386,8 @@ def test_a_rank_killed_in_a_cell_is_blamed_by_name(fresh: Fresh, victim: int) ->
         cluster.run("1")
 
 
-@pytest.mark.parametrize("who", ["rank", "hub", "supervisor"])
-def test_a_death_between_cells_is_told(fresh: Fresh, who: str) -> None:
-    """Nobody waits for a cell, and the user hears of it all the same."""
-    cluster = fresh(2, 1)
+def listen(cluster: Cluster) -> tuple[list[str], threading.Event]:
+    """Hear what is told between cells: the texts, and whether there was any."""
     told: list[str] = []
     heard = threading.Event()
 
@@ -398,6 +396,14 @@ def test_a_death_between_cells_is_told(fresh: Fresh, who: str) -> None:
         heard.set()
 
     cluster.on_notice(hear)
+    return told, heard
+
+
+@pytest.mark.parametrize("who", ["rank", "hub", "supervisor"])
+def test_a_death_between_cells_is_told(fresh: Fresh, who: str) -> None:
+    """Nobody waits for a cell, and the user hears of it all the same."""
+    cluster = fresh(2, 1)
+    told, heard = listen(cluster)
     pid = {"rank": cluster.ranks[1].pid, "hub": cluster.hub_pid, "supervisor": cluster.supervisor_pid}[who]
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
@@ -419,14 +425,7 @@ def test_a_rank_that_aborts_leaves_its_last_words(fresh: Fresh) -> None:
 def test_what_an_earlier_cell_said_is_no_last_line(fresh: Fresh, idle: bool) -> None:  # noqa: FBT001
     """Rank 0's own, and C code's; a death while idle is told by what the last cell said, if it said anything."""
     cluster = fresh(2, 1)
-    heard: list[str] = []
-    noticed = threading.Event()
-
-    def hear(text: str) -> None:
-        heard.append(text)
-        noticed.set()
-
-    cluster.on_notice(hear)
+    heard, noticed = listen(cluster)
     cluster.run("print('earlier')\nimport ctypes, os, signal; ctypes.CDLL(None).puts(b'earlier in C')").check()
     if idle:
         cluster.run("1").check()
@@ -462,14 +461,7 @@ def test_a_rank_that_dies_is_named_with_how(
 ) -> None:
     """Rank 0, which holds the coordinator; in the cell's notes, or between cells in a notice."""
     cluster, flag = fresh(2, 1), tmp_path / "die"
-    heard: list[str] = []
-    noticed = threading.Event()
-
-    def hear(text: str) -> None:
-        heard.append(text)
-        noticed.set()
-
-    cluster.on_notice(hear)
+    heard, noticed = listen(cluster)
     define = f"""
 import ctypes, jax, os, signal, threading, time
 def die():
