@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import psutil
 
-__all__ = ["is_halted", "resident_nbytes"]
+__all__ = ["find_began_s", "is_halted", "is_still", "resident_nbytes"]
+
+_SAME_S = 2.0
+"""What the time of boot is rounded by, with room. No number comes round so soon."""
 
 
 def resident_nbytes(pid: int) -> int | None:
@@ -31,3 +34,31 @@ def is_halted(pid: int) -> bool:
         return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
     except psutil.Error:
         return False
+
+
+def find_began_s(pid: int) -> float | None:
+    """Give when a process began, in seconds after the boot, which no change of the clock touches; None when it is gone.
+
+    >>> import os
+    >>> (find_began_s(os.getpid()) or 0) > 0
+    True
+    """
+    try:
+        return psutil.Process(pid).create_time() - psutil.boot_time()
+    except psutil.Error:
+        return None
+
+
+def is_still(pid: int, began_s: float | None) -> bool:
+    """Whether a process lives that had this number and began then: the system gives numbers again, to any process.
+
+    Args:
+        pid: its number.
+        began_s: as `find_began_s` gave it; None where that is not known, and the number has to do.
+
+    >>> import os
+    >>> is_still(os.getpid(), find_began_s(os.getpid())), is_still(os.getpid(), 0.0)
+    (True, False)
+    """
+    now_s = find_began_s(pid)
+    return now_s is not None and (began_s is None or abs(now_s - began_s) < _SAME_S)

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from mhnb.launch.attached import end_supervisor
-from mhnb.rundir import read_owners
+from mhnb.rundir import is_owned, read_owners
 
 __all__ = ["Stray", "end_stray", "find_strays"]
 
@@ -37,7 +37,7 @@ def find_strays(environment: Mapping[str, str]) -> list[Stray]:
     strays = []
     for process in _supervisors():
         record = records.get(process.pid) or _record_of_its_own(process)
-        if record is not None and not record["keep"] and not psutil.pid_exists(record["owner"]):
+        if record is not None and not record["keep"] and not is_owned(record):
             strays.append(
                 _stray(process, f"the notebook of cluster {record['name']!r} (pid {record['owner']}) is gone")
             )

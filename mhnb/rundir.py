@@ -18,6 +18,7 @@ from platformdirs import user_state_path
 
 from mhnb.core.ranks import say_count
 from mhnb.errors import InvalidRequest, LaunchError
+from mhnb.processes import find_began_s, is_still
 
 __all__ = [
     "check_name",
@@ -25,6 +26,7 @@ __all__ = [
     "describe_others",
     "find_cwd",
     "is_held",
+    "is_owned",
     "make_run_dir",
     "mark_alive",
     "place_of",
@@ -191,7 +193,7 @@ def _owner_lives(path: Path) -> bool:
     if is_held(path / _ALIVE):
         return True
     record = _read_owner(path / "cluster.json")
-    if record is not None and _is_supervisor(record["supervisor"]):
+    if record is not None and _is_supervised(record):
         return True
     return psutil.pid_exists(int(path.name.split(".")[1]))
 
@@ -204,7 +206,9 @@ def write_owner(
         "name": name,
         "machine": socket.gethostname(),
         "owner": os.getpid(),
+        "owner_began_s": find_began_s(os.getpid()),
         "supervisor": supervisor_pid,
+        "supervisor_began_s": find_began_s(supervisor_pid),
         "ranks": list(rank_pids),
         "keep": keep,
         "place": place,
@@ -222,7 +226,7 @@ def write_where(run_dir: Path, text: str | None) -> None:
 
 def read_where(record: Mapping[str, Any]) -> str | None:
     """Read the hang card of a cluster that `read_owners` found; None when no cell has run for long enough, or its notebook is gone."""
-    if not psutil.pid_exists(record["owner"]):
+    if not is_owned(record):
         return None
     try:
         return (Path(record["run_dir"]) / "where.txt").read_text()
@@ -250,7 +254,7 @@ def read_owners(environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """List the clusters of this user on this machine whose supervisor lives."""
     found = sorted(state_home(environment).glob("*/cluster.json"))
     records = [_read_owner(path) for path in found if _is_of_here(path.parent)]
-    return [record for record in records if record is not None and _is_supervisor(record["supervisor"])]
+    return [record for record in records if record is not None and _is_supervised(record)]
 
 
 def describe_others(environment: Mapping[str, str]) -> list[str]:
@@ -260,7 +264,7 @@ def describe_others(environment: Mapping[str, str]) -> list[str]:
         driver = record["owner"]
         if driver == os.getpid():
             continue
-        if psutil.pid_exists(driver):
+        if is_owned(record):
             how = f"driven by the notebook with pid {driver}; only one can be"
         elif record["keep"]:
             how = f"kept, and nobody drives it: %mhjax attach {record['name']}"
@@ -279,8 +283,15 @@ def place_of(record: Mapping[str, Any]) -> str:
     return f"on {place}  " if (place := record.get("place")) else ""
 
 
-def _is_supervisor(pid: int) -> bool:
+def is_owned(record: Mapping[str, Any]) -> bool:
+    """Whether the notebook of a cluster that `read_owners` found lives."""
+    return is_still(record["owner"], record.get("owner_began_s"))
+
+
+def _is_supervised(record: Mapping[str, Any]) -> bool:
+    pid = record["supervisor"]
     try:
-        return "mhnb.rank.host" in psutil.Process(pid).cmdline()
+        # An older mhnb has noted the number alone: what runs there now is at least a supervisor.
+        return is_still(pid, record.get("supervisor_began_s")) and "mhnb.rank.host" in psutil.Process(pid).cmdline()
     except psutil.Error:
         return False

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from mhnb.errors import LaunchError
 from mhnb.rundir import (
     find_cwd,
+    is_owned,
     make_run_dir,
     mark_alive,
     prune_run_dirs,
@@ -72,6 +75,25 @@ def test_what_runs_on_another_machine_is_let_be(tmp_path: Path) -> None:
     assert not list((mine / "profile" / "security").iterdir())
     assert (others / "berth.json").exists()
     assert list((others / "profile" / "security").iterdir())
+
+
+def test_a_number_that_was_given_again_is_nobodys(tmp_path: Path) -> None:
+    """Another cluster's supervisor may have got the number: that one is not shown under this name, and not stopped."""
+    place, run = {"MHNB_HOME": str(tmp_path)}, ended_run(tmp_path, 1)
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()", "mhnb.rank.host"], stdin=subprocess.PIPE, text=True
+    ) as supervisor:
+        write_owner(run, "a", supervisor.pid, [], keep=True)
+        (record,) = read_owners(place)
+        assert is_owned(record)
+        before = {"owner_began_s": record["owner_began_s"] - 3600, "supervisor_began_s": 1.0}
+        assert not is_owned(record | before)
+        (run / "cluster.json").write_text(json.dumps(record | before))
+        assert read_owners(place) == []
+        # An older version has noted the numbers alone.
+        (run / "cluster.json").write_text(json.dumps({k: v for k, v in record.items() if k not in before}))
+        assert [older["name"] for older in read_owners(place)] == ["a"]
+        supervisor.communicate("\n")
 
 
 def test_what_is_in_use_is_let_be(tmp_path: Path) -> None:
