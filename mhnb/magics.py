@@ -16,6 +16,7 @@ from mhnb.core.select import route_cell
 from mhnb.errors import InvalidRequest, NotClean, NotStarted
 from mhnb.notebook import CellFlags, Notebook
 from mhnb.planning import close_shared
+from mhnb.starting import is_rank_shell
 
 __all__ = ["MhjaxMagics", "load", "unload"]
 
@@ -155,7 +156,15 @@ def _as_usage(check: Any, source: str) -> None:
 
 
 def load(shell: Any) -> None:
-    """Register the magics and everything that helps while typing. A second load changes nothing."""
+    """Register the magics and everything that helps while typing. A second load changes nothing.
+
+    Raises:
+        InvalidRequest: the shell is a rank's.
+    """
+    if is_rank_shell(shell):
+        raise InvalidRequest(
+            "%load_ext mhnb: this process is a rank of a cluster, and the notebook drives it; put the line into a plain cell"
+        )
     if getattr(shell, "mhnb_assist", None) is not None:
         return
     magics = MhjaxMagics(shell)

@@ -42,6 +42,7 @@ __all__ = [
     "can_come_back",
     "current",
     "find_running",
+    "is_rank_shell",
     "latest",
     "restart",
     "start",
@@ -57,6 +58,11 @@ _turns: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 """By name. Of two threads that start or restart one name at once, the second finds what the first has started."""
 
 _FRESH = "fresh processes: what the ranks held is gone with those before; before any other cell, %mhjax restart --replay brings it back"
+
+
+def is_rank_shell(shell: Any) -> bool:
+    """Whether an IPython shell is a rank's: neither the magics nor a cluster of its own belong there."""
+    return type(shell).__module__.startswith("mhnb.rank.")
 
 
 def current() -> Cluster:
@@ -155,7 +161,7 @@ def start(
     """
     given = {"devices": devices, "name": name, "ranks_per_host": ranks_per_host, "on_progress": on_progress}
     check_start_input(given | options)
-    if type(get_ipython()).__module__.startswith("mhnb.rank."):
+    if is_rank_shell(get_ipython()):
         raise InvalidRequest(
             "start: this process is a rank of a cluster; start another one from the notebook, in a plain cell"
         )

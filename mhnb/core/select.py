@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from mhnb.errors import InvalidRequest
@@ -11,7 +12,9 @@ __all__ = ["Route", "drop_blank_head", "route_cell"]
 Route: TypeAlias = Literal["ranks", "here", "local"]
 """`local` is here too, with the first line `%%local` taken off."""
 
-_HERE = ("%mhjax", "%mhjax?", "%load_ext", "%reload_ext", "%unload_ext")
+_MAGIC = ("%mhjax", "%mhjax?")
+_LOADERS = ("%load_ext", "%reload_ext", "%unload_ext")
+"""With mhnb's own name behind them. Any other extension is for the code, and the code is on the ranks."""
 
 
 def route_cell(source: str) -> Route:
@@ -31,7 +34,7 @@ def route_cell(source: str) -> Route:
         return "here"
     if code[0].split()[0] == "%%local":
         return "local"
-    ours = [line for line in code if line.split()[0] in _HERE]
+    ours = [line for line in code if _is_ours(line.split())]
     if not ours:
         return "ranks"
     if len(ours) == len(code):
@@ -39,6 +42,10 @@ def route_cell(source: str) -> Route:
     raise InvalidRequest(
         f"auto mode is on, and this cell mixes {ours[0]!r} with code: put the %mhjax lines into a cell of their own; nothing was run"
     )
+
+
+def _is_ours(words: Sequence[str]) -> bool:
+    return words[0] in _MAGIC or (words[0] in _LOADERS and words[1:] == ["mhnb"])
 
 
 def drop_blank_head(source: str) -> str:

@@ -95,7 +95,7 @@ def test_local_takes_no_arguments(nb: Session, switch: str) -> None:
 
 
 def test_auto_keeps_the_magics_here(nb: Session) -> None:
-    """`%mhjax` lines, `%load_ext` and comments never reach a rank; `%%mhjax` cells keep their flags."""
+    """`%mhjax` lines, `%load_ext mhnb` and comments never reach a rank; `%%mhjax` cells keep their flags."""
     nb.run("%mhjax auto on")
     assert "alive" in nb.run("# how are they?\n%mhjax status").out
     assert nb.run("%load_ext mhnb\n%mhjax list").out.splitlines()[-1].startswith("default")

@@ -470,6 +470,8 @@ def test_a_rank_starts_no_cluster(cluster: Cluster) -> None:
     result = cluster.run("import mhnb\nmhnb.start()")
     assert {rank.error.ename for rank in result if rank.error is not None} == {"InvalidRequest"}
     assert "this process is a rank of a cluster" in str(result[0].error)
+    loaded = cluster.run("%load_ext mhnb")
+    assert "put the line into a plain cell" in str(loaded[1].error)
     told = cluster.run("%mhjax status")[0].error
     assert told is not None
     assert "belong to the notebook" in str(told.hint)
