@@ -32,14 +32,19 @@ _OWN_FOLDERS = (
     "MHNB_HOME",
     "MPLCONFIGDIR",
 )
-_ONE_WORKER = ("ranks", "browser", "hosts")
+_TOGETHER = {"hosts": "hosts", "ranks": "ranks", "browser": "ranks"}
+"""By mark, the first that fits: which tests one xdist worker runs, one after the other."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests that start ranks in one xdist worker: there are more ranks than cores already."""
+    """Keep tests that start ranks in one xdist worker: there are more ranks than cores already.
+
+    Those on made-up machines have another. They mostly wait, for a network that is gone, say, and the machines are there once.
+    """
     for item in items:
-        if any(item.get_closest_marker(name) for name in _ONE_WORKER):
-            item.add_marker(pytest.mark.xdist_group("ranks"))
+        group = next((group for mark, group in _TOGETHER.items() if item.get_closest_marker(mark)), None)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
