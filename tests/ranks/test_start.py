@@ -233,7 +233,11 @@ def test_a_killed_supervisor_leaves_nothing(fresh: Fresh, fork: bool) -> None:  
 
 
 @pytest.mark.usefixtures("leftovers")
-@pytest.mark.parametrize("wrong", [{"guard": "none"}, {"initialize": {"initialization_timeout": object()}}], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [{"guard": "none"}, {"initialize": {"initialization_timeout": object()}}],
+    ids=["a word", "a value"],  # the same in every xdist worker
+)
 def test_options_that_cannot_be_start_nothing(wrong: dict[str, Any]) -> None:
     """They are refused before any process."""
     with pytest.raises(InvalidRequest):
