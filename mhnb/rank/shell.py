@@ -13,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Coroutine
+from subprocess import CalledProcessError
 from typing import Any, NamedTuple
 
 from ipykernel.zmqshell import ZMQInteractiveShell
@@ -24,6 +25,7 @@ from traitlets import Type, default
 from mhnb.core.innertrace import shorten_inner_trace
 from mhnb.rank.capture import Capture
 from mhnb.rank.cells import CellCompiler, RunningCell, cell_file, cut_libraries, find_place, find_site, hide_own_frames
+from mhnb.rank.commands import run_command
 from mhnb.rank.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
 from mhnb.rank.history import RankHistory
 from mhnb.rank.keyboard import refuse_keyboard
@@ -90,6 +92,22 @@ class RankShell(ZMQInteractiveShell):
         )
 
     # -- parts that are ours
+
+    def system_piped(self, cmd: str) -> None:
+        """Run `!cmd`; its exit status is `_exit_code` afterwards.
+
+        Raises:
+            OSError: a command that ends with `&`, as in any notebook.
+            CalledProcessError: it failed, where `system_raise_on_error` is set.
+        """
+        if cmd.rstrip().endswith("&"):
+            super().system_piped(cmd)
+        code = run_command(self.var_expand(cmd, depth=1), sys.stdout.write)
+        self.user_ns["_exit_code"] = code
+        if code and getattr(self, "system_raise_on_error", False):
+            raise CalledProcessError(code, cmd)
+
+    system = system_piped
 
     @default("exiter")
     def _default_exiter(self) -> _Exit:

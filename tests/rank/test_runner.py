@@ -131,6 +131,14 @@ def test_shell_escape(rank: CellProcess) -> None:
     """! runs a command and shows what it says; its value can be taken."""
     assert rank.run("!echo hello && echo there").stdout == "hello\nthere\n"
     assert rank.run("listed = !echo a b\nlisted").result == "['a b']"
+    said = rank.run("import jax\nprint('before')\n!echo said >&2; exit 3\nprint('after')\n_exit_code")
+    assert (said.stdout, said.stderr, said.result) == ("before\nsaid\nafter\n", "", "3")
+    assert rank.run("y = 7\n!echo $y {y}").stdout == "7 7\n"
+
+
+def test_a_command_has_no_keyboard(rank: CellProcess) -> None:
+    """What asks something reads the end at once, instead of waiting for ever."""
+    assert rank.run("!cat; echo the end").stdout == "the end\n"
 
 
 def test_time_magic(rank: CellProcess) -> None:
