@@ -8,7 +8,7 @@ import socket
 
 from mhnb.errors import PreflightFailed
 
-__all__ = ["check_port_free", "count_strangers_kept", "find_free_port", "find_own_address"]
+__all__ = ["check_port_free", "count_strangers_kept", "find_free_port", "find_free_ports", "find_own_address"]
 
 
 _BELOW_EPHEMERAL = range(20_000, 32_000)
@@ -44,6 +44,14 @@ def find_free_port(address: str = "127.0.0.1") -> int:
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
+
+
+def find_free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
+    """Find several that are free, each another one."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(find_free_port(address))
+    return sorted(found)
 
 
 def find_own_address(name: str) -> str:

@@ -7,20 +7,31 @@ import sys
 from pathlib import Path
 
 from mhnb.core.hostspec import HostSpec, parse_hostspec
+from mhnb.ports import find_free_ports
 from mhnb.rank.spawn import end_with_parent
 
 __all__ = ["main", "run_hub"]
+
+_PORTS = 24
+"""It takes 19; beyond those here it would choose itself."""
 
 
 def run_hub(spec: HostSpec) -> None:
     """Run the controller until it is killed. Its address and limits are in the profile's ipcontroller_config.py."""
     from ipyparallel.controller.app import IPController
+    from traitlets import default
+
+    class Controller(IPController):
+        @default("ports")
+        def _free_ports(self) -> list[int]:
+            # Its own choice is one that the system hands out, which any socket opened meanwhile may have got when it listens there.
+            return find_free_ports(_PORTS, self.ip)
 
     # Its heart monitor is a process of its own and would outlive a hub that is killed.
     hub = os.getpid()
     os.register_at_fork(after_in_child=lambda: end_with_parent(hub))
     profile = Path(spec.run_dir) / "profile"
-    IPController.launch_instance(argv=[f"--profile-dir={profile}", "--log-level=WARN"])
+    Controller.launch_instance(argv=[f"--profile-dir={profile}", "--log-level=WARN"])
 
 
 def main() -> None:
