@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ __all__ = [
     "read_where",
     "remove_keys",
     "state_home",
+    "usable_home",
     "write_owner",
     "write_where",
 ]
@@ -53,6 +54,22 @@ def state_home(environment: Mapping[str, str]) -> Path:
     chosen = environment.get("MHNB_HOME")
     # Absolute: the notebook may change its folder while the cluster runs.
     return Path(chosen).expanduser().absolute() if chosen else user_state_path("mhnb")
+
+
+@contextlib.contextmanager
+def usable_home(environment: Mapping[str, str]) -> Iterator[None]:
+    """Say of what fails in here that the folder of `state_home` is why, and what to do about it.
+
+    Raises:
+        LaunchError: something could not be made there.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise LaunchError(
+            f"{state_home(environment)}: here mhnb keeps the journal and the logs of a cluster, and cannot: {error}\n"
+            "  set MHNB_HOME to a folder that you can write to and that has room, then start again"
+        ) from error
 
 
 def find_cwd() -> str:
@@ -94,17 +111,19 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
 
     Raises:
         InvalidRequest: a name that is no plain word.
+        LaunchError: it cannot be made.
     """
     check_name(name)
     run_dir = state_home(environment) / f"{name}.{os.getpid()}.{generation}"
-    if run_dir.exists():
-        shutil.rmtree(run_dir)
-    (run_dir / "log").mkdir(parents=True, mode=0o700)
-    (run_dir / "profile").mkdir(mode=0o700)
-    # Its settings alone: a profile in use has a history, logs, and connection files of other hubs.
-    for settings in profile.glob("*_config.py"):
-        shutil.copyfile(settings, run_dir / "profile" / settings.name)
-    run_dir.chmod(0o700)
+    with usable_home(environment):
+        if run_dir.exists():
+            shutil.rmtree(run_dir)
+        (run_dir / "log").mkdir(parents=True, mode=0o700)
+        (run_dir / "profile").mkdir(mode=0o700)
+        # Its settings alone: a profile in use has a history, logs, and connection files of other hubs.
+        for settings in profile.glob("*_config.py"):
+            shutil.copyfile(settings, run_dir / "profile" / settings.name)
+        run_dir.chmod(0o700)
     return run_dir
 
 

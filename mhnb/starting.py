@@ -16,6 +16,7 @@ from IPython.core.getipython import get_ipython
 from mhnb.asking import check_alike, take_shape
 from mhnb.berth import choose_berth, find_berths, find_left, note_left
 from mhnb.cluster import Cluster
+from mhnb.core.environment import note_forced_devices
 from mhnb.core.journal import StartRecord
 from mhnb.core.replay import plan_replay
 from mhnb.core.request import check_guard
@@ -53,7 +54,7 @@ __all__ = [
 _clusters: dict[str, Cluster] = {}
 _in_use: list[str] = []
 _newest: defaultdict[str, int] = defaultdict(int)
-"""By name, the highest number of a generation: one that was left goes on in the folder that has it."""
+"""By name, the highest number that a start of this process has drawn: one that was left goes on in the folder that has it."""
 _turns: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 """By name. Of two threads that start or restart one name at once, the second finds what the first has started."""
 
@@ -193,6 +194,7 @@ def _start(
     looked = look_before(shape, settings)
     gone = _clusters.get(name)
     notes = [*([_FRESH] if gone is not None and _has_died(gone, shape) else []), *note_left(name, berths)]
+    notes += note_forced_devices(os.environ, shape.devices) if shape.is_local else ()
     if gone is not None:
         gone.stop()
     cluster = Cluster(shape, settings, generation=_next_generation(name))
@@ -312,7 +314,9 @@ def _bring_files(cluster: Cluster) -> None:
 
 
 def _next_generation(name: str, origin: int | None = None) -> int:
-    return next_generation(name, environment=os.environ, origin=origin, above=_newest[name])
+    # Drawn for good, also where the start then fails: its error names a log in the folder with that number.
+    _newest[name] = next_generation(name, environment=os.environ, origin=origin, above=_newest[name])
+    return _newest[name]
 
 
 def _enter(cluster: Cluster, *, after: int) -> Cluster:

@@ -5,13 +5,15 @@ Measured reasons stand beside each; the user's own settings win where both could
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["COLLECTIVE_TIMEOUT_S", "add_to_no_proxy", "rank_environment"]
+__all__ = ["COLLECTIVE_TIMEOUT_S", "add_to_no_proxy", "note_forced_devices", "rank_environment"]
 
 COLLECTIVE_TIMEOUT_S = 300
 """A collective that waits longer raises on the rank. XLA's own default is 30 minutes, longer than anyone looks at a stuck cell."""
 
+_FORCED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -46,6 +48,19 @@ def rank_environment(user: Mapping[str, str], *, devices: int | None, simulated:
         # The execution pool is as large as the machine has cores; two devices on few cores deadlock in correct programs.
         env["PJRT_NPROC"] = user.get("PJRT_NPROC", str(max(32, 4 * devices)))
     return env
+
+
+def note_forced_devices(user: Mapping[str, str], devices: int | None) -> tuple[str, ...]:
+    """Say of a number of CPU devices that the user's XLA_FLAGS ask for that it is another one that the ranks get.
+
+    >>> note_forced_devices({"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, 8)
+    ()
+    """
+    forced = _FORCED.findall(user.get("XLA_FLAGS", ""))
+    if not forced or devices is None or forced[-1] == str(devices):
+        return ()
+    asked = f"XLA_FLAGS here asks for {forced[-1]} CPU devices, and each rank has {devices}"
+    return (f"{asked}: %mhjax stop, then %mhjax start --devices {forced[-1]} gives each so many",)
 
 
 def _hash_seed(user: Mapping[str, str]) -> str:

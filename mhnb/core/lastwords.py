@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["choose_line", "drop_frames"]
+__all__ = ["choose_line", "drop_frames", "drop_manual"]
 
 _FRAMES = re.compile(
     r"\s*(?:PC: )?@ +0x[0-9a-f]+\b.*"
@@ -14,6 +14,7 @@ _FRAMES = re.compile(
 """Frames of absl and glog with the lines around them: `*** Check failure stack trace: ***`, `*** SIGABRT received at time=1 ***`."""
 _BEGIN, _END = "*** Begin stack trace ***", "*** End stack trace ***"
 _FATAL = re.compile(r"F\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+:\d+\]) (.*)")
+_LOGGED = re.compile(r"[DEFIW]\d{4} \d\d:\d\d:\d\d\.\d+ ")
 _STATUS = re.compile(r".*absl::Status: (?=\S)")
 
 
@@ -29,6 +30,22 @@ def drop_frames(lines: Sequence[str]) -> list[str]:
         # Between these two marks TSL writes names alone, which nothing else tells from words.
         inside = (inside or line.strip() == _BEGIN) and line.strip() != _END
         if not inside and not _FRAMES.fullmatch(line):
+            kept.append(line)
+    return kept
+
+
+def drop_manual(lines: Sequence[str]) -> list[str]:
+    """Leave out the manual of all its flags that XLA writes below the one that it could not read.
+
+    >>> drop_manual(["E1 why", "usage: --xla_a=b", "Flags:", "    --xla_a=true  bool  What it does."])
+    ['E1 why', 'usage: --xla_a=b']
+    """
+    kept: list[str] = []
+    inside = False
+    for before, line in zip(["", *lines], lines, strict=False):
+        begins = line.strip() == "Flags:" and before.startswith("usage: ")
+        inside = (inside or begins) and not _LOGGED.match(line)
+        if not inside:
             kept.append(line)
     return kept
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from mhnb.rundir import is_held, state_home
+from mhnb.rundir import is_held, state_home, usable_home
 
 __all__ = ["JournalDir", "prune_journals", "read_journal"]
 
@@ -40,7 +40,11 @@ class JournalDir:
     """
 
     def __init__(self, name: str, origin: int, *, environment: Mapping[str, str], fresh: bool) -> None:
-        self.folder = _find_folder(name, origin, environment)
+        with usable_home(environment):
+            self._open(_find_folder(name, origin, environment), fresh=fresh)
+
+    def _open(self, folder: Path, *, fresh: bool) -> None:
+        self.folder = folder
         if fresh and self.folder not in _opened and self.folder.exists():
             # In a container every notebook may have the same number, and the older one's journal is as good as any.
             self.folder.rename(_free_name(self.folder))

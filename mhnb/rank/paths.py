@@ -6,13 +6,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from mhnb.core.lastwords import drop_frames
+from mhnb.core.lastwords import drop_frames, drop_manual
 from mhnb.rank.mark import read_mark
 from mhnb.rank.native import part_noise
 
 __all__ = ["RankPaths"]
 
-_TAIL_NBYTES = 16 * 1024
+_TAIL_NBYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class RankPaths:
             with self.log.open("a", encoding="utf-8", errors="replace") as log:
                 log.write("\n--- native output at the end ---\n" + "\n".join(fresh) + "\n")
         # Libraries that greet one another are no last words.
-        return drop_frames(part_noise("\n".join([*said, *fresh]))[0].splitlines())[-count:]
+        return drop_manual(drop_frames(part_noise("\n".join([*said, *fresh]))[0].splitlines()))[-count:]
 
 
 def _tail(path: Path, since_nbytes: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.lastwords import choose_line, drop_frames
+from mhnb.core.lastwords import choose_line, drop_frames, drop_manual
 
 STACKS = {
     "absl's check": ("*** Check failure stack trace: ***", "    @     0x7ff985358ba3  PyObject_Vectorcall"),
@@ -45,3 +45,17 @@ def test_without_one_the_last_line_is_quoted() -> None:
     """And nothing where nothing was said."""
     assert choose_line(["a", "E1122 23:44:07.924468   97 a.cc:8] no end", "b"]) == "b"
     assert choose_line([]) == ""
+
+
+def test_a_manual_ends_where_something_is_logged() -> None:
+    """XLA writes some ninety lines about its flags below the one that it could not read; what comes after them counts."""
+    said = [
+        "E1 why",
+        "usage: --xla_a=b",
+        "Flags:",
+        "  --xla_a=true  bool  On or off.",
+        "  1. Names.",
+        "W1123 05:01:44.449499 7 a.cc:1] end",
+    ]
+    assert drop_manual(said) == ["E1 why", "usage: --xla_a=b", said[-1]]
+    assert drop_manual(["Flags:", "  of my own"]) == ["Flags:", "  of my own"]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.errors import LaunchError
+from mhnb.launch.journaldir import JournalDir
 from mhnb.rundir import (
     find_cwd,
     is_owned,
@@ -123,6 +124,16 @@ def test_a_folder_that_was_removed_is_named_as_the_cause(tmp_path: Path, monkeyp
     tmp_path.rmdir()
     with pytest.raises(LaunchError, match="removed"):
         find_cwd()
+
+
+def test_a_home_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    """Neither journal nor logs can be kept: the folder, the reason, and the way out, whichever comes first."""
+    place = {"MHNB_HOME": str(tmp_path / "file" / "below")}
+    (tmp_path / "file").touch()
+    with pytest.raises(LaunchError, match=r"file/below: .*Not a directory.*\n.*MHNB_HOME"):
+        make_run_dir("a", 1, environment=place, profile=tmp_path)
+    with pytest.raises(LaunchError, match="MHNB_HOME"):
+        JournalDir("a", 7, environment=place, fresh=True)
 
 
 def test_the_hang_card_is_kept_while_there_is_one(tmp_path: Path) -> None:

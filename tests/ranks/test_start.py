@@ -174,6 +174,26 @@ def failed_start(**options: object) -> tuple[MhnbError, list[int]]:
 
 
 @pytest.mark.usefixtures("leftovers")
+def test_a_flag_that_cannot_be_read_is_named_and_the_log_stays(monkeypatch: pytest.MonkeyPatch, fresh: Fresh) -> None:
+    """XLA explains all its flags below the one that is wrong; and who tries again still finds what the first error names."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_collective_timeout_seconds=abc")
+    error, _ = failed_start()
+    assert "Couldn't interpret value abc for flag xla_cpu_collective_timeout_seconds" in str(error)
+    log = Path(str(error).partition(" log ")[2].partition(" ")[0])
+    said = log.read_text()
+    monkeypatch.delenv("XLA_FLAGS")
+    fresh(1, 1, name="failing")
+    assert log.read_text() == said
+
+
+def test_a_number_of_devices_in_the_flags_is_told_to_be_another(monkeypatch: pytest.MonkeyPatch, fresh: Fresh) -> None:
+    """The start's own number holds, and a note says so."""
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+    (note,) = fresh(1, 2).notes
+    assert "asks for 8 CPU devices, and each rank has 2" in note
+
+
+@pytest.mark.usefixtures("leftovers")
 def test_a_rank_that_dies_while_starting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """An XLA flag that does not exist aborts JAX: the error has rank, phase, cause and its own words, and nothing is left."""
     monkeypatch.setenv("XLA_FLAGS", "--xla_there_is_no_such_flag=1")
