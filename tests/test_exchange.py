@@ -68,6 +68,17 @@ def test_equal_values_with_other_pickles_are_one(ranks: PipedRanks, source: str)
 
 
 @pytest.mark.parametrize(
+    ("source", "shown"),
+    [("odd = {1: 'a', None: 2}", "{1: 'a', None: 2}"), ("odd = []; odd.append(odd)", "[[...]]")],
+    ids=["keys of two kinds", "itself within"],
+)
+def test_a_container_that_is_no_pytree_is_a_value_like_others(ranks: PipedRanks, source: str, shown: str) -> None:
+    """JAX cannot flatten it, and nobody has asked for that."""
+    ranks.run(source)
+    assert repr(exchange.pull(ranks, ["odd"])) == shown
+
+
+@pytest.mark.parametrize(
     ("source", "says"),
     [
         ("rank", "0 on rank 0, 1 on rank 1"),
@@ -75,6 +86,7 @@ def test_equal_values_with_other_pickles_are_one(ranks: PipedRanks, source: str)
         ("jnp.arange(2) + rank", r"local i32\[2\] \[0, 1\] on rank 0, local i32\[2\] \[1, 2\] on rank 1"),
         ("{'step': rank, 'w': put(np.ones(4), 'model')}", r"dict of 2 items.*\(\['step'\]: 0 and 1\)"),
         ("[1.0, float('nan')][rank]", "1.0 on rank 0, nan on rank 1"),
+        ("[0.0, -0.0][rank]", "0.0 on rank 0, -0.0 on rank 1"),
         ("np.arange(2**22) + rank", r"i64\[4194304\] on rank 0, another i64\[4194304\] on rank 1"),
     ],
 )

@@ -34,6 +34,8 @@ def find_difference(left: object, right: object, pairs: dict[int, int] | None = 
     >>> find_difference({"a": {1, 2}, "b": [0.5, 3]}, {"b": [0.5, 4], "a": {2, 1}})
     "['b'][1]: 3 and 4"
     >>> find_difference([float("nan"), {1, 2}], [float("nan"), {2, 1}])
+    >>> find_difference(0.0, -0.0)
+    '0.0 and -0.0'
     """
     return _Comparison({} if pairs is None else pairs).difference("", left, right)
 
@@ -101,7 +103,9 @@ def _tell(path: str, left: object, right: object) -> str:
 def _equal(left: Any, right: Any) -> bool:
     try:
         # A value that is not even itself is NaN, of whatever type.
-        return bool(left == right) or (not bool(left == left) and not bool(right == right))  # noqa: PLR0124
+        alike = bool(left == right) or (not bool(left == left) and not bool(right == right))  # noqa: PLR0124
+        # 0.0 == -0.0, and 1 / x is another; of other numbers, equal ones are written alike.
+        return alike and (type(left) not in (float, complex) or repr(left) == repr(right))
     except (TypeError, ValueError):
         # Not comparable, or an answer that is no truth value: nothing shows that they are equal.
         return False

@@ -141,6 +141,12 @@ def _arrays_within(value: object) -> tuple[int, int]:
     """Count the arrays in a pytree and their bytes per device."""
     if jax.tree_util.all_leaves([value]):
         return 0, 0
-    leaves = [leaf for leaf in jax.tree_util.tree_leaves(value) if isinstance(leaf, jax.Array)]
-    arrays = [leaf for leaf in leaves if not isinstance(leaf, jax.core.Tracer)]
+    try:
+        leaves = jax.tree_util.tree_leaves(value)
+    except Exception:
+        if type(value) not in _SIZED:
+            raise
+        # A plain container that is no pytree: keys that cannot be sorted, or one that contains itself.
+        return 0, 0
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)]
     return len(arrays), sum(map(_nbytes_per_device, arrays))
