@@ -6,12 +6,14 @@ numbers on every rank, and shows them first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from mhnb.rank.layouts import is_global, read_layout
 from mhnb.sharding.words import format_array_line
 
-__all__ = ["show_global_arrays"]
+__all__ = ["draw_shardings_in_lines", "show_global_arrays"]
 
 _CLASSES = (
     ("jaxlib._jax", "ArrayImpl"),
@@ -28,6 +30,26 @@ def show_global_arrays(shell: Any) -> None:
     formatter = shell.display_formatter.formatters["text/plain"]
     for module, name in _CLASSES:
         formatter.for_type_by_name(module, name, _print_array)
+
+
+def draw_shardings_in_lines() -> None:
+    """Have JAX's own drawing of a sharding set its boxes off by lines, as it does without a terminal.
+
+    By colours alone they would be lost in the text form, and on sites that show notebooks without their styles.
+    """
+    import jax
+
+    for name in ("visualize_array_sharding", "visualize_sharding"):
+        if (draw := getattr(jax.debug, name, None)) is not None:
+            setattr(jax.debug, name, _in_lines(draw))
+
+
+def _in_lines(draw: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(draw)
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        return draw(*args, **({} if "color_map" in kwargs else {"use_color": False}) | kwargs)
+
+    return drawn
 
 
 def _print_array(array: Any, printer: Any, cycle: bool) -> None:  # noqa: ARG001, FBT001 - the signature is IPython's

@@ -20,7 +20,7 @@ from traitlets import Type
 
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.protocol import Ask, Message, RankReady, RunCell, SkipCell
-from mhnb.rank.arrays_shown import show_global_arrays
+from mhnb.rank.arrays_shown import draw_shardings_in_lines, show_global_arrays
 from mhnb.rank.asks import answer
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.capture import Capture
@@ -89,6 +89,7 @@ class _Server:
             look_beside=bootstrap.severing.look,
         )
         show_global_arrays(self._shell)
+        draw_shardings_in_lines()
         time_to_the_end(self._shell, bootstrap.recorder.wait, lambda: self._shell.interrupted)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(channel.fileno(), self._read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import textwrap
 import threading
@@ -85,6 +86,21 @@ def test_c_prints_subprocesses_and_threads(cluster: Cluster) -> None:
     for rank in run(cluster, code):
         assert sorted(rank.stdout.splitlines()) == ["from C", "from a child", "from a thread"]
         assert rank.stderr == "on stderr\n"
+
+
+def test_a_drawn_sharding_has_lines(cluster: Cluster) -> None:
+    """JAX's own drawing shows where a shard ends also where no colour does: in text, and on sites that drop styles."""
+    code = """
+    import jax, numpy as np
+    drawn = jax.make_array_from_callback(
+        (8,), jax.NamedSharding(jax.make_mesh((jax.device_count(),), ("all",)), jax.P("all")), lambda box: np.arange(8)[box]
+    )
+    jax.debug.visualize_array_sharding(drawn)
+    """
+    for rank in run(cluster, code):
+        plain = re.sub(r"\x1b\[[\d;]*m", "", rank.stdout)
+        assert plain.startswith("┌───────┬───────┬")
+        assert "│ CPU 0 │ CPU 1 │" in plain
 
 
 def test_main_thread_and_main_module(cluster: Cluster) -> None:
