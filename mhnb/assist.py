@@ -180,7 +180,10 @@ class Assist:
         name = error.name or ""
         shell.showtraceback((etype, error, tb), tb_offset=tb_offset)
         if name and any(name in names for names in self._ask_all("names")):
-            print(f"{name!r} lives on the ranks: use it in a %%mhjax cell, or bring it here with %mhjax pull {name}")
+            # Code, a module above all, is no variable, and most of it cannot be sent.
+            is_value = any(name in variables for variables in self._ask_all("vars"))
+            pull = f", or bring it here with %mhjax pull {name}" if is_value else ""
+            print(f"{name!r} lives on the ranks: use it in a %%mhjax cell{pull}")
 
     def _ask(self, verb: str, **arguments: Any) -> Any:
         """Ask rank 0; None where there is no cluster, or the rank is busy."""

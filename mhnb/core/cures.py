@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from mhnb.core.culprit import ErrorSite, find_captured, find_named, find_operands
+from mhnb.core.unequal import find_cause
 
 __all__ = ["CURES", "Cure", "Seen"]
 
@@ -65,6 +66,26 @@ def _iterated(seen: Seen) -> str:
     return (
         "A rank cannot walk through a global array, most of whose rows lie elsewhere: on every rank replicate it first, "
         f"jax.device_put({text}, NamedSharding(mesh, P())), or index it, {text}[i]."
+    )
+
+
+def _unequal(seen: Seen) -> str:
+    cause, text = find_cause(seen.match[0]), seen.array("x")
+    if cause == "rounded":
+        return (
+            f"Every rank passed the same, in a type that JAX rounds before it compares: pass {text}.astype(np.float32), or, to keep all "
+            'digits, jax.config.update("jax_enable_x64", True) on every rank first.'
+        )
+    if cause == "nan":
+        return (
+            "Every rank passed the same, and it has NaN, which is equal to nothing: "
+            f"jax.make_array_from_callback({text}.shape, sharding, lambda box: {text}[box]) compares nothing."
+        )
+    also = " JAX rounds to its own types before it compares: float64 that is the same everywhere wants .astype(np.float32)."
+    return (
+        "device_put onto a global sharding needs the same value on every rank: use the same seed everywhere, or "
+        "jax.make_array_from_process_local_data(sharding, part) for parts that differ."
+        + (also if cause == "unknown" else "")
     )
 
 
@@ -175,12 +196,20 @@ def _sync_point(seen: Seen) -> str:
 
 def _too_late(seen: Seen) -> str:
     asked = re.search(r"jax_num_cpu_devices\W+(\d+)", seen.code)
-    return f"The devices are made when a rank starts: %mhjax stop, then %mhjax start --devices {asked[1] if asked else 'N'}."
+    return (
+        "The devices are made when a rank starts. Leave the line out where all ranks together have enough, which jax.device_count() "
+        f"tells; %mhjax stop, then %mhjax start --devices {asked[1] if asked else 'N'} gives so many to each rank."
+    )
 
 
 _TOO_LONG = "The PartitionSpec has more entries than the array has dimensions: leave the last ones out."
 _NO_MESH = "A bare PartitionSpec needs a mesh: jax.set_mesh(mesh) on every rank, or NamedSharding(mesh, spec)."
 _UNEVEN = "Ranks with different numbers of devices cannot gather: give each the same number."
+
+_ARGUMENTS = (
+    "A cell has no arguments: jax.process_index() and jax.process_count() say which rank this is, of how many; "
+    "`mhnb run SCRIPT.py -- ARGUMENTS` in a terminal gives a script its own."
+)
 
 _MAGIC = "`%mhjax` and `%%mhjax` belong to the notebook, and the ranks have none: put that line into a plain cell of its own."
 
@@ -198,9 +227,8 @@ CURES = (
     _cure(r"Received incompatible devices for jitted computation.*", _mixed),
     _cure(r"Passing non-trivial shardings for numpy inputs is not allowed", _numpy_input),
     _cure(
-        r"passed to device_put is not the same on each process",
-        "device_put onto a global sharding needs the same value on every rank: use the same seed everywhere, or "
-        "jax.make_array_from_process_local_data(sharding, part) for parts that differ.",
+        r"passed to device_put is not the same on each process.*",
+        _unequal,
     ),
     _cure(r"Array has been deleted", _donated),
     # -- shardings
@@ -253,6 +281,12 @@ CURES = (
         r"`?visualize_sharding`? (?:only works for shapes with 1 and 2 dimensions|requires `rich`)",
         "`%mhjax vars` shows the sharding of every array; x.sharding.devices_indices_map(x.shape) says which device holds what.",
     ),
+    # -- what a script has and a cell does not
+    _cure(
+        r"^list index out of range$",
+        lambda seen: _ARGUMENTS if "sys.argv" in seen.code else "",
+        ename="IndexError",
+    ),
     # -- helpers of JAX
     _cure(r"Gathering global non-fully-addressable arrays only supports tiled=True", _allgather),
     _cure(
@@ -283,6 +317,11 @@ CURES = (
         "jax.distributed.initialize() takes each rank's from its environment.",
     ),
     _cure(r"Duplicate GPU detected", "Two ranks share a GPU: start one process per GPU."),
+    _cure(
+        r"Gloo context initialization failed.*(?:UNAVAILABLE|Connection refused)",
+        "The coordinator, over which ranks find each other, is gone: jax.distributed.shutdown() ends it, and nothing brings it back. "
+        "Leave that call out, then %mhjax restart; a replay would make it again.",
+    ),
     # -- one rank without the others
     _cure(
         r"Gloo context initialization failed|GetKeyValue\(\) timed out|may be stuck",

@@ -31,5 +31,7 @@ def find_hint(ename: str, evalue: str, *, site: ErrorSite | None = None, code: s
         found = cure.pattern.search(evalue)
         if found is None or not cure.ename.fullmatch(ename) or not cure.place.fullmatch(place):
             continue
-        return cure.text if isinstance(cure.text, str) else cure.text(Seen(found, site, code or ""))
+        # A text that is made may find that nothing is known after all.
+        if text := cure.text if isinstance(cure.text, str) else cure.text(Seen(found, site, code or "")):
+            return text
     return find_moved(ename, evalue)

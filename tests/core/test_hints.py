@@ -12,6 +12,8 @@ from mhnb.core.hints import find_hint
 from mhnb.verbs import VERBS
 from tests.source import PACKAGE
 
+_UNEQUAL = "<class 'numpy.ndarray'> passed to device_put is not the same on each process."
+
 KNOWN = [
     ("UsageError", "Line magic function `%mhjax` not found.", "of its own"),
     ("UsageError", "Cell magic `%%mhjax` not found.", "of its own"),
@@ -29,6 +31,10 @@ KNOWN = [
     ("JaxRuntimeError", "gloo::EnforceNotMet Received data size doesn't match expected size. Is there", "pad"),
     ("JaxRuntimeError", "UNKNOWN: Gloo all-reduce failed: Application timeout caused pair closure", "restart"),
     ("AssertionError", "<class 'numpy.ndarray'> passed to device_put is not the same on each process.", "seed"),
+    ("AssertionError", f"{_UNEQUAL} Expected: [0.1 0.2 0.1 0.2]; got: [0.10000001 0.2].", "float32"),
+    ("AssertionError", f"{_UNEQUAL} Expected: [nan 0.2 nan 0.2]; got: [nan 0.2].", "NaN"),
+    ("AssertionError", f"{_UNEQUAL} Expected: [0 1 ... 0 1]; got: [0 1 ... 7 8].", "float64"),
+    ("JaxRuntimeError", "Gloo context initialization failed: UNAVAILABLE: Connection refused", "shutdown()"),
     ("ValueError", "Received incompatible devices for jitted computation. Got argument a", "mesh"),
     (
         "ValueError",
@@ -52,6 +58,11 @@ KNOWN = [
     ("RuntimeError", "Array has been deleted with shape=float32[8].", "donated"),
     ("AssertionError", "sync_global_devices name mismatch ('a0'). Expected: [ 468 182]; got: 468.", "same name"),
     ("RuntimeError", "jax_num_cpu_devices config should be updated before backends are initialized", "--devices"),
+    (
+        "RuntimeError",
+        "jax_num_cpu_devices config should be updated before backends are initialized",
+        "Leave the line out",
+    ),
     ("JaxRuntimeError", "INTERNAL: NCCL: Duplicate GPU detected : rank 1 and rank 0", "one process per GPU"),
 ]
 
@@ -119,7 +130,7 @@ X = {"x": True}
         (("Array has been deleted",), ErrorSite(expression="step(w)", names={"w": True}), "", "w was donated"),
         (("Array has been deleted",), ErrorSite(expression="step(w, x)", names=X | {"w": True}), "", "It was donated"),
         (("jax_num_cpu_devices config should be updated before backends are initialized",), ErrorSite(),
-         "jax.config.update('jax_num_cpu_devices', 16)", "--devices 16."),
+         "jax.config.update('jax_num_cpu_devices', 16)", "--devices 16 gives"),
         (("... array axis 1 is partitioned 4 times, but the dimension size is 10 (full",), ErrorSite(), "", "1 to 12,"),
         (("sync_global_devices name mismatch ('here').",), ErrorSite(), "", "'here'"),
         (("Length of device assignment 1 is not equal to the size of the mesh 4",), ErrorSite(), "y = w.at[0].add(1.0)",
@@ -173,3 +184,11 @@ def test_every_cure_is_met_by_a_case() -> None:
     said += ["", "list index out of range", "cannot reshape array of size 3", "array axis 0 is partitioned 2 times"]
     unmet = [cure.pattern.pattern for cure in CURES if not any(cure.pattern.search(text) for text in said)]
     assert unmet == []
+
+
+def test_arguments_of_a_script_are_no_list_like_others() -> None:
+    """Only the code tells what an index out of range was about; of any other list nothing is said."""
+    said = find_hint("IndexError", "list index out of range", code="n = int(sys.argv[1])")
+    assert said is not None
+    assert "jax.process_index()" in said
+    assert find_hint("IndexError", "list index out of range", code="n = rows[1]") is None

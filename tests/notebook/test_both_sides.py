@@ -27,6 +27,14 @@ def test_a_name_that_one_rank_has_says_so_too(nb: Session) -> None:
     assert "'only_there' lives on the ranks" in nb.try_("only_there").out
 
 
+def test_a_module_of_the_ranks_is_not_to_be_pulled(nb: Session) -> None:
+    """Code cannot be sent: only the way that works is named."""
+    nb.run("%%mhjax\nimport fractions as over_there_only")
+    said = nb.try_("over_there_only.Fraction(1)").out
+    assert "'over_there_only' lives on the ranks: use it in a %%mhjax cell\n" in said
+    assert "pull" not in said
+
+
 def test_a_name_that_nobody_has_is_a_plain_error(nb: Session) -> None:
     """Nothing is added where nothing is known."""
     assert "ranks" not in nb.try_("nobody_has_this").text

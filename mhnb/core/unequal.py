@@ -1,0 +1,50 @@
+"""Why JAX found that a value is not the same on each process, read from the text in which it says so.
+
+JAX gathers the value of every process, in the types that it computes with, and compares that with a process's own.
+So a NumPy array of float64 differs from itself where JAX rounds to float32, and NaN differs from anything.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Literal, TypeAlias
+
+__all__ = ["Cause", "find_cause"]
+
+Cause: TypeAlias = Literal["differs", "rounded", "nan", "unknown"]
+
+_GATHERED = re.compile(r"Expected: (?P<all>.*); got: (?P<own>.*)\.\s*$", re.DOTALL)
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+|nan|inf)(?![\w])")
+_CLOSE = 1e-6
+"""Relative: float32 has 24 bits, and NumPy prints 8 digits of it."""
+
+
+def find_cause(text: str) -> Cause:
+    """Say why the check failed.
+
+    Args:
+        text: the whole message; `unknown` where its numbers are cut short, or are none.
+
+    >>> find_cause("Expected: [0.1 0.2 0.1 0.2]; got: [0.1 0.2].")
+    'rounded'
+    >>> find_cause("Expected: [0.1 0.2 0.1 0.3]; got: [0.1 0.2].")
+    'differs'
+    """
+    found = _GATHERED.search(text)
+    if found is None or "..." in found[0]:
+        return "unknown"
+    gathered, own = (_NUMBER.findall(found[part]) for part in ("all", "own"))
+    if not own or len(gathered) % len(own):
+        return "unknown"
+    parts = [gathered[at : at + len(own)] for at in range(0, len(gathered), len(own))]
+    # Between each other they went through the same rounding.
+    if any(part != parts[0] for part in parts):
+        return "differs"
+    if "nan" in own:
+        return "nan"
+    return "rounded" if all(map(_is_close, parts[0], own)) else "unknown"
+
+
+def _is_close(gathered: str, own: str) -> bool:
+    return math.isclose(float(gathered), float(own), rel_tol=_CLOSE)

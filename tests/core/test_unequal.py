@@ -1,0 +1,28 @@
+"""Why a value is not the same on each process, from JAX's own text."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.core.unequal import find_cause
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("Expected: [0.33333334 1. 0.33333334 1.]; got: [0.33333333 1.].", "rounded"),
+        ("Expected: [[1. 0.1]\n [2. 0.2]\n [1. 0.1]\n [2. 0.2]]; got: [[1. 0.1]\n [2. 0.2]].", "rounded"),
+        ("Expected: [-1.5e-07 -1.5e-07]; got: [-1.5e-07].", "rounded"),
+        ("Expected: [1. nan 1. nan]; got: [1. nan].", "nan"),
+        ("Expected: [1. 2. 1. 3.]; got: [1. 2.].", "differs"),
+        ("Expected: [1. 2. 1. 3.]; got: [1. 3.].", "differs"),
+        ("Expected: [0 1 0 1]; got: [4294967296 4294967297].", "unknown"),
+        ("Expected: [0.1 0.2 ... 0.1 0.2]; got: [0.1 0.2 ... 0.1 0.2].", "unknown"),
+        ("Expected: [b'a' b'a']; got: [b'a'].", "unknown"),
+        ("Expected: [1 2 3]; got: [1 2].", "unknown"),
+        ("nothing of the kind", "unknown"),
+    ],
+)
+def test_cause(text: str, cause: str) -> None:
+    """Ranks that gathered the same differ only in how it was rounded; what cannot be compared is not judged."""
+    assert find_cause(f"passed to device_put is not the same. {text}") == cause
