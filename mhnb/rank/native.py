@@ -20,6 +20,7 @@ __all__ = ["NativeFile", "flush_c_stdout", "line_buffer_c_stdout", "part_noise",
 _READ_NBYTES = 1 << 20
 _IOLBF = 1
 _WHOLE = r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. Expected number of connected peer ranks is : \d+"
+_BEGIN = "[Gloo]"
 _PIECES = r"(?:\[Gloo\] Rank | is connected to | peer ranks\. |Expected number of connected peer ranks is : |\d)+"
 _TELLING = r"(?=.*(?:\[Gloo\] Rank|is connected to|peer ranks))"
 # Each device has a thread that prints this line in six pieces: now and then they come interleaved.
@@ -40,6 +41,8 @@ class NativeFile:
         path.touch(mode=0o600)
         self._fd = os.open(path, os.O_RDONLY)
         self._offset = 0
+        self._begun = ""
+        """A greeting of Gloo's of which only the beginning was there."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
@@ -48,15 +51,18 @@ class NativeFile:
         return self._offset
 
     def read_new(self) -> str:
-        """Return what was written since the last call."""
+        """Return what was written since the last call, but for a greeting that is still being written: it is told whole."""
         size = os.fstat(self._fd).st_size
         if size <= self._offset:
             return ""
-        parts = []
+        parts = [self._begun]
         while self._offset < size and (data := os.pread(self._fd, _READ_NBYTES, self._offset)):
             self._offset += len(data)
             parts.append(self._decoder.decode(data))
-        return "".join(parts)
+        text = "".join(parts)
+        last = text[text.rfind("\n") + 1 :]
+        self._begun = last if last.startswith(_BEGIN) else ""
+        return text.removesuffix(self._begun)
 
     def close(self) -> None:
         """Let the file go."""

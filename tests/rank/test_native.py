@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from mhnb.rank.native import part_noise
+from mhnb.rank.native import NativeFile, part_noise
 
 TAIL = "peer ranks. Expected number of connected peer ranks is :"
 NOISE = {
@@ -41,6 +43,20 @@ def test_anything_else_is_kept(text: str) -> None:
     """Whatever else C code prints is the user's to see, a number after an undisturbed line of Gloo's too."""
     assert part_noise(text) == (text, "")
     assert part_noise(NOISE["whole"] + text) == (text, NOISE["whole"])
+
+
+def test_a_greeting_is_read_whole(tmp_path: Path) -> None:
+    """A look at the file may come while it is being written: of two halves none is known."""
+    file = NativeFile(tmp_path / "out")
+    said = f"first\n{NOISE['whole']}last"
+    read = []
+    for at in range(0, len(said), 6):
+        with (tmp_path / "out").open("a") as out:
+            out.write(said[at : at + 6])
+        read.append(file.read_new())
+    file.close()
+    assert "".join(read) == said
+    assert "".join(part_noise(piece)[0] for piece in read) == "first\nlast"
 
 
 ABSL = "W1121 16:46:39.123456    4711 cpu_executable.cc:33] a slow thing\n"
