@@ -1,19 +1,24 @@
-"""Ports for the coordinator: find a free one, and say who cannot have one that is taken."""
+"""Ports for the coordinator and the hub: find free ones, and say who cannot have one that is taken."""
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import socket
+from itertools import islice
 
 from mhnb.errors import PreflightFailed
 
-__all__ = ["check_port_free", "count_strangers_kept", "find_free_port", "find_free_ports", "find_own_address"]
+__all__ = ["check_port_free", "count_strangers_kept", "find_free_port", "find_hub_ports", "find_own_address"]
 
 
 _BELOW_EPHEMERAL = range(20_000, 32_000)
 """What the system gives to sockets that ask for any port lies above, on Linux and macOS."""
 
+
+_HUBS = range(12_000, 20_000)
+"""Where hubs look, and coordinators do not."""
 
 _STRANGERS = 2048
 
@@ -34,24 +39,30 @@ def find_free_port(address: str = "127.0.0.1") -> int:
     The coordinator takes it a second later: a port that the system itself hands out could be another socket's by then.
     """
     for port in random.sample(_BELOW_EPHEMERAL, 50):
-        with socket.socket() as probe:
-            try:
-                probe.bind((address, port))
-            except OSError:
-                # Somebody listens there: the next one.
-                continue
-        return port
+        if _is_free(address, port):
+            return port
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
-def find_free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """Find several that are free, each another one."""
-    found: set[int] = set()
-    while len(found) < count:
-        found.add(find_free_port(address))
-    return sorted(found)
+def find_hub_ports(count: int, address: str = "127.0.0.1") -> list[int]:
+    """Find ports for the hub of this process, which it takes one after the other: nobody else is to ask for them meanwhile.
+
+    Hubs that start in the same moment have other numbers as processes, and so begin elsewhere; no coordinator looks there.
+    """
+    begin = os.getpid() * count % len(_HUBS)
+    turned = [*_HUBS[begin:], *_HUBS[:begin]]
+    return list(islice((port for port in turned if _is_free(address, port)), count))
+
+
+def _is_free(address: str, port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True
 
 
 def find_own_address(name: str) -> str:

@@ -197,8 +197,8 @@ def _sync_point(seen: Seen) -> str:
 def _too_late(seen: Seen) -> str:
     asked = re.search(r"jax_num_cpu_devices\W+(\d+)", seen.code)
     return (
-        "The devices are made when a rank starts. Leave the line out where all ranks together have enough, which jax.device_count() "
-        f"tells; %mhjax stop, then %mhjax start --devices {asked[1] if asked else 'N'} gives so many to each rank."
+        f"The devices are made when a rank starts: %mhjax stop, then %mhjax start --devices {asked[1] if asked else 'N'}. "
+        "So many has each rank then; where all together have enough already (jax.device_count()), leave the line out."
     )
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from mhnb.core.hostspec import HostSpec, parse_hostspec
-from mhnb.ports import find_free_ports
+from mhnb.ports import find_hub_ports
 from mhnb.rank.spawn import end_with_parent
 
 __all__ = ["main", "run_hub"]
@@ -24,8 +24,8 @@ def run_hub(spec: HostSpec) -> None:
     class Controller(IPController):
         @default("ports")
         def _free_ports(self) -> list[int]:
-            # Its own choice is one that the system hands out, which any socket opened meanwhile may have got when it listens there.
-            return find_free_ports(_PORTS, self.ip)
+            # Its own choice is one that the system hands out: any socket that is opened before it listens there may get it.
+            return find_hub_ports(_PORTS, self.ip)
 
     # Its heart monitor is a process of its own and would outlive a hub that is killed.
     hub = os.getpid()

@@ -61,7 +61,7 @@ KNOWN = [
     (
         "RuntimeError",
         "jax_num_cpu_devices config should be updated before backends are initialized",
-        "Leave the line out",
+        "leave the line out",
     ),
     ("JaxRuntimeError", "INTERNAL: NCCL: Duplicate GPU detected : rank 1 and rank 0", "one process per GPU"),
 ]
@@ -130,7 +130,7 @@ X = {"x": True}
         (("Array has been deleted",), ErrorSite(expression="step(w)", names={"w": True}), "", "w was donated"),
         (("Array has been deleted",), ErrorSite(expression="step(w, x)", names=X | {"w": True}), "", "It was donated"),
         (("jax_num_cpu_devices config should be updated before backends are initialized",), ErrorSite(),
-         "jax.config.update('jax_num_cpu_devices', 16)", "--devices 16 gives"),
+         "jax.config.update('jax_num_cpu_devices', 16)", "--devices 16."),
         (("... array axis 1 is partitioned 4 times, but the dimension size is 10 (full",), ErrorSite(), "", "1 to 12,"),
         (("sync_global_devices name mismatch ('here').",), ErrorSite(), "", "'here'"),
         (("Length of device assignment 1 is not equal to the size of the mesh 4",), ErrorSite(), "y = w.at[0].add(1.0)",
