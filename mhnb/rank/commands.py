@@ -10,7 +10,7 @@ import codecs
 import contextlib
 import os
 import pty
-import select
+import selectors
 import signal
 import subprocess
 import termios
@@ -23,6 +23,8 @@ __all__ = ["run_command"]
 _LOOK_S = 0.05
 _LAST_WORDS_S = 2.0
 """How long a command may take to end after an interrupt."""
+_LAST_READS = 64
+"""Once it has ended: more than a terminal holds, and an end where what it left behind never stops to speak."""
 _SIZE = (24, 80)
 """Rows and columns: those of a terminal that nobody has resized."""
 _SIGNALLED = 128
@@ -82,17 +84,21 @@ def _set_up(terminal: int) -> None:
 def _copy(terminal: int, process: subprocess.Popen[bytes], write: Callable[[str], object]) -> None:
     """Copy what comes, until the command has ended and no more is there: what it has left behind may have the terminal for ever."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    while True:
-        has_ended = process.poll() is not None
-        ready, _, _ = select.select([terminal], [], [], 0 if has_ended else _LOOK_S)
-        data = _read(terminal) if ready else None
-        if data:
-            write(decoder.decode(data))
-        elif has_ended:
-            break
-        elif data is not None:
-            # It has closed its output, and goes on.
-            process.wait()
+    reads_left = _LAST_READS
+    # Not `select`, which takes no descriptor above 1023.
+    with selectors.DefaultSelector() as selector:
+        selector.register(terminal, selectors.EVENT_READ)
+        while reads_left:
+            has_ended = process.poll() is not None
+            reads_left -= has_ended
+            data = _read(terminal) if selector.select(0 if has_ended else _LOOK_S) else None
+            if data:
+                write(decoder.decode(data))
+            elif has_ended:
+                break
+            elif data is not None:
+                # It has closed its output, and goes on.
+                process.wait()
     if rest := decoder.decode(b"", final=True):
         write(rest)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
 import threading
 import time
@@ -50,6 +52,26 @@ def test_what_it_leaves_behind_is_not_waited_for() -> None:
     said, code = said_by("sleep 60 & echo $!")
     assert code == 0
     psutil.Process(int(said)).kill()
+
+
+def test_what_never_stops_to_speak_is_not_waited_for() -> None:
+    """It has no terminal any more once the command has ended, and ends."""
+    said, code = said_by("yes & echo $! >&2; sleep 0.2")
+    assert code == 0
+    assert "y\ny\n" in said
+
+
+def test_descriptors_may_be_many() -> None:
+    """A rank may have more files open than `select` can look at."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2048)), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert said_by("echo said") == ("said\n", 0)
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_all_of_a_long_output_comes() -> None:
