@@ -379,7 +379,7 @@ class Cluster:
         (self.leave if lives_on else self.stop)()
 
     def restart(self, *, replay: bool = False, to: int | None = None) -> Cluster:
-        """Stop, and return a cluster of the same shape and name, one generation on, ready. The variables are gone.
+        """Stop, and return a cluster of the same shape and name, of a later generation, ready. The variables are gone.
 
         Args:
             replay: run again what ended clean, so that they are back; `replayed` of the new cluster says what was done.

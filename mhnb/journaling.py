@@ -6,6 +6,7 @@ A disk that fails never fails a cell: the user is told once, and the replay know
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +17,15 @@ from mhnb.exchange.push import Packed
 from mhnb.launch.journaldir import JournalDir, read_journal
 from mhnb.view.words import format_nbytes
 
-__all__ = ["ClusterJournal", "next_generation", "replayed_push"]
+__all__ = ["ClusterJournal", "draw_generation", "note_generation", "replayed_push"]
 
 PUSH_NBYTES = 256 * 2**20
 """A push of more bytes is not kept."""
 ALL_PUSHES_NBYTES = 2**30
 """Nor is one with which all pushes of a journal would take more."""
 
+_drawn: defaultdict[str, int] = defaultdict(int)
+"""By name, the highest number of a start that this process knows of: one that was left goes on in the folder that has it."""
 _faults: dict[tuple[Path, int], str] = {}
 """By file and generation: the disk may not hold it, so the process does."""
 
@@ -147,18 +150,25 @@ class ClusterJournal:
         self._dir.close()
 
 
-def next_generation(name: str, *, environment: Mapping[str, str], origin: int | None = None, above: int = 0) -> int:
+def draw_generation(name: str, *, environment: Mapping[str, str], origin: int | None = None) -> int:
     """Number a start: no other of its journal has that number, also none of another notebook that went on with it.
+
+    Drawn for good, also where the start then fails: its error names a log in the folder with that number.
 
     Args:
         name: the cluster's.
         environment: chooses the place on disk.
         origin: the process that began the journal; None for this one.
-        above: the last number of that name in this process.
     """
     lines = read_journal(name, origin, environment=environment).splitlines()
     starts, _ = parse_records(b"\n".join(line for line in lines if is_start(line)))
-    return 1 + max([above, *(record.generation for record in starts)])
+    _drawn[name] = 1 + max([_drawn[name], *(record.generation for record in starts)])
+    return _drawn[name]
+
+
+def note_generation(name: str, number: int) -> None:
+    """Another process has drawn this one, and it goes on here: its folder stays its own."""
+    _drawn[name] = max(_drawn[name], number)
 
 
 def _say(record: Record) -> str:

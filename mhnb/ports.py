@@ -49,7 +49,12 @@ def find_free_port(address: str = "127.0.0.1") -> int:
 def find_hub_ports(count: int, address: str = "127.0.0.1") -> list[int]:
     """Find ports for the hub of this process, which it takes one after the other: nobody else is to ask for them meanwhile.
 
-    Hubs that start in the same moment have other numbers as processes, and so begin elsewhere; no coordinator looks there.
+    Hubs that start in the same moment have other numbers as processes, and so begin elsewhere, but for containers that share a network;
+    no coordinator looks there.
+
+    Args:
+        count: how many.
+        address: of this machine, IPv4 or IPv6; `*` for all.
     """
     begin = os.getpid() * count % len(_HUBS)
     turned = [*_HUBS[begin:], *_HUBS[:begin]]
@@ -57,9 +62,9 @@ def find_hub_ports(count: int, address: str = "127.0.0.1") -> list[int]:
 
 
 def _is_free(address: str, port: int) -> bool:
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         try:
-            probe.bind((address, port))
+            probe.bind((address.strip("*[]"), port))
         except OSError:
             return False
     return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import psutil
 
 __all__ = ["find_began_s", "is_halted", "is_still", "resident_nbytes"]
@@ -37,14 +39,20 @@ def is_halted(pid: int) -> bool:
 
 
 def find_began_s(pid: int) -> float | None:
-    """Give when a process began, in seconds after the boot, which no change of the clock touches; None when it is gone.
+    """Give when a process began, in seconds after the boot, which no change of the clock touches.
+
+    None when it is gone, and on macOS, which knows the time of day only: there the number alone has to do.
 
     >>> import os
-    >>> (find_began_s(os.getpid()) or 0) > 0
+    >>> find_began_s(os.getpid()) == find_began_s(os.getpid())
     True
     """
+    if sys.platform != "linux":
+        return None
     try:
-        return psutil.Process(pid).create_time() - psutil.boot_time()
+        # Before the other: older psutil adds the time of boot as it was known when it was asked last.
+        boot = psutil.boot_time()
+        return psutil.Process(pid).create_time() - boot
     except psutil.Error:
         return None
 
@@ -57,8 +65,10 @@ def is_still(pid: int, began_s: float | None) -> bool:
         began_s: as `find_began_s` gave it; None where that is not known, and the number has to do.
 
     >>> import os
-    >>> is_still(os.getpid(), find_began_s(os.getpid())), is_still(os.getpid(), 0.0)
-    (True, False)
+    >>> is_still(os.getpid(), find_began_s(os.getpid()))
+    True
     """
+    if began_s is None:
+        return psutil.pid_exists(pid)
     now_s = find_began_s(pid)
-    return now_s is not None and (began_s is None or abs(now_s - began_s) < _SAME_S)
+    return now_s is not None and abs(now_s - began_s) < _SAME_S

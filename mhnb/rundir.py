@@ -115,14 +115,15 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
     """
     check_name(name)
     run_dir = state_home(environment) / f"{name}.{os.getpid()}.{generation}"
+    # Its settings alone: a profile in use has a history, logs, and connection files of other hubs.
+    settings = {path.name: path.read_bytes() for path in profile.glob("*_config.py")}
     with usable_home(environment):
         if run_dir.exists():
             shutil.rmtree(run_dir)
         (run_dir / "log").mkdir(parents=True, mode=0o700)
         (run_dir / "profile").mkdir(mode=0o700)
-        # Its settings alone: a profile in use has a history, logs, and connection files of other hubs.
-        for settings in profile.glob("*_config.py"):
-            shutil.copyfile(settings, run_dir / "profile" / settings.name)
+        for file, text in settings.items():
+            (run_dir / "profile" / file).write_bytes(text)
         run_dir.chmod(0o700)
     return run_dir
 
@@ -146,9 +147,10 @@ def configure_hub(run_dir: Path, address: str, *, encrypt: bool) -> None:
 def prune_run_dirs(environment: Mapping[str, str]) -> None:
     """Remove the oldest directories of notebooks that are gone; the last ones stay, for their logs."""
     home = state_home(environment)
-    if not home.is_dir():
-        return
-    ended = [path for path in home.iterdir() if _is_run_dir(path) and _is_of_here(path) and not _owner_lives(path)]
+    with usable_home(environment):
+        if not home.is_dir():
+            return
+        ended = [path for path in home.iterdir() if _is_run_dir(path) and _is_of_here(path) and not _owner_lives(path)]
     for path in ended:
         # What was killed, or lost its power, has left its own.
         remove_keys(path)
@@ -270,9 +272,14 @@ def _read_owner(path: Path) -> dict[str, Any] | None:
 
 
 def read_owners(environment: Mapping[str, str]) -> list[dict[str, Any]]:
-    """List the clusters of this user on this machine whose supervisor lives."""
-    found = sorted(state_home(environment).glob("*/cluster.json"))
-    records = [_read_owner(path) for path in found if _is_of_here(path.parent)]
+    """List the clusters of this user on this machine whose supervisor lives.
+
+    Raises:
+        LaunchError: the place where they are noted may not be read.
+    """
+    with usable_home(environment):
+        found = sorted(state_home(environment).glob("*/cluster.json"))
+        records = [_read_owner(path) for path in found if _is_of_here(path.parent)]
     return [record for record in records if record is not None and _is_supervised(record)]
 
 

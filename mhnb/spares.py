@@ -13,7 +13,7 @@ from functools import partial
 
 from mhnb.cluster import Cluster
 from mhnb.errors import ClusterError, LaunchError
-from mhnb.journaling import next_generation
+from mhnb.journaling import draw_generation
 from mhnb.rundir import find_cwd
 
 __all__ = ["Spare", "keep_spare", "take_over"]
@@ -47,7 +47,7 @@ def keep_spare(cluster: Cluster) -> None:
     if not cluster.options.spare:
         return
     try:
-        number = next_generation(cluster.name, environment=os.environ, above=cluster.generation)
+        number = draw_generation(cluster.name, environment=os.environ)
         reserve = Cluster(cluster.shape, cluster.options, generation=number)
     except (LaunchError, OSError) as error:
         cluster.notes = (*cluster.notes, f"no ranks are kept in reserve: {error}")

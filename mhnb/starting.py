@@ -24,7 +24,7 @@ from mhnb.core.shape import Shape, check_initialize, check_shape
 from mhnb.core.startinput import check_start_input
 from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, NotStarted
 from mhnb.finishing import await_ends
-from mhnb.journaling import next_generation
+from mhnb.journaling import draw_generation, note_generation
 from mhnb.launch.allocation import drop_handed, hand_over
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.local import check_platform
@@ -53,8 +53,6 @@ __all__ = [
 
 _clusters: dict[str, Cluster] = {}
 _in_use: list[str] = []
-_newest: defaultdict[str, int] = defaultdict(int)
-"""By name, the highest number that a start of this process has drawn: one that was left goes on in the folder that has it."""
 _turns: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 """By name. Of two threads that start or restart one name at once, the second finds what the first has started."""
 
@@ -197,7 +195,7 @@ def _start(
     notes += note_forced_devices(os.environ, shape.devices) if shape.is_local else ()
     if gone is not None:
         gone.stop()
-    cluster = Cluster(shape, settings, generation=_next_generation(name))
+    cluster = Cluster(shape, settings, generation=draw_generation(name, environment=os.environ))
     cluster.looked_in_s = None if looked is None else looked.cost_s
     cluster.notes = (*cluster.notes, *notes)
     return _bring_up(cluster, on_progress, after=_find_past(gone, cluster))
@@ -227,7 +225,7 @@ def can_come_back(gone: Cluster) -> bool:
 
 
 def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
-    """Give a cluster fresh processes: same ranks, no variables, one generation on.
+    """Give a cluster fresh processes: same ranks, no variables, a later generation.
 
     Raises:
         NotStarted: this notebook has let go of it.
@@ -258,7 +256,7 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None
             _bring_files(warm)
             return _enter(warm, after=newest.generation)
         origin = newest.journal.origin
-        generation = _next_generation(newest.name, origin)
+        generation = draw_generation(newest.name, environment=os.environ, origin=origin)
         fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=origin)
     finally:
         # Where nobody has taken it.
@@ -313,12 +311,6 @@ def _bring_files(cluster: Cluster) -> None:
         raise
 
 
-def _next_generation(name: str, origin: int | None = None) -> int:
-    # Drawn for good, also where the start then fails: its error names a log in the folder with that number.
-    _newest[name] = next_generation(name, environment=os.environ, origin=origin, above=_newest[name])
-    return _newest[name]
-
-
 def _enter(cluster: Cluster, *, after: int) -> Cluster:
     """Take a cluster that is ready into use, in the place of that generation of its journal; 0 for none."""
     cluster.journal.write(StartRecord(cluster.generation, cluster.shape.describe(), cluster.jax_version, after))
@@ -330,7 +322,7 @@ def _enter(cluster: Cluster, *, after: int) -> Cluster:
 def use(cluster: Cluster) -> None:
     """Have cells go to this cluster from now on."""
     _clusters[cluster.name] = cluster
-    _newest[cluster.name] = max(_newest[cluster.name], cluster.generation)
+    note_generation(cluster.name, cluster.generation)
     if cluster.name in _in_use:
         _in_use.remove(cluster.name)
     _in_use.append(cluster.name)

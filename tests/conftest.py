@@ -39,7 +39,7 @@ _TOGETHER = {"hosts": "hosts", "ranks": "ranks", "browser": "ranks"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests that start ranks in one xdist worker: there are more ranks than cores already.
 
-    Those on made-up machines have another. They mostly wait, for a network that is gone, say, and the machines are there once.
+    Those on made-up machines have another: they mostly wait, for a network that is gone, say, and the machines are there once.
     """
     for item in items:
         group = next((group for mark, group in _TOGETHER.items() if item.get_closest_marker(mark)), None)

@@ -18,7 +18,7 @@ def _versions(python: str) -> str:
 
 
 @pytest.mark.ranks
-@pytest.mark.xdist_group("hosts")  # not with the ranks: so both workers have as much to do
+@pytest.mark.xdist_group("hosts")  # with -n: not with the ranks, which take longer
 @pytest.mark.requires_part("other_python")
 @pytest.mark.timeout(1800)
 def test_sample_passes_on_the_other_python() -> None:

@@ -22,9 +22,15 @@ def test_hubs_that_start_at_once_look_at_other_ports(monkeypatch: pytest.MonkeyP
     assert len(seen) > 23 * 100
 
 
-def test_a_port_that_is_taken_is_left_out() -> None:
-    """Whoever listens there keeps it."""
-    first, *rest = find_hub_ports(4)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", first))
-        assert find_hub_ports(4)[:3] == rest
+@pytest.mark.parametrize(("address", "bound"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("*", "")])
+def test_a_port_that_is_taken_is_left_out(address: str, bound: str) -> None:
+    """Whoever listens there keeps it; also where the hub is to listen at another kind of address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as taken:
+        try:
+            taken.bind((bound, find_hub_ports(4, address)[0]))
+        except OSError as error:
+            pytest.skip(f"this machine has no {address}: {error}")
+        found = find_hub_ports(4, address)
+        assert taken.getsockname()[1] not in found
+        assert len(found) == 4

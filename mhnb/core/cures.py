@@ -73,13 +73,13 @@ def _unequal(seen: Seen) -> str:
     cause, text = find_cause(seen.match[0]), seen.array("x")
     if cause == "rounded":
         return (
-            f"Every rank passed the same, in a type that JAX rounds before it compares: pass {text}.astype(np.float32), or, to keep all "
-            'digits, jax.config.update("jax_enable_x64", True) on every rank first.'
+            f"JAX rounds {text} to a type of its own before it compares, and finds it different from itself: pass "
+            f'{text}.astype(np.float32), or, to keep all digits, jax.config.update("jax_enable_x64", True) on every rank first.'
         )
     if cause == "nan":
         return (
-            "Every rank passed the same, and it has NaN, which is equal to nothing: "
-            f"jax.make_array_from_callback({text}.shape, sharding, lambda box: {text}[box]) compares nothing."
+            f"{text} has NaN, which is equal to nothing, and never passes this comparison: "
+            f"jax.make_array_from_callback({text}.shape, sharding, lambda box: {text}[box]) makes none."
         )
     also = " JAX rounds to its own types before it compares: float64 that is the same everywhere wants .astype(np.float32)."
     return (
@@ -207,8 +207,8 @@ _NO_MESH = "A bare PartitionSpec needs a mesh: jax.set_mesh(mesh) on every rank,
 _UNEVEN = "Ranks with different numbers of devices cannot gather: give each the same number."
 
 _ARGUMENTS = (
-    "A cell has no arguments: jax.process_index() and jax.process_count() say which rank this is, of how many; "
-    "`mhnb run SCRIPT.py -- ARGUMENTS` in a terminal gives a script its own."
+    "There is no such argument: a cell has none, and `mhnb run SCRIPT.py -- ARGUMENTS` in a terminal gives a script its own. "
+    "jax.process_index() and jax.process_count() say which rank this is, of how many."
 )
 
 _MAGIC = "`%mhjax` and `%%mhjax` belong to the notebook, and the ranks have none: put that line into a plain cell of its own."
@@ -284,7 +284,7 @@ CURES = (
     # -- what a script has and a cell does not
     _cure(
         r"^list index out of range$",
-        lambda seen: _ARGUMENTS if "sys.argv" in seen.code else "",
+        lambda seen: _ARGUMENTS if re.search(r"\bsys\.argv\s*\[", seen.code) else "",
         ename="IndexError",
     ),
     # -- helpers of JAX
@@ -319,8 +319,8 @@ CURES = (
     _cure(r"Duplicate GPU detected", "Two ranks share a GPU: start one process per GPU."),
     _cure(
         r"Gloo context initialization failed.*(?:UNAVAILABLE|Connection refused)",
-        "The coordinator, over which ranks find each other, is gone: jax.distributed.shutdown() ends it, and nothing brings it back. "
-        "Leave that call out, then %mhjax restart; a replay would make it again.",
+        "The ranks could not connect: one has ended, or a cell has called jax.distributed.shutdown(), after which ranks cannot find each "
+        "other. Leave that call out, then %mhjax restart; a replay would make it again.",
     ),
     # -- one rank without the others
     _cure(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-__all__ = ["COLLECTIVE_TIMEOUT_S", "add_to_no_proxy", "note_forced_devices", "rank_environment"]
+__all__ = ["COLLECTIVE_TIMEOUT_S", "add_to_no_proxy", "find_forced_devices", "note_forced_devices", "rank_environment"]
 
 COLLECTIVE_TIMEOUT_S = 300
 """A collective that waits longer raises on the rank. XLA's own default is 30 minutes, longer than anyone looks at a stuck cell."""
@@ -56,11 +56,20 @@ def note_forced_devices(user: Mapping[str, str], devices: int | None) -> tuple[s
     >>> note_forced_devices({"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, 8)
     ()
     """
-    forced = _FORCED.findall(user.get("XLA_FLAGS", ""))
-    if not forced or devices is None or forced[-1] == str(devices):
+    forced = find_forced_devices(user.get("XLA_FLAGS", ""))
+    if forced is None or devices in (None, forced):
         return ()
-    asked = f"XLA_FLAGS here asks for {forced[-1]} CPU devices, and each rank has {devices}"
-    return (f"{asked}: %mhjax stop, then %mhjax start --devices {forced[-1]} gives each so many",)
+    asked = f"XLA_FLAGS here asks for {forced} CPU devices, and each rank has {devices}"
+    return (f"{asked}: %mhjax stop, then %mhjax start --devices {forced} gives each so many",)
+
+
+def find_forced_devices(flags: str) -> int | None:
+    """Find how many CPU devices XLA_FLAGS ask for; of several the last one holds. None where they ask for none.
+
+    >>> find_forced_devices("--xla_force_host_platform_device_count=8 --xla_force_host_platform_device_count=4")
+    4
+    """
+    return int(found[-1]) if (found := _FORCED.findall(flags)) else None
 
 
 def _hash_seed(user: Mapping[str, str]) -> str:

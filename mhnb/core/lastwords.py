@@ -14,7 +14,8 @@ _FRAMES = re.compile(
 """Frames of absl and glog with the lines around them: `*** Check failure stack trace: ***`, `*** SIGABRT received at time=1 ***`."""
 _BEGIN, _END = "*** Begin stack trace ***", "*** End stack trace ***"
 _FATAL = re.compile(r"F\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+:\d+\]) (.*)")
-_LOGGED = re.compile(r"[DEFIW]\d{4} \d\d:\d\d:\d\d\.\d+ ")
+_GOES_ON = re.compile(r"[DEFIW]\d{4} \d\d:\d\d:\d\d\.\d+ |Fatal Python error|Traceback \(|terminate called|\*\*\* ")
+"""What is no flag's manual any more; that has lines of every other kind."""
 _STATUS = re.compile(r".*absl::Status: (?=\S)")
 
 
@@ -43,8 +44,8 @@ def drop_manual(lines: Sequence[str]) -> list[str]:
     kept: list[str] = []
     inside = False
     for before, line in zip(["", *lines], lines, strict=False):
-        begins = line.strip() == "Flags:" and before.startswith("usage: ")
-        inside = (inside or begins) and not _LOGGED.match(line)
+        begins = line.strip() == "Flags:" and before.startswith("usage: --")
+        inside = (inside or begins) and not _GOES_ON.match(line)
         if not inside:
             kept.append(line)
     return kept

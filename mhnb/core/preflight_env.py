@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from mhnb.core.environment import find_forced_devices
 from mhnb.core.facts import HostFacts, HostLook, Wanted
 from mhnb.core.preflight_report import Finding, join_hosts, usual
 
@@ -64,8 +65,8 @@ def _flags(name: str, facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
                 f"XLA_FLAGS on {name} has --{flag} twice, as {given[flag]} and as {value}: the last one holds",
                 "keep one of them",
             )  # fmt: skip
-    forced = given.get("xla_force_host_platform_device_count")
-    if forced is not None and wanted.devices is not None and forced != str(wanted.devices):
+    forced = find_forced_devices(facts.environment.get("XLA_FLAGS", ""))
+    if forced is not None and wanted.devices not in (None, forced):
         yield Finding(
             "warning", "environment", (name,),
             f"XLA_FLAGS on {name} asks for {forced} CPU devices, and {wanted.devices} were asked for here",

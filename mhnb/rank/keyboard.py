@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import getpass
+import os
 import pdb
+import shlex
 import sys
 from typing import Any, NoReturn
 
@@ -12,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from mhnb.errors import NoKeyboard
 
-__all__ = ["refuse_keyboard"]
+__all__ = ["refuse_keyboard", "without_input"]
 
 _PUSH = "Ask in a plain notebook cell, name = {what}(...), then %mhjax push name."
 _LOOK = "Print what you want to see, or bring it to the notebook with %mhjax pull NAME."
@@ -39,3 +41,11 @@ def _refusal(what: str, instead: str) -> Any:
     refuse.__name__ = refuse.__qualname__ = what.strip("%()").rpartition(".")[2]
     refuse.__doc__ = "Refused on a rank: there is no keyboard."
     return refuse
+
+
+def without_input(command: str) -> str:
+    """Write a command of a `!` line so that it reads the end from its standard input; its outputs stay a terminal.
+
+    The user's own shell runs it, whatever its language.
+    """
+    return shlex.join(["sh", "-c", 'exec "$0" -c "$1" </dev/null', os.environ.get("SHELL") or "sh", command])

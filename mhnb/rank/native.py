@@ -20,7 +20,7 @@ __all__ = ["NativeFile", "flush_c_stdout", "line_buffer_c_stdout", "part_noise",
 _READ_NBYTES = 1 << 20
 _IOLBF = 1
 _WHOLE = r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. Expected number of connected peer ranks is : \d+"
-_BEGIN = "[Gloo]"
+_GREETING = "[Gloo]"
 _PIECES = r"(?:\[Gloo\] Rank | is connected to | peer ranks\. |Expected number of connected peer ranks is : |\d)+"
 _TELLING = r"(?=.*(?:\[Gloo\] Rank|is connected to|peer ranks))"
 # Each device has a thread that prints this line in six pieces: now and then they come interleaved.
@@ -41,7 +41,7 @@ class NativeFile:
         path.touch(mode=0o600)
         self._fd = os.open(path, os.O_RDONLY)
         self._offset = 0
-        self._begun = ""
+        self._unfinished = ""
         """A greeting of Gloo's of which only the beginning was there."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -51,18 +51,19 @@ class NativeFile:
         return self._offset
 
     def read_new(self) -> str:
-        """Return what was written since the last call, but for a greeting that is still being written: it is told whole."""
+        """Return what was written since the last call. A greeting that is still being written waits for the next one, to be told whole."""
         size = os.fstat(self._fd).st_size
         if size <= self._offset:
-            return ""
-        parts = [self._begun]
+            unfinished, self._unfinished = self._unfinished, ""
+            return unfinished
+        parts = [self._unfinished]
         while self._offset < size and (data := os.pread(self._fd, _READ_NBYTES, self._offset)):
             self._offset += len(data)
             parts.append(self._decoder.decode(data))
         text = "".join(parts)
         last = text[text.rfind("\n") + 1 :]
-        self._begun = last if last.startswith(_BEGIN) else ""
-        return text.removesuffix(self._begun)
+        self._unfinished = last if last.startswith(_GREETING) else ""
+        return text.removesuffix(self._unfinished)
 
     def close(self) -> None:
         """Let the file go."""

@@ -20,15 +20,15 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.autocall import IPyAutocall, ZMQExitAutocall
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.core.macro import Macro
+from IPython.utils.process import system
 from traitlets import Type, default
 
 from mhnb.core.innertrace import shorten_inner_trace
 from mhnb.rank.capture import Capture
 from mhnb.rank.cells import CellCompiler, RunningCell, cell_file, cut_libraries, find_place, find_site, hide_own_frames
-from mhnb.rank.commands import run_command
 from mhnb.rank.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
 from mhnb.rank.history import RankHistory
-from mhnb.rank.keyboard import refuse_keyboard
+from mhnb.rank.keyboard import refuse_keyboard, without_input
 from mhnb.rank.textbars import draw_text_bars
 
 __all__ = ["PreparedCell", "RankShell"]
@@ -94,16 +94,13 @@ class RankShell(ZMQInteractiveShell):
     # -- parts that are ours
 
     def system_piped(self, cmd: str) -> None:
-        """Run `!cmd`; its exit status is `_exit_code` afterwards.
-
-        Raises:
-            OSError: a command that ends with `&`, as in any notebook.
-            CalledProcessError: it failed, where `system_raise_on_error` is set.
-        """
+        """Run `!cmd` as any notebook does, but with nothing to read: what asks something would wait for ever."""
         if cmd.rstrip().endswith("&"):
+            # It says why it takes none.
             super().system_piped(cmd)
-        code = run_command(self.var_expand(cmd, depth=1), sys.stdout.write)
-        self.user_ns["_exit_code"] = code
+            return
+        # Not by the method above: what is quoted must not be expanded, nor what is expanded a second time.
+        self.user_ns["_exit_code"] = code = system(without_input(self.var_expand(cmd, depth=1)))
         if code and getattr(self, "system_raise_on_error", False):
             raise CalledProcessError(code, cmd)
 
@@ -131,6 +128,8 @@ class RankShell(ZMQInteractiveShell):
         self.display_trap.__enter__()
         # IPython adds to each SystemExit how to leave a terminal.
         warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)
+        # What `!` forks becomes another program at once, and JAX's warning of a deadlock would stand above everybody's first one.
+        warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning, module="pty")
         # ipykernel names a terminal of 16 colours, in which neighbours of `visualize_array_sharding` share one. rich does not take
         # this shell for a notebook's, and that is well: its widgets would reach no browser.
         os.environ.setdefault("COLORTERM", "truecolor")

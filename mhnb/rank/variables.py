@@ -143,10 +143,10 @@ def _arrays_within(value: object) -> tuple[int, int]:
         return 0, 0
     try:
         leaves = jax.tree_util.tree_leaves(value)
-    except Exception:
+    except (SystemError, ValueError):
         if type(value) not in _SIZED:
             raise
-        # A plain container that is no pytree: keys that cannot be sorted, or one that contains itself.
+        # A plain container that is no pytree: one that contains itself, or with keys that cannot be sorted.
         return 0, 0
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)]
     return len(arrays), sum(map(_nbytes_per_device, arrays))

@@ -58,4 +58,6 @@ def test_a_manual_ends_where_something_is_logged() -> None:
         "W1123 05:01:44.449499 7 a.cc:1] end",
     ]
     assert drop_manual(said) == ["E1 why", "usage: --xla_a=b", said[-1]]
-    assert drop_manual(["Flags:", "  of my own"]) == ["Flags:", "  of my own"]
+    assert drop_manual([*said[:5], "Fatal Python error: Aborted"])[-1] == "Fatal Python error: Aborted"
+    for others in (["Flags:", "  of my own"], ["usage: tool [-h]", "Flags:", "  -h"]):
+        assert drop_manual(others) == others

@@ -136,6 +136,29 @@ def test_a_home_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         JournalDir("a", 7, environment=place, fresh=True)
 
 
+_LOOKS = """
+import os, sys
+from mhnb.rundir import prune_run_dirs, read_owners
+if os.geteuid() == 0:
+    # Who may enter everything becomes somebody who may not.
+    os.setgroups([])
+    os.setuid(65534)
+for look in (read_owners, prune_run_dirs):
+    try:
+        look({"MHNB_HOME": sys.argv[1]})
+    except Exception as error:
+        print(type(error).__name__, "set MHNB_HOME" in str(error))
+"""
+
+
+def test_a_home_that_may_not_be_entered_is_named(tmp_path: Path) -> None:
+    """The commonest of them: already to look for clusters fails there."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    looked = [sys.executable, "-c", _LOOKS, str(closed / "home")]
+    assert subprocess.check_output(looked, text=True) == "LaunchError True\nLaunchError True\n"
+
+
 def test_the_hang_card_is_kept_while_there_is_one(tmp_path: Path) -> None:
     """Written, exchanged, removed, also twice; nobody reads the card of a notebook that is gone."""
     record = {"owner": os.getpid(), "run_dir": str(tmp_path)}

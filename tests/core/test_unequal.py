@@ -11,8 +11,10 @@ from mhnb.core.unequal import find_cause
     ("text", "cause"),
     [
         ("Expected: [0.33333334 1. 0.33333334 1.]; got: [0.33333333 1.].", "rounded"),
-        ("Expected: [[1. 0.1]\n [2. 0.2]\n [1. 0.1]\n [2. 0.2]]; got: [[1. 0.1]\n [2. 0.2]].", "rounded"),
-        ("Expected: [-1.5e-07 -1.5e-07]; got: [-1.5e-07].", "rounded"),
+        ("Expected: [[1. 0.1]\n [2. 0.2]\n [1. 0.1]\n [2. 0.2]]; got: [[1. 0.10000001]\n [2. 0.2]].", "rounded"),
+        ("Expected: [-1.5e-07 -1.5e-07]; got: [-1.50000001e-07].", "rounded"),
+        ("Expected: [0.01234568 0.01234568]; got: [0.01234568].", "unknown"),
+        ("Expected: [1.+0.1j 1.+0.2j]; got: [1.+0.1j].", "unknown"),
         ("Expected: [1. nan 1. nan]; got: [1. nan].", "nan"),
         ("Expected: [1. 2. 1. 3.]; got: [1. 2.].", "differs"),
         ("Expected: [1. 2. 1. 3.]; got: [1. 3.].", "differs"),
@@ -24,5 +26,5 @@ from mhnb.core.unequal import find_cause
     ],
 )
 def test_cause(text: str, cause: str) -> None:
-    """Ranks that gathered the same differ only in how it was rounded; what cannot be compared is not judged."""
+    """Only what is seen to be rounded is said to be; what cannot be compared is not judged."""
     assert find_cause(f"passed to device_put is not the same. {text}") == cause

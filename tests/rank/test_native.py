@@ -46,7 +46,7 @@ def test_anything_else_is_kept(text: str) -> None:
 
 
 def test_a_greeting_is_read_whole(tmp_path: Path) -> None:
-    """A look at the file may come while it is being written: of two halves none is known."""
+    """A look at the file may come while it is being written, which Gloo begins with `[Gloo] Rank `: of two halves none is known."""
     file = NativeFile(tmp_path / "out")
     said = f"first\n{NOISE['whole']}last"
     read = []
@@ -57,6 +57,14 @@ def test_a_greeting_is_read_whole(tmp_path: Path) -> None:
     file.close()
     assert "".join(read) == said
     assert "".join(part_noise(piece)[0] for piece in read) == "first\nlast"
+
+
+def test_what_only_begins_like_a_greeting_is_not_kept_for_ever(tmp_path: Path) -> None:
+    """Where nothing follows by the next look, it was somebody's own."""
+    file = NativeFile(tmp_path / "out")
+    (tmp_path / "out").write_text("[Gloo] is a library")
+    assert [file.read_new() for _ in range(3)] == ["", "[Gloo] is a library", ""]
+    file.close()
 
 
 ABSL = "W1121 16:46:39.123456    4711 cpu_executable.cc:33] a slow thing\n"

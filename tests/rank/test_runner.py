@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import ANY
@@ -133,12 +134,26 @@ def test_shell_escape(rank: CellProcess) -> None:
     assert rank.run("listed = !echo a b\nlisted").result == "['a b']"
     said = rank.run("import jax\nprint('before')\n!echo said >&2; exit 3\nprint('after')\n_exit_code")
     assert (said.stdout, said.stderr, said.result) == ("before\nsaid\nafter\n", "", "3")
-    assert rank.run("y = 7\n!echo $y {y}").stdout == "7 7\n"
+    assert rank.run("y, z = 7, '{y}'\n!echo $y {y} {z} {{y}} \"it's\"").stdout == "7 7 {y} {y} it's\n"
+    assert rank.run("def f(y):\n    get_ipython().system('echo $y')\nf(8)").stdout == "8\n"
+    assert "not supported" in str(rank.run("!sleep 5 &").error)
 
 
-def test_a_command_has_no_keyboard(rank: CellProcess) -> None:
-    """What asks something reads the end at once, instead of waiting for ever."""
-    assert rank.run("!cat; echo the end").stdout == "the end\n"
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash", "fish", "tcsh"])
+def test_a_command_has_nothing_to_read(rank: CellProcess, shell: str) -> None:
+    """What asks something reads the end at once, instead of waiting for ever; its output is a terminal's; in any language of a shell."""
+    if (found := shutil.which(shell)) is None:
+        pytest.skip(f"{shell} is not installed")
+    rank.run(f"import os; own = os.environ.get('SHELL'); os.environ['SHELL'] = {found!r}")
+    said = rank.run("!cat; sh -c 'test -t 1 && echo terminal'; echo the end")
+    rank.run("os.environ.pop('SHELL'); os.environ.update({'SHELL': own} if own else {})")
+    assert said.stdout == "terminal\nthe end\n"
+
+
+def test_no_deadlock_is_warned_of(rank: CellProcess) -> None:
+    """What `!` forks becomes another program at once."""
+    said = rank.run("import jax; jax.devices()\n!echo said")
+    assert (said.stdout, said.stderr) == ("said\n", "")
 
 
 def test_time_magic(rank: CellProcess) -> None:
