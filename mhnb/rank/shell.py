@@ -20,7 +20,7 @@ from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.autocall import IPyAutocall, ZMQExitAutocall
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.core.macro import Macro
-from IPython.utils.process import system
+from IPython.utils.process import system  # type: ignore[attr-defined]  # chosen by platform there
 from traitlets import Type, default
 
 from mhnb.core.innertrace import shorten_inner_trace
