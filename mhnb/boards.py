@@ -53,7 +53,9 @@ def gather_summary(cluster: Cluster) -> StartSummary:
 
 def _starts(ranks: Sequence[RankInfo]) -> tuple[RankStart, ...]:
     named = _machine_names(ranks)
-    return tuple(RankStart(r.rank, r.host, r.phase, r.pid, len(r.devices), named.get(r.rank, "")) for r in ranks)
+    return tuple(
+        RankStart(r.rank, r.host, r.phase, r.pid, len(r.devices), named.get(r.rank, ""), r.host_is_up) for r in ranks
+    )
 
 
 def _machine_names(ranks: Sequence[RankInfo]) -> dict[int, str]:

@@ -93,7 +93,7 @@ def _serve(args: argparse.Namespace) -> None:
         signal.signal(signum, end)
     connection = _await_hub(args, over)
     asked = _asked(args) | {"address": hub_address(connection)}
-    cluster = starting.start(name=f"engines-{os.getpid()}", connection=connection, on_progress=_tell, **asked)
+    cluster = starting.start(name=f"engines-{os.getpid()}", connection=connection, on_progress=_Teller(), **asked)
     starts = False
     count = cluster.process_count
     print(f"mhnb: {say_count(count, 'rank')} {'is an engine' if count == 1 else 'are engines'}", flush=True)
@@ -125,9 +125,16 @@ def hub_address(connection: str) -> str:
     return "" if address.is_loopback or address.is_unspecified else str(address)
 
 
-def _tell(report: StartReport) -> None:
-    phases = sorted({rank.phase or "not there yet" for rank in report.ranks})
-    print(f"mhnb: {report.elapsed_s:.1f} s · {report.standing or ', '.join(phases)}", flush=True)
+class _Teller:
+    """Says how far a start is, each time that it changes: this is read in a log."""
+
+    _told = ""
+
+    def __call__(self, report: StartReport) -> None:
+        said = report.standing or ", ".join(sorted({rank.phase or "not there yet" for rank in report.ranks}))
+        if said != self._told:
+            self._told = said
+            print(f"mhnb: {report.elapsed_s:.1f} s · {said}", flush=True)
 
 
 def _await_hub(args: argparse.Namespace, over: threading.Event) -> str:

@@ -61,6 +61,7 @@ __all__ = ["Reader"]
 
 _TICK_S = 0.1
 _IDLE_S = 0.25
+_REPORT_S = 1.0
 LIVE_AFTER_S = 0.15
 """A cell that lasts longer is shown while it runs."""
 _WHERE_AFTER_S, _WHERE_EVERY_S = 2.0, 1.0
@@ -95,7 +96,7 @@ class Reader:
         self._submissions: dict[int, Submission] = {}
         self._asks: dict[int, tuple[int, Future[Answer]]] = {}
         self._last_ask = self._last_ticket = 0
-        self._next_tick = 0.0
+        self._next_tick = self._next_report = 0.0
         self._pace, self._late = Pace(), LateOutput()
         self._next_where: float | None = None
         """When to tell again where the ranks are; None while nothing is told."""
@@ -295,6 +296,9 @@ class Reader:
             self._hosts.ask_how(now)
             if standing := self._hosts.standing():
                 self._handle(HostsQueued(standing))
+            if now >= self._next_report:
+                # Also where nothing has changed: who waits sees that it goes on, from the first moment.
+                self._next_report = now + _REPORT_S
                 self._listener.on_progress(self._machine, now)
         for supervisor, cause in self._hosts.find_lost(self._machine.roster, now):
             self._handle(HostExited(supervisor, cause))

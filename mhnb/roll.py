@@ -34,6 +34,8 @@ class RankInfo:
     """Resident memory, of a rank on another machine: at most a few seconds old."""
     last_cell: str = ""
     """The number of its last cell and how it ended; empty before the first."""
+    host_is_up: bool = False
+    """Whether its host has reported, which is before the rank's process exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
                 str(entry.facts.get("platform", "")),
                 entry.nbytes,
                 _last_cell(machine, entry),
+                machine.roster.has_host(entry),
             )
         )
     return tuple(infos)

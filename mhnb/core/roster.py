@@ -139,6 +139,10 @@ class Roster:
                 entry.log_path = f"{event.hostname}:{event.log_dir}/rank{entry.rank}.log"
         return self._gathering.note(event)
 
+    def has_host(self, entry: RankEntry) -> bool:
+        """Whether the rank's supervisor has reported."""
+        return entry.supervisor in self._hostnames
+
     def note_end(self, ended: CellEnded) -> None:
         """Take in how a rank ended a cell, and what it found out: devices, where the cell brought up JAX."""
         entry = self.entries[ended.rank]

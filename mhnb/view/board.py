@@ -23,6 +23,7 @@ from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.start import (
     StartSnapshot,
     StartSummary,
+    format_failed_start,
     format_start_html,
     format_start_text,
     format_summary_html,
@@ -80,7 +81,7 @@ class StartBoard(_OneDisplay):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and self._last is not None and (self._shown or self._region is not None):
-            self._fail(self._last)
+            self._fail(self._last, "failed" if issubclass(kind, Exception) else "was broken off")
 
     def update(self, snapshot: StartSnapshot) -> None:
         """Show how far the ranks are; the caller has something new each time."""
@@ -91,9 +92,9 @@ class StartBoard(_OneDisplay):
         """Show what has started."""
         self._show({"text/html": format_summary_html(summary), "text/plain": format_summary_text(summary)})
 
-    def _fail(self, snapshot: StartSnapshot) -> None:
+    def _fail(self, snapshot: StartSnapshot, how: str) -> None:
         """Leave the last phases without a bar that no longer moves; the error says why."""
-        text = format_start_text(snapshot)
+        text = format_failed_start(snapshot, how)
         self._show({"text/html": pre(text), "text/plain": text})
 
 

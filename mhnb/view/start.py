@@ -15,6 +15,7 @@ __all__ = [
     "RankStart",
     "StartSnapshot",
     "StartSummary",
+    "format_failed_start",
     "format_start_html",
     "format_start_text",
     "format_summary_html",
@@ -38,6 +39,13 @@ class RankStart:
     """Local devices, once it is ready."""
     machine: str = ""
     """The host's own name, where it is another machine."""
+    host_is_up: bool = False
+    """Whether its host has reported."""
+
+    @property
+    def word(self) -> str:
+        """How far it is, in a word or three."""
+        return self.phase or ("host is there" if self.host_is_up else "not there yet")
 
     @property
     def place(self) -> str:
@@ -81,8 +89,7 @@ def format_start_text(snapshot: StartSnapshot) -> str:
     >>> format_start_text(StartSnapshot((RankStart(0, "host0", "jax"), RankStart(1, "host1", "connected")), 1.2))
     'mhjax · starting 2 ranks · 1.2 s · rank 0 jax · rank 1 connected'
     """
-    rest = [snapshot.standing] if snapshot.standing else _phase_words(snapshot.ranks)
-    return " · ".join([_start_heading(snapshot), *rest])
+    return " · ".join([_start_heading(snapshot), *_whereabouts(snapshot)])
 
 
 def format_start_html(snapshot: StartSnapshot) -> str:
@@ -97,16 +104,31 @@ def format_start_html(snapshot: StartSnapshot) -> str:
     return wrap(head + "".join(map(_rank_row, snapshot.ranks)))
 
 
+def format_failed_start(snapshot: StartSnapshot, how: str) -> str:
+    """Write how far each rank had come in a start that did not end well, above the error that says why.
+
+    >>> format_failed_start(StartSnapshot((RankStart(0, "host0", "jax"),), 1.2), "failed")
+    'mhjax · the start of 1 rank failed after 1.2 s · rank 0 jax'
+    """
+    ranks = say_count(len(snapshot.ranks), "rank")
+    heading = f"mhjax · the start of {ranks} {how} after {format_seconds(snapshot.elapsed_s)}"
+    return " · ".join([heading, *_whereabouts(snapshot)])
+
+
 def _start_heading(snapshot: StartSnapshot) -> str:
     return f"mhjax · starting {say_count(len(snapshot.ranks), 'rank')} · {format_seconds(snapshot.elapsed_s)}"
 
 
+def _whereabouts(snapshot: StartSnapshot) -> list[str]:
+    return [snapshot.standing] if snapshot.standing else _phase_words(snapshot.ranks)
+
+
 def _phase_words(ranks: Sequence[RankStart]) -> list[str]:
     """Ranks by phase, the furthest first."""
-    by_phase: dict[Phase | None, list[int]] = {}
-    for rank in sorted(ranks, key=lambda r: -_steps(r)):
-        by_phase.setdefault(rank.phase, []).append(rank.rank)
-    return [f"{say_ranks(same)} {phase or 'not there yet'}" for phase, same in by_phase.items()]
+    by_word: dict[str, list[int]] = {}
+    for rank in sorted(ranks, key=lambda r: (-_steps(r), not r.host_is_up)):
+        by_word.setdefault(rank.word, []).append(rank.rank)
+    return [f"{say_ranks(same)} {word}" for word, same in by_word.items()]
 
 
 def _steps(rank: RankStart) -> int:
@@ -118,7 +140,7 @@ def _rank_row(rank: RankStart) -> str:
     pid = "" if rank.pid is None else f" pid {rank.pid}"
     return (
         f'<div style="{_bar(rank)}"><b>rank {rank.rank}</b> <span style="{QUIET}">{escape(rank.place)}{pid}</span> '
-        f"{'▰' * steps}{'▱' * (len(PHASES) - steps)} {rank.phase or 'not there yet'}</div>"
+        f"{'▰' * steps}{'▱' * (len(PHASES) - steps)} {rank.word}</div>"
     )
 
 

@@ -55,10 +55,12 @@ class Listening:
 
     def __init__(self) -> None:
         self.ready, self.failed, self.told = threading.Event(), threading.Event(), threading.Event()
+        self.progress: queue.SimpleQueue[tuple[str, float]] = queue.SimpleQueue()
         self.errors: list[MhnbError] = []
         self.late: queue.SimpleQueue[CellResult] = queue.SimpleQueue()
 
-    def on_progress(self, machine: Machine, now: float) -> None:  # noqa: ARG002  # of the contract
+    def on_progress(self, machine: Machine, now: float) -> None:
+        self.progress.put((machine.state, now))
         if machine.state == "clean":
             self.ready.set()
 
@@ -230,6 +232,14 @@ def test_a_question_cannot_be_cancelled_under_the_reader(make: Callable[[MemoryL
     rig = make(MemoryLink())
     rig.get_ready()
     assert not rig.reader.ask(0, "names", {}).cancel()
+
+
+def test_who_waits_for_a_start_sees_that_it_goes_on(make: Callable[[MemoryLink], Rig]) -> None:
+    """From the first moment and about every second, though nothing is heard of any rank."""
+    rig = make(MemoryLink())
+    first, second = (rig.heard.progress.get(timeout=WAIT_S) for _ in range(2))
+    assert first[0] == second[0] == "starting"
+    assert second[1] - first[1] >= 1.0
 
 
 def test_stop_while_starting_ends_the_wait_for_the_start(make: Callable[[MemoryLink], Rig]) -> None:

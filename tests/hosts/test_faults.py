@@ -17,6 +17,7 @@ import pytest
 from mhnb.cluster import Cluster
 from mhnb.errors import ClusterError, LaunchError, NotClean
 from mhnb.installing import run_pip
+from mhnb.roll import StartReport
 from mhnb.syncing import sync
 from tests.hosts.cluster import Begin, check_sum
 from tests.hosts.hostnet import Host, HostNet, wait_until
@@ -97,8 +98,13 @@ def test_a_bad_network(net: HostNet, begin: Begin, worsen: Callable[[Host], None
 
 def test_a_host_that_goes_while_starting(net: HostNet, begin: Begin) -> None:
     """The start ends with the host's name."""
+
+    def kill(report: StartReport) -> None:
+        if any(rank.host_is_up for rank in report.ranks) and net[1].is_on:
+            net[1].kill_all()
+
     with pytest.raises(LaunchError, match=rf"host1 \({net[1].name}\)"):
-        begin(2, 1, on_progress=lambda _: net[1].kill_all() if net[1].is_on else None)
+        begin(2, 1, on_progress=kill)
 
 
 NOTEBOOK = """

@@ -22,6 +22,7 @@ from mhnb.cluster import Cluster
 from mhnb.ending import end_left
 from mhnb.errors import LaunchError
 from mhnb.finishing import await_ends
+from mhnb.roll import StartReport
 from tests.hosts.cluster import Begin, leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.leftovers import no_leftovers
@@ -38,9 +39,10 @@ def nothing_here(mhnb_home: Path) -> Iterator[None]:
         yield
 
 
-def give_up(_: object) -> None:
-    """What Ctrl-C does to who waits for the start."""
-    raise KeyboardInterrupt
+def give_up(report: StartReport) -> None:
+    """What Ctrl-C does to who waits for the start, once a host is there."""
+    if any(rank.host_is_up for rank in report.ranks):
+        raise KeyboardInterrupt
 
 
 def test_a_kept_start_that_is_broken_off_while_hosts_come_up(net: HostNet, begin: Begin) -> None:
@@ -51,7 +53,10 @@ def test_a_kept_start_that_is_broken_off_while_hosts_come_up(net: HostNet, begin
 
 _NOTEBOOK = """
 import os, sys, time, mhnb
-cluster = mhnb.start({names!r}, 1, name="other", on_progress=lambda report: print("report", flush=True), **{options!r})
+def tell(report):
+    if any(rank.host_is_up for rank in report.ranks):
+        print("a host is up", flush=True)
+cluster = mhnb.start({names!r}, 1, name="other", on_progress=tell, **{options!r})
 def wait(state):
     while cluster.state != state:
         time.sleep(0.05)
@@ -125,7 +130,7 @@ class Notebook:
 def test_a_notebook_that_is_killed_while_hosts_come_up(net: HostNet, own_environment: None) -> None:
     """Nobody could take over what was not ready: it ends, also where it was to outlive the notebook."""
     notebook = Notebook(net, 3, keep=True, setup=STAGGER)
-    notebook.read_to("report")
+    notebook.read_to("a host is up")
     notebook.close()
     wait_until(lambda: not any(host.pids() for host in net), "every host is without a process", timeout_s=60)
 
@@ -180,8 +185,9 @@ def press():
     os.kill(os.getpid(), signal.SIGINT)
 again = threading.Timer(0.3, press)
 def give_up(report):
-    again.start()
-    raise KeyboardInterrupt
+    if any(rank.host_is_up for rank in report.ranks):
+        again.start()
+        raise KeyboardInterrupt
 try:
     mhnb.start({names!r}, 1, name="twice", on_progress=give_up, **{options!r})
 except KeyboardInterrupt as error:

@@ -15,6 +15,7 @@ import pytest
 from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.errors import LaunchError, PreflightFailed
+from mhnb.roll import StartReport
 from tests.hosts.cluster import check_nothing_secret, leave_kept
 from tests.hosts.faults import ask_doctor, closed, covered, jax_metadata, loopback_hosts, make_python, without
 from tests.hosts.hostnet import HostNet, wait_until
@@ -111,8 +112,9 @@ def test_over_machines(begin: Begin, net: HostNet) -> None:
 def test_a_start_that_is_given_up_while_processes_come_up(begin: Begin, mhnb_home: Path) -> None:
     """Ctrl-C when the first has reported: mpiexec and all that it has started ends, and the file with the key is gone."""
 
-    def give_up(_: object) -> None:
-        raise KeyboardInterrupt
+    def give_up(report: StartReport) -> None:
+        if any(rank.host_is_up for rank in report.ranks):
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         begin(3, name="given-up", keep=True, setup='test "$OMPI_COMM_WORLD_RANK" = 0 || sleep 1', on_progress=give_up)

@@ -111,6 +111,7 @@ def test_progress_names_every_phase(fresh: Fresh) -> None:
     seen = {info.phase for report in reports for info in report.ranks}
     assert {"connected", "jax", "initialised", "devices", "checked", "ready"} <= seen
     assert reports[-1].ready
+    assert not any(info.phase for info in reports[0].ranks), "the line is there before the ranks are"
 
 
 def test_start_again_goes_on(cluster: Cluster) -> None:

@@ -63,6 +63,13 @@ def test_what_the_look_at_the_hosts_cost_is_in_the_line() -> None:
     assert "preflight" not in format_summary_text(SUMMARY)
 
 
+def test_who_waits_sees_which_hosts_have_reported() -> None:
+    """Ranks begin once all have: it is the other one that everybody waits for."""
+    ranks = (RankStart(0, "host0"), RankStart(1, "host1", host_is_up=True), RankStart(2, "host2", "spawned"))
+    text = format_start_text(StartSnapshot(ranks, 1.2))
+    assert text == "mhjax · starting 3 ranks · 1.2 s · rank 2 spawned · rank 1 host is there · rank 0 not there yet"
+
+
 def test_a_guard_that_is_not_there_is_in_plain_sight() -> None:
     """Never silently off."""
     summary = StartSummary(RANKS, 3.1, "0.10.2", "unavailable (no hook)")
@@ -88,8 +95,10 @@ def test_a_start_that_fails_leaves_the_last_phases() -> None:
     shown.update(SNAPSHOT)
     with pytest.raises(RuntimeError), shown:
         raise RuntimeError
-    assert "<progress" not in screen.acts[-1][1]["text/html"]
-    assert "rank 3 not there yet" in screen.acts[-1][1]["text/html"]
+    page = screen.acts[-1][1]["text/html"]
+    assert "<progress" not in page
+    assert "the start of 4 ranks failed after 1.2 s" in page
+    assert "rank 3 not there yet" in page
 
 
 def test_a_terminal_follows_the_start_and_keeps_the_summary() -> None:
@@ -109,10 +118,12 @@ def test_a_start_that_fails_leaves_on_a_terminal_how_far_each_rank_was() -> None
     screen = RecordingScreen(terminal=True)
     shown = StartBoard(screen, uid="s")
     shown.update(SNAPSHOT)
-    with pytest.raises(RuntimeError), shown:
-        raise RuntimeError
+    with pytest.raises(KeyboardInterrupt), shown:
+        raise KeyboardInterrupt
     assert screen.regions[0].closed
-    assert "rank 3 not there yet" in screen.acts[-1][1]["text/plain"]
+    text = screen.acts[-1][1]["text/plain"]
+    assert text.startswith("mhjax · the start of 4 ranks was broken off after 1.2 s · ")
+    assert "rank 3 not there yet" in text
 
 
 def test_a_file_gets_the_summary_alone() -> None:
