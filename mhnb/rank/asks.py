@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from mhnb.core.protocol import Answer, Ask
-from mhnb.rank import asks_check, asks_code, asks_collectives, asks_layout, asks_pip, asks_sync
+from mhnb.rank import asks_check, asks_code, asks_layout, asks_pip, asks_sync
 from mhnb.rank.transfer import Depot, Reply
 from mhnb.rank.variables import describe_variables, user_names
 
@@ -100,10 +100,15 @@ def _inspect(q: Question) -> Reply:
 
 
 def _collectives(q: Question) -> Reply:
+    # Only here: what reads programs takes 0.02 s to import, and most clusters are never asked.
+    from mhnb.rank import asks_collectives
+
     return asks_collectives.describe_call(q.arguments["call"], q.namespace, user_names(q.namespace, q.hidden)), ()
 
 
 def _launched(q: Question) -> Reply:
+    from mhnb.rank import asks_collectives
+
     return asks_collectives.describe_launched(q.arguments["seq"]), ()
 
 

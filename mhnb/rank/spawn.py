@@ -10,13 +10,15 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
+import importlib.metadata
 import os
 import signal
 import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -29,14 +31,19 @@ __all__ = ["end_with_parent", "preload", "run_child", "spawn_delegate", "spawn_h
 _HEAVY = (
     "zmq",
     "numpy",
-    "jax",
     "jax.numpy",
     "jax.experimental.multihost_utils",
     "ipykernel.ipkernel",
     "ipyparallel.engine.app",
+    "tornado.platform.asyncio",
+    "mhnb.rank.main",
     "mhnb.rank.engine",
     "mhnb.rank.bootstrap",
+    "mhnb.rank.jaxhooks",
+    "mhnb.rank.jaxseams",
+    "mhnb.rank.making",
 )
+"""What every rank imports when it starts, in order."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -47,6 +54,8 @@ def preload() -> None:
     """
     gc.disable()
     _do_without_debugger()
+    with _no_search_for_rocm():
+        import jax  # noqa: F401
     for name in _HEAVY:
         importlib.import_module(name)
     _warm_tracebacks()
@@ -66,6 +75,18 @@ def _do_without_debugger() -> None:
     sys.modules["debugpy"] = None  # type: ignore[assignment]
     importlib.import_module("ipykernel.debugger")
     del sys.modules["debugpy"]
+
+
+@contextmanager
+def _no_search_for_rocm() -> Iterator[None]:
+    """Spare the import of JAX a look at every installed distribution, in search of AMD's plugin: 0.04 s, for nothing on CPU devices."""
+    found = importlib.metadata.distributions
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        importlib.metadata.distributions = lambda **_: iter(())
+    try:
+        yield
+    finally:
+        importlib.metadata.distributions = found
 
 
 def spawn_hub(spec: HostSpec) -> int:

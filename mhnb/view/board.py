@@ -74,9 +74,6 @@ class StartBoard(_OneDisplay):
     _last: StartSnapshot | None = None
 
     def __enter__(self) -> Self:
-        if self._screen.rich:
-            # While the ranks come up there is time.
-            threading.Thread(target=warm_up, name="mhnb-warm-up", daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -85,6 +82,9 @@ class StartBoard(_OneDisplay):
 
     def update(self, snapshot: StartSnapshot) -> None:
         """Show how far the ranks are; the caller has something new each time."""
+        if self._last is None and self._screen.rich:
+            # While the ranks come up there is time; not sooner, since imports keep the interpreter from who launches them.
+            threading.Thread(target=warm_up, name="mhnb-warm-up", daemon=True).start()
         self._last = snapshot
         self._follow(format_start_html(snapshot), format_start_text(snapshot))
 
