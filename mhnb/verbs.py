@@ -109,6 +109,10 @@ def _restart_flags(parser: MagicArgumentParser) -> None:
 
 
 def _stop(notebook: Notebook, args: argparse.Namespace) -> None:
+    if args.name is None and not starting.all_clusters():
+        # As a second `%mhjax start` is none, this is no error: who runs all cells again ends here.
+        print("mhjax · no cluster of this notebook runs; nothing to stop")
+        return
     cluster = starting.current() if args.name is None else starting.by_name(args.name)
     cluster.stop()
     print(f"mhjax · {cluster.name}: {say_count(cluster.process_count, 'rank')} stopped")

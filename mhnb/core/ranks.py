@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from mhnb.errors import InvalidRequest
 
 __all__ = ["choose_ranks", "format_ranks", "parse_ranks", "say_count", "say_ranks"]
+
+_PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def parse_ranks(spec: str, process_count: int) -> tuple[int, ...]:
@@ -22,17 +25,17 @@ def parse_ranks(spec: str, process_count: int) -> tuple[int, ...]:
         return tuple(range(process_count))
     ranks: set[int] = set()
     for part in spec.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        written = _PART.fullmatch(part.strip())
+        if written is None:
             raise InvalidRequest(
                 f"--ranks {spec!r}: {part.strip()!r} is not a rank or a range; write like 0,2-3 or all"
             )
-        low, high = int(first), int(last) if dash else int(first)
+        low, high = int(written[1]), int(written[2] or written[1])
         if low > high:
             raise InvalidRequest(f"--ranks {spec!r}: the range {part.strip()} runs backwards; write {high}-{low}")
         if high >= process_count:
             raise InvalidRequest(
-                f"--ranks {spec!r}: there is no rank {high}; this cluster has ranks 0-{process_count - 1}"
+                f"--ranks {spec!r}: there is no rank {high}; this cluster has {say_ranks(range(process_count))}"
             )
         ranks.update(range(low, high + 1))
     return tuple(sorted(ranks))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mhnb.core.protocol import Answer
+from mhnb.core.ranks import say_ranks
 from mhnb.core.transfer import IN_FLIGHT
 from mhnb.errors import ClusterError, InvalidRequest
 
@@ -124,7 +125,7 @@ def check_ranks(ranks: Iterable[int] | None, process_count: int) -> tuple[int, .
     absent = [rank for rank in chosen if not 0 <= rank < process_count]
     if absent or not chosen:
         what = f"there is no rank {absent[0]}" if absent else "no rank is named"
-        raise InvalidRequest(f"{what}; this cluster has ranks 0-{process_count - 1}", ranks=chosen)
+        raise InvalidRequest(f"{what}; this cluster has {say_ranks(range(process_count))}", ranks=chosen)
     return chosen
 
 

@@ -206,7 +206,9 @@ def _forgiving_initialize(
         try:
             bound = signature.bind(*args, **kwargs).arguments
         except TypeError:
-            # JAX says it in its own words.
+            bound = None
+        if bound is None:
+            # JAX says it in its own words, and not as what came while another error was handled.
             return original(*args, **kwargs)
         given = {name: value for name, value in bound.items() if value is not None}
         if all(in_force.get(name) == value for name, value in given.items()):

@@ -112,6 +112,7 @@ def test_a_failure_is_one_short_block(nb: Session) -> None:
         ("--ranks 7", "there is no rank 7; this cluster has ranks 0-1"),
         ("--ranks 1-0", "runs backwards"),
         ("--ranks x", "is not a rank or a range"),
+        ("--ranks ٣", "is not a rank or a range"),
         ("--out 1x", "give a Python name"),
         ("--ranks", "expected one argument"),
         ("'open", "No closing quotation"),

@@ -12,7 +12,7 @@ from mhnb.values import DeviceRef
 from tests.notebook.conftest import Session, no_cluster_in_sight
 from tests.ranks.conftest import every_pid, wait_gone
 
-NEED_A_CLUSTER = ("interrupt", "accept", "vars", "pull x", "auto on", "stop")
+NEED_A_CLUSTER = ("interrupt", "accept", "vars", "pull x", "auto on")
 
 
 def all_name_start(idle: Session) -> None:
@@ -22,6 +22,7 @@ def all_name_start(idle: Session) -> None:
     assert type(cell.error).__name__ == "NotStarted"
     assert "%mhjax start" in cell.text
     assert "Traceback" not in cell.text
+    assert idle.run("%mhjax stop").out == "mhjax · no cluster of this notebook runs; nothing to stop\n"
     for verb in NEED_A_CLUSTER:
         assert "%mhjax start" in idle.refuse(f"%mhjax {verb}")
 
