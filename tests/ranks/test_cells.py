@@ -350,7 +350,7 @@ def test_pasted_initialize_returns_with_a_note_and_others_raise(cluster: Cluster
     result = cluster.run("jax.distributed.initialize('10.0.0.1:1', num_processes=7, process_id=1)")
     assert {r.error.ename for r in result if r.error} == {"RuntimeError"}
     unknown = cluster.run("jax.distributed.initialize(nosuch=3)")
-    (error,) = {r.error for r in unknown if r.error}
+    error = next(r.error for r in unknown if r.error)
     assert "initialize() got an unexpected keyword argument 'nosuch'" in error.evalue
     assert "inspect.py" not in "".join(error.traceback)
 
