@@ -48,8 +48,13 @@ _BEGIN_LOOKS, _LOOK_S = 1200, 0.1
 _END_S = 1.0
 
 
-def look_before(shape: Shape, options: StartOptions) -> PreflightReport | None:
+def look_before(shape: Shape, options: StartOptions, tell: Callable[[], None]) -> PreflightReport | None:
     """Look at hosts that have a command each; None where there is nothing to look at, or the launcher looks by itself.
+
+    Args:
+        shape: what is to be started.
+        options: how.
+        tell: called when the look begins; one at a host that does not answer takes until its login is given up.
 
     Raises:
         PreflightFailed: a start could not work; with the table, and the `report`.
@@ -59,6 +64,7 @@ def look_before(shape: Shape, options: StartOptions) -> PreflightReport | None:
     launcher = find_launcher(shape, options.reach)
     if isinstance(launcher, Rehearsing):
         return None
+    tell()
     return refuse_unfit(_look_by_login(shape, options, _wanted(shape, options), launcher))
 
 

@@ -8,11 +8,20 @@ from pathlib import Path
 
 from mhnb.core.ladder import TOO_SLOW
 from mhnb.core.machine import Machine
+from mhnb.core.ranks import say_count
 from mhnb.core.roster import RankEntry
 from mhnb.core.shape import Shape
 from mhnb.values import DeviceRef, Phase
 
-__all__ = ["RankInfo", "StartReport", "describe_guard", "describe_place", "describe_ranks", "report_start"]
+__all__ = [
+    "RankInfo",
+    "StartReport",
+    "describe_guard",
+    "describe_place",
+    "describe_ranks",
+    "report_look",
+    "report_start",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,7 @@ class StartReport:
     elapsed_s: float
     ready: bool
     standing: str = ""
-    """Where the hosts stand in a scheduler's queue; empty where they do not wait."""
+    """What they wait for, as their place in a scheduler's queue; empty where they come up."""
 
 
 def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
@@ -109,3 +118,13 @@ def report_start(machine: Machine, now: float) -> StartReport:
     """Say how a start stands."""
     ready = machine.state in ("clean", "split", "tainted")
     return StartReport(describe_ranks(machine), now - machine.started_at, ready, machine.roster.standing)
+
+
+def report_look(shape: Shape) -> StartReport:
+    """Say that the hosts of a start are looked at, before there is any process of its own."""
+    ranks = tuple(
+        RankInfo(rank, share.host, "", None, Path(), None, "alive", ())
+        for share in shape.shares()
+        for rank in share.ranks
+    )
+    return StartReport(ranks, 0.0, ready=False, standing=f"looking at {say_count(shape.hosts, 'host')}")

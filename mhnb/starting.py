@@ -31,7 +31,7 @@ from mhnb.launch.local import check_platform
 from mhnb.looking import look_before
 from mhnb.options import take_options
 from mhnb.ports import check_port_free
-from mhnb.roll import StartReport
+from mhnb.roll import StartReport, report_look
 from mhnb.rundir import check_name, prune_run_dirs
 from mhnb.spares import keep_spare, take_over
 from mhnb.syncing import check_folder, sync
@@ -189,7 +189,7 @@ def _start(
         check_alike(left.full_name, shape, left.options, options)
         return attach(left.full_name, on_progress)
     _check(shape)
-    looked = look_before(shape, settings)
+    looked = look_before(shape, settings, lambda: _tell_look(shape, on_progress))
     gone = _clusters.get(name)
     notes = [*([_FRESH] if gone is not None and _has_died(gone, shape) else []), *note_left(name, berths)]
     notes += note_forced_devices(os.environ, shape.devices) if shape.is_local else ()
@@ -199,6 +199,11 @@ def _start(
     cluster.looked_in_s = None if looked is None else looked.cost_s
     cluster.notes = (*cluster.notes, *notes)
     return _bring_up(cluster, on_progress, after=_find_past(gone, cluster))
+
+
+def _tell_look(shape: Shape, on_progress: Callable[[StartReport], None] | None) -> None:
+    if on_progress is not None:
+        on_progress(report_look(shape))
 
 
 def _find_past(gone: Cluster | None, cluster: Cluster) -> int:

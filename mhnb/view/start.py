@@ -59,8 +59,9 @@ class StartSnapshot:
 
     ranks: tuple[RankStart, ...]
     elapsed_s: float
+    """Seconds; 0 before there is any process."""
     standing: str = ""
-    """Where the hosts stand in a scheduler's queue; empty where they do not wait."""
+    """What they wait for, as their place in a scheduler's queue; empty where they come up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +112,13 @@ def format_failed_start(snapshot: StartSnapshot, how: str) -> str:
     'mhjax · the start of 1 rank failed after 1.2 s · rank 0 jax'
     """
     ranks = say_count(len(snapshot.ranks), "rank")
-    heading = f"mhjax · the start of {ranks} {how} after {format_seconds(snapshot.elapsed_s)}"
-    return " · ".join([heading, *_whereabouts(snapshot)])
+    after = f" after {format_seconds(snapshot.elapsed_s)}" if snapshot.elapsed_s else ""
+    return " · ".join([f"mhjax · the start of {ranks} {how}{after}", *_whereabouts(snapshot)])
 
 
 def _start_heading(snapshot: StartSnapshot) -> str:
-    return f"mhjax · starting {say_count(len(snapshot.ranks), 'rank')} · {format_seconds(snapshot.elapsed_s)}"
+    elapsed = [format_seconds(snapshot.elapsed_s)] if snapshot.elapsed_s else []
+    return " · ".join([f"mhjax · starting {say_count(len(snapshot.ranks), 'rank')}", *elapsed])
 
 
 def _whereabouts(snapshot: StartSnapshot) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 from mhnb import starting
 from mhnb.boards import gather_status
 from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
+from mhnb.roll import StartReport
 from mhnb.view.tables import format_status_text
 from tests.hosts.cluster import Begin, check_nothing_secret, check_sum
 from tests.hosts.faults import jax_metadata
@@ -30,8 +31,11 @@ def test_a_sum_over_four_machines(net: HostNet, begin: Begin) -> None:
 
 
 def test_several_ranks_on_each_host(net: HostNet, begin: Begin) -> None:
-    """Neighbours share a host; a restart leaves each where it was."""
-    cluster = begin(2, ranks_per_host=2)
+    """Neighbours share a host, also in what is told while they start; a restart leaves each where it was."""
+    told: list[StartReport] = []
+    cluster = begin(2, ranks_per_host=2, on_progress=told.append)
+    assert (told[0].standing, told[1].standing) == ("looking at 2 hosts", "")
+    assert [rank.host for rank in told[0].ranks] == ["host0"] * 2 + ["host1"] * 2
     where = [(rank.host, rank.hostname) for rank in cluster.ranks]
     assert where == [("host0", net[0].name)] * 2 + [("host1", net[1].name)] * 2
     fresh = cluster.restart()

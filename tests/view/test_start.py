@@ -13,6 +13,7 @@ from mhnb.view.start import (
     RankStart,
     StartSnapshot,
     StartSummary,
+    format_failed_start,
     format_start_html,
     format_start_text,
     format_summary_html,
@@ -68,6 +69,13 @@ def test_who_waits_sees_which_hosts_have_reported() -> None:
     ranks = (RankStart(0, "host0"), RankStart(1, "host1", host_is_up=True), RankStart(2, "host2", "spawned"))
     text = format_start_text(StartSnapshot(ranks, 1.2))
     assert text == "mhjax · starting 3 ranks · 1.2 s · rank 2 spawned · rank 1 host is there · rank 0 not there yet"
+
+
+def test_a_look_at_the_hosts_has_no_time_yet() -> None:
+    """No process of the start's own exists; the error's table says how long the look took."""
+    snapshot = StartSnapshot((RankStart(0, "host0"), RankStart(1, "host1")), 0.0, "looking at 2 hosts")
+    assert format_start_text(snapshot) == "mhjax · starting 2 ranks · looking at 2 hosts"
+    assert format_failed_start(snapshot, "failed") == "mhjax · the start of 2 ranks failed · looking at 2 hosts"
 
 
 def test_a_guard_that_is_not_there_is_in_plain_sight() -> None:
