@@ -28,7 +28,7 @@ _NOT_INITIALISED = "JAX is not initialised: jax.distributed.initialize() in a %%
 
 def gather_snapshot(report: StartReport) -> StartSnapshot:
     """What a start shows while it goes on."""
-    return StartSnapshot(_starts(report.ranks), report.elapsed_s, report.standing)
+    return StartSnapshot(_starts(report.ranks), report.elapsed_s, report.standing, report.is_takeover)
 
 
 def gather_summary(cluster: Cluster) -> StartSummary:

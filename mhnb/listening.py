@@ -30,7 +30,7 @@ class Listener(Protocol):
     """Who hears of what no submitter waits for. Called in the reader thread."""
 
     def on_progress(self, machine: Machine, now: float) -> None:
-        """A rank came further while starting, or all are ready."""
+        """A rank came further while starting, a second has gone by, or all are ready."""
 
     def on_failure(self, error: MhnbError) -> None:
         """The start failed."""

@@ -24,6 +24,7 @@ from mhnb.core.events import (
     FreeRanks,
     HostExited,
     HostsQueued,
+    KeepRecord,
     KillRanks,
     RefuseCell,
     ReportReady,
@@ -59,9 +60,7 @@ from mhnb.watching import HostWatch, say_left
 
 __all__ = ["Reader"]
 
-_TICK_S = 0.1
-_IDLE_S = 0.25
-_REPORT_S = 1.0
+_TICK_S, _IDLE_S, _REPORT_S = 0.1, 0.25, 1.0
 LIVE_AFTER_S = 0.15
 """A cell that lasts longer is shown while it runs."""
 _WHERE_AFTER_S, _WHERE_EVERY_S = 2.0, 1.0
@@ -294,9 +293,10 @@ class Reader:
     def _look_at_hosts(self, now: float) -> None:
         if self._machine.state == "starting":
             self._hosts.ask_how(now)
-            if standing := self._hosts.standing():
+            changed = (standing := self._hosts.standing()) != self._machine.roster.standing
+            if standing or changed:
                 self._handle(HostsQueued(standing))
-            if now >= self._next_report:
+            if changed or now >= self._next_report:
                 # Also where nothing has changed: who waits sees that it goes on, from the first moment.
                 self._next_report = now + _REPORT_S
                 self._listener.on_progress(self._machine, now)
@@ -348,6 +348,8 @@ class Reader:
                 if self._keep is not None and record is not None:
                     self._keep(record)
                 self._finish(ticket, result)
+            case KeepRecord(record) if self._keep is not None:
+                self._keep(record)
             case RefuseCell(ticket, error) if error is not None:
                 self._finish(ticket, error)
             case SendToHosts(message):

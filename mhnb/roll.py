@@ -44,7 +44,7 @@ class RankInfo:
     last_cell: str = ""
     """The number of its last cell and how it ended; empty before the first."""
     host_is_up: bool = False
-    """Whether its host has reported, which is before the rank's process exists."""
+    """Whether its host has reported; on another machine that is before the rank's process exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ class StartReport:
     ready: bool
     standing: str = ""
     """What they wait for, as their place in a scheduler's queue; empty where they come up."""
+    is_takeover: bool = False
+    """Whether the ranks are there already, of another notebook."""
 
 
 def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
@@ -117,14 +119,16 @@ def describe_place(shape: Shape, ranks: Sequence[RankInfo]) -> str:
 def report_start(machine: Machine, now: float) -> StartReport:
     """Say how a start stands."""
     ready = machine.state in ("clean", "split", "tainted")
-    return StartReport(describe_ranks(machine), now - machine.started_at, ready, machine.roster.standing)
+    ranks, roster = describe_ranks(machine), machine.roster
+    return StartReport(ranks, now - machine.started_at, ready, roster.standing, is_takeover=roster.is_left)
 
 
-def report_look(shape: Shape) -> StartReport:
-    """Say that the hosts of a start are looked at, before there is any process of its own."""
+def report_look(shape: Shape, *, is_over: bool = False) -> StartReport:
+    """Say that the hosts of a start are looked at, or have been, before there is any process of its own."""
     ranks = tuple(
         RankInfo(rank, share.host, "", None, Path(), None, "alive", ())
         for share in shape.shares()
         for rank in share.ranks
     )
-    return StartReport(ranks, 0.0, ready=False, standing=f"looking at {say_count(shape.hosts, 'host')}")
+    standing = "" if is_over else f"looking at {say_count(shape.hosts, 'host')}"
+    return StartReport(ranks, 0.0, ready=False, standing=standing)

@@ -18,6 +18,7 @@ from mhnb.berth import choose_berth, find_berths, find_left, note_left
 from mhnb.cluster import Cluster
 from mhnb.core.environment import note_forced_devices
 from mhnb.core.journal import StartRecord
+from mhnb.core.preflight_report import PreflightReport
 from mhnb.core.replay import plan_replay
 from mhnb.core.request import check_guard
 from mhnb.core.shape import Shape, check_initialize, check_shape
@@ -29,7 +30,7 @@ from mhnb.launch.allocation import drop_handed, hand_over
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.local import check_platform
 from mhnb.looking import look_before
-from mhnb.options import take_options
+from mhnb.options import StartOptions, take_options
 from mhnb.ports import check_port_free
 from mhnb.roll import StartReport, report_look
 from mhnb.rundir import check_name, prune_run_dirs
@@ -147,7 +148,7 @@ def start(
         devices: simulated CPU devices per rank; None: 2 on this machine, and what there is on others.
         name: for status, logs and a second cluster beside this one.
         ranks_per_host: processes on each host; None: what the profile says, 1.
-        on_progress: called in this thread as ranks come further.
+        on_progress: called in this thread as ranks come further, and each second; where hosts are looked at first, before there is any.
         **options: `init` (False leaves `jax.distributed.initialize()` to a cell), `initialize` (its arguments, by name),
             `profile` (how hosts are reached: its name, or its directory), `ranks` (all of them, instead of hosts),
             fields of StartOptions (start_timeout_s in seconds, keep, guard, fork, spare, address, encrypt, host_timeout_s, sync),
@@ -189,7 +190,7 @@ def _start(
         check_alike(left.full_name, shape, left.options, options)
         return attach(left.full_name, on_progress)
     _check(shape)
-    looked = look_before(shape, settings, lambda: _tell_look(shape, on_progress))
+    looked = _look(shape, settings, on_progress)
     gone = _clusters.get(name)
     notes = [*([_FRESH] if gone is not None and _has_died(gone, shape) else []), *note_left(name, berths)]
     notes += note_forced_devices(os.environ, shape.devices) if shape.is_local else ()
@@ -201,9 +202,14 @@ def _start(
     return _bring_up(cluster, on_progress, after=_find_past(gone, cluster))
 
 
-def _tell_look(shape: Shape, on_progress: Callable[[StartReport], None] | None) -> None:
-    if on_progress is not None:
-        on_progress(report_look(shape))
+def _look(
+    shape: Shape, settings: StartOptions, on_progress: Callable[[StartReport], None] | None
+) -> PreflightReport | None:
+    tell = on_progress or (lambda _: None)
+    looked = look_before(shape, settings, lambda: tell(report_look(shape)))
+    if looked is not None:
+        tell(report_look(shape, is_over=True))
+    return looked
 
 
 def _find_past(gone: Cluster | None, cluster: Cluster) -> int:
@@ -279,7 +285,7 @@ def attach(name: str | None = None, on_progress: Callable[[StartReport], None] |
 
     Args:
         name: of the cluster, as `mhnb list` shows it; None for the only one there is.
-        on_progress: called in this thread as ranks report.
+        on_progress: called in this thread as ranks report, and each second.
 
     Raises:
         NotStarted: there is none of that name, or several.

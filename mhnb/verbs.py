@@ -111,9 +111,13 @@ def _restart_flags(parser: MagicArgumentParser) -> None:
 def _stop(notebook: Notebook, args: argparse.Namespace) -> None:
     if args.name is None and not starting.all_clusters():
         # As a second `%mhjax start` is none, this is no error: who runs all cells again ends here.
-        print("mhjax · no cluster of this notebook runs; nothing to stop")
+        others = "; %mhjax list shows those of others, or that were left" if describe_others(os.environ) else ""
+        print(f"mhjax · no cluster of this notebook runs; nothing to stop{others}")
         return
     cluster = starting.current() if args.name is None else starting.by_name(args.name)
+    if cluster.state == "stopped":
+        print(f"mhjax · {cluster.name}: {cluster.reason or 'stopped already'}")
+        return
     cluster.stop()
     print(f"mhjax · {cluster.name}: {say_count(cluster.process_count, 'rank')} stopped")
 

@@ -29,6 +29,7 @@ __all__ = [
     "HostExited",
     "HostsQueued",
     "InterruptRequested",
+    "KeepRecord",
     "KillRanks",
     "RefuseCell",
     "ReportReady",
@@ -166,6 +167,13 @@ class FinishCell:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepRecord:
+    """The journal is to have this, of a cell that nobody waits for."""
+
+    record: CellRecord
+
+
+@dataclass(frozen=True, slots=True)
 class RefuseCell:
     """The cell is not run; nothing was sent."""
 
@@ -207,6 +215,7 @@ Command: TypeAlias = (
     | FreeRanks
     | KillRanks
     | FinishCell
+    | KeepRecord
     | RefuseCell
     | ReportReady
     | FailStart

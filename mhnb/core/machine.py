@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from mhnb.core.attaching import judge_taken
+from mhnb.core.attaching import judge_taken, tell_busy
 from mhnb.core.blame import blame
 from mhnb.core.cell import Cell
 from mhnb.core.events import (
@@ -159,9 +159,16 @@ class Machine:
     def _take_over(self) -> list[Command]:
         """Go on where the notebook before this one has left the ranks."""
         standing = [entry.facts["standing"] for entry in self.roster.entries]
-        taken = judge_taken(standing, self.left_records, self.generation)
+        taken = judge_taken(standing, self.left_records, self.generation, guard_available=self.guard_available)
         self.state, self.reason, self._next_seq = taken.state, taken.reason, taken.next_seq
-        return [SendToRank(rank, SkipCell(self.generation, seq)) for rank, seq in taken.missed]
+        self.roster.note_standing(standing)
+        return taken.commands(self.generation)
+
+    def _wait_on(self) -> list[Command]:
+        """Where ranks that were left may run a cell, which can take hours, say so from time to time."""
+        told = tell_busy(self.roster.find_busy(), self.start_timeout_s)
+        self.start_timeout_s *= 3 if told else 1
+        return told
 
     def _fail_start(self, error: MhnbError) -> list[Command]:
         if self.state != "starting":
@@ -294,7 +301,7 @@ class Machine:
 
     def _tick(self, now: float) -> list[Command]:
         if self.state == "starting" and now - self._given_at > self.start_timeout_s:
-            return self._fail_start(self.roster.timeout_error(self.start_timeout_s))
+            return self._wait_on() or self._fail_start(self.roster.timeout_error(self.start_timeout_s))
         cell = self.current
         if cell is None:
             return []

@@ -127,7 +127,9 @@ class Roster:
 
     def note_host(self, event: HostUp) -> BeginRanks | None:
         """Take in a supervisor's report; when every host is there, say what all are told."""
-        self.standing = ""
+        if self.ranks_of(event.supervisor):
+            # And not the hub's, which is there while the hosts still wait.
+            self.standing = ""
         self.supervisor_pids[event.supervisor] = event.pid
         self._hostnames[event.supervisor] = event.hostname
         if event.hub_pid is not None:
@@ -148,6 +150,18 @@ class Roster:
         entry = self.entries[ended.rank]
         entry.facts |= ended.facts
         entry.last = (ended.seq, ended.outcome)
+
+    def find_busy(self) -> tuple[int, ...]:
+        """Ranks of another notebook that have not answered, where each may run a cell: they answer between cells."""
+        late = [entry for entry in self.entries if entry.phase != "ready"] if self.is_left else []
+        may_be = all(entry.phase == "spawned" and not entry.is_halted and entry.exit is None for entry in late)
+        return tuple(entry.rank for entry in late) if may_be else ()
+
+    def note_standing(self, standing: Sequence[Mapping[str, Any]]) -> None:
+        """Take in how the ranks ended the last cell of another notebook."""
+        for entry, said in zip(self.entries, standing, strict=True):
+            if said["last"] is not None:
+                entry.last = (said["last"]["seq"], said["last"]["outcome"])
 
     def find_left(self) -> tuple[int, ...]:
         """Ranks that have left a collective which still ran or waited when they last ended a cell."""

@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -67,6 +67,7 @@ class CellRunner:
     def __post_init__(self) -> None:
         self._next_seq = 1
         self._last: CellEnded | None = None
+        self._last_run: RunCell | None = None
         self._pid = os.getpid()
         self._lock = threading.RLock()
         """Held while something is taken from the capture and sent, so that a cell's end is its last message."""
@@ -119,10 +120,16 @@ class CellRunner:
             self._tell(self._last)
 
     def standing(self) -> dict[str, Any]:
-        """Say where this rank stands, for a notebook that takes it over: the number of its next cell, and how the last one ended."""
-        last = self._last
-        row = None if last is None else [last.seq, last.outcome, last.launches, last.abandoned]
-        return {"seq": self._next_seq, "last": row}
+        """Say where this rank stands, for a notebook that takes it over: the number of its next cell, the last one, and how it ended.
+
+        Nobody may have heard of that end. Its output was sent with it: of that only an error is said again.
+        """
+        last, run = self._last, self._last_run
+        if last is None:
+            return {"seq": self._next_seq, "last": None, "cell": None}
+        errors = [event for event in last.events if event[0] == "error"]
+        cell = None if run is None or run.seq != last.seq else [run.source, run.guard, run.ranks]
+        return {"seq": self._next_seq, "last": asdict(replace(last, events=errors, facts={})), "cell": cell}
 
     def _tell(self, message: Message) -> None:
         with self._lock:
@@ -146,7 +153,7 @@ class CellRunner:
         self.capture.begin(message.seq)
         self.launches.begin_cell(message.seq, message.source, message.guard, message.ranks)
         self._interrupt.begin_cell()
-        self._running = message
+        self._running = self._last_run = message
         cell = self.shell.prepare(message.seq, message.source)
         if cell.awaits:
             self._task = asyncio.get_running_loop().create_task(self._user_code_async(cell))

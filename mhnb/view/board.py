@@ -6,7 +6,9 @@ Decides how it appears and that a start leaves one display, its summary. The val
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from typing import Self
 
@@ -72,6 +74,9 @@ class StartBoard(_OneDisplay):
     """
 
     _last: StartSnapshot | None = None
+    _last_at = 0.0
+    _is_cold = True
+    _clock = staticmethod(time.monotonic)
 
     def __enter__(self) -> Self:
         return self
@@ -81,20 +86,26 @@ class StartBoard(_OneDisplay):
             self._fail(self._last, "failed" if issubclass(kind, Exception) else "was broken off")
 
     def update(self, snapshot: StartSnapshot) -> None:
-        """Show how far the ranks are; the caller has something new each time."""
-        if self._last is None and self._screen.rich:
-            # While the ranks come up there is time; not sooner, since imports keep the interpreter from who launches them.
-            threading.Thread(target=warm_up, name="mhnb-warm-up", daemon=True).start()
-        self._last = snapshot
+        """Show how far the ranks are, and so how long it has taken."""
+        self._warm_up()
+        self._last, self._last_at = snapshot, self._clock()
         self._follow(format_start_html(snapshot), format_start_text(snapshot))
 
     def finish(self, summary: StartSummary) -> None:
         """Show what has started."""
+        self._warm_up()
         self._show({"text/html": format_summary_html(summary), "text/plain": format_summary_text(summary)})
+
+    def _warm_up(self) -> None:
+        """While the ranks come up there is time; not sooner, since imports keep the interpreter from who launches them."""
+        if self._is_cold and self._screen.rich:
+            self._is_cold = False
+            threading.Thread(target=warm_up, name="mhnb-warm-up", daemon=True).start()
 
     def _fail(self, snapshot: StartSnapshot, how: str) -> None:
         """Leave the last phases without a bar that no longer moves; the error says why."""
-        text = format_failed_start(snapshot, how)
+        lasted_s = snapshot.elapsed_s and snapshot.elapsed_s + self._clock() - self._last_at
+        text = format_failed_start(replace(snapshot, elapsed_s=lasted_s), how)
         self._show({"text/html": pre(text), "text/plain": text})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -43,11 +42,6 @@ class RankStart:
     """Whether its host has reported."""
 
     @property
-    def word(self) -> str:
-        """How far it is, in a word or three."""
-        return self.phase or ("host is there" if self.host_is_up else "not there yet")
-
-    @property
     def place(self) -> str:
         """The host as people know it: label, and the machine's own name."""
         return f"{self.host} {self.machine}" if self.machine else self.host
@@ -62,6 +56,8 @@ class StartSnapshot:
     """Seconds; 0 before there is any process."""
     standing: str = ""
     """What they wait for, as their place in a scheduler's queue; empty where they come up."""
+    is_takeover: bool = False
+    """Whether the ranks are there already, and it is their notebook that is new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +97,8 @@ def format_start_html(snapshot: StartSnapshot) -> str:
     if snapshot.standing:
         return wrap(f"{head}<div>{escape(snapshot.standing)}</div>")
     if len(snapshot.ranks) > _MAX_ROWS:
-        return wrap(head + f"<div>{escape(' · '.join(_phase_words(snapshot.ranks)))}</div>")
-    return wrap(head + "".join(map(_rank_row, snapshot.ranks)))
+        return wrap(head + f"<div>{escape(' · '.join(_phase_words(snapshot)))}</div>")
+    return wrap(head + "".join(_rank_row(rank, snapshot) for rank in snapshot.ranks))
 
 
 def format_failed_start(snapshot: StartSnapshot, how: str) -> str:
@@ -111,38 +107,46 @@ def format_failed_start(snapshot: StartSnapshot, how: str) -> str:
     >>> format_failed_start(StartSnapshot((RankStart(0, "host0", "jax"),), 1.2), "failed")
     'mhjax · the start of 1 rank failed after 1.2 s · rank 0 jax'
     """
-    ranks = say_count(len(snapshot.ranks), "rank")
-    after = f" after {format_seconds(snapshot.elapsed_s)}" if snapshot.elapsed_s else ""
-    return " · ".join([f"mhjax · the start of {ranks} {how}{after}", *_whereabouts(snapshot)])
+    what = f"{'taking over' if snapshot.is_takeover else 'the start of'} {say_count(len(snapshot.ranks), 'rank')}"
+    if not snapshot.elapsed_s:
+        return f"mhjax · {what} {how}"
+    return " · ".join([f"mhjax · {what} {how} after {format_seconds(snapshot.elapsed_s)}", *_whereabouts(snapshot)])
 
 
 def _start_heading(snapshot: StartSnapshot) -> str:
     elapsed = [format_seconds(snapshot.elapsed_s)] if snapshot.elapsed_s else []
-    return " · ".join([f"mhjax · starting {say_count(len(snapshot.ranks), 'rank')}", *elapsed])
+    doing = "taking over" if snapshot.is_takeover else "starting"
+    return " · ".join([f"mhjax · {doing} {say_count(len(snapshot.ranks), 'rank')}", *elapsed])
 
 
 def _whereabouts(snapshot: StartSnapshot) -> list[str]:
-    return [snapshot.standing] if snapshot.standing else _phase_words(snapshot.ranks)
+    return [snapshot.standing] if snapshot.standing else _phase_words(snapshot)
 
 
-def _phase_words(ranks: Sequence[RankStart]) -> list[str]:
+def _phase_words(snapshot: StartSnapshot) -> list[str]:
     """Ranks by phase, the furthest first."""
     by_word: dict[str, list[int]] = {}
-    for rank in sorted(ranks, key=lambda r: (-_steps(r), not r.host_is_up)):
-        by_word.setdefault(rank.word, []).append(rank.rank)
+    for rank in sorted(snapshot.ranks, key=lambda r: (-_steps(r), not r.host_is_up)):
+        by_word.setdefault(_word(rank, snapshot), []).append(rank.rank)
     return [f"{say_ranks(same)} {word}" for word, same in by_word.items()]
+
+
+def _word(rank: RankStart, snapshot: StartSnapshot) -> str:
+    if snapshot.is_takeover and rank.phase == "spawned":
+        return "in a cell, or silent"
+    return rank.phase or ("host up" if rank.host_is_up else "not there yet")
 
 
 def _steps(rank: RankStart) -> int:
     return 0 if rank.phase is None else PHASES.index(rank.phase) + 1
 
 
-def _rank_row(rank: RankStart) -> str:
+def _rank_row(rank: RankStart, snapshot: StartSnapshot) -> str:
     steps = _steps(rank)
     pid = "" if rank.pid is None else f" pid {rank.pid}"
     return (
         f'<div style="{_bar(rank)}"><b>rank {rank.rank}</b> <span style="{QUIET}">{escape(rank.place)}{pid}</span> '
-        f"{'▰' * steps}{'▱' * (len(PHASES) - steps)} {rank.word}</div>"
+        f"{'▰' * steps}{'▱' * (len(PHASES) - steps)} {_word(rank, snapshot)}</div>"
     )
 
 

@@ -69,7 +69,7 @@ def test_what_may_be_given_is_taken() -> None:
         ([], "ranks=[] names no rank"),
         ("", "ranks='' names no rank"),
         ([True], "'True' is not a rank"),
-        ("٣", "there is no rank 3"),
+        ("٣", "'٣' is not a rank or a range"),
     ],
 )
 def test_ranks_that_are_none(given: Any, told: str) -> None:

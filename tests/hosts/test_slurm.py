@@ -160,7 +160,7 @@ def test_the_queue_is_shown_and_then_it_starts(begin: Begin, busy: Busy) -> None
 
     def follow(report: StartReport) -> None:
         seen.append(report.standing)
-        if sum(map(bool, seen)) == 3:
+        if report.standing and sum(map(bool, seen)) == 3:
             threading.Thread(target=busy.end).start()
 
     cluster = begin(2, on_progress=follow)

@@ -16,11 +16,13 @@ import pytest
 from mhnb import starting
 from mhnb.berth import find_berths
 from mhnb.cluster import Cluster
+from mhnb.core.journal import CellRecord
 from mhnb.core.protocol import PROTOCOL_VERSION
 from mhnb.core.replay import plan_replay
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotClean, NotDriver, NotStarted
 from mhnb.reader import Reader
 from mhnb.reaping import end_stray, find_strays
+from mhnb.roll import StartReport
 from tests.ranks.conftest import every_pid, wait_gone
 from tests.source import ROOT
 
@@ -128,6 +130,70 @@ x = jax.make_array_from_callback((2,), NamedSharding(mesh, P('d')), lambda i: np
 while not os.path.exists(os.environ["MHNB_HOME"] + "/go"): time.sleep(0.05)
 print(float(jax.jit((jnp.max, jnp.sum)[jax.process_index()])(x)))
 """
+
+
+_GO_ON = """
+import os, time
+while not os.path.exists(os.environ["MHNB_HOME"] + "/go"): time.sleep(0.05)
+"""
+
+
+def test_a_cell_that_ended_unseen_is_told_of_and_comes_back(
+    attach: Callable[..., Cluster], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is in the journal as any other: a replay without it would give other values, and nobody would know."""
+    with notebook(f"cluster.run('x = 5').check(); going = cluster.submit({_GO_ON + 'x = 10'!r})") as owner:
+        owner.kill()
+        owner.wait()
+        Path(os.environ["MHNB_HOME"], "go").touch()
+        cluster = attach()
+        assert cluster.state == "clean"
+        assert "cell 2 ended after its notebook: ranks 0-1 ok; what it printed is in" in capfd.readouterr().err
+        assert [rank.last_cell for rank in cluster.ranks] == ["2 ok"] * 2
+        fresh = cluster.restart(replay=True)
+        assert fresh.replayed is not None
+        assert (fresh.replayed.plan.cells, fresh.replayed.plan.left_out) == ((1, 2), ())
+        assert fresh.run("print(x)").check()[1].stdout == "10\n"
+        fresh.stop()
+
+
+def test_a_cell_that_ended_unseen_without_the_guard_is_split(
+    attach: Callable[..., Cluster], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """There is no record of launches to say that they are in step; and what was raised is named."""
+    cell = f"{_GO_ON}import jax\nif jax.process_index(): 1/0"
+    with notebook(f"going = cluster.submit({cell!r}, guard='off')") as owner:
+        owner.kill()
+        owner.wait()
+        Path(os.environ["MHNB_HOME"], "go").touch()
+        cluster = attach()
+        assert cluster.state == "split"
+        assert "rank 0 ok, rank 1 ZeroDivisionError" in capfd.readouterr().err
+        (record,) = (each for each in cluster.journal.read()[0] if isinstance(each, CellRecord))
+        assert (record.state, record.errors, record.launches) == ("split", {1: "ZeroDivisionError"}, None)
+
+
+def test_a_cell_that_still_runs_is_waited_for(
+    attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A training that outlives its notebook may take hours: who comes back waits, and is told for what; giving up changes nothing."""
+    monkeypatch.setattr("mhnb.fleet._TAKE_OVER_S", 1.0)
+    reports: list[StartReport] = []
+
+    def give_up(report: StartReport) -> None:
+        reports.append(report)
+        if report.elapsed_s > 2:
+            raise KeyboardInterrupt
+
+    with notebook(f"going = cluster.submit({_GO_ON + 'x = 10'!r})") as owner:
+        owner.kill()
+        owner.wait()
+        with pytest.raises(KeyboardInterrupt):
+            starting.attach("kept", give_up)
+        assert all(report.is_takeover for report in reports)
+        assert "ranks 0-1 have not answered for 1 s: what they ran" in capfd.readouterr().err
+        Path(os.environ["MHNB_HOME"], "go").touch()
+        assert attach().run("print(x)").check()[1].stdout == "10\n"
 
 
 def test_a_rank_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> None:

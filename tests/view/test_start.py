@@ -68,14 +68,25 @@ def test_who_waits_sees_which_hosts_have_reported() -> None:
     """Ranks begin once all have: it is the other one that everybody waits for."""
     ranks = (RankStart(0, "host0"), RankStart(1, "host1", host_is_up=True), RankStart(2, "host2", "spawned"))
     text = format_start_text(StartSnapshot(ranks, 1.2))
-    assert text == "mhjax · starting 3 ranks · 1.2 s · rank 2 spawned · rank 1 host is there · rank 0 not there yet"
+    assert text == "mhjax · starting 3 ranks · 1.2 s · rank 2 spawned · rank 1 host up · rank 0 not there yet"
 
 
 def test_a_look_at_the_hosts_has_no_time_yet() -> None:
     """No process of the start's own exists; the error's table says how long the look took."""
     snapshot = StartSnapshot((RankStart(0, "host0"), RankStart(1, "host1")), 0.0, "looking at 2 hosts")
     assert format_start_text(snapshot) == "mhjax · starting 2 ranks · looking at 2 hosts"
-    assert format_failed_start(snapshot, "failed") == "mhjax · the start of 2 ranks failed · looking at 2 hosts"
+    assert format_failed_start(snapshot, "failed") == "mhjax · the start of 2 ranks failed"
+
+
+def test_a_takeover_starts_nothing() -> None:
+    """The ranks are there, and live on where it fails."""
+    snapshot = StartSnapshot((RankStart(0, "host0", "ready"), RankStart(1, "host1", "spawned")), 3.0, is_takeover=True)
+    assert (
+        format_start_text(snapshot)
+        == "mhjax · taking over 2 ranks · 3.0 s · rank 0 ready · rank 1 in a cell, or silent"
+    )
+    failed = format_failed_start(snapshot, "was broken off")
+    assert failed.startswith("mhjax · taking over 2 ranks was broken off after 3.0 s · ")
 
 
 def test_a_guard_that_is_not_there_is_in_plain_sight() -> None:
