@@ -1,11 +1,12 @@
 """What helps while typing: auto mode, Tab, `name?`, and the word that a name lives on the other side.
 
-All of it hangs on IPython's own hooks and asks rank 0 at most; a rank that is busy gives no answer, and typing goes on without one.
+All of it hangs on IPython's own hooks and asks one rank, the first of the cell; a busy one gives no answer, and typing goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable
 from concurrent.futures import wait
 from html import escape
@@ -30,6 +31,7 @@ __all__ = ["Assist"]
 
 _ANSWER_S = 0.5
 _OFFERED_RANKS = 10
+_RANKS = re.compile(r"--ranks[ =]+'?\"?([0-9]{1,9})")
 
 
 class Assist:
@@ -46,6 +48,7 @@ class Assist:
         self._matcher = match
         self._in_ranks_cell = False
         """Whether what is asked about now stands in a cell of the ranks."""
+        self._asked_rank = 0
         self._own_inspect = shell._inspect
         self._own_mime = shell.object_inspect_mime
         self._own_custom_exceptions = (shell.custom_exceptions, shell.CustomTB)
@@ -89,6 +92,9 @@ class Assist:
             return ["%%mhjax --auto\n", *lines]
         return _without_local(lines) if route == "local" else lines
 
+    # A terminal asks whether a cell is complete. It is when its code is: a cell magic would only end at an empty line.
+    _route.has_side_effects = True  # type: ignore[attr-defined]  # as IPython marks what it leaves out there
+
     def _runs_on_ranks(self, source: str) -> bool:
         """Whether a cell, perhaps half typed, is meant for the ranks."""
         if source.lstrip().startswith("%%mhjax"):
@@ -117,7 +123,8 @@ class Assist:
         skip = sum(len(line) + 1 for line in lines[: head + 1]) if lines[head].startswith("%%mhjax") else 0
         if before < skip:
             return {"completions": []}
-        value = self._ask("complete", text=context.full_text[skip:], cursor=before - skip)
+        rank = _first_rank(lines[head])
+        value = self._ask("complete", rank=rank, text=context.full_text[skip:], cursor=before - skip)
         if not value:
             return {"completions": []}
         return _matched(value["matches"], context.full_text[skip + value["start"] : before], "rank")
@@ -150,10 +157,11 @@ class Assist:
         """Stand before the kernel's `do_inspect`, which alone sees the whole cell."""
         assert self._own_do_inspect is not None
         self._in_ranks_cell = self._runs_on_ranks(code)
+        self._asked_rank = _first_rank(code.lstrip().partition("\n")[0])
         try:
             return self._own_do_inspect(code, *args, **kwargs)
         finally:
-            self._in_ranks_cell = False
+            self._in_ranks_cell, self._asked_rank = False, 0
 
     def _inspect_mime(self, oname: str, detail_level: int = 0, **kwargs: Any) -> Any:
         if self._in_ranks_cell and (data := self._ask_about(oname, detail_level)):
@@ -166,11 +174,13 @@ class Assist:
             raise
 
     def _ask_about(self, name: str, detail: int) -> dict[str, str]:
-        value = self._ask("inspect", name=name, detail=detail)
+        value = self._ask("inspect", rank=self._asked_rank, name=name, detail=detail)
         if not (value and value["found"]):
             return {}
+        # Another rank's value may be another one.
+        text = f"On rank {self._asked_rank}\n{value['data']['text/plain']}"
         # ipykernel takes text/html out of the bundle, and finds nothing where there is none.
-        return {"text/html": f"<pre>{escape(value['data']['text/plain'])}</pre>", **value["data"]}
+        return {**value["data"], "text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
 
     # -- a name of the other side
 
@@ -185,22 +195,29 @@ class Assist:
             pull = f", or bring it here with %mhjax pull {name}" if is_value else ""
             print(f"{name!r} lives on the ranks: use it in a %%mhjax cell{pull}")
 
-    def _ask(self, verb: str, **arguments: Any) -> Any:
-        """Ask rank 0; None where there is no cluster, or the rank is busy."""
-        return next(iter(self._ask_all(verb, first=1, **arguments)), None)
+    def _ask(self, verb: str, *, rank: int = 0, **arguments: Any) -> Any:
+        """Ask one rank; None where there is no cluster, or the rank is busy or not there."""
+        return next(iter(self._ask_all(verb, rank=rank, **arguments)), None)
 
-    def _ask_all(self, verb: str, *, first: int | None = None, **arguments: Any) -> list[Any]:
-        """Ask every rank, or the first so many, for those answers that come soon; none where there is no cluster, or a cell runs."""
+    def _ask_all(self, verb: str, *, rank: int | None = None, **arguments: Any) -> list[Any]:
+        """Ask every rank, or one, for those answers that come soon; none where there is no cluster, or a cell runs."""
         try:
             cluster = starting.current()
             if cluster.state in ("running", "starting"):
                 return []
-            asked = [cluster.ask(rank, verb, arguments) for rank in range(cluster.process_count)[:first]]
+            ranks = [each for each in range(cluster.process_count) if rank in (None, each)]
+            asked = [cluster.ask(each, verb, arguments) for each in ranks]
             done, _ = wait(asked, _ANSWER_S)
             answers = [question.result() for question in asked if question in done]
         except ClusterError:
             return []
         return [answer.value for answer in answers if answer.ok]
+
+
+def _first_rank(line: str) -> int:
+    """The first rank that a cell's first line names, as `%%mhjax --ranks 2-3` does; 0 where it names none."""
+    named = _RANKS.search(line) if line.lstrip().startswith("%%mhjax") else None
+    return int(named[1]) if named else 0
 
 
 def _rank_sets(count: int) -> list[str]:

@@ -196,7 +196,10 @@ def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str
         )
     listed = ", ".join(berth.full_name for berth in berths)
     if len(meant) > 1:
-        raise NotStarted(f"%mhjax attach {name or ''}: which one? There are {listed}; give one of these names")
+        named = ", ".join(berth.full_name for berth in meant)
+        raise NotStarted(
+            f"%mhjax attach{f' {name}' if name else ''}: which one? There are {named}; give one of these names"
+        )
     raise NotStarted(
         f"there is no kept cluster {name!r} on this machine; there are {listed}: %mhjax attach {berths[0].full_name}"
     )

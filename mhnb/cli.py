@@ -185,7 +185,7 @@ def _reap(args: argparse.Namespace) -> int:
 
 
 def _where(args: argparse.Namespace) -> int:
-    from mhnb.rundir import read_owners, read_where
+    from mhnb.rundir import is_owned, read_owners, read_where
 
     named = [record for record in read_owners(os.environ) if record["name"] == args.name]
     cards = [card for record in named if (card := read_where(record)) is not None]
@@ -193,8 +193,12 @@ def _where(args: argparse.Namespace) -> int:
         print(card)
     if not named:
         print(f"mhnb where {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)
-    elif not cards:
+    elif not cards and any(map(is_owned, named)):
         print(f"{args.name}: no cell runs, or none for longer than 2 s")
+    elif not cards:
+        print(
+            f"{args.name}: its notebook is gone, and nobody looks at the ranks; %mhjax attach {args.name} takes it over"
+        )
     return 0 if named else 1
 
 

@@ -109,6 +109,9 @@ class MhjaxMagics(Magics):
         """See `_MANUAL`, which becomes this docstring."""
         if cell is None:
             return verbs.run_verb(self.notebook, line)
+        if {"-h", "--help"} & set(line.split()):
+            print(_MANUAL)
+            return None
         if not cell.strip():
             raise _empty_cell(line)
         flags = parse_cell_flags(line)

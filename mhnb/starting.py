@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ import psutil
 from IPython.core.getipython import get_ipython
 
 from mhnb.asking import check_alike, take_shape
-from mhnb.berth import choose_berth, find_berths, find_left, note_left
+from mhnb.berth import DriverLock, choose_berth, find_berths, find_left, note_left
 from mhnb.cluster import Cluster
 from mhnb.core.environment import note_forced_devices
 from mhnb.core.journal import StartRecord
@@ -23,7 +24,7 @@ from mhnb.core.replay import plan_replay
 from mhnb.core.request import check_guard
 from mhnb.core.shape import Shape, check_initialize, check_shape
 from mhnb.core.startinput import check_start_input
-from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, NotStarted
+from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted
 from mhnb.finishing import await_ends
 from mhnb.journaling import draw_generation, note_generation
 from mhnb.launch.allocation import drop_handed, hand_over
@@ -76,7 +77,17 @@ def current() -> Cluster:
             return cluster
     yet = "no cluster of this notebook runs any more" if _clusters else "there is no cluster yet"
     back = "%mhjax restart --replay brings back what the last one held; " if _in_use and can_come_back(latest()) else ""
-    raise NotStarted(f"{yet}; {back}%mhjax start (or mhnb.start()) starts 4 hosts x 2 devices on this machine")
+    raise NotStarted(
+        f"{yet}; {back}{_say_kept()}%mhjax start (or mhnb.start()) starts 4 hosts x 2 devices on this machine"
+    )
+
+
+def _say_kept() -> str:
+    """Say that a cluster waits for a notebook; empty where none does."""
+    with suppress(LaunchError):
+        if berths := [berth for berth in find_berths(os.environ) if not DriverLock.is_held(berth.run_dir)]:
+            return f"%mhjax attach {berths[0].name} takes over the kept one that nobody drives; "
+    return ""
 
 
 def latest() -> Cluster:

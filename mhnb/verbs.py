@@ -149,13 +149,15 @@ def _list(notebook: Notebook, args: argparse.Namespace) -> None:
 def _auto(notebook: Notebook, args: argparse.Namespace) -> None:
     if args.switch == "on":
         starting.current()
-    notebook.auto = args.switch == "on"
+    notebook.auto = notebook.auto if args.switch is None else args.switch == "on"
     where = "plain cells go to the ranks; %%local keeps one here" if notebook.auto else "plain cells stay here"
-    print(f"mhjax auto {args.switch} · {where}")
+    print(f"mhjax auto {'on' if notebook.auto else 'off'} · {where}")
 
 
 def _auto_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("switch", choices=("on", "off"), help="whether plain cells go to the ranks too")
+    parser.add_argument(
+        "switch", nargs="?", choices=("on", "off"), help="whether plain cells go to the ranks too; else it is told"
+    )
 
 
 def _pull(notebook: Notebook, args: argparse.Namespace) -> None:

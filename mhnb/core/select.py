@@ -13,6 +13,8 @@ Route: TypeAlias = Literal["ranks", "here", "local"]
 """`local` is here too, with the first line `%%local` taken off."""
 
 _MAGIC = ("%mhjax", "%mhjax?")
+_LEAVE = ("exit", "quit", "exit()", "quit()")
+"""On a rank they are an error; who types one wants to leave."""
 _LOADERS = ("%load_ext", "%reload_ext", "%unload_ext")
 """With mhnb's own name behind them. Any other extension is for the code, and the code is on the ranks."""
 
@@ -23,8 +25,8 @@ def route_cell(source: str) -> Route:
     Raises:
         InvalidRequest: `%mhjax` lines mixed with code: half of it belongs here and half on the ranks.
 
-    >>> route_cell("%mhjax status")
-    'here'
+    >>> route_cell("%mhjax status"), route_cell("exit")
+    ('here', 'here')
     >>> route_cell("%%time\nx = 1")
     'ranks'
     """
@@ -34,6 +36,8 @@ def route_cell(source: str) -> Route:
         return "here"
     if code[0].split()[0] == "%%local":
         return "local"
+    if len(code) == 1 and code[0] in _LEAVE:
+        return "here"
     ours = [line for line in code if _is_ours(line.split())]
     if not ours:
         return "ranks"

@@ -80,6 +80,8 @@ class LocalHost:
         """Say how the supervisor ended and what it said last."""
         code = self._process.poll()
         how = f"exit code {code}" if code is None or code >= 0 else signal.Signals(-code).name
+        if code == 0:
+            how = "exit code 0, as when mhnb stop ends it from a shell"
         lines = self._log.read_text(errors="replace").splitlines()[-8:]
         return f"the supervisor of this machine (pid {self.pid}) ended with {how}; log {self._log}" + "".join(
             f"\n    {x}" for x in lines

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
 from mhnb.cluster import Cluster
+from mhnb.core.select import route_cell
 from tests.notebook.conftest import Session
 
 
@@ -54,6 +56,17 @@ def test_question_mark_prefers_the_notebooks_own(nb: Session) -> None:
     nb.run("twice = 1.5")
     assert "1.5" in nb.run("twice?").out
     assert "not found" in nb.try_("nobody_has_this?").text
+
+
+def test_auto_mode_ends_a_cell_where_plain_ipython_does(nb: Session) -> None:
+    """A terminal asks after each line: one that is whole runs at once, as does the word to leave, which is nobody's but the notebook's."""
+    assert "plain cells stay here" in nb.run("%mhjax auto").out
+    nb.run("%mhjax auto on")
+    assert "mhjax auto on · plain cells go to the ranks" in nb.run("%mhjax auto").out
+    for source in ("5 + 5", "x = )", "if x:", "for i in y:\n    i\n"):
+        plain = TransformerManager().check_complete(source)
+        assert nb.shell.check_complete(source) == (plain[0], " " * (plain[1] or 0) if plain[0] == "incomplete" else "")
+    assert route_cell("exit") == route_cell("quit()") == "here"
 
 
 def test_auto_sends_plain_cells(nb: Session) -> None:

@@ -126,6 +126,12 @@ def test_a_bad_flag_sends_nothing(nb: Session, line: str, said: str) -> None:
     assert text.startswith("%%mhjax ")
 
 
+@pytest.mark.parametrize("cell", ["%%mhjax --help", "%%mhjax -h\n1 / 0"])
+def test_help_is_the_manual(idle: Session, cell: str) -> None:
+    """And runs nothing."""
+    assert "%mhjax auto on|off" in idle.run(cell).out
+
+
 @pytest.mark.parametrize("auto", ["on", "off"])
 @pytest.mark.parametrize("body", ["", "\n", "\n  \n"])
 @pytest.mark.parametrize(

@@ -127,6 +127,10 @@ def test_shift_tab_knows_whose_cell_it_is(front: Front) -> None:
     """A name of both sides is the notebook's in a plain cell, and the ranks' in a `%%mhjax` cell."""
     assert "float" in front.inspect("both", 4)
     assert "of the ranks" in front.inspect("%%mhjax\nboth", 12)
+    front.run("%%mhjax --ranks 1\nhere = 'of rank 1 alone'")
+    assert "On rank 1\n" in front.inspect("%%mhjax --ranks 1\nhere", 22)
+    assert "of rank 1 alone" in front.inspect("%%mhjax --ranks 1\nhere", 22)
+    assert front.inspect("%%mhjax\nhere", 12) == ""
 
 
 def test_shift_tab_in_auto_mode(auto: Front) -> None:

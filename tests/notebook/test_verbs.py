@@ -212,7 +212,6 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("start --bogus", "unrecognized arguments: --bogus; %mhjax start --help"),
         ("status extra", "unrecognized arguments: extra"),
         ("auto maybe", "choose from"),
-        ("auto", "the following arguments are required"),
         ("pull", "the following arguments are required"),
         ("pull x --ranks 9", "there is no rank 9"),
         ("pull not-a-name", "not-a-name"),

@@ -132,20 +132,20 @@ print(float(jax.jit((jnp.max, jnp.sum)[jax.process_index()])(x)))
 """
 
 
-_GO_ON = """
-import os, time
-while not os.path.exists(os.environ["MHNB_HOME"] + "/go"): time.sleep(0.05)
-"""
+def until(go: Path, rest: str) -> str:
+    """Give a cell that goes on with the rest once that file is there."""
+    return f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n{rest}"
 
 
 def test_a_cell_that_ended_unseen_is_told_of_and_comes_back(
-    attach: Callable[..., Cluster], capfd: pytest.CaptureFixture[str]
+    attach: Callable[..., Cluster], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """It is in the journal as any other: a replay without it would give other values, and nobody would know."""
-    with notebook(f"cluster.run('x = 5').check(); going = cluster.submit({_GO_ON + 'x = 10'!r})") as owner:
+    go = tmp_path / "go"
+    with notebook(f"cluster.run('x = 5').check(); going = cluster.submit({until(go, 'x = 10')!r})") as owner:
         owner.kill()
         owner.wait()
-        Path(os.environ["MHNB_HOME"], "go").touch()
+        go.touch()
         cluster = attach()
         assert cluster.state == "clean"
         assert "cell 2 ended after its notebook: ranks 0-1 ok; what it printed is in" in capfd.readouterr().err
@@ -158,14 +158,15 @@ def test_a_cell_that_ended_unseen_is_told_of_and_comes_back(
 
 
 def test_a_cell_that_ended_unseen_without_the_guard_is_split(
-    attach: Callable[..., Cluster], capfd: pytest.CaptureFixture[str]
+    attach: Callable[..., Cluster], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """There is no record of launches to say that they are in step; and what was raised is named."""
-    cell = f"{_GO_ON}import jax\nif jax.process_index(): 1/0"
+    go = tmp_path / "go"
+    cell = until(go, "import jax\nif jax.process_index(): 1/0")
     with notebook(f"going = cluster.submit({cell!r}, guard='off')") as owner:
         owner.kill()
         owner.wait()
-        Path(os.environ["MHNB_HOME"], "go").touch()
+        go.touch()
         cluster = attach()
         assert cluster.state == "split"
         assert "rank 0 ok, rank 1 ZeroDivisionError" in capfd.readouterr().err
@@ -174,7 +175,7 @@ def test_a_cell_that_ended_unseen_without_the_guard_is_split(
 
 
 def test_a_cell_that_still_runs_is_waited_for(
-    attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A training that outlives its notebook may take hours: who comes back waits, and is told for what; giving up changes nothing."""
     monkeypatch.setattr("mhnb.fleet._TAKE_OVER_S", 1.0)
@@ -185,14 +186,15 @@ def test_a_cell_that_still_runs_is_waited_for(
         if report.elapsed_s > 2:
             raise KeyboardInterrupt
 
-    with notebook(f"going = cluster.submit({_GO_ON + 'x = 10'!r})") as owner:
+    go = tmp_path / "go"
+    with notebook(f"going = cluster.submit({until(go, 'x = 10')!r})") as owner:
         owner.kill()
         owner.wait()
         with pytest.raises(KeyboardInterrupt):
             starting.attach("kept", give_up)
         assert all(report.is_takeover for report in reports)
         assert "ranks 0-1 have not answered for 1 s: what they ran" in capfd.readouterr().err
-        Path(os.environ["MHNB_HOME"], "go").touch()
+        go.touch()
         assert attach().run("print(x)").check()[1].stdout == "10\n"
 
 
