@@ -8,7 +8,7 @@ from typing import Any
 
 from mhnb.core.cell import Cell
 from mhnb.core.events import CellRequest, Command, KeepRecord, SendToRank, TellUser
-from mhnb.core.journal import AcceptRecord, CellRecord, Record, record_cell
+from mhnb.core.journal import AcceptRecord, CellRecord, Record, ReplayRecord, record_cell
 from mhnb.core.protocol import CellEnded, SkipCell
 from mhnb.core.ranks import format_ranks, say_ranks
 from mhnb.core.verdict import judge_cell
@@ -66,6 +66,8 @@ def judge_taken(
     known = _known_state(records, generation, next_seq - 1)
     if known is None:
         state, reason, unseen = _judge_unseen(standing, generation, next_seq - 1, guard_available=guard_available)
+        if unseen is not None:
+            unseen = replace(unseen, replayed=_is_of_replay(unseen, records))
     else:
         state, unseen = known, None
         reason = "" if state == "clean" else f"cell {next_seq - 1} left it {state}, before this notebook took it over"
@@ -101,6 +103,16 @@ def _known_state(records: Sequence[Record], generation: int, seq: int) -> Cluste
     if states and states[-1][0] == seq:
         return states[-1][1]
     return "clean" if seq == 0 else None
+
+
+def _is_of_replay(unseen: CellRecord, records: Sequence[Record]) -> bool:
+    """Whether a replay was broken off in it: else what had not come back yet would count as given up."""
+    own = [each for each in records if each.generation == unseen.generation]
+    if any(isinstance(each, ReplayRecord) or not getattr(each, "replayed", True) for each in own):
+        return False
+    return any(
+        isinstance(each, CellRecord) and (each.seq, each.source) == (unseen.seq, unseen.source) for each in records
+    )
 
 
 def _judge_unseen(
