@@ -242,6 +242,31 @@ def test_who_waits_for_a_start_sees_that_it_goes_on(make: Callable[[MemoryLink],
     assert second[1] - first[1] >= 1.0
 
 
+def test_the_line_of_a_start_leaves_the_queue_with_its_job() -> None:
+    """A job that has got its machines waits no more, also while none of them has reported."""
+
+    @dataclass
+    class Queued(PlayedHost):
+        standing: str = "job 1 waits"
+
+    host, link, told = Queued(), MemoryLink(), queue.SimpleQueue[str]()
+    machine = Machine(Roster(["a", "b"], ["x", "y"]), generation=1, now=time.monotonic(), start_timeout_s=60)
+
+    class Waiting(Listening):
+        def on_progress(self, machine: Machine, now: float) -> None:  # noqa: ARG002  # of the contract
+            told.put(machine.roster.standing)
+
+    reader = Reader(link, machine, HostWatch(link, [host]), clock=time.monotonic, listener=Waiting())
+    reader.start()
+    try:
+        assert told.get(timeout=WAIT_S) == "job 1 waits"
+        host.standing = ""
+        while told.get(timeout=WAIT_S):
+            continue
+    finally:
+        reader.close(WAIT_S)
+
+
 def test_stop_while_starting_ends_the_wait_for_the_start(make: Callable[[MemoryLink], Rig]) -> None:
     """A thread that stops a cluster leaves none waiting until it is ready."""
     rig = make(MemoryLink())

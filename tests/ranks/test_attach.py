@@ -137,16 +137,21 @@ def until(go: Path, rest: str) -> str:
     return f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n{rest}"
 
 
+def attach_after(owner: subprocess.Popen[str], go: Path, attach: Callable[..., Cluster]) -> Cluster:
+    """Kill a notebook in a cell, let the cell end, and take the cluster over."""
+    owner.kill()
+    owner.wait()
+    go.touch()
+    return attach()
+
+
 def test_a_cell_that_ended_unseen_is_told_of_and_comes_back(
     attach: Callable[..., Cluster], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """It is in the journal as any other: a replay without it would give other values, and nobody would know."""
     go = tmp_path / "go"
     with notebook(f"cluster.run('x = 5').check(); going = cluster.submit({until(go, 'x = 10')!r})") as owner:
-        owner.kill()
-        owner.wait()
-        go.touch()
-        cluster = attach()
+        cluster = attach_after(owner, go, attach)
         assert cluster.state == "clean"
         assert "cell 2 ended after its notebook: ranks 0-1 ok; what it printed is in" in capfd.readouterr().err
         assert [rank.last_cell for rank in cluster.ranks] == ["2 ok"] * 2
@@ -164,10 +169,7 @@ def test_a_cell_that_ended_unseen_without_the_guard_is_split(
     go = tmp_path / "go"
     cell = until(go, "import jax\nif jax.process_index(): 1/0")
     with notebook(f"going = cluster.submit({cell!r}, guard='off')") as owner:
-        owner.kill()
-        owner.wait()
-        go.touch()
-        cluster = attach()
+        cluster = attach_after(owner, go, attach)
         assert cluster.state == "split"
         assert "rank 0 ok, rank 1 ZeroDivisionError" in capfd.readouterr().err
         (record,) = (each for each in cluster.journal.read()[0] if isinstance(each, CellRecord))

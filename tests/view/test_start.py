@@ -26,6 +26,8 @@ from tests.view.samples import RecordingScreen, StrictPage
 def nothing_to_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread would import what other tests take away."""
     monkeypatch.setattr(board, "warm_up", lambda: None)
+    # No test may depend on how long its own lines take.
+    monkeypatch.setattr(StartBoard, "_clock", staticmethod(lambda: 0.0))
 
 
 RANKS = tuple(RankStart(rank, f"host{rank}", "ready", 4711 + rank, 2) for rank in range(4))
