@@ -6,19 +6,22 @@ import os
 import random
 import resource
 import socket
+from contextlib import ExitStack
 from itertools import islice
 
 from mhnb.errors import PreflightFailed
 
-__all__ = ["check_port_free", "count_strangers_kept", "find_free_port", "find_hub_ports", "find_own_address"]
+__all__ = ["check_port_free", "count_strangers_kept", "find_free_port", "find_own_address", "hold_hub_ports"]
 
 
 _BELOW_EPHEMERAL = range(20_000, 32_000)
 """What the system gives to sockets that ask for any port lies above, on Linux and macOS."""
 
 
-_HUBS = range(12_000, 20_000)
-"""Where hubs look, and coordinators do not."""
+_BLOCKS = range(12_000, 20_000, 32)
+"""Where hubs look, and coordinators do not: each has a block of its own, which begins here."""
+
+_LOOPBACK = "127.0.0.1"
 
 _STRANGERS = 2048
 
@@ -33,7 +36,7 @@ def count_strangers_kept() -> int:
     return _STRANGERS if soft == resource.RLIM_INFINITY else min(_STRANGERS, soft // 2)
 
 
-def find_free_port(address: str = "127.0.0.1") -> int:
+def find_free_port(address: str = _LOOPBACK) -> int:
     """Find a TCP port that is free, and stays so until somebody asks for that very one.
 
     The coordinator takes it a second later: a port that the system itself hands out could be another socket's by then.
@@ -46,19 +49,38 @@ def find_free_port(address: str = "127.0.0.1") -> int:
         return int(probe.getsockname()[1])
 
 
-def find_hub_ports(count: int, address: str = "127.0.0.1") -> list[int]:
+def hold_hub_ports(count: int, held: ExitStack, address: str = _LOOPBACK) -> list[int]:
     """Find ports for the hub of this process, which it takes one after the other: nobody else is to ask for them meanwhile.
 
-    Hubs that start in the same moment have other numbers as processes, and so begin elsewhere, but for containers that share a network;
-    no coordinator looks there.
+    The ports lie in one block, whose first one is bound here: no other hub looks in a block that is held, whatever its user or its
+    container. Hubs that start in the same moment have other numbers as processes, and so begin elsewhere; no coordinator looks there.
 
     Args:
         count: how many.
+        held: what keeps the block; to be closed once the hub has ended.
         address: of this machine, IPv4 or IPv6; `*` for all.
+
+    Returns:
+        As many, free at that address and on loopback, where a hub speaks with itself; none where every block is taken.
     """
-    begin = os.getpid() * count % len(_HUBS)
-    turned = [*_HUBS[begin:], *_HUBS[:begin]]
-    return list(islice((port for port in turned if _is_free(address, port)), count))
+    first = os.getpid() % len(_BLOCKS)
+    for guard in (*_BLOCKS[first:], *_BLOCKS[:first]):
+        block = socket.socket()
+        try:
+            block.bind((_LOOPBACK, guard))
+        except OSError:
+            block.close()
+            continue
+        free = (
+            port
+            for port in range(guard + 1, guard + _BLOCKS.step)
+            if _is_free(_LOOPBACK, port) and _is_free(address, port)
+        )
+        if len(found := list(islice(free, count))) == count:
+            held.enter_context(block)
+            return found
+        block.close()
+    return []
 
 
 def _is_free(address: str, port: int) -> bool:

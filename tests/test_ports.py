@@ -4,33 +4,55 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
-from mhnb.ports import find_hub_ports
+from mhnb.ports import hold_hub_ports
 
 
-def test_hubs_that_start_at_once_look_at_other_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neighbours in the list of processes, a hundred of them, have no port in common."""
+@pytest.fixture
+def held() -> Iterator[ExitStack]:
+    """What the hubs of a test hold."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.parametrize("apart", [0, 1, 250], ids=["same number", "neighbours", "a round later"])
+def test_hubs_that_start_at_once_look_at_other_ports(
+    apart: int, held: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty of them have no port in common, before any listens; also where containers with a network in common have the same numbers."""
     seen: set[int] = set()
-    for pid in range(70_000, 70_100):
-        monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
-        found = set(find_hub_ports(24))
+    for hub in range(20):
+        monkeypatch.setattr(os, "getpid", lambda hub=hub: 70_000 + hub * apart)
+        found = set(hold_hub_ports(24, held))
         assert len(found) == 24
+        assert not seen & found
         seen |= found
-    # Some are taken on this machine, and their hub goes on into the next one's; most are not.
-    assert len(seen) > 23 * 100
 
 
-@pytest.mark.parametrize(("address", "bound"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("*", "")])
+def test_a_hub_that_has_ended_leaves_its_ports_to_another(held: ExitStack) -> None:
+    """The block is held as long as the hub lives, and no longer."""
+    with ExitStack() as ended:
+        first = hold_hub_ports(24, ended)
+    assert hold_hub_ports(24, held) == first
+
+
+@pytest.mark.parametrize(
+    ("address", "bound"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("*", ""), ("127.0.0.2", "127.0.0.1")]
+)
 def test_a_port_that_is_taken_is_left_out(address: str, bound: str) -> None:
-    """Whoever listens there keeps it; also where the hub is to listen at another kind of address."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    """Whoever listens there keeps it; at the hub's own address, and on loopback, where it speaks with itself wherever it listens."""
+    family = socket.AF_INET6 if ":" in bound else socket.AF_INET
     with socket.socket(family) as taken:
         try:
-            taken.bind((bound, find_hub_ports(4, address)[0]))
+            with ExitStack() as ended:
+                taken.bind((bound, hold_hub_ports(4, ended, address)[0]))
         except OSError as error:
             pytest.skip(f"this machine has no {address}: {error}")
-        found = find_hub_ports(4, address)
+        with ExitStack() as held:
+            found = hold_hub_ports(4, held, address)
         assert taken.getsockname()[1] not in found
         assert len(found) == 4

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from mhnb.core.hostspec import HostSpec, parse_hostspec
-from mhnb.ports import find_hub_ports
+from mhnb.ports import hold_hub_ports
 from mhnb.rank.spawn import end_with_parent
 
 __all__ = ["main", "run_hub"]
@@ -21,17 +22,20 @@ def run_hub(spec: HostSpec) -> None:
     from ipyparallel.controller.app import IPController
     from traitlets import default
 
+    held = ExitStack()
+
     class Controller(IPController):
         @default("ports")
         def _free_ports(self) -> list[int]:
             # Its own choice is one that the system hands out: any socket that is opened before it listens there may get it.
-            return find_hub_ports(_PORTS, self.ip)
+            return hold_hub_ports(_PORTS, held, self.ip)
 
     # Its heart monitor is a process of its own and would outlive a hub that is killed.
     hub = os.getpid()
     os.register_at_fork(after_in_child=lambda: end_with_parent(hub))
     profile = Path(spec.run_dir) / "profile"
-    Controller.launch_instance(argv=[f"--profile-dir={profile}", "--log-level=WARN"])
+    with held:
+        Controller.launch_instance(argv=[f"--profile-dir={profile}", "--log-level=WARN"])
 
 
 def main() -> None:
