@@ -8,14 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import psutil
-
 from mhnb.berth import Berth, DriverLock
 from mhnb.core.protocol import HostUp, StopHost
 from mhnb.fleet import open_left_link
 from mhnb.launch.attached import AttachedHost
 from mhnb.link.base import supervisor_peer
 from mhnb.link.sockets import SocketLink
+from mhnb.processes import GONE
 from mhnb.rundir import remove_keys
 
 __all__ = ["end_left"]
@@ -67,5 +66,5 @@ def _tell(link: SocketLink, berth: Berth, until: float, clock: Callable[[], floa
 def _await(number: int, pid: int) -> None:
     try:
         AttachedHost(number, pid).wait(())
-    except psutil.NoSuchProcess:
+    except GONE:
         return

@@ -11,8 +11,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import psutil
-
 from mhnb.berth import Berth, DriverLock
 from mhnb.core.gathering import Gathering
 from mhnb.core.machine import Machine
@@ -30,6 +28,7 @@ from mhnb.link.sockets import SocketLink
 from mhnb.looking import Rehearsing, make_look
 from mhnb.options import Place, StartOptions, host_spec, hub_spec, local_spec
 from mhnb.ports import find_free_port
+from mhnb.processes import GONE
 from mhnb.roll import RankInfo, describe_place
 from mhnb.rundir import configure_hub, make_run_dir, remove_keys, write_owner
 
@@ -184,7 +183,7 @@ def open_left_link(berth: Berth) -> SocketLink:
 def _find_left(number: int, pid: int, berth: Berth) -> AttachedHost:
     try:
         return AttachedHost(number, pid)
-    except psutil.NoSuchProcess as error:
+    except GONE as error:
         raise LaunchError(
             f"the supervisor of cluster {berth.name!r} (pid {pid}) has ended; mhnb stop {berth.full_name} ends the rest"
         ) from error

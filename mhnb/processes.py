@@ -6,7 +6,13 @@ import sys
 
 import psutil
 
-__all__ = ["find_began_s", "is_halted", "is_still", "resident_nbytes"]
+__all__ = ["GONE", "UNSEEN", "find_began_s", "is_halted", "is_still", "resident_nbytes"]
+
+GONE = (psutil.NoSuchProcess, FileNotFoundError)
+"""What psutil raises for a process that has ended: the second where its number has another owner, if only a thread, a moment later."""
+
+UNSEEN = (psutil.Error, FileNotFoundError)
+"""The same, and of a process that this user may not look at."""
 
 _SAME_S = 2.0
 """What the time of boot is rounded by, with room. No number comes round so soon."""
@@ -21,7 +27,7 @@ def resident_nbytes(pid: int) -> int | None:
     """
     try:
         return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
+    except UNSEEN:
         return None
 
 
@@ -34,7 +40,7 @@ def is_halted(pid: int) -> bool:
     """
     try:
         return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-    except psutil.Error:
+    except UNSEEN:
         return False
 
 
@@ -53,7 +59,7 @@ def find_began_s(pid: int) -> float | None:
         # Before the other: older psutil adds the time of boot as it was known when it was asked last.
         boot = psutil.boot_time()
         return psutil.Process(pid).create_time() - boot
-    except psutil.Error:
+    except UNSEEN:
         return None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from mhnb.launch.attached import end_supervisor
+from mhnb.processes import UNSEEN
 from mhnb.rundir import is_owned, read_owners
 
 __all__ = ["Stray", "end_stray", "find_strays"]
@@ -70,7 +71,7 @@ def _record_of_its_own(process: psutil.Process) -> dict[str, Any] | None:
     """Read the record of a supervisor that was started with another MHNB_HOME than this shell has: its environment says which."""
     try:
         known = read_owners(process.environ())
-    except psutil.Error:
+    except UNSEEN:
         # It has ended in this moment.
         return None
     return next((record for record in known if record["supervisor"] == process.pid), None)

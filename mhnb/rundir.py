@@ -18,7 +18,7 @@ from platformdirs import user_state_path
 
 from mhnb.core.ranks import say_count
 from mhnb.errors import InvalidRequest, LaunchError
-from mhnb.processes import find_began_s, is_still
+from mhnb.processes import UNSEEN, find_began_s, is_still
 
 __all__ = [
     "check_name",
@@ -319,5 +319,5 @@ def _is_supervised(record: Mapping[str, Any]) -> bool:
     try:
         # An older mhnb has noted the number alone: what runs there now is at least a supervisor.
         return is_still(pid, record.get("supervisor_began_s")) and "mhnb.rank.host" in psutil.Process(pid).cmdline()
-    except psutil.Error:
+    except UNSEEN:
         return False

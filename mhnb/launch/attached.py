@@ -7,6 +7,7 @@ import contextlib
 import psutil
 
 from mhnb.launch.gone import await_gone, kill_groups, lives
+from mhnb.processes import GONE
 
 __all__ = ["AttachedHost", "LeftHosts", "end_supervisor"]
 
@@ -22,7 +23,7 @@ class AttachedHost:
         pid: of its process, which lives.
 
     Raises:
-        psutil.Error: it does not.
+        psutil.NoSuchProcess: it does not; one of `GONE`.
     """
 
     def __init__(self, supervisor: int, pid: int) -> None:
@@ -93,13 +94,13 @@ class LeftHosts:
 
 def end_supervisor(pid: int) -> None:
     """Tell a supervisor of this machine to end, and with it what it holds; wait for all of it, and kill what does not end."""
-    with contextlib.suppress(psutil.NoSuchProcess):
+    with contextlib.suppress(*GONE):
         supervisor = psutil.Process(pid)
         held = [*supervisor.children(recursive=True), supervisor]
         supervisor.terminate()
         if await_gone(held, _TERM_S):
             return
         for process in filter(lives, held):
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(*GONE):
                 process.kill()
         await_gone(held)

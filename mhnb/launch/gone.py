@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 
 import psutil
 
+from mhnb.processes import GONE
+
 __all__ = ["await_gone", "kill_groups", "lives"]
 
 _LOOK_S = 0.01
@@ -21,7 +23,7 @@ def lives(process: psutil.Process) -> bool:
     """Whether it runs; one that has ended and that its parent has not looked at does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+    except GONE:
         return False
 
 
@@ -39,7 +41,7 @@ def kill_groups(pids: Iterable[int]) -> None:
     """Kill process groups, and return when their leaders are gone."""
     leaders: list[psutil.Process] = []
     for pid in pids:
-        with contextlib.suppress(psutil.NoSuchProcess):
+        with contextlib.suppress(*GONE):
             leaders.append(psutil.Process(pid))
         # Gone in this moment; macOS says "not permitted" of a group that has only a zombie.
         with contextlib.suppress(ProcessLookupError, PermissionError):

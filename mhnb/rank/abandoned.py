@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import psutil
 
+from mhnb.processes import UNSEEN
+
 __all__ = ["Abandonment", "has_callers"]
 
 _LOOKS = 8
@@ -63,7 +65,7 @@ def has_callers(pid: int) -> bool:
                 if connection.status == psutil.CONN_ESTABLISHED:
                     own.add(tuple(connection.laddr))
                     others.add(tuple(connection.raddr))
-    except psutil.Error:
+    except UNSEEN:
         # It ends in this moment: its parent is told, or what cannot be seen is not judged.
         return True
     return bool(others - own)
