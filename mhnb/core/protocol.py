@@ -37,7 +37,7 @@ __all__ = [
     "StopHost",
 ]
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 """To be raised with every change of what follows, and of `core/codec.py`: who lasts may meet who is newer."""
 
 OutputEvent: TypeAlias = list[Any]
@@ -336,6 +336,8 @@ class HubExited:
     kind: ClassVar[str] = "hub_exited"
     exit_code: int | None
     signum: int | None
+    last_lines: list[str] = field(default_factory=list)
+    """What it said last."""
 
 
 Message: TypeAlias = (

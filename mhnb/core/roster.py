@@ -239,7 +239,10 @@ class Roster:
         if isinstance(event, HostExited):
             return event.cause
         exited = RankExited(-1, event.exit_code, event.signum, [])
-        return f"the hub (ipyparallel's controller, pid {self.hub_pid}) {describe_exit(exited)}"
+        # One that was killed has not said why.
+        said = choose_line(event.last_lines) if event.signum is None else ""
+        why = f" ({said})" if said else ""
+        return f"the hub (ipyparallel's controller, pid {self.hub_pid}) {describe_exit(exited)}{why}"
 
     def start_error(self, cause: StartFailed | RankExited) -> LaunchError:
         """Make the error of a rank that failed while starting."""

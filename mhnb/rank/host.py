@@ -40,7 +40,7 @@ from mhnb.processes import is_halted, resident_nbytes
 from mhnb.rank.abandoned import Abandonment, has_callers
 from mhnb.rank.channel import Channel
 from mhnb.rank.keeping import BoardKeeper
-from mhnb.rank.paths import RankPaths
+from mhnb.rank.paths import RankPaths, read_hub_words
 from mhnb.rank.place import assign_gpus, await_connection_file, settle_in, write_connection_file
 from mhnb.rank.spawn import preload, spawn_hub, spawn_rank
 from mhnb.rundir import remove_keys
@@ -260,7 +260,7 @@ class Supervisor:
         code = None if signum is not None else os.waitstatus_to_exitcode(status)
         if pid == self._hub:
             self._hub = None
-            self._tell_ended(HubExited(code, signum))
+            self._tell_ended(HubExited(code, signum, read_hub_words(Path(self._spec.run_dir), _LAST_LINES)))
         elif (rank := self._ranks.pop(pid, None)) is not None:
             last = RankPaths(Path(self._spec.run_dir), rank).gather_last_words(_LAST_LINES)
             self._tell_ended(RankExited(rank, code, signum, last))

@@ -10,9 +10,19 @@ from mhnb.core.lastwords import drop_frames, drop_manual
 from mhnb.rank.mark import read_mark
 from mhnb.rank.native import part_noise
 
-__all__ = ["RankPaths"]
+__all__ = ["RankPaths", "hub_log", "read_hub_words"]
 
 _TAIL_NBYTES = 64 * 1024
+
+
+def hub_log(run_dir: Path) -> Path:
+    """What the hub says."""
+    return run_dir / "log" / "hub.log"
+
+
+def read_hub_words(run_dir: Path, count: int) -> list[str]:
+    """Return the last lines that the hub has said."""
+    return _tail(hub_log(run_dir), 0)[-count:]
 
 
 @dataclass(frozen=True, slots=True)

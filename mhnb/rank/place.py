@@ -20,6 +20,7 @@ from mhnb.core.gpus import share_gpus
 from mhnb.core.hostspec import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.gpus import find_gpus, list_gpus
+from mhnb.rank.paths import hub_log
 from mhnb.resources import profile_dir
 from mhnb.rundir import make_run_dir, mark_alive, prune_run_dirs
 
@@ -172,4 +173,4 @@ def await_connection_file(run_dir: Path, wait_s: float = _CONNECTION_WAIT_S) -> 
         if path.exists() and (text := path.read_text()).rstrip().endswith("}"):
             return text
         time.sleep(_LOOK_S)
-    raise LaunchError(f"the hub did not come up in {wait_s:g} s; its log is {run_dir / 'log' / 'hub.log'}")
+    raise LaunchError(f"the hub did not come up in {wait_s:g} s; its log is {hub_log(run_dir)}")

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mhnb.core.hostspec import HostSpec, format_hostspec
-from mhnb.rank.paths import RankPaths
+from mhnb.rank.paths import RankPaths, hub_log
 
 __all__ = ["end_with_parent", "preload", "run_child", "spawn_delegate", "spawn_hub", "spawn_rank"]
 
@@ -93,7 +93,7 @@ def spawn_hub(spec: HostSpec) -> int:
     """Start ipyparallel's controller for this cluster; return its process id."""
     from mhnb.rank.hub import run_hub
 
-    log = Path(spec.run_dir) / "log" / "hub.log"
+    log = hub_log(Path(spec.run_dir))
     if spec.fork:
         importlib.import_module("ipyparallel.controller.app")
         return _fork(lambda: run_hub(spec), (log, log))

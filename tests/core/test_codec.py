@@ -12,7 +12,7 @@ from mhnb.core.codec import decode, encode
 from mhnb.core.protocol import PROTOCOL_VERSION, Answer, Ask, Message, SkipCell
 from mhnb.errors import UnknownMessage
 
-FORM = (8, "4c13b3f3b06c0772")
+FORM = (9, "aafc03f8ae407a89")
 WRITTEN = b'["skip_cell",{"generation":1,"seq":2}]'
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.protocol import Beat, PhaseReached, RankSpawned, StartFailed
+from mhnb.core.protocol import Beat, HubExited, PhaseReached, RankSpawned, StartFailed
 from mhnb.core.roster import Roster
 
 
@@ -36,6 +36,19 @@ def test_each_of_several_halted_ranks_has_its_own_phase(roster: Roster) -> None:
     text = str(roster.timeout_error(8.0))
     assert "rank 1 (a, pid 101) stands still after phase 'jax'" in text
     assert "rank 2 (b, pid 102) stands still after phase 'devices'" in text
+
+
+@pytest.mark.parametrize(
+    ("exited", "told"),
+    [
+        (HubExited(1, None, ["Traceback", "ZMQError: taken"]), "ended by itself with exit code 1 (ZMQError: taken)"),
+        (HubExited(1, None, []), "ended by itself with exit code 1"),
+        (HubExited(None, 9, ["a warning"]), "was killed by SIGKILL, often the memory limit"),
+    ],
+)
+def test_a_hub_is_quoted_where_it_has_said_why(roster: Roster, exited: HubExited, told: str) -> None:
+    """One that was killed has not."""
+    assert roster.explain_service(exited) == f"the hub (ipyparallel's controller, pid None) {told}"
 
 
 def test_a_rank_that_goes_on_is_not_halted_any_more(roster: Roster) -> None:

@@ -428,6 +428,17 @@ def test_a_death_between_cells_is_told(fresh: Fresh, who: str) -> None:
     assert cluster.state == "dead"
 
 
+def test_a_hub_that_ends_by_itself_says_why(fresh: Fresh) -> None:
+    """One that was killed has not said why; this one has, last of all."""
+    cluster = fresh(2, 1)
+    told, heard = listen(cluster)
+    assert cluster.hub_pid is not None
+    os.kill(cluster.hub_pid, signal.SIGTERM)
+    assert heard.wait(100)
+    assert f"pid {cluster.hub_pid}) ended by itself with exit code 0 (" in told[0]
+    assert "terminating children" in told[0]
+
+
 def test_a_rank_that_aborts_leaves_its_last_words(fresh: Fresh) -> None:
     """What C code wrote before it died is in the notebook's message and in the log."""
     cluster = fresh(2, 1)
