@@ -245,6 +245,7 @@ class Machine:
         self._kept.keep(cell)
         record = record_cell(cell, self.generation, recorded=cell.has_record(guard_available=self.guard_available))
         self._cost.add(record)
+        self.roster.note_outcomes(record.seq, record.outcomes)
         return [FinishCell(cell.ticket, cell.result(now, self.process_count), record), *self._next_cell(now)]
 
     def _judge(self, cell: Cell) -> None:

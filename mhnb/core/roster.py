@@ -151,6 +151,11 @@ class Roster:
         entry.facts |= ended.facts
         entry.last = (ended.seq, ended.outcome)
 
+    def note_outcomes(self, seq: int, outcomes: Mapping[int, Outcome]) -> None:
+        """Take in how a cell ended on each rank; one that was lost in it has not said so itself."""
+        for rank, outcome in outcomes.items():
+            self.entries[rank].last = (seq, outcome)
+
     def find_busy(self) -> tuple[int, ...]:
         """Ranks of another notebook that have not answered, where each may run a cell: they answer between cells."""
         late = [entry for entry in self.entries if entry.phase != "ready"] if self.is_left else []

@@ -395,8 +395,8 @@ def test_death_in_a_cell_blames_the_first_and_stops_the_rest(driver: Driver) -> 
     result = finished(driver(RankExited(0, None, 9, []))).result
     assert (result[1].outcome, result[0].outcome) == ("died", "killed")
     assert result.state == "dead"
-    states = [rank.state for rank in describe_ranks(driver.machine)]
-    assert states == ["stopped with rank 1", "was killed by SIGKILL, often the memory limit"]
+    told = [(rank.state, rank.last_cell) for rank in describe_ranks(driver.machine)]
+    assert told == [("stopped with rank 1", "1 killed"), ("was killed by SIGKILL, often the memory limit", "1 died")]
     assert any("rank 1" in note and "SIGKILL" in note for note in result.notes)
 
 
