@@ -14,12 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from mhnb.core.protocol import PROTOCOL_VERSION
+from mhnb.core.ranks import say_count
 from mhnb.core.shape import Shape
 from mhnb.errors import AlreadyStarted, NotDriver, NotStarted
 from mhnb.options import StartOptions
-from mhnb.rundir import read_owners
+from mhnb.rundir import is_owned, place_of, read_owners
 
-__all__ = ["Berth", "DriverLock", "choose_berth", "find_berths", "find_left", "note_left", "write_berth"]
+__all__ = [
+    "Berth",
+    "DriverLock",
+    "choose_berth",
+    "describe_others",
+    "find_berths",
+    "find_left",
+    "is_driven",
+    "note_left",
+    "write_berth",
+]
 
 _FILE = "berth.json"
 _LOCK = "driver"
@@ -131,6 +142,28 @@ def find_berths(environment: Mapping[str, str]) -> list[Berth]:
     """Find every kept cluster of this user whose processes live, driven or not."""
     found = (Path(record["run_dir"]) for record in read_owners(environment) if record["keep"])
     return [berth for berth in map(_read, found) if berth is not None]
+
+
+def is_driven(record: Mapping[str, Any]) -> bool:
+    """Whether a notebook drives a cluster that `read_owners` found: one that is kept may have been let go of."""
+    return DriverLock.is_held(Path(record["run_dir"])) if record["keep"] else is_owned(record)
+
+
+def describe_others(environment: Mapping[str, str]) -> list[str]:
+    """Describe the clusters of this user on this machine that other processes drive, or nobody, a line each."""
+    lines = []
+    for record in read_owners(environment):
+        driven = is_driven(record)
+        if driven and record["owner"] == os.getpid():
+            continue
+        if driven:
+            how = f"driven by the notebook with pid {record['owner']}; only one can be"
+        elif record["keep"]:
+            how = f"kept, and nobody drives it: %mhjax attach {record['name']}"
+        else:
+            how = "its notebook is gone, and it is ending"
+        lines.append(f"{record['name']}  {say_count(len(record['ranks']), 'rank')}  {place_of(record)}{how}")
+    return lines
 
 
 def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:

@@ -185,20 +185,21 @@ def _reap(args: argparse.Namespace) -> int:
 
 
 def _where(args: argparse.Namespace) -> int:
-    from mhnb.rundir import is_owned, read_owners, read_where
+    from mhnb.berth import is_driven
+    from mhnb.rundir import read_owners, read_where
 
-    named = [record for record in read_owners(os.environ) if record["name"] == args.name]
+    named = [record for record in read_owners(os.environ) if args.name in (record["name"], _full_name(record))]
     cards = [card for record in named if (card := read_where(record)) is not None]
     for card in cards:
         print(card)
     if not named:
         print(f"mhnb where {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)
-    elif not cards and any(map(is_owned, named)):
+    elif not cards and any(map(is_driven, named)):
         print(f"{args.name}: no cell runs, or none for longer than 2 s")
     elif not cards:
-        print(
-            f"{args.name}: its notebook is gone, and nobody looks at the ranks; %mhjax attach {args.name} takes it over"
-        )
+        kept = any(record["keep"] for record in named)
+        then = f"nobody looks at the ranks; %mhjax attach {args.name} takes it over" if kept else "it is ending"
+        print(f"{args.name}: no notebook drives it, and {then}")
     return 0 if named else 1
 
 

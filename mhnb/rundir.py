@@ -16,14 +16,12 @@ from typing import Any
 import psutil
 from platformdirs import user_state_path
 
-from mhnb.core.ranks import say_count
 from mhnb.errors import InvalidRequest, LaunchError
 from mhnb.processes import UNSEEN, find_began_s, is_still
 
 __all__ = [
     "check_name",
     "configure_hub",
-    "describe_others",
     "find_cwd",
     "is_held",
     "is_owned",
@@ -281,23 +279,6 @@ def read_owners(environment: Mapping[str, str]) -> list[dict[str, Any]]:
         found = sorted(state_home(environment).glob("*/cluster.json"))
         records = [_read_owner(path) for path in found if _is_of_here(path.parent)]
     return [record for record in records if record is not None and _is_supervised(record)]
-
-
-def describe_others(environment: Mapping[str, str]) -> list[str]:
-    """Describe the clusters of this user on this machine that other processes drive, or nobody, a line each."""
-    lines = []
-    for record in read_owners(environment):
-        driver = record["owner"]
-        if driver == os.getpid():
-            continue
-        if is_owned(record):
-            how = f"driven by the notebook with pid {driver}; only one can be"
-        elif record["keep"]:
-            how = f"kept, and nobody drives it: %mhjax attach {record['name']}"
-        else:
-            how = "its notebook is gone, and it is ending"
-        lines.append(f"{record['name']}  {say_count(len(record['ranks']), 'rank')}  {place_of(record)}{how}")
-    return lines
 
 
 def place_of(record: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb import replaying, starting, verbs_collectives, verbs_doctor, verbs_export, verbs_hosts, verbs_layout
+from mhnb.berth import describe_others
 from mhnb.boards import gather_status, gather_summary, gather_vars
 from mhnb.core.expression import split_expression
 from mhnb.core.ranks import say_count
@@ -22,7 +23,6 @@ from mhnb.launch.launchers import restart_note
 from mhnb.notebook import Notebook
 from mhnb.rank.jaxseams import backend_is_initialized
 from mhnb.roll import describe_place
-from mhnb.rundir import describe_others
 from mhnb.verbs_outputs import panel, panel_flags
 from mhnb.verbs_start import add_start_flags, shown, start_verb
 from mhnb.view import board

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mhnb import starting, verbs
+from mhnb.cli import main
 from mhnb.values import DeviceRef
 from tests.notebook.conftest import Session, no_cluster_in_sight
 from tests.ranks.conftest import every_pid, wait_gone
@@ -52,6 +53,29 @@ def test_a_life(alone: Session) -> None:
     assert wait_gone(pids) == []
     assert "alive" not in alone.run("%mhjax status").out
     all_name_start(alone)
+
+
+def test_one_that_was_let_go_is_not_stopped_by_its_name(alone: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    """It runs on: the verb says who has it, and how to get it back."""
+    alone.run("%mhjax start -n 1 --devices 1 --keep --name left")
+    pids = every_pid(starting.current())
+    starting.current().leave()
+    try:
+        said = alone.run("%mhjax stop left").out
+        assert said == "mhjax · left: this notebook has let go of the cluster; %mhjax attach left takes it back\n"
+        rest = "nothing to stop; %mhjax list shows those of others, or that were left\n"
+        assert alone.run("%mhjax stop").out.endswith(rest)
+        nobodys = "left  1 rank  on 1 host x 1 device  kept, and nobody drives it: %mhjax attach left\n"
+        assert alone.run("%mhjax list").out == nobodys
+        assert main(["where", "left"]) == 0
+        assert "nobody looks at the ranks" in capsys.readouterr().out
+        assert "ready in" in alone.run("%mhjax attach left").out
+        assert alone.run("%mhjax stop left").out == "mhjax · left: 1 rank stopped\n"
+        assert alone.run("%mhjax stop left").out == "mhjax · left: stopped already\n"
+    finally:
+        # Where it has failed: nobody else would end it.
+        main(["stop", "left"])
+    assert wait_gone(pids) == []
 
 
 def test_a_replay_in_the_notebook(alone: Session) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from mhnb import starting
 from mhnb.berth import find_berths
+from mhnb.cli import main
 from mhnb.cluster import Cluster
 from mhnb.core.journal import CellRecord
 from mhnb.core.protocol import PROTOCOL_VERSION
@@ -255,6 +256,38 @@ def test_a_start_beside_a_kept_cluster_tells_of_it(attach: Callable[..., Cluster
         finally:
             beside.stop()
         assert attach(f"kept.{owner.pid}").process_count == 2
+
+
+def test_what_is_said_of_kept_ones_that_nobody_drives(
+    attach: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a shell and in a notebook that has none of its own; of several that have one name each is named."""
+    with notebook() as first, notebook() as second:
+        for owner in (first, second):
+            assert main(["where", f"kept.{owner.pid}"]) == 0
+            assert capsys.readouterr().out == f"kept.{owner.pid}: no cell runs, or none for longer than 2 s\n"
+            owner.kill()
+            owner.wait()
+        names = [f"kept.{owner.pid}" for owner in (first, second)]
+        assert main(["where", names[0]]) == 0
+        said = f"{names[0]}: no notebook drives it, and nobody looks at the ranks; %mhjax attach {names[0]} takes it over\n"
+        assert capsys.readouterr().out == said
+        with pytest.raises(
+            NotStarted, match="%mhjax attach kept takes over the kept one that nobody drives; %mhjax start"
+        ):
+            starting.current()
+        for name in ("kept", None):
+            with pytest.raises(NotStarted, match="which one") as several:
+                attach(name)
+            assert all(full in str(several.value) for full in names)
+        with pytest.raises(NotStarted, match="no kept cluster 'other' on this machine; there are kept"):
+            attach("other")
+        # Ended from a shell: one by its own name, and nothing by a name that two have.
+        assert main(["stop", "kept"]) == 1
+        assert "nothing was stopped, give one of these names, or --all" in capsys.readouterr().err
+        assert main(["stop", names[1]]) == 0
+        assert capsys.readouterr().out == f"{names[1]}: 2 ranks stopped\n"
+        assert attach().state == "clean"
 
 
 def test_a_notebook_takes_back_what_it_has_left(attach: Callable[..., Cluster]) -> None:
