@@ -102,7 +102,7 @@ class ClusterListener:
 
 
 def _write_card(run_dir: Path, card: WhereCard | None) -> None:
-    write_where(run_dir, None if card is None else format_where_text(card))
+    write_where(run_dir, None if card is None else format_where_text(card, ends="the stop button of its notebook"))
 
 
 def _show(show: Callable[[_Shown], None], what: _Shown) -> bool:

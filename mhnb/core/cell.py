@@ -40,12 +40,20 @@ class RankPart:
     looks: tuple[RankStatus, ...] = ()
     """Its latest two looks at itself, the newer last."""
     looked_at: float = 0.0
+    _spoke: tuple[bool, bool] = (False, False)
+    """Whether output came before the latest look, and after it."""
     handles_interrupt: bool = False
     """Its code has got the interrupt, and runs on."""
 
     def note_look(self, status: RankStatus, now: float) -> None:
         """Take in where the rank is."""
         self.looks, self.looked_at = (*self.looks[-1:], status), now
+        self._spoke = (self._spoke[1], False)
+
+    @property
+    def spoke(self) -> bool:
+        """Whether output came since the look before the latest."""
+        return any(self._spoke)
 
     def is_in_collective(self, since: float) -> bool:
         """Whether the rank sat in a launch when it last looked, after that moment, and in the same one at the look before."""
@@ -61,6 +69,7 @@ class RankPart:
         for event in events:
             if event[0] == "error":
                 self.error = _parse_error(event)
+        self._spoke = (self._spoke[0], self._spoke[1] or bool(events))
         self.folder.add(events)
 
 
@@ -234,7 +243,7 @@ class Cell:
         if part is None:
             return RankSeen(rank, "skipped")
         latest, before = (*reversed(part.looks), None, None)[:2]
-        return RankSeen(rank, part.outcome, latest, before, now - part.looked_at, part.launches)
+        return RankSeen(rank, part.outcome, latest, before, now - part.looked_at, part.launches, spoke=part.spoke)
 
     def result(self, now: float, process_count: int) -> CellResult:
         """Make the value that the user and the view see; also while the cell runs."""

@@ -35,13 +35,19 @@ class RankSeen:
     """Seconds since the latest look came in."""
     launches: Sequence[LaunchRow] = ()
     """What it launched, once it has ended the cell."""
+    spoke: bool = False
+    """Whether output came between its two looks, or after them."""
 
     @property
     def progressed(self) -> bool:
-        """Whether its two looks differ in anything but time."""
+        """Whether its two looks differ in anything but time, or something was said meanwhile.
+
+        A rank that waits for others moves no further by what a thread beside it says.
+        """
         if self.latest is None or self.before is None:
             return False
-        return _look_key(self.latest) != _look_key(self.before)
+        speaks = self.spoke and self.latest.activity not in _FOR_RANKS
+        return speaks or _look_key(self.latest) != _look_key(self.before)
 
     @property
     def counts(self) -> Mapping[tuple[int, ...], int]:

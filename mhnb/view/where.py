@@ -42,8 +42,8 @@ def format_where_text(card: WhereCard, *, name: str = "", ends: str = "the stop 
 
 
 def format_where_html(card: WhereCard, *, name: str = "") -> str:
-    """Write the same for the live view, under the cell's output."""
-    text = escape(format_where_text(card, name=name), quote=False)
+    """Write the same for the live view, under the cell's output. A verb would wait behind the cell that it is to interrupt."""
+    text = escape(format_where_text(card, name=name, ends="the stop button or Interrupt"), quote=False)
     return f'<div style="border-left:3px solid #d9822b;margin:3px 0;padding-left:8px"><pre style="{PRE_STYLE}">{text}</pre></div>'
 
 

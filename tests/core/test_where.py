@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from mhnb.core.cell import RankPart
 from mhnb.core.codec import decode, encode
+from mhnb.core.outputs import OutputFolder
 from mhnb.core.protocol import RankStatus
 from mhnb.core.where import RankSeen, WhereCard, make_card
 
@@ -110,6 +112,30 @@ def test_ranks_that_move_wait_for_nobody() -> None:
     made = card(*seen)
     assert who(made) == ((), ())
     assert (made.progress, made.stuck, made.moved) == (True, False, (0, 1, 2, 3))
+
+
+def test_what_is_said_between_two_looks_is_progress() -> None:
+    """A loop that prints may be on the same line whenever it is looked at; who waits for ranks waits, whatever a thread of its says."""
+    asleep = [twice(status(rank, "blocked", "sleep"), spoke=True) for rank in ALL]
+    made = card(*asleep)
+    assert (made.progress, made.moved, made.stuck) == (True, tuple(ALL), False)
+    made = card(twice(launching(0, 1), spoke=True), *asleep[1:])
+    assert (who(made), made.moved, made.stuck) == (((0,), (1, 2, 3)), (1, 2, 3), True)
+    assert card(*(twice(status(rank, "blocked", "sleep")) for rank in ALL)).stuck
+
+
+def test_output_counts_from_the_look_before_the_latest() -> None:
+    """What came before that says nothing of where a rank is now."""
+    part = RankPart(OutputFolder())
+    part.note_look(status(0, "blocked"), 1.0)
+    assert not part.spoke
+    part.add([["stdout", "step\n"]])
+    assert part.spoke
+    told = []
+    for now in (2.0, 3.0):
+        part.note_look(status(0, "blocked"), now)
+        told.append(part.spoke)
+    assert told == [True, False]
 
 
 def test_waiting_ranks_show_though_the_absent_one_moves() -> None:
