@@ -287,8 +287,9 @@ class Reader:
                 future.set_exception(self._say_gone(rank, "ended before it answered"))
 
     def _say_gone(self, rank: int, how: str) -> RanksLost:
-        why = f": {self._machine.reason}\n  " if self._machine.reason else "; "
-        return RanksLost(f"rank {rank} {how}{why}%mhjax restart --replay", ranks=(rank,))
+        why = f": {self._machine.reason}" if self._machine.reason else ""
+        way = "" if "%mhjax restart" in why else "\n  %mhjax restart --replay"
+        return RanksLost(f"rank {rank} {how}{why}{way}", ranks=(rank,))
 
     def _look_at_hosts(self, now: float) -> None:
         if self._machine.state == "starting":

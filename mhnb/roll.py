@@ -66,7 +66,8 @@ def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
     for entry in machine.roster.entries:
         found = entry.facts.get("devices", [])
         devices = tuple(DeviceRef(entry.rank, ordinal) for _, ordinal, _ in found)
-        state = machine.roster.say_end(entry, TOO_SLOW if TOO_SLOW in machine.reason else "")
+        slow = TOO_SLOW in machine.reason and entry.last is not None and entry.last[1] == "killed"
+        state = machine.roster.say_end(entry, TOO_SLOW if slow else "")
         hostname = str(entry.facts.get("hostname", ""))
         log_path = Path(entry.log_path)
         infos.append(

@@ -27,4 +27,7 @@ def make_refusal(state: ClusterState, reason: str, replay: str) -> MhnbError:
     way_out = _WAYS_OUT.get(state, "").format(replay=replay)
     if state == "stopped":
         return NotStarted(f"the cluster is stopped{': ' + reason if reason else ''}; {way_out}", state=state)
+    if state == "dead":
+        # It ends with the same way out.
+        reason = reason.removesuffix(replay).rstrip()
     return NotClean(f"the cluster is {state}: {reason}\n  nothing was sent · {way_out}", state=state)

@@ -53,10 +53,9 @@ from mhnb.core.protocol import (
     SkipCell,
     StartFailed,
 )
-from mhnb.core.ranks import format_ranks
 from mhnb.core.replay import ReplayCost
 from mhnb.core.results import STOPPED
-from mhnb.core.roster import Roster
+from mhnb.core.roster import Roster, ended_alike
 from mhnb.core.verdict import judge_cell
 from mhnb.core.where import WhereCard
 from mhnb.errors import CellInterrupted, LaunchError, MhnbError
@@ -339,12 +338,12 @@ class Machine:
             return self._fail_start(self.roster.start_error(exited))
         first = self.roster.deaths[0]
         told = [] if self.current or self.state == "dead" else [TellUser(self._death_text(first))]
-        if self.current is None:
-            # Ranks that are stopped because their host's fellow is gone are not why. It comes first: others look at the state.
-            self.reason = self._lost_service if self._lost_host else self.roster.explain_death(first)
-            self.state = "dead"
-        else:
+        if self.current is not None:
             self._lose_rank_of_cell(self.current, exited, first)
+        elif self.state != "dead":
+            # It comes first: others look at the state. Of those that are stopped later the reason is known already.
+            self.reason = self.roster.explain_death(first)
+            self.state = "dead"
         # A rank that outlives another cannot compute with it again, and JAX would abort it later anyway.
         return [*told, KillRanks(self.roster.alive), *self._finish_if_done(now)]
 
@@ -352,7 +351,7 @@ class Machine:
         part = cell.parts.get(exited.rank)
         if part is None or part.outcome != "running":
             return
-        if exited is first and not self._lost_host:
+        if (exited is first or ended_alike(exited, first)) and not self._lost_host:
             outcome, error = blame(exited, killed=cell.ladder is not None and cell.ladder.killed)
             cell.lose_rank(exited.rank, outcome, error)
         else:
@@ -360,10 +359,7 @@ class Machine:
             cell.lose_rank(exited.rank, "killed", RankError(STOPPED, f"stopped because {lost} was lost"))
 
     def _death_text(self, first: RankExited, how: str = "") -> str:
-        with_it = [rank for rank in range(self.process_count) if rank != first.rank]
-        who = f"rank {with_it[0]} was" if len(with_it) == 1 else f"ranks {format_ranks(with_it)} were"
-        stopped = f"{who} stopped with it. " if with_it else ""
-        return f"{self.roster.explain_death(first, how)}\n  {stopped}{self._cost.way_out()}"
+        return f"{self.roster.explain_death(first, how)}\n  {self.roster.say_others(first)}{self._cost.way_out()}"
 
     def _lose_service(self, event: HubExited | HostExited, now: float) -> list[Command]:
         if isinstance(event, HostExited):

@@ -27,7 +27,7 @@ from mhnb.core.ranks import say_ranks
 from mhnb.errors import CoordinatorTimeout, EnginesMissing, LaunchError
 from mhnb.values import PHASES, Outcome, Phase
 
-__all__ = ["RankEntry", "Roster", "describe_exit"]
+__all__ = ["RankEntry", "Roster", "describe_exit", "ended_alike"]
 
 _RAISE = "every process was ended; raise the limit with --start-timeout, or mend the cause"
 
@@ -71,6 +71,15 @@ def describe_exit(exited: RankExited) -> str:
         "SIGABRT": ", an abort in native code",
     }
     return f"was killed by {name}{hints.get(name, '')}"
+
+
+def ended_alike(exited: RankExited, first: RankExited) -> bool:
+    """Whether a rank ended by itself as the first one did. SIGKILL tells nothing: those that outlive another get it from us.
+
+    >>> ended_alike(RankExited(1, None, 11, []), RankExited(0, None, 11, []))
+    True
+    """
+    return exited.signum != signal.SIGKILL and (exited.exit_code, exited.signum) == (first.exit_code, first.signum)
 
 
 class Roster:
@@ -227,6 +236,14 @@ class Roster:
         line = choose_line(exited.last_lines)
         last = f' · last line: "{line}"' if line else ""
         return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) {how or describe_exit(exited)}{last} · log {entry.log_path}"
+
+    def say_others(self, first: RankExited) -> str:
+        """Say what became of the others of a rank that died first, as sentences to be followed by one more."""
+        others = [entry for entry in self.entries if entry.rank != first.rank]
+        alike = [entry.rank for entry in others if entry.exit is not None and ended_alike(entry.exit, first)]
+        stopped = [entry.rank for entry in others if entry.rank not in alike]
+        was = f"{say_ranks(stopped)} {'was' if len(stopped) == 1 else 'were'} stopped with it. " if stopped else ""
+        return (f"{say_ranks(alike)} ended in the same way. " if alike else "") + was
 
     def say_end(self, entry: RankEntry, how: str = "") -> str:
         """Say in a few words that a rank lives, or how it ended (where that is known better than by its end), or why it was stopped."""

@@ -28,7 +28,7 @@ from mhnb.core.events import (
     TellUser,
     Ticked,
 )
-from mhnb.core.ladder import INTERRUPT_AGREE_S, INTERRUPT_KILL_S
+from mhnb.core.ladder import INTERRUPT_AGREE_S, INTERRUPT_KILL_S, TOO_SLOW
 from mhnb.core.machine import Machine
 from mhnb.core.protocol import (
     CellEnded,
@@ -376,6 +376,31 @@ def test_how_ranks_ended_in_a_few_words(driver: Driver) -> None:
         "stopped, as a host was lost",
         "lost with its host",
     ]
+
+
+def test_how_it_was_killed_stays_known(driver: Driver) -> None:
+    """Of the ranks that are stopped with it later nothing is learned: the next cell, and status, are told the same."""
+    driver.submit()
+    driver(ended(1), InterruptRequested(), Ticked())
+    assert driver(Ticked(), after=INTERRUPT_KILL_S) == [KillRanks((0,))]
+    driver(RankExited(0, None, 9, []))
+    driver(RankExited(1, None, 9, []))
+    assert [rank.state for rank in describe_ranks(driver.machine)] == [TOO_SLOW, "stopped with rank 0"]
+    (refused,) = driver.submit(2)
+    assert isinstance(refused, RefuseCell)
+    text = str(refused.error)
+    assert TOO_SLOW in text
+    assert "memory limit" not in text
+    assert text.count("%mhjax restart --replay") == 1
+
+
+def test_ranks_that_all_crash_are_all_named(driver: Driver) -> None:
+    """The same crash everywhere is nobody's consequence; to be killed after another is."""
+    driver.submit()
+    result = finished(driver(RankExited(1, None, 11, []), RankExited(0, None, 11, []))).result
+    assert {part.outcome for part in result} == {"died"}
+    assert "rank 0 ended in the same way. %mhjax" in result.notes[0]
+    assert "stopped with it" not in result.notes[0]
 
 
 def test_a_timeout_is_an_interrupt_of_its_own_kind(driver: Driver) -> None:

@@ -126,16 +126,13 @@ def test_what_is_said_between_two_looks_is_progress() -> None:
 
 def test_output_counts_from_the_look_before_the_latest() -> None:
     """What came before that says nothing of where a rank is now."""
-    part = RankPart(OutputFolder())
-    part.note_look(status(0, "blocked"), 1.0)
-    assert not part.spoke
-    part.add([["stdout", "step\n"]])
-    assert part.spoke
-    told = []
-    for now in (2.0, 3.0):
+    part, told = RankPart(OutputFolder()), []
+    for now in (1.0, 2.0, 3.0):
         part.note_look(status(0, "blocked"), now)
         told.append(part.spoke)
-    assert told == [True, False]
+        part.add([["stdout", "step\n"]] if now == 1.0 else [])
+        told.append(part.spoke)
+    assert told == [False, True, True, True, False, False]
 
 
 def test_waiting_ranks_show_though_the_absent_one_moves() -> None:
