@@ -15,6 +15,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from mhnb import replaying, starting, verbs_collectives, verbs_doctor, verbs_export, verbs_hosts, verbs_layout
 from mhnb.berth import describe_others
 from mhnb.boards import gather_status, gather_summary, gather_vars
+from mhnb.callers import uses_result
 from mhnb.core.expression import split_expression
 from mhnb.core.ranks import say_count
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
@@ -160,13 +161,15 @@ def _auto_flags(parser: MagicArgumentParser) -> None:
     )
 
 
-def _pull(notebook: Notebook, args: argparse.Namespace) -> None:
+def _pull(notebook: Notebook, args: argparse.Namespace) -> Any:
     cluster = starting.current()
     values = cluster.pull(*args.names, ranks=args.ranks, each=args.each)
     bound = dict(zip(args.names, (values,) if len(args.names) == 1 else values, strict=True))
     notebook.shell.user_ns.update(bound)
     for name, value in bound.items():
         print(f"{name} · {_describe(value)}")
+    # For `x = %mhjax pull x`. Where it stands alone, IPython would show it, and keep hundreds of megabytes in Out.
+    return values if uses_result(notebook.shell.user_ns) else None
 
 
 def _describe(value: Any) -> str:

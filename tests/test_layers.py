@@ -44,6 +44,7 @@ BESIDE = {
     "assist": "magics",
     "berth": "cluster",
     "boards": "magics",
+    "callers": "magics",
     "cli_profile": "cli",
     "ctrlc": "cluster",
     "demo": "cli",

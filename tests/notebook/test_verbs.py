@@ -111,6 +111,18 @@ def test_pull_binds_here(nb: Session) -> None:
     nb.run("%%mhjax\nimport numpy as np\npulled, text = np.arange(3), 'word'")
     assert nb.run("%mhjax pull pulled text").out == "pulled · int64[3], 24 bytes\ntext · str\n"
     np.testing.assert_array_equal(nb.run("pulled").value, [0, 1, 2])
+    # Alone it shows nothing more, wherever it stands; what is assigned is the value.
+    assert nb.run("%mhjax pull text").value is None
+    assert "word" not in nb.run("%mhjax pull text\n1").out
+    for code, value in (
+        ("text = %mhjax pull text\ntext", "word"),
+        ("mine = %mhjax pull text\nmine", "word"),
+        ("both = %mhjax pull text pulled\n(both[0], both[1].tolist())", ("word", [0, 1, 2])),
+        ("each = %mhjax pull text --each\neach", ["word", "word"]),
+        ("get_ipython().run_line_magic('mhjax', 'pull text').upper()", "WORD"),
+        ("def fetch():\n    return get_ipython().run_line_magic('mhjax', 'pull text')\nfetch()", "word"),
+    ):
+        assert nb.run(code).value == value
     assert nb.run("text").value == "word"
 
 
