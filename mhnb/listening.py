@@ -21,7 +21,7 @@ from mhnb.roll import StartReport
 from mhnb.rundir import write_where
 from mhnb.view.where import format_where_text
 
-__all__ = ["ClusterListener", "Listener"]
+__all__ = ["ClusterListener", "Listener", "print_notice"]
 
 _Shown = TypeVar("_Shown")
 
@@ -56,7 +56,7 @@ class ClusterListener:
         self._report = report
         self.starting: queue.SimpleQueue[StartReport | MhnbError] = queue.SimpleQueue()
         self.late: Callable[[CellResult], None] | None = None
-        self.notice: Callable[[str], None] = partial(print, file=sys.stderr)
+        self.notice: Callable[[str], None] = print_notice
         self._keep_where: Callable[[WhereCard | None], None] | None = None
 
     def keep_where(self, run_dir: Path) -> None:
@@ -99,6 +99,11 @@ class ClusterListener:
         """Keep where the ranks are in a file; not any more once that has failed (a full disk, say), as it would every second."""
         if self._keep_where is not None and not _show(self._keep_where, card):
             self._keep_where = None
+
+
+def print_notice(text: str) -> None:
+    """Print to what is stderr by then: where a terminal's lines are drawn anew, rich has taken it over, and puts the text above them."""
+    print(text, file=sys.stderr)
 
 
 def _write_card(run_dir: Path, card: WhereCard | None) -> None:

@@ -9,11 +9,11 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
-from functools import partial
 
 from mhnb.cluster import Cluster
 from mhnb.errors import ClusterError, LaunchError
 from mhnb.journaling import draw_generation
+from mhnb.listening import print_notice
 from mhnb.rundir import find_cwd
 
 __all__ = ["Spare", "keep_spare", "take_over"]
@@ -90,5 +90,5 @@ def take_over(spare: Spare, behind: Cluster) -> Cluster | None:
         spare.stop()
         return None
     cluster.started_in_s = cluster.journal.now() - began
-    cluster.on_notice(partial(print, file=sys.stderr))
+    cluster.on_notice(print_notice)
     return cluster

@@ -34,11 +34,12 @@ from mhnb.looking import look_before
 from mhnb.options import StartOptions, take_options
 from mhnb.ports import check_port_free
 from mhnb.roll import StartReport, report_look
-from mhnb.rundir import check_name, prune_run_dirs
+from mhnb.rundir import check_name, prune_run_dirs, read_owners
 from mhnb.spares import keep_spare, take_over
 from mhnb.syncing import check_folder, sync
 
 __all__ = [
+    "FRESH",
     "all_clusters",
     "attach",
     "by_name",
@@ -58,7 +59,8 @@ _in_use: list[str] = []
 _turns: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 """By name. Of two threads that start or restart one name at once, the second finds what the first has started."""
 
-_FRESH = "fresh processes: what the ranks held is gone with those before; before any other cell, %mhjax restart --replay brings it back"
+FRESH = "fresh processes: what the ranks held is gone with those before; before any other cell, %mhjax restart --replay brings it back"
+"""Told of a start or a restart without a replay, after which a replay would have something to do."""
 
 
 def is_rank_shell(shell: Any) -> bool:
@@ -108,8 +110,21 @@ def by_name(name: str) -> Cluster:
         NotStarted: there is none of that name here.
     """
     if name not in _clusters:
-        raise NotStarted(f"there is no cluster {name!r} here; there are {', '.join(_clusters) or 'none'}")
+        here = ", ".join(cluster.name for cluster in all_clusters()) or "none"
+        raise NotStarted(f"there is no cluster {name!r} here; there are {here}{_say_elsewhere(name)}")
     return _clusters[name]
+
+
+def _say_elsewhere(name: str) -> str:
+    """Say how to reach a cluster that this notebook does not drive; empty where this machine has none of that name."""
+    with suppress(LaunchError):
+        if any(record["name"] == name for record in read_owners(os.environ)):
+            kept = any(
+                berth.name == name and not DriverLock.is_held(berth.run_dir) for berth in find_berths(os.environ)
+            )
+            take = f"%mhjax attach {name} takes it over, " if kept else "another notebook drives it, "
+            return f". One of that name runs on this machine: {take}mhnb stop {name} in a shell ends it"
+    return ""
 
 
 def all_clusters() -> list[Cluster]:
@@ -203,7 +218,7 @@ def _start(
     _check(shape)
     looked = _look(shape, settings, on_progress)
     gone = _clusters.get(name)
-    notes = [*([_FRESH] if gone is not None and _has_died(gone, shape) else []), *note_left(name, berths)]
+    notes = [*([FRESH] if gone is not None and _has_died(gone, shape) else []), *note_left(name, berths)]
     notes += note_forced_devices(os.environ, shape.devices) if shape.is_local else ()
     if gone is not None:
         gone.stop()

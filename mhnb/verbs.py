@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from IPython.core.error import UsageError
@@ -82,9 +83,11 @@ def _restart(notebook: Notebook, args: argparse.Namespace) -> None:
     replaying.check_replay(cluster, args.to, replay=args.replay)
     if note := restart_note(cluster.shape, keep=cluster.options.keep):
         print(f"mhjax · {note}")
+    held = not args.replay and starting.can_come_back(cluster)
     with board.StartBoard() as progress:
         fresh = starting.restart(cluster, shown(progress))
-        progress.finish(gather_summary(fresh))
+        summary = gather_summary(fresh)
+        progress.finish(replace(summary, notes=(*summary.notes, starting.FRESH)) if held else summary)
     if args.replay:
         _replay(fresh, args.to)
 

@@ -44,7 +44,10 @@ def test_a_life(alone: Session) -> None:
     first = starting.current()
     pids = every_pid(first)
     alone.run("%%mhjax\nold = 1")
-    assert "ready in" in alone.run("%mhjax restart").out
+    said = alone.run("%mhjax restart").out
+    assert "ready in" in said
+    assert "before any other cell, %mhjax restart --replay brings it back" in said
+    assert "before any other cell" not in alone.run("%mhjax start -n 2 --devices 1").out
     second = starting.current()
     assert (second.generation, second.state) == (first.generation + 1, "clean")
     assert "NameError" in alone.try_("%%mhjax\nold").out

@@ -276,6 +276,10 @@ def test_what_is_said_of_kept_ones_that_nobody_drives(
             NotStarted, match="%mhjax attach kept takes over the kept one that nobody drives; %mhjax start"
         ):
             starting.current()
+        with pytest.raises(
+            NotStarted, match=r"no cluster 'kept' here; .* runs on this machine: %mhjax attach kept takes it"
+        ):
+            starting.by_name("kept")
         for name in ("kept", None):
             with pytest.raises(NotStarted, match="which one") as several:
                 attach(name)
