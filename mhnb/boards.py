@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from mhnb.core.ranks import say_count
 from mhnb.core.variables import VarRow as VarFound
 from mhnb.processes import resident_nbytes
-from mhnb.values import ClusterState
 from mhnb.view.start import RankStart, StartSnapshot, StartSummary
 from mhnb.view.tables import Status, StatusRow, VarRow
 from mhnb.view.words import Places
@@ -71,7 +70,7 @@ def _platform(cluster: Cluster) -> str:
 def gather_status(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
     """What `%mhjax status` shows."""
     named = _machine_names(cluster.ranks)
-    rows = tuple(_status_row(r, cluster.state, named.get(r.rank, "")) for r in cluster.ranks)
+    rows = tuple(_status_row(r, named.get(r.rank, "")) for r in cluster.ranks)
     if cluster.shape.is_local:
         rows = tuple(map(_weigh, rows))
     shape = f"{say_count(cluster.process_count, 'rank')} × {_devices(cluster)}"
@@ -90,12 +89,10 @@ def _devices(cluster: Cluster) -> str:
     return say_count(len(cluster.devices) // cluster.process_count, "device")
 
 
-def _status_row(rank: RankInfo, state: ClusterState, machine: str) -> StatusRow:
-    # Nobody listens for the end of processes that were told to end.
-    word = "stopped" if state == "stopped" and rank.state == "alive" else rank.state
+def _status_row(rank: RankInfo, machine: str) -> StatusRow:
     label = f"{rank.host} {machine}".rstrip()
-    row = StatusRow(rank.rank, label, rank.pid, word, len(rank.devices), str(rank.log_path))
-    return replace(row, nbytes=rank.nbytes if word == "alive" else None, last_cell=rank.last_cell)
+    row = StatusRow(rank.rank, label, rank.pid, rank.state, len(rank.devices), str(rank.log_path))
+    return replace(row, nbytes=rank.nbytes if rank.state == "alive" else None, last_cell=rank.last_cell)
 
 
 def _weigh(row: StatusRow) -> StatusRow:

@@ -308,14 +308,14 @@ class Reader:
 
     def _tell_where(self, now: float) -> None:
         cell = self._machine.current
+        # Time alone changes what is shown: a rank may be so busy that it says nothing.
+        self._dirty = self._dirty or (cell is not None and self._pace.idle_s(now) >= _REPORT_S)
         if cell is None or now - cell.started_at < _WHERE_AFTER_S:
             if self._next_where is not None:
                 self._next_where = None
                 self._listener.on_where(None)
         elif self._next_where is None or now >= self._next_where:
             self._next_where = now + _WHERE_EVERY_S
-            # Time alone changes what is shown: a rank may be so busy that it says nothing.
-            self._dirty = True
             self._listener.on_where(self._machine.where(now))
 
     def _show(self, now: float) -> None:

@@ -67,7 +67,9 @@ def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
         found = entry.facts.get("devices", [])
         devices = tuple(DeviceRef(entry.rank, ordinal) for _, ordinal, _ in found)
         slow = TOO_SLOW in machine.reason and entry.last is not None and entry.last[1] == "killed"
-        state = machine.roster.say_end(entry, TOO_SLOW if slow else "")
+        # Nobody listens for the end of processes that were told to end.
+        told = machine.state == "stopped" and entry.exit is None
+        state = "stopped" if told else machine.roster.say_end(entry, TOO_SLOW if slow else "")
         hostname = str(entry.facts.get("hostname", ""))
         log_path = Path(entry.log_path)
         infos.append(

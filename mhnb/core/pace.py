@@ -31,6 +31,14 @@ class Pace:
         """Count one that is sent now."""
         self._left, self._at_s = self._left_at(now) - 1, now
 
+    def idle_s(self, now: float) -> float:
+        """Say how long ago the last one was sent; infinite before the first.
+
+        >>> Pace().idle_s(5.0)
+        inf
+        """
+        return now - self._at_s
+
     def _left_at(self, now: float) -> float:
         if self._at_s == float("-inf"):
             return self._left

@@ -242,6 +242,17 @@ def test_who_waits_for_a_start_sees_that_it_goes_on(make: Callable[[MemoryLink],
     assert second[1] - first[1] >= 1.0
 
 
+def test_who_waits_for_a_cell_sees_that_it_goes_on(late_rig: LateRig) -> None:
+    """From the moment in which it lasts, and about every second, though no rank says anything of itself."""
+    submission = late_rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=True)
+    seen = []
+    # The last one before the ranks would have told where they are.
+    for now in (100.2, 101.3):
+        late_rig.now[0] = now
+        seen.append(submission.updates.get(timeout=WAIT_S))
+    assert [round(one.wall_s, 1) for one in seen if isinstance(one, CellResult)] == [0.2, 1.3]
+
+
 def test_the_line_of_a_start_leaves_the_queue_with_its_job() -> None:
     """A job that has got its machines waits no more, also while none of them has reported."""
 

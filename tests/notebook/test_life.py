@@ -54,6 +54,7 @@ def test_a_life(alone: Session) -> None:
     pids += every_pid(second)
     assert alone.run("%mhjax stop").out == "mhjax · default: 2 ranks stopped\n"
     assert wait_gone(pids) == []
+    assert {rank.state for rank in second.ranks} == {"stopped"}
     assert "alive" not in alone.run("%mhjax status").out
     all_name_start(alone)
 
