@@ -198,6 +198,8 @@ class Cell:
         for rank, part in self.parts.items():
             if part.stopped_before is not None:
                 stopped.setdefault(part.stopped_before, []).append(rank)
+        if not stopped and self.state == "clean" and any(part.outcome == "interrupted" for part in self.parts.values()):
+            return ["Interrupted outside launches"]
         return [
             f"Interrupted before launch {number} on {'every rank' if len(ranks) == len(self.parts) else say_ranks(ranks)}"
             for number, ranks in stopped.items()

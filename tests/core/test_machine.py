@@ -319,13 +319,13 @@ def test_what_the_ranks_say_of_the_end_is_told_once_with_the_state(driver: Drive
         ((812, 812), ["Interrupted before launch 812 on every rank · clean"]),
         ((812, None), ["Interrupted before launch 812 on rank 0 · clean"]),
         ((3, 41), ["Interrupted before launch 3 on rank 0 · clean", "Interrupted before launch 41 on rank 1 · clean"]),
-        ((None, None), []),
+        ((None, None), ["Interrupted outside launches · clean"]),
     ],
 )
 def test_the_launch_before_which_ranks_stopped_is_told(
     driver: Driver, stops: tuple[int | None, ...], told: list[str]
 ) -> None:
-    """Of a mesh of some of them only those are named."""
+    """Of a mesh of some of them only those are named; where none was about to launch, that it was no launch."""
     driver.submit()
     driver(InterruptRequested())
     ends = [ended(rank, outcome="interrupted", stopped_before=stop) for rank, stop in enumerate(stops)]
