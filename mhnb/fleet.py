@@ -149,7 +149,7 @@ def find_ground(berth: Berth, journal: ClusterJournal, *, now: float) -> Ground:
         undone.callback(lock.release)
         shape, options = berth.shape, replace(berth.options, start_timeout_s=_TAKE_OVER_S)
         machine = make_machine(shape, options, berth.run_dir, generation=berth.generation, now=now)
-        machine.roster.leave_to_another()
+        machine.roster.leave_to_another(berth.full_name)
         machine.left_records = journal.read()[0]
         link = open_left_link(berth)
         undone.callback(link.close)

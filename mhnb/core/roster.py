@@ -100,7 +100,7 @@ class Roster:
         gathering: Gathering | None = None,
     ) -> None:
         self._gathering = gathering
-        self.is_left = False
+        self.is_left, self._left_name = False, ""
         """Another notebook has started the ranks, and is gone."""
         held = supervisors or [0] * len(hosts)
         rows = enumerate(zip(hosts, log_paths, held, strict=True))
@@ -114,9 +114,9 @@ class Roster:
         self.standing = ""
         """Where the hosts stand in a scheduler's queue; empty once one has reported."""
 
-    def leave_to_another(self) -> None:
-        """The ranks were started by a notebook that is gone: they report again, and nobody is told to begin."""
-        self.is_left, self._gathering = True, None
+    def leave_to_another(self, name: str) -> None:
+        """The ranks of the cluster of that name were started by a notebook that is gone: they report again, and nobody is told to begin."""
+        self.is_left, self._gathering, self._left_name = True, None, name
 
     def note(self, event: RankSpawned | PhaseReached | RankReady | RankExited) -> None:
         """Take in one event of the start or the end of a rank."""
@@ -277,15 +277,17 @@ class Roster:
         halted = "".join(
             f"\n  {_say_halted(e)}: that may be why" for e in self.entries if e.is_halted and e is not entry
         )
+        # One that died while nobody drove it has told nobody its process.
+        who = entry.host if entry.pid is None else f"{entry.host}, pid {entry.pid}"
         text = (
-            f"rank {entry.rank} ({entry.host}, pid {entry.pid}) {self._when(phase)} it {_it(cause)}{why}{halted}\n"
+            f"rank {entry.rank} ({who}) {self._when(phase)} it {_it(cause)}{why}{halted}\n"
             f"  log {entry.log_path} · {self._what_now()}"
         )
         return EnginesMissing(text, rank=entry.rank, phase=phase, cause=why)
 
     def _what_now(self) -> str:
         if self.is_left:
-            return "the others are left as they are; mhnb stop ends them by the cluster's name"
+            return f"the others are left as they are; mhnb stop {self._left_name} in a shell ends them"
         return "every process was ended; mend the cause and start again"
 
     def _when(self, phase: str) -> str:

@@ -130,7 +130,9 @@ class CellView:
         if self._live is not None:
             self._live.show(self._frame(snapshot), snapshot.wall_s)
         elif not self._shown and self._is_worth_opening(snapshot):
-            self._live = self._screen.open_live(self._frame(snapshot), format_live_text(snapshot), self._uid, self.act)
+            self._live = self._screen.open_live(
+                self._frame(snapshot), format_live_text(snapshot, places=self._places), self._uid, self.act
+            )
             self._shown = self._live is not None
 
     def _frame(self, snapshot: CellResult) -> LiveFrame:

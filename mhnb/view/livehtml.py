@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from pathlib import PurePath
 
 from mhnb.core.results import CellResult
 from mhnb.view.digest import heading
@@ -35,10 +36,18 @@ def frame_to_html(frame: LiveFrame) -> str:
     return wrap(head + "".join(map(_block, frame.blocks)) + more + frame.card)
 
 
-def format_live_text(snapshot: CellResult) -> str:
-    """Write what the display says where no widget can be shown: one line, and where the ranks hang."""
+def format_live_text(snapshot: CellResult, *, places: Places | None = None) -> str:
+    """Write what the display says where no widget can be shown: where the output is, and where the ranks hang.
+
+    It is what a notebook holds that was saved while the cell ran, and was never saved again.
+    """
     card = snapshot.where
-    return "\n".join([heading(snapshot), *([format_where_text(card)] if card is not None and card.stuck else [])])
+    logs = sorted({str(PurePath(path).parent) for path in (places or Places()).logs.values()})
+    kept = f"; all of it is in {', '.join(logs)}" if logs else ""
+    saved = f"  saved while it ran: %mhjax panel {snapshot.seq} shows its output as long as the kernel lives{kept}"
+    return "\n".join(
+        [heading(snapshot), saved, *([format_where_text(card)] if card is not None and card.stuck else [])]
+    )
 
 
 def _block(block: LiveBlock) -> str:

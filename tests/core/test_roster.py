@@ -62,7 +62,7 @@ def test_a_rank_that_goes_on_is_not_halted_any_more(roster: Roster) -> None:
 
 def test_a_takeover_ends_nothing_and_says_how_the_halted_rank_goes_on(roster: Roster) -> None:
     """The cluster is another notebook's that is gone: it is left as it is."""
-    roster.leave_to_another()
+    roster.leave_to_another("kept.7")
     roster.note_beat(Beat(0, halted=[1]))
     text = str(roster.timeout_error(20.0))
     assert text.startswith("taking the cluster over took longer than 20 s: rank 1 (a, pid 101) stands still")

@@ -86,6 +86,14 @@ def test_the_card_stands_under_the_running_cell() -> None:
     assert "absent        · rank 2 in sleep" in format_live_text(snapshot)
 
 
+def test_a_notebook_saved_while_a_cell_ran_says_where_its_output_is() -> None:
+    """A widget is no more by then; without its log files nothing is said of them."""
+    running = replace(cell([], [], wall_s=6.2, done=False), where=None)
+    said = format_live_text(running, places=Places(logs={0: "/logs/rank0.log", 1: "/logs/rank1.log"}))
+    assert said.endswith("%mhjax panel 12 shows its output as long as the kernel lives; all of it is in /logs")
+    assert format_live_text(running).endswith("as long as the kernel lives")
+
+
 def test_a_cell_that_moves_shows_no_card() -> None:
     """Quiet while all is well."""
     snapshot = replace(cell([], [], wall_s=6.2, done=False), where=replace(HANG, stuck=False))
