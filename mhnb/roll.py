@@ -121,7 +121,7 @@ def describe_place(shape: Shape, ranks: Sequence[RankInfo]) -> str:
 
 def report_start(machine: Machine, now: float) -> StartReport:
     """Say how a start stands."""
-    ready = machine.state in ("clean", "split", "tainted")
+    ready = machine.state in ("clean", "split", "tainted", "dead")
     ranks, roster = describe_ranks(machine), machine.roster
     return StartReport(ranks, now - machine.started_at, ready, roster.standing, is_takeover=roster.is_left)
 

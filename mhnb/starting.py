@@ -214,7 +214,8 @@ def _start(
     if settings.keep and (left := find_left(name, shape, berths)) is not None:
         # Its notebook is gone; this is the same line again.
         check_alike(left.full_name, shape, left.options, options)
-        return attach(left.full_name, on_progress)
+        taken = attach(left.full_name, on_progress)
+        return taken if taken.state != "dead" else _revive(taken, on_progress)
     _check(shape)
     looked = _look(shape, settings, on_progress)
     gone = _clusters.get(name)
@@ -243,6 +244,13 @@ def _find_past(gone: Cluster | None, cluster: Cluster) -> int:
     if gone is None or gone.left or gone.journal.path != cluster.journal.path:
         return 0
     return gone.generation
+
+
+def _revive(taken: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
+    """Give a kept cluster that had lost a rank fresh processes, since a start was asked for."""
+    fresh = restart(taken, on_progress)
+    fresh.notes = (*fresh.notes, *([FRESH] if can_come_back(taken) else []))
+    return fresh
 
 
 def _has_died(gone: Cluster, shape: Shape) -> bool:
@@ -316,7 +324,8 @@ def attach(name: str | None = None, on_progress: Callable[[StartReport], None] |
     Raises:
         NotStarted: there is none of that name, or several.
         NotDriver: a notebook drives it.
-        LaunchError: some rank did not answer; everything is left as it was.
+        LaunchError: some rank did not answer; everything is left as it was. Where one has died meanwhile, the cluster is dead, and a
+            restart with a replay brings back what its journal has.
     """
     await_ends()
     berth = choose_berth(name, find_berths(os.environ), [cluster.name for cluster in all_clusters()])

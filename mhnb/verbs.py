@@ -133,6 +133,10 @@ def _stop_flags(parser: MagicArgumentParser) -> None:
 def _attach(notebook: Notebook, args: argparse.Namespace) -> None:
     with board.StartBoard() as progress:
         cluster = starting.attach(args.name, shown(progress))
+        if cluster.state == "dead":
+            # Why has been told, with the way out.
+            progress.break_off("found a rank dead")
+            return
         progress.finish(gather_summary(cluster))
     if cluster.state != "clean":
         print(f"mhjax · {cluster.name} is {cluster.state}: {cluster.reason}")

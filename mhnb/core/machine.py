@@ -334,9 +334,11 @@ class Machine:
         self.roster.note(exited)
         if self.state == "stopped":
             return []
-        if self.state == "starting":
+        if self.state == "starting" and not self.roster.is_left:
             return self._fail_start(self.roster.start_error(exited))
         first = self.roster.deaths[0]
+        # Of ranks that were left, one has died meanwhile: what the journal has can come back all the same.
+        taken = [ReportReady()] if self.state == "starting" else []
         told = [] if self.current or self.state == "dead" else [TellUser(self._death_text(first))]
         if self.current is not None:
             self._lose_rank_of_cell(self.current, exited, first)
@@ -345,7 +347,7 @@ class Machine:
             self.reason = self.roster.explain_death(first)
             self.state = "dead"
         # A rank that outlives another cannot compute with it again, and JAX would abort it later anyway.
-        return [*told, KillRanks(self.roster.alive), *self._finish_if_done(now)]
+        return [*told, *taken, KillRanks(self.roster.alive), *self._finish_if_done(now)]
 
     def _lose_rank_of_cell(self, cell: Cell, exited: RankExited, first: RankExited) -> None:
         part = cell.parts.get(exited.rank)

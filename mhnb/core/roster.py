@@ -235,7 +235,10 @@ class Roster:
         entry = self.entries[exited.rank]
         line = choose_line(exited.last_lines)
         last = f' · last line: "{line}"' if line else ""
-        return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) {how or describe_exit(exited)}{last} · log {entry.log_path}"
+        # One that died while nobody drove it may have told nobody its process.
+        who = entry.host if entry.pid is None else f"{entry.host}, pid {entry.pid}"
+        when = ", while no notebook drove the cluster," if self.is_left and entry.phase != "ready" else ""
+        return f"rank {entry.rank} ({who}){when} {how or describe_exit(exited)}{last} · log {entry.log_path}"
 
     def say_others(self, first: RankExited) -> str:
         """Say what became of the others of a rank that died first, as sentences to be followed by one more."""
@@ -277,10 +280,8 @@ class Roster:
         halted = "".join(
             f"\n  {_say_halted(e)}: that may be why" for e in self.entries if e.is_halted and e is not entry
         )
-        # One that died while nobody drove it has told nobody its process.
-        who = entry.host if entry.pid is None else f"{entry.host}, pid {entry.pid}"
         text = (
-            f"rank {entry.rank} ({who}) {self._when(phase)} it {_it(cause)}{why}{halted}\n"
+            f"rank {entry.rank} ({entry.host}, pid {entry.pid}) did not start: after phase '{phase}' it {_it(cause)}{why}{halted}\n"
             f"  log {entry.log_path} · {self._what_now()}"
         )
         return EnginesMissing(text, rank=entry.rank, phase=phase, cause=why)
@@ -289,11 +290,6 @@ class Roster:
         if self.is_left:
             return f"the others are left as they are; mhnb stop {self._left_name} in a shell ends them"
         return "every process was ended; mend the cause and start again"
-
-    def _when(self, phase: str) -> str:
-        if self.is_left:
-            return "cannot be taken over: while no notebook drove the cluster"
-        return f"did not start: after phase '{phase}'"
 
     def find_shared_gpu(self, event: RankSpawned | PhaseReached | RankReady) -> LaunchError | None:
         """Make the error of two ranks with the same GPU: JAX would only say "Duplicate GPU detected", or run out of memory."""

@@ -96,6 +96,11 @@ class StartBoard(_OneDisplay):
         self._warm_up()
         self._show({"text/html": format_summary_html(summary), "text/plain": format_summary_text(summary)})
 
+    def break_off(self, how: str) -> None:
+        """Leave how far each rank had come, with what came of it."""
+        if self._last is not None:
+            self._fail(self._last, how)
+
     def _warm_up(self) -> None:
         """While the ranks come up there is time; not sooner, since imports keep the interpreter from who launches them."""
         if self._is_cold and self._screen.rich:

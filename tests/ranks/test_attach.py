@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,10 +21,11 @@ from mhnb.cluster import Cluster
 from mhnb.core.journal import CellRecord
 from mhnb.core.protocol import PROTOCOL_VERSION
 from mhnb.core.replay import plan_replay
-from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotClean, NotDriver, NotStarted
+from mhnb.errors import AlreadyStarted, InvalidRequest, NotClean, NotDriver, NotStarted
 from mhnb.reader import Reader
 from mhnb.reaping import end_stray, find_strays
 from mhnb.roll import StartReport
+from tests.notebook.conftest import no_cluster_in_sight
 from tests.ranks.conftest import every_pid, wait_gone
 from tests.source import ROOT
 
@@ -201,16 +203,43 @@ def test_a_cell_that_still_runs_is_waited_for(
         assert attach().run("print(x)").check()[1].stdout == "10\n"
 
 
+def kill_a_rank_of(owner: subprocess.Popen[str]) -> None:
+    """End a notebook that has noted rank 1's process, and then that rank."""
+    owner.kill()
+    owner.wait()
+    os.kill(int(Path(os.environ["MHNB_HOME"], "pid").read_text()), signal.SIGKILL)
+
+
+NOTE_PID = (
+    "cluster.run('x = 41').check(); print(cluster.ranks[1].pid, file=open(os.environ['MHNB_HOME'] + '/pid', 'w'))"
+)
+
+
 def test_a_rank_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> None:
-    """It cannot be taken over, and the reason is the death."""
-    with notebook("print(cluster.ranks[1].pid, file=open(os.environ['MHNB_HOME'] + '/pid', 'w'))") as owner:
-        owner.kill()
-        owner.wait()
-        os.kill(int(Path(os.environ["MHNB_HOME"], "pid").read_text()), signal.SIGKILL)
-        with pytest.raises(
-            LaunchError, match=r"rank 1 \(host1.*\) cannot be taken over(.|\n)*mhnb stop kept\.\d+ in a"
-        ):
-            attach()
+    """The cluster is dead as if a notebook had driven it, and what it held comes back."""
+    with notebook(NOTE_PID) as owner:
+        kill_a_rank_of(owner)
+        cluster = attach()
+        pids = every_pid(cluster)
+        assert cluster.state == "dead"
+        assert re.match(
+            r"rank 1 \(host1.*\), while no notebook drove the cluster, was killed by SIGKILL", cluster.reason
+        )
+        with pytest.raises(NotClean, match="nothing was sent · %mhjax restart --replay gives fresh processes"):
+            cluster.run("1")
+        fresh = cluster.restart(replay=True)
+        assert wait_gone(pids) == []
+        assert fresh.run("print(x)").check()[1].stdout == "41\n"
+        assert (fresh.options.keep, fresh.state) == (True, "clean")
+
+
+def test_the_same_start_line_again_gives_fresh_ranks_where_one_died(attach: Callable[..., Cluster]) -> None:
+    """Who starts wants ranks; it says what brings back what the others held."""
+    with notebook(NOTE_PID) as owner:
+        kill_a_rank_of(owner)
+        fresh = starting.start(2, 1, name="kept", keep=True)
+        assert fresh.run("print('x' in globals())").check()[0].stdout == "False\n"
+        assert any("%mhjax restart --replay brings it back" in note for note in fresh.notes)
 
 
 def test_the_same_start_line_again_takes_it_over(attach: Callable[..., Cluster]) -> None:
@@ -274,14 +303,11 @@ def test_what_is_said_of_kept_ones_that_nobody_drives(
         assert main(["where", names[0]]) == 0
         said = f"{names[0]}: no notebook drives it, and nobody looks at the ranks; %mhjax attach {names[0]} takes it over\n"
         assert capsys.readouterr().out == said
-        with pytest.raises(
-            NotStarted, match="%mhjax attach kept takes over the kept one that nobody drives; %mhjax start"
-        ):
-            starting.current()
-        with pytest.raises(
-            NotStarted, match=r"no cluster 'kept' here; .* runs on this machine: %mhjax attach kept takes it"
-        ):
-            starting.by_name("kept")
+        with no_cluster_in_sight():
+            with pytest.raises(NotStarted, match="%mhjax attach kept takes over the kept one that nobody drives"):
+                starting.current()
+            with pytest.raises(NotStarted, match=r"'kept' here; .* runs on this machine: %mhjax attach kept takes it"):
+                starting.by_name("kept")
         for name in ("kept", None):
             with pytest.raises(NotStarted, match="which one") as several:
                 attach(name)
