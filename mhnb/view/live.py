@@ -12,10 +12,10 @@ from typing import Any, Self
 
 from mhnb.core.results import CellResult
 from mhnb.view.digest import digest
+from mhnb.view.draft import DraftDisplay, format_widget_text
 from mhnb.view.figures import FigureDisplays
 from mhnb.view.frame import LiveFrame, make_frame, tail_text
 from mhnb.view.html import View, format_cell_html
-from mhnb.view.livehtml import format_live_text
 from mhnb.view.livetext import format_running_text
 from mhnb.view.region import Region
 from mhnb.view.screen import LiveBox, Screen, detect_screen
@@ -61,6 +61,7 @@ class CellView:
         self._figures = FigureDisplays(self._screen, self._uid)
         self._lock = threading.RLock()  # late output comes from another thread
         self._live: LiveBox | None = None
+        self._draft = DraftDisplay(self._screen, self._uid, self._places)
         self._region: Region | None = None
         self.interrupt: Callable[[], None] | None = None
         """Interrupts the cell; called by a button, from another thread."""
@@ -89,6 +90,8 @@ class CellView:
             if last.is_silent and not (self._shown or self._badge):
                 # Most cells only bind names: nothing is put in order, to find that there is nothing.
                 return
+            # Before the widget goes, which hides it.
+            self._guarded(self._draft.close)
             if not self._guarded(self._finish, last):
                 self._fall_back(last)
             self._guarded(self._show_figures, last, late=False)
@@ -104,6 +107,7 @@ class CellView:
         with self._lock:
             self._finished = True
             self._guarded(self._close_region)
+            self._guarded(self._draft.close)
             if self._live is not None and self._latest is not None:
                 self._fall_back(self._latest)
             self._guarded(self._close_live)
@@ -129,9 +133,11 @@ class CellView:
         self._latest = snapshot
         if self._live is not None:
             self._live.show(self._frame(snapshot), snapshot.wall_s)
+            if self._live.hides_draft:
+                self._draft.update(snapshot)
         elif not self._shown and self._is_worth_opening(snapshot):
             self._live = self._screen.open_live(
-                self._frame(snapshot), format_live_text(snapshot, places=self._places), self._uid, self.act
+                self._frame(snapshot), format_widget_text(snapshot, places=self._places), self._uid, self.act
             )
             self._shown = self._live is not None
 

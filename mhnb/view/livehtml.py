@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from html import escape
-from pathlib import PurePath
 
 from mhnb.core.results import CellResult
-from mhnb.view.digest import heading
 from mhnb.view.frame import LiveBlock, LiveFrame, make_frame
 from mhnb.view.style import QUIET, wrap
-from mhnb.view.where import format_where_text
 from mhnb.view.words import Places
 
-__all__ = ["MAX_LIVE_NBYTES", "format_live_html", "format_live_text", "frame_to_html"]
+__all__ = ["MAX_LIVE_NBYTES", "format_live_html", "frame_to_html"]
 
 MAX_LIVE_NBYTES = 40_000
 """One update is never larger."""
@@ -34,20 +31,6 @@ def frame_to_html(frame: LiveFrame) -> str:
     more = f'<div style="{QUIET}">{escape(frame.more)}</div>' if frame.more else ""
     head = f'<div><span style="{QUIET}">{escape(frame.head)}</span></div>' if frame.head else ""
     return wrap(head + "".join(map(_block, frame.blocks)) + more + frame.card)
-
-
-def format_live_text(snapshot: CellResult, *, places: Places | None = None) -> str:
-    """Write what the display says where no widget can be shown: where the output is, and where the ranks hang.
-
-    It is what a notebook holds that was saved while the cell ran, and was never saved again.
-    """
-    card = snapshot.where
-    logs = sorted({str(PurePath(path).parent) for path in (places or Places()).logs.values()})
-    kept = f"; all of it is in {', '.join(logs)}" if logs else ""
-    saved = f"  saved while it ran: %mhjax panel {snapshot.seq} shows its output as long as the kernel lives{kept}"
-    return "\n".join(
-        [heading(snapshot), saved, *([format_where_text(card)] if card is not None and card.stuck else [])]
-    )
 
 
 def _block(block: LiveBlock) -> str:

@@ -2,6 +2,8 @@
 // No build step: the kernel hands this file over as it is.
 
 const ALL = "all";
+// The clock of a running cell moves each second.
+const SILENT_MS = 10000;
 
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -60,7 +62,11 @@ function renderLive({ model, el }) {
     button("Interrupt", "KeyboardInterrupt on every rank", act("interrupt")),
     button("Where", "where each rank is now", act("where")), all);
   const root = make("div", { class: "mhnb mhnb-panel", "data-lm-suppress-shortcuts": "true" }, head, strip, blocks, more, card, row);
-  el.append(root);
+  // What the file holds of this cell in case that it never ends; hidden while this shows more, and shows it still.
+  const cover = make("style");
+  const draft = CSS.escape(model.get("draft"));
+  const covering = `.${draft}, .jp-OutputArea-child:has(.${draft}) { display: none !important; }`;
+  el.append(cover, root);
 
   const groups = Array.from({ length: chunks }, () => []);
   const places = Array.from({ length: model.get("blocks") }, () => make("div", { hidden: true }));
@@ -94,6 +100,23 @@ function renderLive({ model, el }) {
   for (const name of ["head", "more", "card", "acts"]) follow(name, draw[name]);
   for (let at = 0; at < chunks; at += 1) follow(`strip_${at}`, (text) => draw.strip(at, text));
   for (let at = 0; at < places.length; at += 1) follow(`block_${at}`, (text) => draw.block(at, text));
+
+  let timer = null;
+  const lose = () => {
+    cover.textContent = "";
+    row.hidden = true;
+    head.textContent = `${model.get("head")} · no word from the kernel since then`;
+  };
+  const hear = () => {
+    clearTimeout(timer);
+    timer = setTimeout(lose, SILENT_MS);
+    if (cover.textContent) return;
+    cover.textContent = covering;
+    for (const name of ["head", "acts"]) draw[name](model.get(name));
+  };
+  model.on("change", hear);
+  hear();
+  return () => clearTimeout(timer);
 }
 
 // -- a result

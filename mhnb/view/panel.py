@@ -48,6 +48,7 @@ def _widget_class() -> Any:
             "page": traitlets.Unicode("").tag(sync=True),
             "ranks": traitlets.List().tag(sync=True),
             "number": traitlets.Int(0).tag(sync=True),
+            "draft": traitlets.Unicode("").tag(sync=True),
         }
         _CLASSES["widget"] = type("MhnbPanel", (anywidget.AnyWidget,), {**fixed, **parts})
     return _CLASSES["widget"]
@@ -59,17 +60,18 @@ def warm_up() -> None:
         _widget_class()
 
 
-def make_live_widget(parts: Mapping[str, str], act: Callable[[str], None]) -> Any:
+def make_live_widget(parts: Mapping[str, str], draft: str, act: Callable[[str], None]) -> Any:
     """Make the widget of a running cell.
 
     Args:
         parts: as `frame_parts` names them.
+        draft: the class of what it hides as long as it is kept up to date.
         act: called with the name of a button, from another thread.
 
     Raises:
         ImportError: anywidget is not installed.
     """
-    widget = _widget_class()(mode="live", **parts)
+    widget = _widget_class()(mode="live", draft=draft, **parts)
     widget.on_msg(lambda _widget, content, _buffers: act(str(content.get("act", ""))))
     work_while_blocked(widget)
     return widget

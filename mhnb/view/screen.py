@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TextIO, TypeAlias
 
+from mhnb.view.draft import draft_id
 from mhnb.view.frame import ByteBudget, LiveFrame, changed_parts, frame_parts
 from mhnb.view.livehtml import frame_to_html
 from mhnb.view.panel import make_live_widget, work_while_blocked
@@ -24,6 +25,9 @@ Act: TypeAlias = Callable[[str], None]
 
 class LiveBox(Protocol):
     """A widget that shows a running cell."""
+
+    hides_draft: bool
+    """Whether the display that `draft_id` names is hidden as long as this lives."""
 
     def show(self, frame: LiveFrame, now_s: float) -> None:
         """Show another frame; it may be left out where too much was sent of late, since another one follows."""
@@ -156,7 +160,7 @@ class NotebookScreen(_Streams):
         """Make a display with a widget in it."""
         for kind in (_PartsBox, _HtmlBox):
             try:
-                box: _PartsBox | _HtmlBox = kind(frame, act)
+                box: _PartsBox | _HtmlBox = kind(frame, display_id, act)
             except ImportError:
                 continue
             self.show({_WIDGET_VIEW: box.view, "text/plain": text}, display_id)
@@ -171,10 +175,12 @@ class NotebookScreen(_Streams):
 class _PartsBox:
     """A widget of our own, which is sent what has changed."""
 
-    def __init__(self, frame: LiveFrame, act: Act) -> None:
+    hides_draft = True
+
+    def __init__(self, frame: LiveFrame, display_id: str, act: Act) -> None:
         self._parts = frame_parts(frame)
         self._budget = ByteBudget()
-        self._widget = make_live_widget(self._parts, act)
+        self._widget = make_live_widget(self._parts, draft_id(display_id), act)
         self.view = self._widget._repr_mimebundle_()[0][_WIDGET_VIEW]
 
     def show(self, frame: LiveFrame, now_s: float) -> None:
@@ -196,7 +202,9 @@ class _PartsBox:
 class _HtmlBox:
     """An ipywidgets HTML widget in a box, below it a row of buttons once they are offered."""
 
-    def __init__(self, frame: LiveFrame, act: Act) -> None:
+    hides_draft = False
+
+    def __init__(self, frame: LiveFrame, display_id: str, act: Act) -> None:  # noqa: ARG002  # the same as the other's
         import ipywidgets  # type: ignore[import-untyped]  # it has no types
 
         self._ipywidgets, self._act = ipywidgets, act

@@ -1,4 +1,4 @@
-"""Restarting the kernel during a cell: the ranks must not outlive the kernel that owns them."""
+"""Restarting the kernel during a cell: its ranks do not outlive it, and what they said does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ STUCK = """\
 import os, time, jax
 from pathlib import Path
 Path(f"stuck-{jax.process_index()}").write_text(str(os.getpid()))
+print("said before the kernel went")
 time.sleep(600)"""
+DRAFT = "[class$=-draft]"
 
 
 def notebook(*sources: str) -> str:
@@ -40,8 +42,8 @@ def pids(root: Path) -> list[int]:
     return [int(text) for path in root.glob("stuck-*") if (text := path.read_text())]
 
 
-def test_ranks_end_when_the_kernel_is_restarted_during_a_cell(leftovers: None, mhnb_home: Path, tmp_path: Path) -> None:
-    """Restart in the middle of a cell: every process of the cluster ends within 10 s, and a new start works."""
+def test_the_kernel_is_restarted_during_a_cell(leftovers: None, mhnb_home: Path, tmp_path: Path) -> None:
+    """Every process of the cluster ends within 10 s, the notebook keeps what the ranks had said, and a new start works."""
     (tmp_path / "nb.ipynb").write_text(notebook(START, STUCK))
     with open_chromium() as browser, Lab(tmp_path) as lab, lab.page(browser) as page:
         page.open("nb.ipynb")
@@ -50,9 +52,18 @@ def test_ranks_end_when_the_kernel_is_restarted_during_a_cell(leftovers: None, m
         wait_until(lambda: len(pids(tmp_path)) == 2, "both ranks are in the cell")
         ranks = [psutil.Process(pid) for pid in pids(tmp_path)]
         others = [p for p in cluster_processes(mhnb_home, ranks) if p not in ranks]
+        draft = page.cell(1).locator(DRAFT)
+        wait_until(draft.count, "the cell is drafted")
+        assert not draft.is_visible()
         page.restart()
         _, left = psutil.wait_procs([*ranks, *others], timeout=60)
         assert left == []
+        wait_until(draft.is_visible, "the draft shows, since the widget hears nothing any more")
+        assert "no word from the kernel" in page.cell(1).inner_text()
+        page.save()
+        page.open("nb.ipynb")
+        wait_until(draft.is_visible, "the draft was saved")
+        assert "said before the kernel went" in draft.inner_text()
         page.begin_cell(0)
         page.wait_idle()
         assert "ready" in page.cell(0).locator(".jp-Cell-outputArea").inner_text()

@@ -115,6 +115,8 @@ class StrictPage(HTMLParser):
 class RecordingBox:
     """A live widget that remembers what it showed."""
 
+    hides_draft = True
+
     def __init__(self, frame: LiveFrame, act: Callable[[str], None]) -> None:
         self.frames = [frame]
         self.closed = False

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mhnb.core.where import Place, WhereCard
 from mhnb.view.live import CellView
-from mhnb.view.livehtml import format_live_html, format_live_text
+from mhnb.view.livehtml import format_live_html
 from mhnb.view.where import format_where_html, format_where_text
 from mhnb.view.words import Places
 from tests.view.samples import RecordingScreen, StrictPage, cell, out
@@ -83,22 +83,12 @@ def test_the_card_stands_under_the_running_cell() -> None:
     assert page.unclosed == []
     assert page.visible.index("step 3") < page.visible.index("waiting 6.2 s")
     assert "mhnb where demo" in page.visible
-    assert "absent        · rank 2 in sleep" in format_live_text(snapshot)
-
-
-def test_a_notebook_saved_while_a_cell_ran_says_where_its_output_is() -> None:
-    """A widget is no more by then; without its log files nothing is said of them."""
-    running = replace(cell([], [], wall_s=6.2, done=False), where=None)
-    said = format_live_text(running, places=Places(logs={0: "/logs/rank0.log", 1: "/logs/rank1.log"}))
-    assert said.endswith("%mhjax panel 12 shows its output as long as the kernel lives; all of it is in /logs")
-    assert format_live_text(running).endswith("as long as the kernel lives")
 
 
 def test_a_cell_that_moves_shows_no_card() -> None:
     """Quiet while all is well."""
     snapshot = replace(cell([], [], wall_s=6.2, done=False), where=replace(HANG, stuck=False))
     assert "waiting" not in format_live_html(snapshot)
-    assert "waiting" not in format_live_text(snapshot)
 
 
 def test_code_is_escaped() -> None:
