@@ -105,12 +105,27 @@ class _QueueLine:
 
 
 def _list(args: argparse.Namespace) -> int:
+    from mhnb.berth import is_driven
     from mhnb.core.ranks import say_count
     from mhnb.rundir import place_of, read_owners
 
-    for record in read_owners(os.environ):
-        who = f"notebook {record['owner']}  supervisor {record['supervisor']}{' keep' if record['keep'] else ''}"
-        print(f"{record['name']}  {say_count(len(record['ranks']), 'rank')}  {place_of(record)}{who}")
+    records = read_owners(os.environ)
+    for record in records:
+        if is_driven(record):
+            who = f"notebook {record['owner']}"
+        else:
+            who = (
+                f"nobody drives it: %mhjax attach {record['name']}"
+                if record["keep"]
+                else "its notebook is gone: it is ending"
+            )
+        kept = " keep" if record["keep"] else ""
+        print(
+            f"{record['name']}  {say_count(len(record['ranks']), 'rank')}  {place_of(record)}{who}  supervisor {record['supervisor']}{kept}"
+        )
+    if not records:
+        # Not to stdout: who counts lines there finds none.
+        print("mhnb list: no cluster of yours runs on this machine", file=sys.stderr)
     return 0
 
 

@@ -12,6 +12,7 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
 from mhnb import assist, verbs
+from mhnb.core.numerals import seconds
 from mhnb.core.select import route_cell
 from mhnb.errors import InvalidRequest, NotClean, NotStarted
 from mhnb.notebook import CellFlags, Notebook
@@ -26,7 +27,7 @@ __all__ = ["MhjaxMagics", "load", "unload"]
     "--ranks", metavar="SPEC", help="ranks that run the cell, like 0,2-3; a collective that leaves them is an error"
 )
 @argument("--guard", choices=("lockstep", "parity", "off"), help="how the ranks' launches are compared")
-@argument("--timeout", type=float, metavar="SECONDS", help="interrupt the cell after so many seconds")
+@argument("--timeout", type=seconds, metavar="SECONDS", help="interrupt the cell after so many seconds")
 @argument("--out", metavar="NAME", help="bind the cell's CellResult to this name here")
 @argument("--view", choices=("fold", "tabs", "grid"), default="fold", help="how the ranks' outputs are laid out")
 @argument("--collectives", action="store_true", help="show the collectives that the cell launched")
@@ -53,6 +54,11 @@ def parse_cell_flags(line: str) -> CellFlags:
     except ValueError as error:
         raise UsageError(f"%%mhjax {line}: {error}") from error
     except UsageError as error:
+        words = line.split()
+        if words[0] in verbs.VERBS:
+            raise UsageError(
+                f"%%mhjax {line}: {words[0]} is a verb, and takes one %, in a cell of its own: %mhjax {line}"
+            ) from error
         raise UsageError(f"%%mhjax {line}: {error}; %%mhjax? lists the flags") from error
     if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
         raise UsageError(f"%%mhjax --out {args.out!r}: give a Python name to bind the result to")
@@ -63,7 +69,7 @@ _MANUAL = f"""Drive many JAX hosts from this notebook.
 
 A cell that begins with %%mhjax runs on every rank.
 
-{_cell_parser.format_help().replace("::", "", 1).strip()}
+{verbs.plain_help(_cell_parser.format_help())}
 
 verbs:
   %mhjax start [-n N] [--devices D] [--name NAME]  start N hosts with D devices each; 4 x 2

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mhnb.core.hosts import HostName
+from mhnb.core.numerals import whole_number
 from mhnb.errors import InvalidRequest
 from mhnb.launch.hostfile import read_hostfile, read_hosts, slots_of
 
@@ -45,12 +46,14 @@ _OWN_FLAGS = {"devices": "--devices", "hostfile": "--hostfile", "hosts": "--host
 
 def add_place_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say how many ranks, where, and how they are reached."""
-    parser.add_argument("-n", type=int, metavar="N", help="ranks; on this machine a process each (4)")
-    parser.add_argument("--devices", type=int, metavar="D", help="simulated CPU devices per rank (2 on this machine)")
+    parser.add_argument("-n", type=whole_number, metavar="N", help="ranks; on this machine a process each (4)")
+    parser.add_argument(
+        "--devices", type=whole_number, metavar="D", help="simulated CPU devices per rank (2 on this machine)"
+    )
     parser.add_argument("--profile", metavar="NAME", help="how hosts are reached: local, ssh, slurm, ..., or a folder")
     parser.add_argument("--hosts", metavar="NAMES", help="machines: a,b,node[01-16],me@c:2222; @FILE: a host file")
     parser.add_argument("--hostfile", metavar="FILE", help="a file that names them, one a line")
-    parser.add_argument("--per-host", type=int, metavar="P", help="ranks on each host (1)")
+    parser.add_argument("--per-host", type=whole_number, metavar="P", help="ranks on each host (1)")
     for flag, (setting, value, about) in _SETTINGS.items():
         parser.add_argument(*flag.split("/"), dest=f"set_{setting}", metavar=value, help=about)
     parser.add_argument("--ssh-option", action="append", default=[], metavar="NAME=VALUE", help="ssh: ProxyJump=gate")
@@ -69,7 +72,7 @@ def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
     """Add those of `doctor`: where it is to look is said as for a start."""
     add_place_flags(parser)
     parser.add_argument(
-        "--coordinator-port", type=int, default=0, metavar="PORT", help="for JAX's coordinator (a free one)"
+        "--coordinator-port", type=whole_number, default=0, metavar="PORT", help="for JAX's coordinator (a free one)"
     )
 
 

@@ -17,10 +17,12 @@ from mhnb import replaying, starting, verbs_collectives, verbs_doctor, verbs_exp
 from mhnb.berth import describe_others
 from mhnb.boards import gather_status, gather_summary, gather_vars
 from mhnb.callers import uses_result
-from mhnb.core.expression import split_expression
-from mhnb.core.ranks import say_count
+from mhnb.core.expression import split_expression, unquote
+from mhnb.core.numerals import whole_number
+from mhnb.core.ranks import parse_ranks, say_count, say_ranks
 from mhnb.core.replay_report import ReplayStep, format_report, format_step
 from mhnb.errors import InvalidRequest, MhnbError, NotStarted, ShardingError
+from mhnb.exchange.asks import check_names
 from mhnb.launch.launchers import restart_note
 from mhnb.notebook import Notebook
 from mhnb.rank.jaxseams import backend_is_initialized
@@ -109,7 +111,9 @@ def _replay(cluster: Cluster, to: int | None) -> None:
 
 def _restart_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument("--replay", action="store_true", help="run again every cell that ended clean, and push again")
-    parser.add_argument("--to", type=int, metavar="SEQ", help="with --replay: stop after the cell of this number")
+    parser.add_argument(
+        "--to", type=whole_number, metavar="SEQ", help="with --replay: stop after the cell of this number"
+    )
 
 
 def _stop(notebook: Notebook, args: argparse.Namespace) -> None:
@@ -192,10 +196,17 @@ def _pull_flags(parser: MagicArgumentParser) -> None:
 
 
 def _push(notebook: Notebook, args: argparse.Namespace) -> None:
-    missing = [name for name in args.names if name not in notebook.shell.user_ns]
+    names = check_names(args.names, "push")
+    missing = [name for name in names if name not in notebook.shell.user_ns]
     if missing:
         raise UsageError(f"%mhjax push: this notebook has no {', '.join(missing)}; define it in a plain cell first")
-    starting.current().push(ranks=args.ranks, **{name: notebook.shell.user_ns[name] for name in args.names})
+    values = {name: notebook.shell.user_ns[name] for name in names}
+    cluster = starting.current()
+    cluster.push(ranks=args.ranks, **values)
+    count = cluster.process_count
+    where = say_ranks(range(count) if args.ranks is None else parse_ranks(args.ranks, count))
+    for name, value in values.items():
+        print(f"{name} · {_describe(value)} · on {where}")
 
 
 def _push_flags(parser: MagicArgumentParser) -> None:
@@ -243,14 +254,41 @@ VERBS: dict[str, tuple[Verb, Callable[[MagicArgumentParser], None]]] = {
 }
 
 
+_TAKE_NAMES = frozenset({"check", "pull", "push"})
+"""Verbs whose words are names: one that is an expression is told as it was typed, quotes included."""
+
+
+def plain_help(text: str) -> str:
+    """Take the marks out of a help text that IPython puts in for its own manual."""
+    return text.removeprefix("::").replace("<{", "{").replace("}>", "}").strip()
+
+
+class _VerbParser(MagicArgumentParser):
+    def __init__(self, verb: str) -> None:
+        # IPython's help puts a % before the name.
+        super().__init__(prog=f"mhjax {verb}", add_help=True)  # type: ignore[no-untyped-call]  # IPython has no types
+
+    def format_help(self) -> str:
+        return f"{plain_help(super().format_help())}\n"
+
+
 def verb_parser(name: str) -> MagicArgumentParser | None:
     """Make the parser of a verb; None where there is no such verb."""
     if name not in VERBS:
         return None
-    # IPython's help puts a % before the name.
-    parser = MagicArgumentParser(prog=f"mhjax {name}", add_help=True)
+    parser = _VerbParser(name)
     VERBS[name][1](parser)
     return parser
+
+
+def _split(line: str) -> list[str]:
+    verb = line.split()[:1]
+    try:
+        if verbs_layout.EXPRESSION_VERBS & set(verb):
+            return split_expression(line)
+        return list(map(unquote, split_expression(line))) if _TAKE_NAMES & set(verb) else shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"%mhjax {line}: {error}") from error
 
 
 def run_verb(notebook: Notebook, line: str) -> Any:
@@ -259,11 +297,7 @@ def run_verb(notebook: Notebook, line: str) -> Any:
     Raises:
         UsageError: no such verb, an unknown flag, a bad value.
     """
-    takes_code = bool(verbs_layout.EXPRESSION_VERBS & set(line.split()[:1]))
-    try:
-        words = split_expression(line) if takes_code else shlex.split(line)
-    except ValueError as error:
-        raise UsageError(f"%mhjax {line}: {error}") from error
+    words = _split(line)
     if not words:
         raise UsageError(f"%mhjax VERB, where VERB is one of {', '.join(VERBS)}; %%mhjax? is the manual")
     name, *rest = words

@@ -18,6 +18,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from mhnb import starting
 from mhnb.boards import gather_places
 from mhnb.core.expression import unquote
+from mhnb.core.numerals import whole_number
 from mhnb.core.ranks import say_ranks
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.exchange.layouts import LayoutView, ask_layout
@@ -223,8 +224,8 @@ def _axes_of(mesh: str) -> tuple[str, ...]:
 
 
 def _plan_flags(parser: MagicArgumentParser) -> None:
-    parser.add_argument("--hosts", type=int, default=4, metavar="N", help="hosts to plan for (4)")
-    parser.add_argument("--devices", type=int, default=2, metavar="D", help="devices of each (2)")
+    parser.add_argument("--hosts", type=whole_number, default=4, metavar="N", help="hosts to plan for (4)")
+    parser.add_argument("--devices", type=whole_number, default=2, metavar="D", help="devices of each (2)")
     parser.add_argument("--mesh", default="data 4, model 2", metavar="AXES", help="as 'data 4, model 2'")
     parser.add_argument(
         "--array", action="append", metavar="ARRAY", help="as \"x f32[8,6] P('data', None)\"; may be given again"

@@ -12,6 +12,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 from mhnb import starting
 from mhnb.asking import take_shape
 from mhnb.boards import gather_snapshot, gather_summary
+from mhnb.core.numerals import seconds
 from mhnb.core.shape import INITIALIZE_ARGUMENTS
 from mhnb.place_flags import add_place_flags, place_options
 from mhnb.roll import StartReport
@@ -39,7 +40,7 @@ def add_start_flags(parser: MagicArgumentParser) -> None:
     )
     parser.add_argument("--guard", choices=("lockstep", "parity", "off"), help="how launches are compared (lockstep)")
     parser.add_argument(
-        "--start-timeout", type=float, default=120.0, metavar="SECONDS", help="limit for the whole start (120)"
+        "--start-timeout", type=seconds, default=120.0, metavar="SECONDS", help="limit for the whole start (120)"
     )
     panel_start_flags(parser)
     for name in INITIALIZE_ARGUMENTS:

@@ -42,7 +42,11 @@ def test_what_nobody_drives_and_has_no_rank_left_ends(net: HostNet, mhnb_home: P
         listed = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
         # Beside those that other tests share.
         said = "kept  2 ranks  on 2 hosts (alpha, beta) x 1 device, profile ssh"
-        assert [line for line in listed.stdout.splitlines() if line.startswith(f"{said}  notebook ")], listed.stdout
+        assert [
+            line
+            for line in listed.stdout.splitlines()
+            if line.startswith(f"{said}  nobody drives it: %mhjax attach kept  supervisor ")
+        ], listed.stdout
         others = describe_others(os.environ)
         assert [line for line in others if line.startswith(f"{said}  kept, and nobody")], others
         hub = psutil.Process(*berth.supervisors.values())

@@ -106,7 +106,7 @@ def test_a_failure_is_one_short_block(nb: Session) -> None:
         ("--bogus", "unrecognized arguments: --bogus"),
         ("--guard maybe", "choose from"),
         ("--view maybe", "choose from"),
-        ("--timeout soon", "invalid float value: 'soon'"),
+        ("--timeout soon", "expected a number of seconds, as 30 or 0.5, and got 'soon'"),
         ("--timeout 0", "number of seconds above 0"),
         ("--timeout -1", "number of seconds above 0"),
         ("--ranks 7", "there is no rank 7; this cluster has ranks 0-1"),
@@ -117,6 +117,7 @@ def test_a_failure_is_one_short_block(nb: Session) -> None:
         ("--ranks", "expected one argument"),
         ("'open", "No closing quotation"),
         ("stray", "unrecognized arguments: stray"),
+        ("stop", "stop is a verb, and takes one %, in a cell of its own: %mhjax stop"),
     ],
 )
 def test_a_bad_flag_sends_nothing(nb: Session, line: str, said: str) -> None:
@@ -161,6 +162,7 @@ def test_the_manual_has_every_flag_and_verb(idle: Session) -> None:
     assert all(manual.count(f"  {flag}") == 1 for flag in FLAGS)
     assert all(f"%mhjax {verb}" in manual for verb in VERBS)
     assert "--auto" not in manual
+    assert "<" not in manual
     assert idle.run("%mhjax?").out == manual
 
 
