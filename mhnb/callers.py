@@ -21,4 +21,6 @@ def uses_result(namespace: Mapping[str, Any]) -> bool:
             return True
         frame = frame.f_back
     following = (step.opname for step in dis.get_instructions(frame.f_code) if step.offset > frame.f_lasti)
-    return next(following, "") not in _SHOWN
+    # `%time` evaluates what it times, and shows what that gives; a function's own return is for its caller.
+    shown = _SHOWN | {"RETURN_VALUE"} if frame.f_code.co_name == "<module>" else _SHOWN
+    return next(following, "") not in shown

@@ -157,8 +157,11 @@ def find_ground(berth: Berth, journal: ClusterJournal, *, now: float) -> Ground:
         elsewhere = tuple(share.supervisor for share in shape.shares() if share.supervisor not in berth.supervisors)
         if elsewhere and not shape.is_local:
             hosts.append(LeftHosts(elsewhere))
+        ground = Ground(berth.run_dir, berth.key, link, machine, journal, hosts, berth.origin, lock)
+        # At once: ranks may run a cell of hours, which is waited for.
+        ground.note_owner(shape, options, ())
         undone.pop_all()
-    return Ground(berth.run_dir, berth.key, link, machine, journal, hosts, berth.origin, lock)
+    return ground
 
 
 def open_left_link(berth: Berth) -> SocketLink:

@@ -107,7 +107,9 @@ def print_notice(text: str) -> None:
 
 
 def _write_card(run_dir: Path, card: WhereCard | None) -> None:
-    write_where(run_dir, None if card is None else format_where_text(card, ends="the stop button of its notebook"))
+    write_where(
+        run_dir, None if card is None else format_where_text(card, ends="the stop button or Ctrl-C where it runs")
+    )
 
 
 def _show(show: Callable[[_Shown], None], what: _Shown) -> bool:

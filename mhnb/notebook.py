@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mhnb.boards import gather_places
-from mhnb.core.results import CellResult
+from mhnb.core.results import KEPT_RESULTS, CellResult
 from mhnb.starting import current
 from mhnb.values import RankError
 from mhnb.verbs_collectives import show_launched
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["CellFlags", "Notebook", "add_push_hint"]
 
 _KEPT_VIEWS = 64
-_KEPT_RESULTS, _KEPT_PANELS = 16, 32
+_KEPT_PANELS = 32
 _UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 
 
@@ -104,7 +104,7 @@ class Notebook:
     @property
     def kept(self) -> int:
         """How many results a panel can be opened over."""
-        return _KEPT_RESULTS
+        return KEPT_RESULTS
 
     def open_panel(self, seq: int | None, *, view: View = "fold") -> bool:
         """Open the panel over a cell's result, the last one where `seq` is None; false where there is none.
@@ -152,7 +152,7 @@ class Notebook:
     def _show_in_panels(self, cluster: str, result: CellResult, places: Places, flags: CellFlags) -> None:
         self._results.pop((cluster, result.seq), None)
         self._results[cluster, result.seq] = (result, places)
-        while len(self._results) > _KEPT_RESULTS:
+        while len(self._results) > KEPT_RESULTS:
             self._results.popitem(last=False)
         if self._panel is not None and self._follows:
             _try(self._panel.finish, result)

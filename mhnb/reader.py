@@ -170,8 +170,7 @@ class Reader:
         self._thread.join(timeout_s)
         with self._lock:
             # For this notebook; its ranks are not told.
-            self._machine.handle(StopRequested(), self._clock())
-            self._machine.reason = gone
+            self._machine.handle(StopRequested(gone), self._clock())
 
     def _put(self, item: Event | _Asked | None) -> bool:
         with self._lock:

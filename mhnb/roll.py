@@ -35,7 +35,7 @@ class RankInfo:
     log_path: Path
     phase: Phase | None
     state: str
-    """alive, or how it ended."""
+    """alive; stopped, with its cluster; or how it ended."""
     devices: tuple[DeviceRef, ...]
     platform: str = ""
     """As JAX calls it: cpu, gpu, tpu; empty until it is known."""
@@ -67,9 +67,10 @@ def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
         found = entry.facts.get("devices", [])
         devices = tuple(DeviceRef(entry.rank, ordinal) for _, ordinal, _ in found)
         slow = TOO_SLOW in machine.reason and entry.last is not None and entry.last[1] == "killed"
-        # Nobody listens for the end of processes that were told to end.
-        told = machine.state == "stopped" and entry.exit is None
-        state = "stopped" if told else machine.roster.say_end(entry, TOO_SLOW if slow else "")
+        state = machine.roster.say_end(entry, TOO_SLOW if slow else "")
+        if machine.state == "stopped" and state == "alive" and not machine.roster.is_let_go:
+            # Nobody listens for the end of processes that were told to end.
+            state = "stopped"
         hostname = str(entry.facts.get("hostname", ""))
         log_path = Path(entry.log_path)
         infos.append(

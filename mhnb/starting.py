@@ -9,13 +9,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
 from IPython.core.getipython import get_ipython
 
 from mhnb.asking import check_alike, take_shape
-from mhnb.berth import DriverLock, choose_berth, find_berths, find_left, note_left
+from mhnb.berth import DriverLock, choose_berth, find_berths, find_left, is_driven, note_left
 from mhnb.cluster import Cluster
 from mhnb.core.environment import note_forced_devices
 from mhnb.core.journal import StartRecord
@@ -118,11 +119,13 @@ def by_name(name: str) -> Cluster:
 def _say_elsewhere(name: str) -> str:
     """Say how to reach a cluster that this notebook does not drive; empty where this machine has none of that name."""
     with suppress(LaunchError):
-        if any(record["name"] == name for record in read_owners(os.environ)):
+        named = [r for r in read_owners(os.environ) if name in (r["name"], Path(r["run_dir"]).name.rpartition(".")[0])]
+        if named:
             kept = any(
-                berth.name == name and not DriverLock.is_held(berth.run_dir) for berth in find_berths(os.environ)
+                name in (b.name, b.full_name) and not DriverLock.is_held(b.run_dir) for b in find_berths(os.environ)
             )
-            take = f"%mhjax attach {name} takes it over, " if kept else "another notebook drives it, "
+            other = "another notebook drives it, " if any(map(is_driven, named)) else ""
+            take = f"%mhjax attach {name} takes it over, " if kept else other
             return f". One of that name runs on this machine: {take}mhnb stop {name} in a shell ends it"
     return ""
 

@@ -139,7 +139,7 @@ def _attach(notebook: Notebook, args: argparse.Namespace) -> None:
         cluster = starting.attach(args.name, shown(progress))
         if cluster.state == "dead":
             # Why has been told, with the way out.
-            progress.break_off("found a rank dead")
+            progress.break_off("found it dead")
             return
         progress.finish(gather_summary(cluster))
     if cluster.state != "clean":

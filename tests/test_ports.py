@@ -47,11 +47,13 @@ def test_a_port_that_is_taken_is_left_out(address: str, bound: str) -> None:
     """Whoever listens there keeps it; at the hub's own address, and on loopback, where it speaks with itself wherever it listens."""
     family = socket.AF_INET6 if ":" in bound else socket.AF_INET
     with socket.socket(family) as taken:
-        try:
-            with ExitStack() as ended:
-                taken.bind((bound, hold_hub_ports(4, ended, address)[0]))
-        except OSError as error:
-            pytest.skip(f"this machine has no {address}: {error}")
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+            try:
+                probe.bind((bound if address == "*" else address, 0))
+            except OSError as error:
+                pytest.skip(f"this machine has no {address}: {error}")
+        with ExitStack() as ended:
+            taken.bind((bound, hold_hub_ports(4, ended, address)[0]))
         with ExitStack() as held:
             found = hold_hub_ports(4, held, address)
         assert taken.getsockname()[1] not in found

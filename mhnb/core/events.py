@@ -92,6 +92,9 @@ class Accepted:
 class StopRequested:
     """The cluster is being stopped by its user."""
 
+    gone: str = ""
+    """Why it is not there any more for this notebook, where its ranks live on."""
+
 
 @dataclass(frozen=True, slots=True)
 class HostExited:

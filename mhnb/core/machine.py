@@ -114,6 +114,9 @@ class Machine:
                 return [] if begin is None else [SendToHosts(begin)]
             case RankSpawned() | PhaseReached() | RankReady():
                 self.roster.note(event)
+                if self.state == "dead":
+                    # Left by another notebook, and it comes only now: nobody has told it that others are lost.
+                    return [KillRanks((event.rank,))] if self.roster.deaths or self._lost_host else []
                 if (shared := self.roster.find_shared_gpu(event)) is not None:
                     return self._fail_start(shared)
                 return self._begin(now) if self.state == "starting" and self.roster.all_ready else []
@@ -135,8 +138,8 @@ class Machine:
                 return []
             case Accepted():
                 return self._accept()
-            case StopRequested():
-                return self._stop(now)
+            case StopRequested(gone):
+                return self._stop(now, gone)
             case CellRefused():
                 return self._rank_refused(event, now)
             case _:
@@ -146,11 +149,8 @@ class Machine:
 
     def _begin(self, now: float) -> list[Command]:
         self.guard_available = all(e.facts.get("guard", {}).get("available", False) for e in self.roster.entries)
-        if differing := self.roster.versions_differ():
-            listed = "; ".join(f"{name}: {dict(versions)}" for name, versions in differing.items())
-            return self._fail_start(
-                LaunchError(f"the ranks hold different software ({listed}); install the same versions")
-            )
+        if (error := self.roster.version_error()) is not None:
+            return self._fail_start(error)
         self.state = "clean"
         self._cost.start(now - self.started_at)
         return [*(self._take_over() if self.roster.is_left else []), ReportReady(), *self._next_cell(now)]
@@ -257,7 +257,7 @@ class Machine:
         if self._lost_host:
             notes = (self._cost.way_out(),)
         elif deaths:
-            notes = (self._death_text(deaths[0], TOO_SLOW if cell.was_too_slow(deaths[0].rank) else ""),)
+            notes = (self._tell_death(deaths[0], TOO_SLOW if cell.was_too_slow(deaths[0].rank) else ""),)
         if self._lost_service:
             way = () if self._lost_host or deaths else (self._cost.way_out(),)
             state, notes = "dead", (self._lost_service, *notes, *way)
@@ -336,10 +336,8 @@ class Machine:
             return []
         if self.state == "starting" and not self.roster.is_left:
             return self._fail_start(self.roster.start_error(exited))
-        first = self.roster.deaths[0]
-        # Of ranks that were left, one has died meanwhile: what the journal has can come back all the same.
-        taken = [ReportReady()] if self.state == "starting" else []
-        told = [] if self.current or self.state == "dead" else [TellUser(self._death_text(first))]
+        first, is_taken = self.roster.deaths[0], self.state == "starting"
+        told = [] if self.current or self.state == "dead" else [TellUser(self._tell_death(first))]
         if self.current is not None:
             self._lose_rank_of_cell(self.current, exited, first)
         elif self.state != "dead":
@@ -347,6 +345,8 @@ class Machine:
             self.reason = self.roster.explain_death(first)
             self.state = "dead"
         # A rank that outlives another cannot compute with it again, and JAX would abort it later anyway.
+        # Of ranks that were left, one has died meanwhile: what the journal has can come back all the same.
+        taken = [ReportReady(), *self._refuse_waiting()] if is_taken else []
         return [*told, *taken, KillRanks(self.roster.alive), *self._finish_if_done(now)]
 
     def _lose_rank_of_cell(self, cell: Cell, exited: RankExited, first: RankExited) -> None:
@@ -360,8 +360,8 @@ class Machine:
             lost = "a host" if self._lost_host else f"rank {first.rank}"
             cell.lose_rank(exited.rank, "killed", RankError(STOPPED, f"stopped because {lost} was lost"))
 
-    def _death_text(self, first: RankExited, how: str = "") -> str:
-        return f"{self.roster.explain_death(first, how)}\n  {self.roster.say_others(first)}{self._cost.way_out()}"
+    def _tell_death(self, first: RankExited, how: str = "") -> str:
+        return self.roster.tell_death(first, how) + self._cost.way_out()
 
     def _lose_service(self, event: HubExited | HostExited, now: float) -> list[Command]:
         if isinstance(event, HostExited):
@@ -372,14 +372,15 @@ class Machine:
         if self.state == "stopped":
             return []
         self._lost_service = self._lost_service or self.roster.explain_service(event)
-        if self.state == "starting":
+        if self.state == "starting" and not self.roster.is_left:
             return self._fail_start(LaunchError(f"{self._lost_service}; every process was ended, start again"))
         # The ranks that are left on other hosts cannot compute without those that are gone.
         kill: list[Command] = [KillRanks(self.roster.alive)] if isinstance(event, HostExited) else []
         if self.current is None:
-            told = self.state != "dead"
-            self.reason, self.state = self._lost_service, "dead"
-            return [*([TellUser(f"{self.reason}\n  {self._cost.way_out()}")] if told else []), *kill]
+            was, self.state, self.reason = self.state, "dead", self._lost_service
+            told = [TellUser(f"{self.reason}\n  {self._cost.way_out()}")] if was != "dead" else []
+            taken = [ReportReady(), *self._refuse_waiting()] if was == "starting" else []
+            return [*told, *taken, *kill]
         if isinstance(event, HostExited):
             self._lose_host_of_cell(self.current, event.supervisor)
         return [*kill, *self._finish_if_done(now)]
@@ -388,9 +389,9 @@ class Machine:
         for rank in set(cell.running_ranks) & set(self.roster.ranks_of(supervisor)):
             cell.lose_rank(rank, "died", RankError("RankDied", self._lost_service))
 
-    def _stop(self, now: float) -> list[Command]:
-        self.reason = "" if self.state != "starting" else "it was stopped while it started"
-        self.state = "stopped"
+    def _stop(self, now: float, gone: str) -> list[Command]:
+        self.reason = gone or ("" if self.state != "starting" else "it was stopped while it started")
+        self.state, self.roster.is_let_go = "stopped", bool(gone)
         cell = self.current
         if cell is not None:
             for rank in cell.running_ranks:

@@ -11,8 +11,10 @@ from mhnb.core.where import WhereCard
 from mhnb.errors import CellError, CellFailed, CellInterrupted, CellTimeout, InvalidRequest, OrderMismatch
 from mhnb.values import ClusterState, Outcome, Output, RankError
 
-__all__ = ["CellResult", "Group", "RankResult", "STOPPED", "group_by_outputs"]
+__all__ = ["CellResult", "Group", "KEPT_RESULTS", "RankResult", "STOPPED", "group_by_outputs"]
 
+KEPT_RESULTS = 16
+"""How many results a notebook keeps to open a panel over."""
 STOPPED = "RankStopped"
 """The error of a rank that was stopped because another one, or the cluster, was."""
 

@@ -102,6 +102,8 @@ class Roster:
         self._gathering = gathering
         self.is_left, self._left_name = False, ""
         """Another notebook has started the ranks, and is gone."""
+        self.is_let_go = False
+        """This notebook has let go of ranks that live on."""
         held = supervisors or [0] * len(hosts)
         rows = enumerate(zip(hosts, log_paths, held, strict=True))
         self.entries = [RankEntry(rank, host, log, supervisor) for rank, (host, log, supervisor) in rows]
@@ -235,10 +237,14 @@ class Roster:
         entry = self.entries[exited.rank]
         line = choose_line(exited.last_lines)
         last = f' · last line: "{line}"' if line else ""
-        # One that died while nobody drove it may have told nobody its process.
+        # Of one that died before this notebook came nobody may have told the process.
         who = entry.host if entry.pid is None else f"{entry.host}, pid {entry.pid}"
-        when = ", while no notebook drove the cluster," if self.is_left and entry.phase != "ready" else ""
+        when = ", before this notebook took the cluster over," if self.is_left and entry.phase != "ready" else ""
         return f"rank {entry.rank} ({who}){when} {how or describe_exit(exited)}{last} · log {entry.log_path}"
+
+    def tell_death(self, first: RankExited, how: str) -> str:
+        """Say who died first and what became of the others, to be followed by the way out."""
+        return f"{self.explain_death(first, how)}\n  {self.say_others(first)}"
 
     def say_others(self, first: RankExited) -> str:
         """Say what became of the others of a rank that died first, as sentences to be followed by one more."""
@@ -267,7 +273,8 @@ class Roster:
         # One that was killed has not said why.
         said = choose_line(event.last_lines) if event.signum is None else ""
         why = f" ({said})" if said else ""
-        return f"the hub (ipyparallel's controller, pid {self.hub_pid}) {describe_exit(exited)}{why}"
+        pid = "" if self.hub_pid is None else f", pid {self.hub_pid}"
+        return f"the hub (ipyparallel's controller{pid}) {describe_exit(exited)}{why}"
 
     def start_error(self, cause: StartFailed | RankExited) -> LaunchError:
         """Make the error of a rank that failed while starting."""
@@ -360,13 +367,15 @@ class Roster:
             cause="timeout",
         )
 
-    def versions_differ(self) -> Mapping[str, dict[str, list[int]]]:
-        """Give each software whose version is not the same on all ranks: name -> version -> ranks."""
+    def version_error(self) -> LaunchError | None:
+        """Make the error of ranks that do not hold the same software: name, version, its ranks."""
         found: dict[str, dict[str, list[int]]] = {}
         for entry in self.entries:
             for name, version in entry.facts.get("versions", {}).items():
                 found.setdefault(name, {}).setdefault(version, []).append(entry.rank)
-        return {name: versions for name, versions in found.items() if len(versions) > 1}
+        listed = "; ".join(f"{name}: {versions}" for name, versions in found.items() if len(versions) > 1)
+        told = f"the ranks hold different software ({listed}); install the same versions"
+        return LaunchError(told) if listed else None
 
 
 def _it(cause: StartFailed | RankExited) -> str:

@@ -141,7 +141,8 @@ def make_card(seq: int, source: str, seen: Sequence[RankSeen], *, age_s: float) 
     names = [status.what for status in first if status is not None]
     waits_s = [by_rank[r].seen_ago_s + status.for_s for r, status in zip(waiting, first, strict=True) if status]
     running = [one for one in seen if one.outcome == "running"]
-    moved = tuple(one.rank for one in running if one.progressed)
+    # What was said before a rank fell silent is no progress of now.
+    moved = tuple(one.rank for one in running if one.progressed and not _is_silent(one, age_s))
     known = all((one.latest and one.before) or _is_silent(one, age_s) for one in running)
     return WhereCard(
         seq,

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import PurePath
 from typing import Any, Protocol
 
-from mhnb.core.results import CellResult
+from mhnb.core.results import KEPT_RESULTS, CellResult
 from mhnb.view.digest import Digest, clip_outputs, digest, heading
 from mhnb.view.html import format_cell_html
 from mhnb.view.style import QUIET
@@ -104,7 +104,7 @@ def format_widget_text(snapshot: CellResult, *, places: Places | None = None) ->
 def _saved_words(snapshot: CellResult, places: Places) -> str:
     logs = sorted({str(PurePath(path).parent) for path in places.logs.values()})
     kept = f"; all of it is in {', '.join(logs)}" if logs else ""
-    return f"saved while it ran: %mhjax panel {snapshot.seq} shows its output as long as the kernel lives{kept}"
+    return f"saved while it ran: %mhjax panel {snapshot.seq} shows its output while it is among the last {KEPT_RESULTS} of the kernel{kept}"
 
 
 def _stuck_text(snapshot: CellResult, places: Places) -> str:

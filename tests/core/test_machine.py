@@ -55,10 +55,13 @@ PMAX = ["f2", "jit(g)", [0, 1], 1, 1]
 class Driver:
     """A machine with a clock of its own; checks what must hold after every event."""
 
-    def __init__(self, ranks: int = 2, *, start_timeout_s: float = 60.0) -> None:
+    def __init__(self, ranks: int = 2, *, start_timeout_s: float = 60.0, left_on: list[int] | None = None) -> None:
         hosts = [f"host{rank}" for rank in range(ranks)]
         logs = [f"/log/rank{rank}.log" for rank in range(ranks)]
-        self.machine = Machine(Roster(hosts, logs), generation=1, now=0.0, start_timeout_s=start_timeout_s)
+        roster = Roster(hosts, logs, left_on)
+        if left_on is not None:
+            roster.leave_to_another("kept.1.1")
+        self.machine = Machine(roster, generation=1, now=0.0, start_timeout_s=start_timeout_s)
         self.now = 0.0
         self.sent: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
         self.answered: list[int] = []
@@ -319,7 +322,7 @@ def test_what_the_ranks_say_of_the_end_is_told_once_with_the_state(driver: Drive
         ((812, 812), ["Interrupted before launch 812 on every rank · clean"]),
         ((812, None), ["Interrupted before launch 812 on rank 0 · clean"]),
         ((3, 41), ["Interrupted before launch 3 on rank 0 · clean", "Interrupted before launch 41 on rank 1 · clean"]),
-        ((None, None), ["Interrupted outside launches · clean"]),
+        ((None, None), ["Interrupted while no rank was in a launch · clean"]),
     ],
 )
 def test_the_launch_before_which_ranks_stopped_is_told(
@@ -601,3 +604,44 @@ def test_a_cell_that_ended_while_it_was_being_stopped_is_not_told_as_ok(driver: 
     assert result.ok
     with pytest.raises(CellInterrupted):
         result.check()
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        (HubExited(None, 9, []), "the hub (ipyparallel's controller) was killed by SIGKILL"),
+        (HostExited(2, "host1 (beta) is gone"), "host1 (beta) is gone"),
+        (RankExited(0, None, 9, []), "rank 0 (host0), before this notebook took the cluster over, was killed"),
+    ],
+    ids=["hub", "host", "rank"],
+)
+def test_what_was_left_and_has_lost_a_part_is_taken_over_dead(lost: Event, told: str) -> None:
+    """A replay brings back what it held; who waits for a cell is told, and so is a rank that comes only then."""
+    driver = Driver(left_on=[1, 2])
+    driver.submit()
+    commands = driver(lost)
+    assert [command for command in commands if isinstance(command, ReportReady)]
+    assert not [command for command in commands if isinstance(command, FailStart)]
+    assert driver.machine.state == "dead"
+    assert told in driver.machine.reason
+    assert driver.answered == [1]
+    late = driver(RankSpawned(1, 101), RankReady(1, GUARD))
+    # The hub alone is no reason to end a rank at once.
+    assert late == ([] if isinstance(lost, HubExited) else [KillRanks((1,))] * 2)
+
+
+def test_ranks_that_live_on_are_not_called_stopped() -> None:
+    """This notebook has let go of them; those of a cluster that was stopped are."""
+    for gone, state in (("let go", "alive"), ("", "stopped")):
+        driver = Driver().ready()
+        driver(StopRequested(gone))
+        assert driver.machine.reason == gone
+        assert [rank.state for rank in describe_ranks(driver.machine)] == [state, state]
+
+
+def test_how_a_rank_was_lost_stays_after_the_stop() -> None:
+    """That of the others is not known better than that they were to end."""
+    driver = Driver(left_on=[1, 2])
+    driver(HostExited(2, "host1 is gone"))
+    driver(StopRequested())
+    assert [rank.state for rank in describe_ranks(driver.machine)] == ["stopped", "lost with its host"]

@@ -48,7 +48,7 @@ def test_each_of_several_halted_ranks_has_its_own_phase(roster: Roster) -> None:
 )
 def test_a_hub_is_quoted_where_it_has_said_why(roster: Roster, exited: HubExited, told: str) -> None:
     """One that was killed has not."""
-    assert roster.explain_service(exited) == f"the hub (ipyparallel's controller, pid None) {told}"
+    assert roster.explain_service(exited) == f"the hub (ipyparallel's controller) {told}"
 
 
 def test_a_rank_that_goes_on_is_not_halted_any_more(roster: Roster) -> None:

@@ -185,6 +185,17 @@ def test_a_rank_that_fell_silent_is_told() -> None:
     assert [(place.ranks, place.activity) for place in made.places] == [((0, 1, 2), "launch"), ((3,), "silent")]
 
 
+def test_what_was_said_before_it_fell_silent_is_no_progress() -> None:
+    """A cell that prints and then goes into one long call that holds the interpreter: shown unasked, as one that printed nothing."""
+    before, latest = status(0, "computing"), status(0, "computing", line=2)
+    for quiet in (
+        twice(latest, spoke=True, seen_ago_s=60.0),
+        RankSeen(0, latest=latest, before=before, seen_ago_s=60.0),
+    ):
+        made = card(quiet, replace(quiet, rank=1), age_s=62.0)
+        assert (made.moved, made.stuck) == ((), True)
+
+
 def test_one_look_is_not_enough() -> None:
     """With one look nothing is known of progress, and the card is not shown unasked."""
     once = [RankSeen(rank, latest=launching(rank, 1)) for rank in (0, 1, 2)]

@@ -126,6 +126,8 @@ def test_pull_binds_here(nb: Session) -> None:
         ("def fetch():\n    return get_ipython().run_line_magic('mhjax', 'pull text')\nfetch()", "word"),
     ):
         assert nb.run(code).value == value
+    for shown_alone in ("%time %mhjax pull text", "%%time\n%mhjax pull text", "%mhjax pull text"):
+        assert nb.run(shown_alone).value is None
     assert nb.run("text").value == "word"
 
 

@@ -25,6 +25,7 @@ from mhnb.errors import AlreadyStarted, InvalidRequest, NotClean, NotDriver, Not
 from mhnb.reader import Reader
 from mhnb.reaping import end_stray, find_strays
 from mhnb.roll import StartReport
+from tests.hosts.hostnet import wait_until
 from tests.notebook.conftest import no_cluster_in_sight
 from tests.ranks.conftest import every_pid, wait_gone
 from tests.source import ROOT
@@ -204,7 +205,7 @@ def test_a_cell_that_still_runs_is_waited_for(
 
 
 def kill_a_rank_of(owner: subprocess.Popen[str]) -> None:
-    """End a notebook that has noted rank 1's process, and then that rank."""
+    """End a notebook that has noted the process of a rank, or of the hub, and then that one."""
     owner.kill()
     owner.wait()
     os.kill(int(Path(os.environ["MHNB_HOME"], "pid").read_text()), signal.SIGKILL)
@@ -223,7 +224,7 @@ def test_a_rank_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> 
         pids = every_pid(cluster)
         assert cluster.state == "dead"
         assert re.match(
-            r"rank 1 \(host1.*\), while no notebook drove the cluster, was killed by SIGKILL", cluster.reason
+            r"rank 1 \(host1.*\), before this notebook took the cluster over, was killed by SIGKILL", cluster.reason
         )
         with pytest.raises(NotClean, match="nothing was sent · %mhjax restart --replay gives fresh processes"):
             cluster.run("1")
@@ -231,6 +232,18 @@ def test_a_rank_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> 
         assert wait_gone(pids) == []
         assert fresh.run("print(x)").check()[1].stdout == "41\n"
         assert (fresh.options.keep, fresh.state) == (True, "clean")
+
+
+def test_a_hub_that_died_meanwhile_is_named(attach: Callable[..., Cluster]) -> None:
+    """Whoever reports first, the ranks or their supervisor: it is no dead end, and what the ranks held comes back."""
+    noted = "cluster.run('x = 41').check(); print(cluster._machine.roster.hub_pid, file=open(os.environ['MHNB_HOME'] + '/pid', 'w'))"
+    with notebook(noted) as owner:
+        kill_a_rank_of(owner)
+        cluster = attach()
+        wait_until(lambda: cluster.state == "dead", "the cluster is known to be dead")
+        assert "the hub (ipyparallel's controller" in cluster.reason
+        fresh = cluster.restart(replay=True)
+        assert fresh.run("print(x)").check()[1].stdout == "41\n"
 
 
 def test_the_same_start_line_again_gives_fresh_ranks_where_one_died(attach: Callable[..., Cluster]) -> None:

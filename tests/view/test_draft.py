@@ -37,8 +37,10 @@ def drafts(screen: RecordingScreen) -> list[tuple[str, dict[str, str]]]:
 def test_the_widgets_place_says_where_the_output_is() -> None:
     """In a file that was saved in the first seconds; without log files nothing is said of them."""
     said = format_widget_text(running(6.2), places=LOGS)
-    assert said.endswith("%mhjax panel 12 shows its output as long as the kernel lives; all of it is in /logs")
-    assert format_widget_text(running(6.2)).endswith("as long as the kernel lives")
+    assert said.endswith(
+        "%mhjax panel 12 shows its output while it is among the last 16 of the kernel; all of it is in /logs"
+    )
+    assert format_widget_text(running(6.2)).endswith("among the last 16 of the kernel")
 
 
 def test_a_cell_that_lasts_is_drafted_beside_its_widget() -> None:
