@@ -9,7 +9,6 @@ import argparse
 import re
 from collections.abc import Iterable
 from concurrent.futures import wait
-from html import escape
 from typing import Any
 
 from IPython.core.completer import (
@@ -26,6 +25,7 @@ from mhnb.launch.profile import user_profiles
 from mhnb.notebook import Notebook
 from mhnb.resources import list_profiles
 from mhnb.tab import complete_line, is_magic_line
+from mhnb.view.ansi import ansi_to_html
 
 __all__ = ["Assist"]
 
@@ -180,7 +180,7 @@ class Assist:
         # Another rank's value may be another one.
         text = f"On rank {self._asked_rank}\n{value['data']['text/plain']}"
         # ipykernel takes text/html out of the bundle, and finds nothing where there is none.
-        return {**value["data"], "text/plain": text, "text/html": f"<pre>{escape(text)}</pre>"}
+        return {**value["data"], "text/plain": text, "text/html": f"<pre>{ansi_to_html(text)}</pre>"}
 
     # -- a name of the other side
 

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from IPython.core.error import UsageError
@@ -299,15 +300,18 @@ def run_verb(notebook: Notebook, line: str) -> Any:
     """
     words = _split(line)
     if not words:
-        raise UsageError(f"%mhjax VERB, where VERB is one of {', '.join(VERBS)}; %%mhjax? is the manual")
+        raise UsageError(f"%mhjax VERB, where VERB is one of {', '.join(sorted(VERBS))}; %%mhjax? is the manual")
     name, *rest = words
-    if name in ("--help", "-h"):
+    if name in ("--help", "-h", "help"):
         print(
-            f"%mhjax VERB, where VERB is one of {', '.join(VERBS)}; %mhjax VERB --help tells more, %%mhjax? is the manual"
+            f"%mhjax VERB, where VERB is one of {', '.join(sorted(VERBS))}; %mhjax VERB --help tells more, %%mhjax? is the manual"
         )
         return None
     if (parser := verb_parser(name)) is None:
-        raise UsageError(f"%mhjax {name}: there is no such verb; choose one of {', '.join(VERBS)}")
+        near = get_close_matches(name, VERBS, 1)
+        # A flag here is one of `%%mhjax`, most often.
+        meant = f"did you mean {near[0]}? Else " if near else "%%mhjax takes flags; " if name.startswith("-") else ""
+        raise UsageError(f"%mhjax {name}: there is no such verb; {meant}choose one of {', '.join(sorted(VERBS))}")
     try:
         args = parser.parse_args(rest)
         # For a verb that takes a call: words lose their quotes.

@@ -199,7 +199,7 @@ class Cell:
             if part.stopped_before is not None:
                 stopped.setdefault(part.stopped_before, []).append(rank)
         if not stopped and self.state == "clean" and any(part.outcome == "interrupted" for part in self.parts.values()):
-            return ["Interrupted while no rank was in a launch"]
+            return ["Interrupted while no rank was in a launch, so variables that this cell sets may differ"]
         return [
             f"Interrupted before launch {number} on {'every rank' if len(ranks) == len(self.parts) else say_ranks(ranks)}"
             for number, ranks in stopped.items()

@@ -178,7 +178,7 @@ def _blocks(result: CellResult) -> tuple[Block, ...]:
     omitted = {r.rank: r.omitted_nbytes for r in result.ranks}
     folded = fold_outputs((g.ranks, shown) for g, shown in zip(groups, outputs, strict=True))
     majority = find_majority(folded)
-    usual = said_lines(majority) if majority is not None and majority.parts else []
+    usual = said_lines(majority, named=False) if majority is not None and majority.parts else []
     blocks = [_block(f, majority, usual, max(omitted[rank] for rank in f.ranks)) for f in folded]
     return tuple(sorted(blocks, key=lambda b: (b.folded is majority, len(b.ranks) if majority else 0, b.ranks[0])))
 

@@ -108,16 +108,19 @@ def _write(literals: Sequence[str], values: Sequence[str]) -> str:
     return "".join(part for pair in zip(literals, [*values, ""], strict=True) for part in pair)
 
 
-def said_lines(block: Folded) -> list[SaidLine]:
-    """Write a block as lines that can be compared with another's; a picture is one line, and the slots of each line have letters."""
+def said_lines(block: Folded, *, named: bool = True) -> list[SaidLine]:
+    """Write a block as lines that can be compared with another's; a picture is one line.
+
+    The slots of each line have letters, unless it is to stand in another block, where those would name what is there.
+    """
     lines: list[SaidLine] = []
     for item in block_items(block):
         if isinstance(item, Picture):
             lines += [("picture", str(sorted(output["data"].items()))) for _, output in item.variants]
         else:
             first, *pieces = strip_ansi(item.text).replace(OWN_MARK, OWN).split(SLOT_MARK)
-            named = [f"‹{letter(at)}›{piece}" for at, piece in enumerate(pieces)]
-            lines.append((item.channel, "".join([first, *named])))
+            slots = [f"‹{letter(at) if named else '…'}›{piece}" for at, piece in enumerate(pieces)]
+            lines.append((item.channel, "".join([first, *slots])))
     return lines
 
 

@@ -226,6 +226,8 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
     [
         ("", "VERB is one of accept, attach, auto"),
         ("bogus", "there is no such verb; choose one of accept"),
+        ("strat -n 2", "there is no such verb; did you mean start? Else choose one of accept"),
+        ("--ranks 0", "there is no such verb; %%mhjax takes flags; choose one of accept"),
         ("start --bogus", "unrecognized arguments: --bogus; %mhjax start --help"),
         ("status extra", "unrecognized arguments: extra"),
         ("auto maybe", "choose from"),
@@ -263,7 +265,8 @@ def test_each_verb_has_help(idle: Session, verb: str) -> None:
 
 def test_help_without_a_verb_lists_the_verbs(idle: Session) -> None:
     """As `--help` does everywhere; nobody knows the verbs at first."""
-    assert "where VERB is one of accept, " in idle.run("%mhjax --help").out
+    for line in ("%mhjax --help", "%mhjax help"):
+        assert "where VERB is one of accept, " in idle.run(line).out
 
 
 def test_where_between_cells(nb: Session) -> None:
