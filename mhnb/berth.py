@@ -151,19 +151,19 @@ def is_driven(record: Mapping[str, Any]) -> bool:
 
 def describe_others(environment: Mapping[str, str]) -> list[str]:
     """Describe the clusters of this user on this machine that other processes drive, or nobody, a line each."""
-    lines = []
-    for record in read_owners(environment):
-        driven = is_driven(record)
-        if driven and record["owner"] == os.getpid():
-            continue
-        if driven:
-            how = f"driven by the notebook with pid {record['owner']}; only one can be"
-        elif record["keep"]:
-            how = f"kept, and nobody drives it: %mhjax attach {record['name']}"
-        else:
-            how = "its notebook is gone, and it is ending"
-        lines.append(f"{record['name']}  {say_count(len(record['ranks']), 'rank')}  {place_of(record)}{how}")
-    return lines
+    others = [r for r in read_owners(environment) if not (is_driven(r) and r["owner"] == os.getpid())]
+    return list(map(describe_cluster, others))
+
+
+def describe_cluster(record: Mapping[str, Any]) -> str:
+    """Describe a cluster that `read_owners` found: name, ranks, place, and who drives it."""
+    if is_driven(record):
+        how = f"driven by the notebook with pid {record['owner']}; only one can be"
+    elif record["keep"]:
+        how = f"kept, and nobody drives it: %mhjax attach {record['name']}"
+    else:
+        how = "its notebook is gone, and it is ending"
+    return f"{record['name']}  {say_count(len(record['ranks']), 'rank')}  {place_of(record)}{how}"
 
 
 def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:

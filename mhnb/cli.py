@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mhnb.cli_profile import add_profile_verb, run_profile_verb
 from mhnb.errors import MhnbError
@@ -105,33 +105,16 @@ class _QueueLine:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from mhnb.berth import is_driven
-    from mhnb.core.ranks import say_count
-    from mhnb.rundir import place_of, read_owners
+    from mhnb.berth import describe_cluster
+    from mhnb.rundir import read_owners
 
     records = read_owners(os.environ)
     for record in records:
-        if is_driven(record):
-            who = f"notebook {record['owner']}"
-        else:
-            who = (
-                f"nobody drives it: %mhjax attach {record['name']}"
-                if record["keep"]
-                else "its notebook is gone: it is ending"
-            )
-        kept = " keep" if record["keep"] else ""
-        print(
-            f"{record['name']}  {say_count(len(record['ranks']), 'rank')}  {place_of(record)}{who}  supervisor {record['supervisor']}{kept}"
-        )
+        print(f"{describe_cluster(record)}  supervisor {record['supervisor']}{' keep' if record['keep'] else ''}")
     if not records:
         # Not to stdout: who counts lines there finds none.
         print("mhnb list: no cluster of yours runs on this machine", file=sys.stderr)
     return 0
-
-
-def _full_name(record: Mapping[str, Any]) -> str:
-    """Name a cluster where another of the same name runs too: as `mhjax attach` does."""
-    return Path(record["run_dir"]).name.rpartition(".")[0]
 
 
 def _stop_what() -> int:
@@ -154,12 +137,12 @@ def _stop(args: argparse.Namespace) -> int:
     from mhnb.core.ranks import say_count
     from mhnb.ending import end_left
     from mhnb.launch.attached import end_supervisor
-    from mhnb.rundir import read_owners
+    from mhnb.rundir import find_named, full_name
 
     kept = {str(berth.run_dir): berth for berth in find_berths(os.environ)}
-    named = [record for record in read_owners(os.environ) if args.name in (record["name"], _full_name(record))]
+    named = find_named(os.environ, args.name)
     if len(named) > 1 and not args.all:
-        names = ", ".join(_full_name(record) for record in named)
+        names = ", ".join(full_name(record) for record in named)
         print(
             f"mhnb stop {args.name}: {len(named)} clusters of that name run, of several notebooks: {names}; "
             "nothing was stopped, give one of these names, or --all",
@@ -174,7 +157,7 @@ def _stop(args: argparse.Namespace) -> int:
             missing += end_left(berth)
         else:
             end_supervisor(record["supervisor"])
-        told = args.name if len(named) == 1 else _full_name(record)
+        told = args.name if len(named) == 1 else full_name(record)
         print(f"{told}: {say_count(len(record['ranks']), 'rank')} stopped")
     if not named:
         print(f"mhnb stop {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)
@@ -201,9 +184,9 @@ def _reap(args: argparse.Namespace) -> int:
 
 def _where(args: argparse.Namespace) -> int:
     from mhnb.berth import is_driven
-    from mhnb.rundir import read_owners, read_where
+    from mhnb.rundir import find_named, read_where
 
-    named = [record for record in read_owners(os.environ) if args.name in (record["name"], _full_name(record))]
+    named = find_named(os.environ, args.name)
     cards = [card for record in named if (card := read_where(record)) is not None]
     for card in cards:
         print(card)

@@ -54,11 +54,8 @@ def parse_cell_flags(line: str) -> CellFlags:
     except ValueError as error:
         raise UsageError(f"%%mhjax {line}: {error}") from error
     except UsageError as error:
-        words = line.split()
-        if words[0] in verbs.VERBS:
-            raise UsageError(
-                f"%%mhjax {line}: {words[0]} is a verb, and takes one %, in a cell of its own: %mhjax {line}"
-            ) from error
+        if line.split(maxsplit=1)[0] in verbs.VERBS:
+            raise _is_verb(line) from error
         raise UsageError(f"%%mhjax {line}: {error}; %%mhjax? lists the flags") from error
     if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
         raise UsageError(f"%%mhjax --out {args.out!r}: give a Python name to bind the result to")
@@ -151,10 +148,16 @@ def _empty_cell(line: str) -> UsageError:
     """Say what a cell without code wants: a verb stands in a line of its own, with one %; code stands below."""
     words = line.split()
     if words and words[0] in verbs.VERBS:
-        return UsageError(f"%%mhjax {line}: {words[0]} is a verb, and takes one %: %mhjax {line}")
+        return _is_verb(line)
     if words and not words[0].startswith("-"):
         return UsageError(f"%%mhjax {line}: the cell is empty; put the code on the lines below:\n%%mhjax\n{line}")
     return UsageError(f"%%mhjax{f' {line}' if line else ''}: the cell is empty; put the code on the lines below")
+
+
+def _is_verb(line: str) -> UsageError:
+    return UsageError(
+        f"%%mhjax {line}: {line.split(maxsplit=1)[0]} is a verb, and takes one %, in a cell of its own: %mhjax {line}"
+    )
 
 
 def _as_usage(check: Any, source: str) -> None:

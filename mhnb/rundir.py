@@ -23,6 +23,8 @@ __all__ = [
     "check_name",
     "configure_hub",
     "find_cwd",
+    "find_named",
+    "full_name",
     "is_held",
     "is_owned",
     "make_run_dir",
@@ -279,6 +281,20 @@ def read_owners(environment: Mapping[str, str]) -> list[dict[str, Any]]:
         found = sorted(state_home(environment).glob("*/cluster.json"))
         records = [_read_owner(path) for path in found if _is_of_here(path.parent)]
     return [record for record in records if record is not None and _is_supervised(record)]
+
+
+def full_name(record: Mapping[str, Any]) -> str:
+    """Name a cluster that `read_owners` found where another of the same name runs too: as `%mhjax attach` does.
+
+    >>> full_name({"run_dir": "/state/kept.317.2.1"})
+    'kept.317.2'
+    """
+    return Path(record["run_dir"]).name.rpartition(".")[0]
+
+
+def find_named(environment: Mapping[str, str], name: str) -> list[dict[str, Any]]:
+    """Find the clusters of this user on this machine that have this name, or this full one."""
+    return [record for record in read_owners(environment) if name in (record["name"], full_name(record))]
 
 
 def place_of(record: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -35,7 +34,7 @@ from mhnb.looking import look_before
 from mhnb.options import StartOptions, take_options
 from mhnb.ports import check_port_free
 from mhnb.roll import StartReport, report_look
-from mhnb.rundir import check_name, prune_run_dirs, read_owners
+from mhnb.rundir import check_name, find_named, prune_run_dirs
 from mhnb.spares import keep_spare, take_over
 from mhnb.syncing import check_folder, sync
 
@@ -119,8 +118,7 @@ def by_name(name: str) -> Cluster:
 def _say_elsewhere(name: str) -> str:
     """Say how to reach a cluster that this notebook does not drive; empty where this machine has none of that name."""
     with suppress(LaunchError):
-        named = [r for r in read_owners(os.environ) if name in (r["name"], Path(r["run_dir"]).name.rpartition(".")[0])]
-        if named:
+        if named := find_named(os.environ, name):
             kept = any(
                 name in (b.name, b.full_name) and not DriverLock.is_held(b.run_dir) for b in find_berths(os.environ)
             )

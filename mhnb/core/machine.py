@@ -344,9 +344,9 @@ class Machine:
             # It comes first: others look at the state. Of those that are stopped later the reason is known already.
             self.reason = self.roster.explain_death(first)
             self.state = "dead"
-        # A rank that outlives another cannot compute with it again, and JAX would abort it later anyway.
         # Of ranks that were left, one has died meanwhile: what the journal has can come back all the same.
         taken = [ReportReady(), *self._refuse_waiting()] if is_taken else []
+        # A rank that outlives another cannot compute with it again, and JAX would abort it later anyway.
         return [*told, *taken, KillRanks(self.roster.alive), *self._finish_if_done(now)]
 
     def _lose_rank_of_cell(self, cell: Cell, exited: RankExited, first: RankExited) -> None:

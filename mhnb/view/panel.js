@@ -116,7 +116,10 @@ function renderLive({ model, el }) {
   };
   model.on("change", hear);
   hear();
-  return () => clearTimeout(timer);
+  return () => {
+    model.off("change", hear);
+    clearTimeout(timer);
+  };
 }
 
 // -- a result

@@ -45,7 +45,7 @@ def test_what_nobody_drives_and_has_no_rank_left_ends(net: HostNet, mhnb_home: P
         assert [
             line
             for line in listed.stdout.splitlines()
-            if line.startswith(f"{said}  nobody drives it: %mhjax attach kept  supervisor ")
+            if line.startswith(f"{said}  kept, and nobody drives it: %mhjax attach kept  supervisor ")
         ], listed.stdout
         others = describe_others(os.environ)
         assert [line for line in others if line.startswith(f"{said}  kept, and nobody")], others

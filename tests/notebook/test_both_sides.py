@@ -50,6 +50,18 @@ def test_question_mark_asks_a_rank(nb: Session) -> None:
     assert "Says what it does." in nb.run("helper?").out
 
 
+def test_question_mark_shows_colours_in_a_page(nb: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser knows no escape sequences."""
+    nb.run("%%mhjax\ndef coloured(w): return w")
+    pages: list[dict[str, str]] = []
+    monkeypatch.setattr("IPython.core.page.page", pages.append)
+    nb.run("coloured?")
+    (page,) = pages
+    assert "\x1b" in page["text/plain"]
+    assert "On rank 0" in page["text/html"]
+    assert "\x1b" not in page["text/html"]
+
+
 def test_question_mark_prefers_the_notebooks_own(nb: Session) -> None:
     """In a plain cell a name of the notebook is the notebook's."""
     nb.run("%%mhjax\ntwice = 'of the ranks'")

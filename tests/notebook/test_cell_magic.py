@@ -141,7 +141,10 @@ def test_help_is_the_manual(idle: Session, cell: str) -> None:
         (" rank + 1", "%%mhjax rank + 1: the cell is empty; put the code on the lines below:\n%%mhjax\nrank + 1"),
         (" --ranks 1", "%%mhjax --ranks 1: the cell is empty; put the code on the lines below"),
         ("", "%%mhjax: the cell is empty; put the code on the lines below"),
-        (" start -n 2", "%%mhjax start -n 2: start is a verb, and takes one %: %mhjax start -n 2"),
+        (
+            " start -n 2",
+            "%%mhjax start -n 2: start is a verb, and takes one %, in a cell of its own: %mhjax start -n 2",
+        ),
     ],
 )
 def test_a_cell_without_code_says_where_it_goes(nb: Session, line: str, said: str, body: str, auto: str) -> None:

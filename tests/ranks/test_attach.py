@@ -102,7 +102,7 @@ def test_only_one_notebook_drives(attach: Callable[..., Cluster]) -> None:
             attach()
         assert refused.value.driver == str(owner.pid)
         listed = subprocess.run([sys.executable, "-m", "mhnb", "list"], capture_output=True, text=True, check=True)
-        assert f"notebook {owner.pid}" in listed.stdout
+        assert f"driven by the notebook with pid {owner.pid}" in listed.stdout
         owner.kill()
         owner.wait()
         assert attach().state == "clean"
