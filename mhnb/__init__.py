@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from mhnb.cluster import Cluster
     from mhnb.core.results import CellResult
     from mhnb.errors import CellError, CellFailed, MhnbError
-    from mhnb.layouts import expect, layout, reshard
+    from mhnb.explore.layouts import expect, layout, reshard
     from mhnb.rank.lowering import collectives
-    from mhnb.starting import attach, current, start
+    from mhnb.startup.starting import attach, current, start
 
 __all__ = [
     "CellError",
@@ -45,13 +45,13 @@ _HOMES = {
     "CellResult": "mhnb.core.results",
     "Cluster": "mhnb.cluster",
     "MhnbError": "mhnb.errors",
-    "attach": "mhnb.starting",
+    "attach": "mhnb.startup.starting",
     "collectives": "mhnb.rank.lowering",
-    "current": "mhnb.starting",
-    "expect": "mhnb.layouts",
-    "layout": "mhnb.layouts",
-    "reshard": "mhnb.layouts",
-    "start": "mhnb.starting",
+    "current": "mhnb.startup.starting",
+    "expect": "mhnb.explore.layouts",
+    "layout": "mhnb.explore.layouts",
+    "reshard": "mhnb.explore.layouts",
+    "start": "mhnb.startup.starting",
 }
 
 

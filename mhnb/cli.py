@@ -13,24 +13,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mhnb.cli_profile import add_profile_verb, run_profile_verb
+from mhnb.commands.profiles import add_profile_verb, run_profile_verb
 from mhnb.errors import MhnbError
-from mhnb.place_flags import add_doctor_flags, add_place_flags, place_options
+from mhnb.startup.flags import add_doctor_flags, add_place_flags, place_options
 
 if TYPE_CHECKING:
-    from mhnb.roll import StartReport
+    from mhnb.drive.roll import StartReport
 
 __all__ = ["main", "parse_arguments"]
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from mhnb.demo import run_demo
+    from mhnb.commands.demo import run_demo
 
     return run_demo(Path(args.html))
 
 
 def _lab(args: argparse.Namespace) -> int:
-    from mhnb.resources import copy_notebooks, find_lesson
+    from mhnb.system.resources import copy_notebooks, find_lesson
 
     if find_spec("jupyterlab") is None:
         print("mhnb lab needs JupyterLab: pip install 'mhnb[lab]'", file=sys.stderr)
@@ -73,8 +73,8 @@ def _run_to_its_end(command: Sequence[str]) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from mhnb.scripting import read_script, run_script
-    from mhnb.starting import start
+    from mhnb.commands.scripting import read_script, run_script
+    from mhnb.startup.starting import start
 
     source = read_script(args.script)
     cluster = start(**place_options(args), name=f"run-{os.getpid()}", on_progress=_QueueLine())
@@ -85,7 +85,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from mhnb.looking import look_as_asked
+    from mhnb.startup.looking import look_as_asked
     from mhnb.view.preflight import format_preflight_text
 
     report = look_as_asked(args, tell=lambda standing: print(f"mhnb doctor: {standing}", file=sys.stderr))
@@ -105,8 +105,8 @@ class _QueueLine:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from mhnb.berth import describe_cluster
-    from mhnb.rundir import read_owners
+    from mhnb.keep.berth import describe_cluster
+    from mhnb.system.rundir import read_owners
 
     records = read_owners(os.environ)
     for record in records:
@@ -119,7 +119,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _stop_what() -> int:
     """Say what to give: no flag ends every cluster of a user's at once."""
-    from mhnb.rundir import read_owners
+    from mhnb.system.rundir import read_owners
 
     running = sorted({record["name"] for record in read_owners(os.environ)})
     print(
@@ -133,11 +133,11 @@ def _stop_what() -> int:
 def _stop(args: argparse.Namespace) -> int:
     if args.name is None:
         return _stop_what()
-    from mhnb.berth import find_berths
     from mhnb.core.ranks import say_count
-    from mhnb.ending import end_left
+    from mhnb.keep.berth import find_berths
+    from mhnb.keep.ending import end_left
     from mhnb.launch.attached import end_supervisor
-    from mhnb.rundir import find_named, full_name
+    from mhnb.system.rundir import find_named, full_name
 
     kept = {str(berth.run_dir): berth for berth in find_berths(os.environ)}
     named = find_named(os.environ, args.name)
@@ -171,7 +171,7 @@ def _stop(args: argparse.Namespace) -> int:
 
 
 def _reap(args: argparse.Namespace) -> int:
-    from mhnb.reaping import end_stray, find_strays
+    from mhnb.commands.reaping import end_stray, find_strays
 
     strays = find_strays(os.environ)
     for stray in strays:
@@ -183,8 +183,8 @@ def _reap(args: argparse.Namespace) -> int:
 
 
 def _where(args: argparse.Namespace) -> int:
-    from mhnb.berth import is_driven
-    from mhnb.rundir import find_named, read_where
+    from mhnb.keep.berth import is_driven
+    from mhnb.system.rundir import find_named, read_where
 
     named = find_named(os.environ, args.name)
     cards = [card for record in named if (card := read_where(record)) is not None]
@@ -202,7 +202,7 @@ def _where(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    from mhnb.exporting import export_notebook, parse_without
+    from mhnb.keep.exporting import export_notebook, parse_without
 
     script = Path(args.o or Path(args.notebook).with_suffix(".py").name)
     without = parse_without(args.without)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhnb import exchange
-from mhnb.berth import Berth, write_berth
 from mhnb.core.check import CheckRow
 from mhnb.core.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
 from mhnb.core.journal import AcceptRecord, CellRecord
@@ -28,25 +27,26 @@ from mhnb.core.results import CellResult
 from mhnb.core.shape import Shape, check_initialize
 from mhnb.core.variables import VarRow
 from mhnb.core.where import WhereCard
-from mhnb.ctrlc import CtrlC
-from mhnb.finishing import see_through
-from mhnb.fleet import describe_ground, end_hosts, find_cause, find_look_s, open_ground
-from mhnb.journaling import ClusterJournal
-from mhnb.listening import ClusterListener
-from mhnb.options import StartOptions, check_kept
-from mhnb.reader import Reader
-from mhnb.roll import RankInfo, StartReport, describe_guard, describe_ranks, report_start
-from mhnb.rundir import check_name, find_cwd
-from mhnb.submission import Submission
+from mhnb.drive.ctrlc import CtrlC
+from mhnb.drive.finishing import see_through
+from mhnb.drive.fleet import describe_ground, end_hosts, find_cause, find_look_s, open_ground
+from mhnb.drive.listening import ClusterListener
+from mhnb.drive.reader import Reader
+from mhnb.drive.roll import RankInfo, StartReport, describe_guard, describe_ranks, report_start
+from mhnb.drive.submission import Submission
+from mhnb.drive.watching import HostWatch
+from mhnb.keep.berth import Berth, write_berth
+from mhnb.keep.journaling import ClusterJournal
+from mhnb.startup.options import StartOptions, check_kept
+from mhnb.system.rundir import check_name, find_cwd
 from mhnb.values import ClusterState, DeviceRef
-from mhnb.watching import HostWatch
 
 if TYPE_CHECKING:
-    from mhnb.spares import Spare
+    from mhnb.startup.spares import Spare
 
 __all__ = ["Cluster", "StartOptions"]
 
-_STOP_S = 6.0  # longer than the reader sees supervisors off (watching.py)
+_STOP_S = 6.0  # longer than the reader sees supervisors off (drive/watching.py)
 
 
 class Cluster:
@@ -86,16 +86,13 @@ class Cluster:
         try:
             self._listener.keep_where(self._ground.run_dir)
             if berth is None:
-                self._launch()
+                self._ground.launch(shape, options, self.cwd)
             with CtrlC():
                 self._serve()
         except BaseException:
             # Also by Ctrl-C: nobody holds this object yet, so nobody else could end it.
             see_through(self._ground.take_back if self._ended else self._let_go if self._is_taken_over else self._end)
             raise
-
-    def _launch(self) -> None:
-        self._ground.launch(self.shape, self.options, self.cwd)
 
     def _serve(self) -> None:
         link, listener, keep = self._ground.link, self._listener, self.journal.write
@@ -388,7 +385,8 @@ class Cluster:
         Raises:
             ReplayStopped: a cell did other than before; `mhnb.current()` is the new cluster, as far as it came.
         """
-        from mhnb import replaying, starting
+        from mhnb.keep import replaying
+        from mhnb.startup import starting
 
         replaying.check_replay(starting.successor(self), to, replay=replay)
         fresh = starting.restart(self)

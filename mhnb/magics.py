@@ -11,13 +11,14 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
-from mhnb import assist, verbs
 from mhnb.core.numerals import seconds
 from mhnb.core.select import route_cell
 from mhnb.errors import InvalidRequest, NotClean, NotStarted
-from mhnb.notebook import CellFlags, Notebook
-from mhnb.planning import close_shared
-from mhnb.starting import is_rank_shell
+from mhnb.explore.planning import close_shared
+from mhnb.frontend import assist
+from mhnb.frontend.notebook import CellFlags, Notebook
+from mhnb.startup.starting import is_rank_shell
+from mhnb.verbs import life, table
 
 __all__ = ["MhjaxMagics", "load", "unload"]
 
@@ -54,7 +55,7 @@ def parse_cell_flags(line: str) -> CellFlags:
     except ValueError as error:
         raise UsageError(f"%%mhjax {line}: {error}") from error
     except UsageError as error:
-        if line.split(maxsplit=1)[0] in verbs.VERBS:
+        if line.split(maxsplit=1)[0] in table.VERBS:
             raise _is_verb(line) from error
         raise UsageError(f"%%mhjax {line}: {error}; %%mhjax? lists the flags") from error
     if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
@@ -66,7 +67,7 @@ _MANUAL = f"""Drive many JAX hosts from this notebook.
 
 A cell that begins with %%mhjax runs on every rank.
 
-{verbs.plain_help(_cell_parser.format_help())}
+{table.plain_help(_cell_parser.format_help())}
 
 verbs:
   %mhjax start [-n N] [--devices D] [--name NAME]  start N hosts with D devices each; 4 x 2
@@ -111,7 +112,7 @@ class MhjaxMagics(Magics):
     def mhjax(self, line: str, cell: str | None = None) -> Any:
         """See `_MANUAL`, which becomes this docstring."""
         if cell is None:
-            return verbs.run_verb(self.notebook, line)
+            return table.run_verb(self.notebook, line)
         if {"-h", "--help"} & set(line.split()):
             print(_MANUAL)
             return None
@@ -147,7 +148,7 @@ MhjaxMagics.mhjax.__doc__ = _MANUAL
 def _empty_cell(line: str) -> UsageError:
     """Say what a cell without code wants: a verb stands in a line of its own, with one %; code stands below."""
     words = line.split()
-    if words and words[0] in verbs.VERBS:
+    if words and words[0] in table.VERBS:
         return _is_verb(line)
     if words and not words[0].startswith("-"):
         return UsageError(f"%%mhjax {line}: the cell is empty; put the code on the lines below:\n%%mhjax\n{line}")
@@ -193,5 +194,5 @@ def unload(shell: Any) -> None:
     shell.mhnb_assist = None
     for kind, name in (("line", "mhjax"), ("cell", "mhjax"), ("cell", "local")):
         shell.magics_manager.magics[kind].pop(name, None)
-    verbs.stop_all()
+    life.stop_all()
     close_shared()

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.asking import check_alike, take_shape
-from mhnb.berth import choose_berth
 from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotStarted
-from mhnb.looking import look_as_asked
-from mhnb.options import take_options
-from mhnb.place_flags import add_doctor_flags, add_place_flags, place_options
-from mhnb.verbs_start import add_start_flags
+from mhnb.keep.berth import choose_berth
+from mhnb.startup.asking import check_alike, take_shape
+from mhnb.startup.flags import add_doctor_flags, add_place_flags, place_options
+from mhnb.startup.looking import look_as_asked
+from mhnb.startup.options import take_options
+from mhnb.verbs.start import add_start_flags
 
 
 def _options(line: str) -> dict[str, Any]:

@@ -19,9 +19,9 @@ import pytest
 
 import mhnb
 from mhnb.cli import main, parse_arguments
-from mhnb.ports import find_free_port
-from mhnb.resources import find_lesson, notebooks_dir
-from mhnb.scripting import read_script
+from mhnb.commands.scripting import read_script
+from mhnb.system.ports import find_free_port
+from mhnb.system.resources import find_lesson, notebooks_dir
 from tests.support.lab import wait_until
 
 
@@ -127,7 +127,7 @@ def test_a_notebook_is_no_script(
         "execution_count": None,
     }
     notebook.write_text(json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}))
-    monkeypatch.setattr("mhnb.starting.start", None)
+    monkeypatch.setattr("mhnb.startup.starting.start", None)
     assert main(["run", str(notebook)]) == 1
     first, *told = capsys.readouterr().err.splitlines()
     assert first.startswith(f"mhnb run: {notebook} is a notebook")
@@ -139,12 +139,12 @@ def test_a_notebook_is_no_script(
 @pytest.mark.parametrize("line", ["stop", "stop --all"])
 def test_stop_wants_a_name(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one nothing is ended: what to give is said, with the names that run."""
-    monkeypatch.setattr("mhnb.rundir.read_owners", lambda _: [{"name": "b"}, {"name": "a"}, {"name": "a"}])
+    monkeypatch.setattr("mhnb.system.rundir.read_owners", lambda _: [{"name": "b"}, {"name": "a"}, {"name": "a"}])
     assert main(line.split()) == 2
     told = capsys.readouterr().err
     assert "mhnb stop NAME, or mhnb stop NAME --all where several notebooks" in told
     assert told.endswith("there run: a, b\n")
-    monkeypatch.setattr("mhnb.rundir.read_owners", lambda _: [])
+    monkeypatch.setattr("mhnb.system.rundir.read_owners", lambda _: [])
     assert main(line.split()) == 2
     assert capsys.readouterr().err.endswith("none runs on this machine\n")
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from mhnb.ctrlc import CtrlC
+from mhnb.drive.ctrlc import CtrlC
 
 
 def press() -> None:

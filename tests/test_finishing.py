@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb import finishing
 from mhnb.core.hostspec import HostSpec, format_hostspec
 from mhnb.core.shape import HostShare
 from mhnb.core.ssh import SshOptions
+from mhnb.drive import finishing
+from mhnb.drive.finishing import await_ends, see_through
 from mhnb.errors import LaunchError
-from mhnb.finishing import await_ends, see_through
 from mhnb.launch import attached
 from mhnb.launch.carried import ask_program
 from mhnb.launch.pods import PodLauncher

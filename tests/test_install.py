@@ -13,7 +13,7 @@ from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
 from mhnb.errors import InvalidRequest
-from mhnb.resources import copy_notebooks, notebooks_dir, profile_dir
+from mhnb.system.resources import copy_notebooks, notebooks_dir, profile_dir
 from tests.source import PACKAGE, ROOT
 
 

@@ -12,23 +12,16 @@ import pytest
 from tests.source import PACKAGE, ROOT, Module, parse_module, read_package
 
 FLOORS = {
-    "digests": 1,
     "errors": 0,
     "values": 0,
     "core": 1,
-    "ports": 1,
-    "processes": 1,
-    "resources": 1,
-    "rundir": 1.5,
-    "sealing": 1.5,
     "sharding": 1,
-    "sigint": 1,
+    "system": 1.5,
     "launch": 2,
     "link": 2,
     "rank": 2,
     "view": 2,
     "cluster": 3,
-    "gpus": 1.5,
     "teach": 3,
     "cli": 4,
     "magics": 4,
@@ -39,52 +32,18 @@ FLOORS = {
 Between two floors stands what serves all of the upper one and needs the lower one.
 A new part is entered here, and reviewed."""
 
-BESIDE = {
-    "asking": "cluster",
-    "assist": "magics",
-    "berth": "cluster",
-    "boards": "magics",
-    "callers": "magics",
-    "cli_profile": "cli",
-    "ctrlc": "cluster",
-    "demo": "cli",
-    "ending": "cluster",
-    "engines": "cluster",
+ROOMS = {
+    "drive": "cluster",
     "exchange": "cluster",
-    "exporting": "cluster",
-    "finishing": "cluster",
-    "fleet": "cluster",
-    "installing": "cluster",
-    "journaling": "cluster",
-    "layouts": "cluster",
-    "listening": "cluster",
-    "looking": "cluster",
-    "notebook": "magics",
-    "options": "cluster",
-    "preflight": "cluster",
-    "planning": "cluster",
-    "reader": "cluster",
-    "place_flags": "cluster",
-    "reaping": "cli",
-    "replaying": "cluster",
-    "roll": "cluster",
-    "scripting": "cli",
-    "spares": "cluster",
-    "starting": "cluster",
-    "submission": "cluster",
-    "syncing": "cluster",
-    "tab": "magics",
+    "explore": "cluster",
+    "keep": "cluster",
+    "startup": "cluster",
+    "supply": "cluster",
+    "frontend": "magics",
     "verbs": "magics",
-    "verbs_collectives": "magics",
-    "verbs_doctor": "magics",
-    "verbs_export": "magics",
-    "verbs_hosts": "magics",
-    "verbs_layout": "magics",
-    "verbs_outputs": "magics",
-    "verbs_start": "magics",
-    "watching": "cluster",
+    "commands": "cli",
 }
-"""Modules that are parts of another one's work, too long for one file."""
+"""Folders that hold the work of one of these parts: the part itself is what its user meets."""
 
 _KNOW_JAX = ("mhnb.rank.jaxhooks", "mhnb.rank.jaxseams")
 """Launches, and everything else, of which private names must be known."""
@@ -143,11 +102,11 @@ def _wing_of(imported: str) -> str:
     """The part of the package that an import of `mhnb...` reaches; a name that is no part belongs to `__init__`."""
     parts = imported.split(".")
     name = parts[1] if len(parts) > 1 else "mhnb"
-    return BESIDE.get(name, name if name in FLOORS else "mhnb")
+    return ROOMS.get(name, name if name in FLOORS else "mhnb")
 
 
 def _own_wing(module: Module) -> str:
-    return BESIDE.get(module.wing, module.wing)
+    return ROOMS.get(module.wing, module.wing)
 
 
 def _is_jax_private(name: str) -> bool:

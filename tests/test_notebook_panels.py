@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.boards import gather_places
-from mhnb.notebook import CellFlags, Notebook
+from mhnb.frontend.boards import gather_places
+from mhnb.frontend.notebook import CellFlags, Notebook
 from mhnb.view.words import Places
 from tests.view.samples import cell, out
 
@@ -31,7 +31,7 @@ def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -
         def finish(self, _: object) -> None:
             pass
 
-    monkeypatch.setattr("mhnb.notebook.ResultPanel", Panel)
+    monkeypatch.setattr("mhnb.frontend.notebook.ResultPanel", Panel)
     notebook = Notebook(shell=None)
     ran = {
         (name, seq): replace(cell([out(f"{name} {seq}")]), seq=seq)

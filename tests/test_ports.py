@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from mhnb.ports import hold_hub_ports
+from mhnb.system.ports import hold_hub_ports
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from mhnb.core.ssh import SshOptions
 from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch import probe
 from mhnb.launch.probing import PRELUDE, Probe, ThisMachine
-from mhnb.preflight import look_at
+from mhnb.startup.preflight import look_at
 
 
 def _doctor(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from mhnb.launch.gone import await_gone, lives
-from mhnb.processes import find_began_s, is_halted, is_still, resident_nbytes
+from mhnb.system.processes import find_began_s, is_halted, is_still, resident_nbytes
 
 
 @pytest.fixture

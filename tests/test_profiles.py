@@ -23,7 +23,7 @@ from mhnb.launch.profile import find_profile, load_profile, user_profile_dir
 from mhnb.launch.settings import KINDS
 from mhnb.launch.slurm import SlurmLauncher
 from mhnb.launch.ssh_hosts import SshLauncher
-from mhnb.resources import list_profiles, profile_dir
+from mhnb.system.resources import list_profiles, profile_dir
 
 Write = Callable[[str], str]
 _OPTIONS: dict[str, type[Any]] = {

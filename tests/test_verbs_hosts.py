@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mhnb.installing import PipRun
-from mhnb.syncing import HostSync, SyncReport
-from mhnb.verbs_hosts import describe_pip, describe_sync
+from mhnb.supply.installing import PipRun
+from mhnb.supply.syncing import HostSync, SyncReport
+from mhnb.verbs.hosts import describe_pip, describe_sync
 
 
 def test_hosts_that_were_brought_the_same_are_one_line() -> None:

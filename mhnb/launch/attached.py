@@ -7,7 +7,7 @@ import contextlib
 import psutil
 
 from mhnb.launch.gone import await_gone, kill_groups, lives
-from mhnb.processes import GONE
+from mhnb.system.processes import GONE
 
 __all__ = ["AttachedHost", "LeftHosts", "end_supervisor"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import psutil
 
-from mhnb.processes import GONE
+from mhnb.system.processes import GONE
 
 __all__ = ["await_gone", "kill_groups", "lives"]
 

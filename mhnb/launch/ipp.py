@@ -1,6 +1,6 @@
 """Launchers for ipyparallel's own tools: with one of mhnb's profiles, `ipcluster start` brings up the same ranks, engine id = rank.
 
-The engines belong to a process of their own, `mhnb.engines`, which outlives `ipcluster start --daemonize` as ipyparallel's own do.
+The engines belong to a process of their own, `mhnb.keep.engines`, which outlives `ipcluster start --daemonize` as ipyparallel's own do.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_STOP_S = 30
 
 
 def _command(profile_dir: str, *words: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "mhnb.engines", profile_dir, *words]
+    return [sys.executable, "-P", "-m", "mhnb.keep.engines", profile_dir, *words]
 
 
 def _ask(profile_dir: str, *words: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from mhnb.rundir import is_held, state_home, usable_home
+from mhnb.system.rundir import is_held, state_home, usable_home
 
 __all__ = ["JournalDir", "prune_journals", "read_journal"]
 

@@ -21,7 +21,7 @@ from mhnb.launch.carried import Carrier, ask_program, check_program, probe_input
 from mhnb.launch.lifeline import KEEP
 from mhnb.launch.probing import PRELUDE_BY_CALL
 from mhnb.launch.rehearsal import Look, Rehearsal, RehearsedHosts
-from mhnb.ports import find_own_address
+from mhnb.system.ports import find_own_address
 
 __all__ = ["MpiHosts", "MpiLauncher"]
 

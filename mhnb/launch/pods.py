@@ -16,7 +16,7 @@ from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.carried import CarriedHosts, Carrier, check_program, spec_input
 from mhnb.launch.probing import PRELUDE, ChildProcess, Opener, Probe
-from mhnb.ports import find_own_address
+from mhnb.system.ports import find_own_address
 
 __all__ = ["PodLauncher"]
 

@@ -21,7 +21,7 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from mhnb.errors import InvalidRequest
 from mhnb.launch.settings import KINDS, Settings
-from mhnb.resources import list_profiles, profile_dir
+from mhnb.system.resources import list_profiles, profile_dir
 
 __all__ = ["Profile", "find_profile", "is_path", "load_profile", "user_profile_dir", "user_profiles"]
 

@@ -25,7 +25,7 @@ from mhnb.launch.base import Host
 from mhnb.launch.carried import Carrier, ask_program, check_program, probe_input, spec_input
 from mhnb.launch.probing import PRELUDE_OF_MANY
 from mhnb.launch.rehearsal import Look, Rehearsal, RehearsedHosts
-from mhnb.ports import find_own_address
+from mhnb.system.ports import find_own_address
 
 __all__ = ["SlurmHosts", "SlurmLauncher"]
 

@@ -14,7 +14,7 @@ from mhnb.core.hostspec import HostSpec
 from mhnb.core.shape import HostShare
 from mhnb.launch.base import Host
 from mhnb.launch.local import LocalHost
-from mhnb.resources import profile_dir
+from mhnb.system.resources import profile_dir
 
 __all__ = ["SplitLauncher"]
 

@@ -16,7 +16,7 @@ from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.carried import ask_program
 from mhnb.launch.ssh import SshProcess
-from mhnb.ports import find_own_address
+from mhnb.system.ports import find_own_address
 
 __all__ = ["SshHost", "SshLauncher"]
 

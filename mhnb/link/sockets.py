@@ -22,8 +22,8 @@ from mhnb.core.codec import decode, encode
 from mhnb.core.framing import MessageCutter, join_frames
 from mhnb.core.protocol import Message
 from mhnb.errors import UnknownMessage
-from mhnb.ports import count_strangers_kept
-from mhnb.sealing import CHALLENGE_NBYTES, MessageOpener, MessageSealer, make_opener, make_sealer, session_key
+from mhnb.system.ports import count_strangers_kept
+from mhnb.system.sealing import CHALLENGE_NBYTES, MessageOpener, MessageSealer, make_opener, make_sealer, session_key
 
 __all__ = ["SocketLink"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import psutil
 
-from mhnb.processes import UNSEEN
+from mhnb.system.processes import UNSEEN
 
 __all__ = ["Abandonment", "has_callers"]
 

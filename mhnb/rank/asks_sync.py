@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from mhnb.digests import digest_file
+from mhnb.system.digests import digest_file
 
 __all__ = ["finish_files", "look_at_files", "write_files"]
 

@@ -16,7 +16,7 @@ from mhnb.core.codec import decode, encode
 from mhnb.core.framing import Frame, MessageCutter, join_frames
 from mhnb.core.protocol import Message
 from mhnb.errors import UnknownMessage
-from mhnb.sealing import CHALLENGE_NBYTES, make_opener, make_sealer, session_key
+from mhnb.system.sealing import CHALLENGE_NBYTES, make_opener, make_sealer, session_key
 
 __all__ = ["Channel", "connect"]
 

@@ -30,13 +30,13 @@ from mhnb.core.wishes import (
     encode_verdict,
 )
 from mhnb.errors import LaunchError, UnknownMessage
-from mhnb.ports import count_strangers_kept
 from mhnb.rank.board import Board
 from mhnb.rank.remote import keep_alive, signer_names
 from mhnb.rank.seat import INTERRUPTED, QUICK_LOOKS, Seat, lose
 from mhnb.rank.spawn import end_with_parent
 from mhnb.rank.tables import LONG_S, SHORT_SLEEPS, pause
-from mhnb.sealing import MessageSealer, make_opener, make_sealer
+from mhnb.system.ports import count_strangers_kept
+from mhnb.system.sealing import MessageSealer, make_opener, make_sealer
 
 __all__ = ["Delegate", "listen", "main", "run_delegate"]
 

@@ -35,15 +35,15 @@ from mhnb.core.protocol import (
     SignalRank,
     StopHost,
 )
-from mhnb.ports import find_free_port
-from mhnb.processes import is_halted, resident_nbytes
 from mhnb.rank.abandoned import Abandonment, has_callers
 from mhnb.rank.channel import Channel
 from mhnb.rank.keeping import BoardKeeper
 from mhnb.rank.paths import RankPaths, read_hub_words
 from mhnb.rank.place import assign_gpus, await_connection_file, settle_in, write_connection_file
 from mhnb.rank.spawn import preload, spawn_hub, spawn_rank
-from mhnb.rundir import remove_keys
+from mhnb.system.ports import find_free_port
+from mhnb.system.processes import is_halted, resident_nbytes
+from mhnb.system.rundir import remove_keys
 
 __all__ = ["Supervisor", "main"]
 

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mhnb.core.hostspec import HostSpec, parse_hostspec
-from mhnb.ports import hold_hub_ports
 from mhnb.rank.spawn import end_with_parent
+from mhnb.system.ports import hold_hub_ports
 
 __all__ = ["main", "run_hub"]
 

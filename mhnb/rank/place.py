@@ -19,10 +19,10 @@ from pathlib import Path
 from mhnb.core.gpus import share_gpus
 from mhnb.core.hostspec import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.gpus import find_gpus, list_gpus
 from mhnb.rank.paths import hub_log
-from mhnb.resources import profile_dir
-from mhnb.rundir import make_run_dir, mark_alive, prune_run_dirs
+from mhnb.system.gpus import find_gpus, list_gpus
+from mhnb.system.resources import profile_dir
+from mhnb.system.rundir import make_run_dir, mark_alive, prune_run_dirs
 
 __all__ = ["assign_gpus", "await_connection_file", "find_task_number", "settle_in", "write_connection_file"]
 

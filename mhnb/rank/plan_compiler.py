@@ -72,7 +72,7 @@ def find_program(name: str) -> Callable[..., Any]:
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """Compile what is asked about; the keys are those of `mhnb.planning.PlanCompiler`."""
+    """Compile what is asked about; the keys are those of `mhnb.explore.planning.PlanCompiler`."""
     sizes = [size for _, size in question["axes"]]
     names = [name for name, _ in question["axes"]]
     devices = np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes)

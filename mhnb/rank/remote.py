@@ -30,7 +30,7 @@ from mhnb.rank.channel import connect
 from mhnb.rank.interrupts import InterruptWord
 from mhnb.rank.seat import CELL_ENDED, INTERRUPTED
 from mhnb.rank.tables import insist
-from mhnb.sealing import make_opener, make_sealer
+from mhnb.system.sealing import make_opener, make_sealer
 
 __all__ = ["RemoteTable", "keep_alive", "reach_board", "signer_names"]
 

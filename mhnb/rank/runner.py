@@ -31,7 +31,7 @@ from mhnb.rank.looking import Looker
 from mhnb.rank.recording import Launches
 from mhnb.rank.shell import PreparedCell, RankShell
 from mhnb.rank.taken import TakenInterrupt, is_within
-from mhnb.sigint import get_handler, set_handler
+from mhnb.system.sigint import get_handler, set_handler
 from mhnb.values import Outcome
 
 __all__ = ["CellRunner"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mhnb.rundir import state_home
+from mhnb.system.rundir import state_home
 
 __all__ = ["Record", "keep_record", "read_records", "try_keep"]
 

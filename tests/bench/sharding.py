@@ -159,9 +159,9 @@ def _met(reached: bool) -> str:  # noqa: FBT001
 
 
 def _measure_plan(rounds: int) -> None:
-    from mhnb.planning import PlanCompiler
+    from mhnb.explore.planning import PlanCompiler
     from mhnb.sharding.plan import example_arrays
-    from mhnb.verbs_layout import draw_wish
+    from mhnb.verbs.layout import draw_wish
     from mhnb.view.explorer import Wish
 
     arrays = example_arrays("mlp", ("data", "model"))

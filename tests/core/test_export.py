@@ -17,7 +17,7 @@ from mhnb.core.export import CellStep, PushStep, Step, export_script, format_sba
 from mhnb.core.export_cell import indent_code, translate_cell
 from mhnb.core.export_notebook import read_notebook, write_literal
 from mhnb.errors import InvalidRequest
-from mhnb.exporting import parse_without
+from mhnb.keep.exporting import parse_without
 
 STEPS: list[Step] = [
     CellStep("cell 1", "from __future__ import annotations\nimport jax\n%matplotlib inline\n%time x = 1"),

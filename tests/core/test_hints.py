@@ -9,7 +9,7 @@ import pytest
 from mhnb.core.culprit import ErrorSite
 from mhnb.core.cures import CURES
 from mhnb.core.hints import find_hint
-from mhnb.verbs import VERBS
+from mhnb.verbs.table import VERBS
 from tests.source import PACKAGE
 
 _UNEQUAL = "<class 'numpy.ndarray'> passed to device_put is not the same on each process."

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mhnb import journaling
 from mhnb.core.journal import AcceptRecord, CellRecord, PushRecord, StartRecord
 from mhnb.exchange import Packed
-from mhnb.journaling import ClusterJournal
+from mhnb.keep import journaling
+from mhnb.keep.journaling import ClusterJournal
 from mhnb.launch import journaldir
 from mhnb.launch.journaldir import JournalDir, prune_journals
 

@@ -44,8 +44,8 @@ from mhnb.core.protocol import (
     StartFailed,
 )
 from mhnb.core.roster import Roster
+from mhnb.drive.roll import describe_ranks
 from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, EnginesMissing, LaunchError, NotClean, NotStarted
-from mhnb.roll import describe_ranks
 
 GUARD = {"guard": {"available": True, "reason": ""}}
 PSUM = ["f1", "jit(f)", [0, 1], 1, 1]

@@ -17,12 +17,12 @@ from mhnb.core.protocol import Answer, Ask, CellEnded, Message, OutputProduced, 
 from mhnb.core.results import CellResult
 from mhnb.core.roster import Roster
 from mhnb.core.where import WhereCard
+from mhnb.drive.listening import ClusterListener
+from mhnb.drive.reader import Reader
+from mhnb.drive.submission import Submission
+from mhnb.drive.watching import HostWatch
 from mhnb.errors import MhnbError, NotStarted, RanksLost
 from mhnb.link.memory import MemoryLink, MemoryPeer
-from mhnb.listening import ClusterListener
-from mhnb.reader import Reader
-from mhnb.submission import Submission
-from mhnb.watching import HostWatch
 
 WAIT_S = 20.0
 

@@ -13,7 +13,7 @@ import pytest
 
 from mhnb.errors import LaunchError
 from mhnb.launch.journaldir import JournalDir
-from mhnb.rundir import (
+from mhnb.system.rundir import (
     find_cwd,
     is_owned,
     make_run_dir,
@@ -138,7 +138,7 @@ def test_a_home_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 _LOOKS = """
 import os, sys
-from mhnb.rundir import prune_run_dirs, read_owners
+from mhnb.system.rundir import prune_run_dirs, read_owners
 if os.geteuid() == 0:
     # Who may enter everything becomes somebody who may not.
     os.setgroups([])

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from mhnb import starting
 from mhnb.core.ranks import choose_ranks
 from mhnb.core.request import make_request
 from mhnb.core.startinput import check_start_input
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.asks import check_names
-from mhnb.exporting import export_notebook
-from mhnb.rundir import check_name
+from mhnb.keep.exporting import export_notebook
+from mhnb.startup import starting
+from mhnb.system.rundir import check_name
 
 WRONG: list[tuple[str, Any, str]] = [
     ("devices", "2", "a whole number"),

@@ -10,9 +10,9 @@ import pytest
 
 from mhnb.core.protocol import Beat, HostUp, Message, StopHost
 from mhnb.core.roster import Roster
-from mhnb.fleet import end_hosts
+from mhnb.drive.fleet import end_hosts
+from mhnb.drive.watching import HostWatch
 from mhnb.link.memory import MemoryLink
-from mhnb.watching import HostWatch
 
 WAIT_S = 20.0
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mhnb import starting
 from mhnb.cluster import Cluster
+from mhnb.startup import starting
 from tests.hosts.cluster import Begin
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.leftovers import kill_new, processes_of

@@ -21,7 +21,7 @@ from mhnb.core.facts import Endpoint, Wanted
 from mhnb.core.hosts import parse_hosts
 from mhnb.core.ssh import SshOptions
 from mhnb.errors import PreflightFailed
-from mhnb.preflight import look_at, refuse_unfit
+from mhnb.startup.preflight import look_at, refuse_unfit
 from tests.hosts.faults import ask_doctor, jax_metadata
 from tests.hosts.hostnet import NAMES, Host, HostNet, wait_until
 

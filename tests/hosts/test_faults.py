@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import Cluster
+from mhnb.drive.roll import StartReport
 from mhnb.errors import ClusterError, LaunchError, NotClean
-from mhnb.installing import run_pip
-from mhnb.roll import StartReport
-from mhnb.syncing import sync
+from mhnb.supply.installing import run_pip
+from mhnb.supply.syncing import sync
 from tests.hosts.cluster import Begin, check_sum
 from tests.hosts.hostnet import Host, HostNet, wait_until
 from tests.source import ROOT

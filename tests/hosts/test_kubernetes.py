@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.errors import LaunchError
+from mhnb.startup import starting
 from tests.hosts.cluster import check_nothing_secret, check_sum
 from tests.hosts.faults import ask_doctor
 from tests.hosts.hostnet import HostNet, wait_until

@@ -17,12 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
-from mhnb.berth import DriverLock, find_berths
 from mhnb.cluster import Cluster
-from mhnb.ending import end_left
+from mhnb.drive.finishing import await_ends
+from mhnb.drive.roll import StartReport
 from mhnb.errors import LaunchError
-from mhnb.finishing import await_ends
-from mhnb.roll import StartReport
+from mhnb.keep.berth import DriverLock, find_berths
+from mhnb.keep.ending import end_left
 from tests.hosts.cluster import Begin, leave_kept
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.leftovers import no_leftovers

@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from mhnb import starting
 from mhnb.cluster import Cluster
+from mhnb.drive.roll import StartReport
 from mhnb.errors import LaunchError, PreflightFailed
-from mhnb.roll import StartReport
+from mhnb.startup import starting
 from tests.hosts.cluster import check_nothing_secret, leave_kept
 from tests.hosts.faults import ask_doctor, closed, covered, jax_metadata, loopback_hosts, make_python, without
 from tests.hosts.hostnet import HostNet, wait_until

@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
-from mhnb import starting
 from mhnb.cluster import Cluster
+from mhnb.drive.roll import StartReport
 from mhnb.errors import LaunchError, PreflightFailed
-from mhnb.roll import StartReport
+from mhnb.startup import starting
 from tests.hosts.cluster import check_nothing_secret, check_sum, leave_kept
 from tests.hosts.faults import ask_doctor, closed, covered, jax_metadata, loopback_hosts, make_python, without
 from tests.hosts.hostnet import NAMES, HostNet, wait_until
@@ -35,7 +35,7 @@ _SUM = (
 )
 _NOTEBOOK = """
 import sys, mhnb
-from mhnb.starting import start
+from mhnb.startup.starting import start
 def tell(report):
     print("standing", report.standing, flush=True)
 cluster = start(ranks=2, devices=1, profile="slurm", partition="debug", on_progress=tell, name="own")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mhnb import starting
-from mhnb.boards import gather_status
+from mhnb.drive.roll import StartReport
 from mhnb.errors import InvalidRequest, LaunchError, PreflightFailed
-from mhnb.roll import StartReport
+from mhnb.frontend.boards import gather_status
+from mhnb.startup import starting
 from mhnb.view.tables import format_status_text
 from tests.hosts.cluster import Begin, check_nothing_secret, check_sum
 from tests.hosts.faults import jax_metadata

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mhnb.errors import ClusterError, InvalidRequest
-from mhnb.syncing import sync
-from mhnb.verbs_hosts import describe_sync
+from mhnb.supply.syncing import sync
+from mhnb.verbs.hosts import describe_sync
 from tests.hosts.cluster import Begin
 from tests.hosts.hostnet import HostNet, wait_until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb import starting
+from mhnb.startup import starting
 from tests.hosts.hostnet import HostNet, wait_until
 from tests.hosts.tpu import PROJECT, TPU, ZONE, login_words, serve_tpu, why_absent
 

@@ -26,7 +26,7 @@ from mhnb.link.base import Link
 from mhnb.link.memory import MemoryLink
 from mhnb.link.sockets import SocketLink
 from mhnb.rank.channel import Channel
-from mhnb.sealing import CHALLENGE_NBYTES
+from mhnb.system.sealing import CHALLENGE_NBYTES
 from tests.source import ROOT
 
 KEY = b"k" * 32

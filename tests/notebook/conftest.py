@@ -12,8 +12,9 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from mhnb import assist, starting
 from mhnb.cluster import Cluster
+from mhnb.frontend import assist
+from mhnb.startup import starting
 from tests.patience import patience
 from tests.ranks.conftest import every_pid, wait_gone
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.core.results import CellResult
 from mhnb.errors import CellFailed, CellTimeout
-from mhnb.verbs import VERBS
+from mhnb.startup import starting
+from mhnb.verbs.table import VERBS
 from tests.notebook.conftest import Session
 
 FLAGS = ("--ranks", "--guard", "--timeout", "--out", "--view", "--collectives", "--quiet")

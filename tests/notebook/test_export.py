@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mhnb import starting
 from mhnb.cluster import Cluster
+from mhnb.startup import starting
 from tests.notebook.conftest import Session, no_cluster_in_sight
 from tests.ranks.conftest import every_pid, wait_gone
 

@@ -8,7 +8,7 @@ import pytest
 
 from mhnb.exchange.layouts import LayoutView
 from mhnb.sharding.layout import Layout
-from mhnb.verbs_layout import show_views
+from mhnb.verbs.layout import show_views
 from tests.notebook.conftest import Session
 from tests.view.samples import RecordingScreen
 
@@ -118,7 +118,7 @@ def test_a_plan_needs_no_cluster(idle: Session) -> None:
 def test_a_front_end_gets_controls(idle: Session, monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
     """Whatever the what-if begins with; the text is for terminals, and for who asks with --text."""
     screen = RecordingScreen()
-    monkeypatch.setattr("mhnb.verbs_layout.detect_screen", lambda: screen)
+    monkeypatch.setattr("mhnb.verbs.layout.detect_screen", lambda: screen)
     idle.run(f"%mhjax plan {flags}")
     assert ([act[0] for act in screen.acts], screen.written) == (["show"], [])
     idle.run(f"%mhjax plan --text {flags}")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mhnb import starting, verbs
 from mhnb.cli import main
+from mhnb.startup import starting
 from mhnb.values import DeviceRef
+from mhnb.verbs import life
 from tests.notebook.conftest import Session, no_cluster_in_sight
 from tests.ranks.conftest import every_pid, wait_gone
 
@@ -33,7 +34,7 @@ def alone(leftovers: None, idle: Session) -> Iterator[Session]:
     """A user whose shell has no cluster yet; whatever the test starts is stopped at its end."""
     with no_cluster_in_sight():
         yield idle
-        verbs.stop_all()
+        life.stop_all()
 
 
 def test_a_life(alone: Session) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from IPython.core.completer import provisionalcompleter, rectify_completions
 
-from mhnb import starting
-from mhnb.verbs import VERBS
+from mhnb.startup import starting
+from mhnb.verbs.table import VERBS
 from tests.notebook.conftest import Session
 from tests.notebook.test_cell_magic import FLAGS
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.core.results import CellResult
 from mhnb.errors import CellInterrupted
-from mhnb.verbs import VERBS
+from mhnb.startup import starting
+from mhnb.verbs.table import VERBS
 from tests.notebook.conftest import Session
 
 

@@ -20,9 +20,9 @@ import pytest
 
 from mhnb.core.guard import FREE_PREFIX, compare_launches, judge_state
 from mhnb.core.hints import find_hint
-from mhnb.ports import find_free_port
 from mhnb.rank import jaxhooks
 from mhnb.rank.launches import LaunchRecorder
+from mhnb.system.ports import find_free_port
 from tests.source import ROOT
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(240)]

@@ -26,7 +26,7 @@ from mhnb.rank.interrupts import InterruptWord, make_interrupt_word
 from mhnb.rank.remote import RemoteTable, reach_board
 from mhnb.rank.seat import lose
 from mhnb.rank.tables import BoardTable, Table
-from mhnb.sealing import Sealer
+from mhnb.system.sealing import Sealer
 
 KEY = b"k" * 32
 WAIT_S = 60.0

@@ -8,8 +8,8 @@ from typing import Any
 import psutil
 import pytest
 
-from mhnb import starting
 from mhnb.cluster import Cluster
+from mhnb.startup import starting
 from tests.patience import agrees_late, frees_soon, kills_soon, patience
 
 __all__ = ["agrees_late", "frees_soon", "kills_soon", "patience"]

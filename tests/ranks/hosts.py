@@ -17,8 +17,8 @@ from mhnb.cluster import Cluster, StartOptions
 from mhnb.core.hostspec import HostSpec
 from mhnb.core.shape import Shape
 from mhnb.launch.local import LocalHost
-from mhnb.options import Place, local_spec
-from mhnb.ports import find_free_port
+from mhnb.startup.options import Place, local_spec
+from mhnb.system.ports import find_free_port
 
 __all__ = ["HostsCluster", "Wire"]
 

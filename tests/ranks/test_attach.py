@@ -14,17 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from mhnb import starting
-from mhnb.berth import find_berths
 from mhnb.cli import main
 from mhnb.cluster import Cluster
+from mhnb.commands.reaping import end_stray, find_strays
 from mhnb.core.journal import CellRecord
 from mhnb.core.protocol import PROTOCOL_VERSION
 from mhnb.core.replay import plan_replay
+from mhnb.drive.reader import Reader
+from mhnb.drive.roll import StartReport
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotClean, NotDriver, NotStarted
-from mhnb.reader import Reader
-from mhnb.reaping import end_stray, find_strays
-from mhnb.roll import StartReport
+from mhnb.keep.berth import find_berths
+from mhnb.startup import starting
 from tests.hosts.hostnet import wait_until
 from tests.notebook.conftest import no_cluster_in_sight
 from tests.ranks.conftest import every_pid, wait_gone
@@ -184,7 +184,7 @@ def test_a_cell_that_still_runs_is_waited_for(
     attach: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A training that outlives its notebook may take hours: who comes back waits, and is told for what; giving up changes nothing."""
-    monkeypatch.setattr("mhnb.fleet._TAKE_OVER_S", 1.0)
+    monkeypatch.setattr("mhnb.drive.fleet._TAKE_OVER_S", 1.0)
     reports: list[StartReport] = []
 
     def give_up(report: StartReport) -> None:

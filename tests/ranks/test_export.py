@@ -14,9 +14,9 @@ import pytest
 
 from mhnb.cluster import Cluster
 from mhnb.core.export import CellStep, export_script
-from mhnb.exporting import export_cluster
-from mhnb.ports import find_free_port
+from mhnb.keep.exporting import export_cluster
 from mhnb.rank.native import part_noise
+from mhnb.system.ports import find_free_port
 
 CELLS = (
     "import jax, jax.numpy as jnp, numpy as np\nfrom jax.sharding import NamedSharding, PartitionSpec as P",

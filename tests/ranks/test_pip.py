@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.installing import run_pip
-from mhnb.verbs_hosts import describe_pip
+from mhnb.supply.installing import run_pip
+from mhnb.verbs.hosts import describe_pip
 
 
 @pytest.fixture

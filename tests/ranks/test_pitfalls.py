@@ -21,8 +21,8 @@ from mhnb.core.culprit import ErrorSite
 from mhnb.core.hints import find_hint
 from mhnb.core.lastwords import choose_line, drop_frames
 from mhnb.core.results import CellResult
-from mhnb.ports import find_free_port
 from mhnb.rank.native import part_noise
+from mhnb.system.ports import find_free_port
 
 Fresh = Callable[..., Cluster]
 

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 import mhnb
-from mhnb import journaling, replaying
 from mhnb.cluster import Cluster
 from mhnb.core.journal import CellRecord, parse_records
 from mhnb.core.replay_report import ReplayStep
 from mhnb.errors import InvalidRequest, ReplayStopped
+from mhnb.keep import journaling, replaying
 from tests.source import ROOT
 
 Fresh = Callable[..., Cluster]
@@ -43,7 +43,7 @@ def begin(fresh: Fresh) -> Iterator[Fresh]:
 
     yield start
     for name in names:
-        mhnb.starting.by_name(name).stop()
+        mhnb.startup.starting.by_name(name).stop()
 
 
 def cells_of(cluster: Cluster) -> list[CellRecord]:

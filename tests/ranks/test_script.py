@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mhnb.commands.scripting import as_script, exit_status
 from mhnb.core.results import CellResult, RankResult
-from mhnb.scripting import as_script, exit_status
 from mhnb.values import RankError
 
 SCRIPT = """\

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from mhnb import starting
 from mhnb.cluster import Cluster
 from mhnb.errors import InvalidRequest
+from mhnb.startup import starting
 from tests.ranks.conftest import every_pid, wait_gone
 
 Fresh = Callable[..., Cluster]

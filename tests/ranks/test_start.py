@@ -17,9 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from mhnb import starting
-from mhnb.berth import find_berths
 from mhnb.cluster import Cluster
+from mhnb.drive.roll import StartReport
 from mhnb.errors import (
     AlreadyStarted,
     EnginesMissing,
@@ -29,9 +28,10 @@ from mhnb.errors import (
     NotStarted,
     PreflightFailed,
 )
-from mhnb.ports import find_free_port
-from mhnb.roll import StartReport
-from mhnb.rundir import read_owners
+from mhnb.keep.berth import find_berths
+from mhnb.startup import starting
+from mhnb.system.ports import find_free_port
+from mhnb.system.rundir import read_owners
 from mhnb.values import PHASES, DeviceRef
 from tests.ranks.conftest import every_pid, is_running, wait_gone
 

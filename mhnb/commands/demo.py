@@ -1,0 +1,106 @@
+"""`mhnb demo`: run the tour notebook for real, print what each rank said, write an HTML page."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from mhnb.errors import MhnbError
+from mhnb.system.resources import notebooks_dir
+from mhnb.system.rundir import read_owners
+
+__all__ = ["run_demo"]
+
+_CELL_TIMEOUT_S = 300
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_TITLE = re.compile(r"#+ (.+)")
+_BOLD, _DIM = 1, 2
+
+
+def run_demo(html: Path) -> int:
+    """Run the tour in a kernel of its own; return 0 when every cell did what it should.
+
+    Args:
+        html: where to write the page.
+
+    Raises:
+        MhnbError: the parts that run notebooks are not installed.
+    """
+    try:
+        import nbformat
+        from nbclient import NotebookClient
+        from nbclient.exceptions import CellExecutionError
+    except ModuleNotFoundError as error:
+        raise MhnbError(f"mhnb demo needs {error.name}; pip install 'mhnb[lab]'") from error
+    notebook: Any = nbformat.read(notebooks_dir() / "00_tour.ipynb", as_version=4)
+    quiet = ["--IPKernelApp.log_level=ERROR"]
+    client = NotebookClient(
+        notebook,
+        timeout=_CELL_TIMEOUT_S,
+        kernel_name="python3",
+        on_cell_executed=partial(_print_cell, notebook.cells),
+        extra_arguments=quiet,
+    )
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        print(error, file=sys.stderr)
+        return 1
+    _write_page(notebook, html)
+    print(f"\nthe same as a page: {html}")
+    return 0
+
+
+def _print_cell(cells: Sequence[Any], *, cell: Any, cell_index: int, **_: Any) -> None:
+    """Print one cell and what came of it, as it ends, under the title of its section."""
+    if cell.cell_type != "code":
+        return
+    before = cells[cell_index - 1] if cell_index else cell
+    if before.cell_type == "markdown" and (title := _TITLE.match(before.source)):
+        print(f"\n{_styled(title[1], _BOLD)}")
+    print(f"\n{_styled(f'[{cell.execution_count}]', _DIM)}")
+    print(textwrap.indent(cell.source, f"  {_styled('>', _DIM)} "))
+    for output in cell.outputs:
+        print(_text_of(output), flush=True)
+    if "%mhjax start" in cell.source:
+        _print_processes()
+
+
+def _text_of(output: Any) -> str:
+    if output.output_type == "stream":
+        text = str(output.text)
+    elif output.output_type == "error":
+        text = "\n".join(output.traceback)
+    else:
+        text = str(output.data.get("text/plain", ""))
+    return (text if sys.stdout.isatty() else _ANSI.sub("", text)).rstrip("\n")
+
+
+def _styled(text: str, style: int) -> str:
+    # In a file or a pipe these would be signs in the way.
+    return f"\033[{style}m{text}\033[0m" if sys.stdout.isatty() else text
+
+
+def _print_processes() -> None:
+    """Show that the ranks are processes of this machine."""
+    for record in read_owners(os.environ):
+        if os.getpid() in [parent.pid for parent in psutil.Process(record["owner"]).parents()]:
+            for rank, pid in enumerate(record["ranks"]):
+                print(
+                    f"  rank {rank}: process {pid} {psutil.Process(pid).status() if psutil.pid_exists(pid) else 'is gone'}"
+                )
+
+
+def _write_page(notebook: Any, html: Path) -> None:
+    from nbconvert import HTMLExporter
+
+    page, _ = HTMLExporter(template_name="lab").from_notebook_node(notebook)
+    html.write_text(page, encoding="utf-8")

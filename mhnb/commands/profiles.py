@@ -1,0 +1,95 @@
+"""`mhnb profile list | new NAME | show NAME`: the profiles there are, a copy to change, and what is set in one."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mhnb.errors import InvalidRequest
+from mhnb.system.resources import list_profiles
+
+if TYPE_CHECKING:
+    from mhnb.launch.profile import Profile
+
+__all__ = ["add_profile_verb", "run_profile_verb"]
+
+
+def add_profile_verb(parser: argparse.ArgumentParser) -> None:
+    """Add what stands after `mhnb profile`."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list|new|show")
+    actions.add_parser("list", help="those that come with mhnb, and your own")
+    new = actions.add_parser("new", help="copy one into your IPython folder, to change it there")
+    new.add_argument("name", help="of the new profile, or the path of a folder to make")
+    new.add_argument("--from", dest="origin", default="local", metavar="PROFILE", help="what to begin with (local)")
+    show = actions.add_parser("show", help="where it is, and each setting with its value")
+    show.add_argument("name", help="of the profile, or its folder")
+
+
+def run_profile_verb(args: argparse.Namespace) -> int:
+    """Do it; return the exit status.
+
+    Raises:
+        InvalidRequest: no such profile, a mistake in it, or a name that is taken.
+    """
+    {"list": _list, "new": _new, "show": _show}[args.action](args)
+    return 0
+
+
+def _list(_args: argparse.Namespace) -> None:
+    from mhnb.launch.profile import find_profile, user_profile_dir, user_profiles
+
+    for name in list_profiles():
+        print(f"{name:<12}{_first_line(find_profile(name))}")
+    for name in user_profiles():
+        print(f"{name:<12}{user_profile_dir(name)}")
+
+
+def _first_line(folder: Path) -> str:
+    return (folder / "ipcluster_config.py").read_text(encoding="utf-8").splitlines()[0].strip('"')
+
+
+def _new(args: argparse.Namespace) -> None:
+    from mhnb.launch.profile import find_profile, user_profile_dir
+
+    origin = find_profile(args.origin)
+    is_path = "/" in args.name
+    if not is_path and args.name in list_profiles():
+        raise InvalidRequest(f"profile {args.name!r} comes with mhnb; give your own another name")
+    if not is_path and not args.name.replace("-", "").replace("_", "").isalnum():
+        raise InvalidRequest(
+            f"profile {args.name!r}: use letters, digits, - and _ only, or the path of a folder with a /"
+        )
+    folder = Path(args.name).expanduser() if is_path else user_profile_dir(args.name)
+    if (folder / "ipcluster_config.py").exists():
+        raise InvalidRequest(f"{folder} has an ipcluster_config.py already; change that, or give another name")
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in sorted(origin.glob("*_config.py")):
+        if (folder / file.name).exists():
+            raise InvalidRequest(f"{folder / file.name} is there already; give another name")
+        shutil.copyfile(file, folder / file.name)
+    print(f"{folder}\n  change its ipcluster_config.py, then: %mhjax start --profile {args.name}")
+
+
+def _show(args: argparse.Namespace) -> None:
+    from mhnb.launch.profile import load_profile
+
+    profile = load_profile(args.name)
+    print(f"{profile.name} · {profile.kind} · {profile.folder}")
+    if profile.count is not None:
+        print(f"  c.Cluster.n = {profile.count}")
+    for line in _lines(profile):
+        print(line)
+
+
+def _lines(profile: Profile) -> list[str]:
+    cls = type(profile.settings)
+    traits = cls.class_traits(config=True)
+    lines = []
+    for name in sorted(traits):
+        value = getattr(profile.settings, name)
+        # What is set stands out; `#` as in the file, where it is a suggestion.
+        mark = "  " if value != traits[name].default_value and value not in ([], {}) else "# "
+        lines += [f"  {mark}c.{cls.__name__}.{name} = {value!r}", f"      {traits[name].help}"]
+    return lines

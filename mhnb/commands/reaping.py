@@ -1,0 +1,89 @@
+"""Find the processes of mhnb that nobody drives and nobody kept, and end them. Only this user's, only ours, only on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from mhnb.launch.attached import end_supervisor
+from mhnb.system.processes import UNSEEN
+from mhnb.system.rundir import is_owned, read_owners
+
+__all__ = ["Stray", "end_stray", "find_strays"]
+
+_MARK = "mhnb.rank.host"
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A supervisor that was left, with the processes that it holds."""
+
+    pid: int
+    processes: int
+    """Itself included."""
+    why: str
+
+
+def find_strays(environment: Mapping[str, str]) -> list[Stray]:
+    """List supervisors whose notebook is gone and who were not told to outlive it, or whom no record knows and who are orphans."""
+    records = {record["supervisor"]: record for record in read_owners(environment)}
+    kept = set(_kept_elsewhere())
+    strays = []
+    for process in _supervisors():
+        record = records.get(process.pid) or _record_of_its_own(process)
+        if record is not None and not record["keep"] and not is_owned(record):
+            strays.append(
+                _stray(process, f"the notebook of cluster {record['name']!r} (pid {record['owner']}) is gone")
+            )
+        elif record is None and process.pid not in kept and process.ppid() == 1:
+            strays.append(_stray(process, "nobody started it who is still there"))
+    return strays
+
+
+def end_stray(stray: Stray) -> None:
+    """End a supervisor; it ends what it holds. By force if it does not."""
+    end_supervisor(stray.pid)
+
+
+def _stray(process: psutil.Process, why: str) -> Stray:
+    return Stray(process.pid, 1 + len(process.children(recursive=True)), why)
+
+
+def _supervisors() -> Iterator[psutil.Process]:
+    """Processes of this user that run our supervisor, and are not forked from one: ranks look the same."""
+    mine = {}
+    for process in psutil.process_iter(["pid", "ppid", "uids", "cmdline", "status"]):
+        info = process.info
+        alive = info["status"] != psutil.STATUS_ZOMBIE
+        if alive and info["uids"] and info["uids"].real == os.getuid() and _MARK in (info["cmdline"] or []):
+            mine[process.pid] = process
+    yield from (process for process in mine.values() if process.info["ppid"] not in mine)
+
+
+def _record_of_its_own(process: psutil.Process) -> dict[str, Any] | None:
+    """Read the record of a supervisor that was started with another MHNB_HOME than this shell has: its environment says which."""
+    try:
+        known = read_owners(process.environ())
+    except UNSEEN:
+        # It has ended in this moment.
+        return None
+    return next((record for record in known if record["supervisor"] == process.pid), None)
+
+
+def _kept_elsewhere() -> Iterator[int]:
+    """Supervisors here that a notebook on another machine has told to outlive it."""
+    for path in Path(tempfile.gettempdir()).glob(f"mhnb-{os.getuid()}-*/*/supervisor.json"):
+        try:
+            record = json.loads(path.read_text())
+        except (OSError, ValueError):
+            # Removed, or being written, in this moment.
+            continue
+        if record["keep"]:
+            yield int(record["pid"])

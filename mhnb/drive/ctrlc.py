@@ -1,0 +1,51 @@
+"""What Ctrl-C means while a cell is handed in and waited for: an act, not an exception out of wherever the code happens to be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Self
+
+from mhnb.system.sigint import Handler, get_handler, set_handler
+
+__all__ = ["CtrlC"]
+
+
+class CtrlC:
+    """Inside, Ctrl-C calls what `call` was given; one that came earlier calls it then.
+
+    Python delivers Ctrl-C to the main thread alone, so on any other thread this changes nothing.
+
+    Raises:
+        KeyboardInterrupt: at the end, if Ctrl-C came and there was never anything to call.
+    """
+
+    def __init__(self) -> None:
+        self._act: Callable[[], None] | None = None
+        self._came = False
+        self._before: Handler = None
+
+    def call(self, act: Callable[[], None]) -> None:
+        """From now on Ctrl-C calls this. It runs between two steps of the main thread and must not wait for them."""
+        self._act = act
+        if self._came:
+            act()
+
+    def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        self._came = True
+        if self._act is not None:
+            self._act()
+
+    def __enter__(self) -> Self:
+        # A handler that was not set from Python could not be put back.
+        if threading.current_thread() is threading.main_thread() and get_handler() is not None:
+            self._before = set_handler(self._on_sigint)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._before is not None:
+            set_handler(self._before)
+        if self._came and self._act is None and error is None:
+            raise KeyboardInterrupt

@@ -1,0 +1,252 @@
+"""What helps while typing: auto mode, Tab, `name?`, and the word that a name lives on the other side.
+
+All of it hangs on IPython's own hooks and asks one rank, the first of the cell; a busy one gives no answer, and typing goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable
+from concurrent.futures import wait
+from typing import Any
+
+from IPython.core.completer import (
+    CompletionContext,
+    SimpleCompletion,
+    SimpleMatcherResult,
+    context_matcher,
+)
+
+from mhnb.core.select import route_cell
+from mhnb.errors import ClusterError, InvalidRequest
+from mhnb.frontend.notebook import Notebook
+from mhnb.frontend.tab import complete_line, is_magic_line
+from mhnb.launch.profile import user_profiles
+from mhnb.startup import starting
+from mhnb.system.resources import list_profiles
+from mhnb.view.ansi import ansi_to_html
+
+__all__ = ["Assist"]
+
+_ANSWER_S = 0.5
+_OFFERED_RANKS = 10
+_RANKS = re.compile(r"--ranks[ =]+'?\"?([0-9]{1,9})")
+
+
+class Assist:
+    """Hooks of one shell; `uninstall` takes every one back."""
+
+    def __init__(self, shell: Any, notebook: Notebook, cell_parser: argparse.ArgumentParser) -> None:
+        self._shell, self._notebook, self._cell_parser = shell, notebook, cell_parser
+
+        # IPython wants a matcher's `__qualname__` and sets attributes on it: of callables only a function has both.
+        @context_matcher(identifier="mhnb")  # type: ignore[untyped-decorator]  # IPython's own has no types
+        def match(context: CompletionContext) -> SimpleMatcherResult:
+            return self._match(context)
+
+        self._matcher = match
+        self._in_ranks_cell = False
+        """Whether what is asked about now stands in a cell of the ranks."""
+        self._asked_rank = 0
+        self._own_inspect = shell._inspect
+        self._own_mime = shell.object_inspect_mime
+        self._own_custom_exceptions = (shell.custom_exceptions, shell.CustomTB)
+        self._kernel = getattr(shell, "kernel", None)
+        self._own_do_inspect = getattr(self._kernel, "do_inspect", None)
+
+    def install(self) -> None:
+        """Hang in."""
+        shell = self._shell
+        shell.input_transformers_cleanup.extend((self._route, _with_body))
+        shell.Completer.custom_matchers.append(self._matcher)
+        shell._inspect = self._inspect
+        shell.object_inspect_mime = self._inspect_mime
+        if self._kernel is not None:
+            self._kernel.do_inspect = self._do_inspect
+        shell.set_custom_exc((NameError,), self._name_error)
+
+    def uninstall(self) -> None:
+        """Take everything back."""
+        shell = self._shell
+        for transform in (self._route, _with_body):
+            shell.input_transformers_cleanup.remove(transform)
+        shell.Completer.custom_matchers.remove(self._matcher)
+        shell._inspect, shell.object_inspect_mime = self._own_inspect, self._own_mime
+        if self._kernel is not None:
+            self._kernel.do_inspect = self._own_do_inspect
+        shell.custom_exceptions, shell.CustomTB = self._own_custom_exceptions
+
+    # -- auto mode
+
+    def _route(self, lines: list[str]) -> list[str]:
+        source = "".join(lines)
+        if not self._notebook.auto:
+            return _without_local(lines) if source.lstrip().startswith("%%local") else lines
+        try:
+            route = route_cell(source)
+        except InvalidRequest:
+            # The magic refuses it again, as a usage error in the cell's own place.
+            route = "ranks"
+        if route == "ranks":
+            return ["%%mhjax --auto\n", *lines]
+        return _without_local(lines) if route == "local" else lines
+
+    # A terminal asks whether a cell is complete. It is when its code is: a cell magic would only end at an empty line.
+    _route.has_side_effects = True  # type: ignore[attr-defined]  # as IPython marks what it leaves out there
+
+    def _runs_on_ranks(self, source: str) -> bool:
+        """Whether a cell, perhaps half typed, is meant for the ranks."""
+        if source.lstrip().startswith("%%mhjax"):
+            return True
+        try:
+            return self._notebook.auto and route_cell(source) == "ranks"
+        except InvalidRequest:
+            return False
+
+    # -- Tab
+
+    def _match(self, context: CompletionContext) -> SimpleMatcherResult:
+        lines = context.full_text.split("\n")
+        line = lines[context.cursor_line][: context.cursor_position]
+        first = not "".join(lines[: context.cursor_line]).strip()
+        if is_magic_line(line, first=first):
+            words, fragment = complete_line(line, self._cell_parser, self._names_for)
+            return _matched(words, fragment, "param")
+        if self._runs_on_ranks(context.full_text):
+            return self._match_on_rank(lines, context)
+        return {"completions": []}
+
+    def _match_on_rank(self, lines: list[str], context: CompletionContext) -> SimpleMatcherResult:
+        before = sum(len(line) + 1 for line in lines[: context.cursor_line]) + context.cursor_position
+        head = next((at for at, line in enumerate(lines) if line.strip()), 0)
+        skip = sum(len(line) + 1 for line in lines[: head + 1]) if lines[head].startswith("%%mhjax") else 0
+        if before < skip:
+            return {"completions": []}
+        rank = _first_rank(lines[head])
+        value = self._ask("complete", rank=rank, text=context.full_text[skip:], cursor=before - skip)
+        if not value:
+            return {"completions": []}
+        return _matched(value["matches"], context.full_text[skip + value["start"] : before], "rank")
+
+    def _names_for(self, what: str) -> Iterable[str]:
+        """The names that a verb takes, or a flag."""
+        if what in ("pull", "layout", "check", "collectives"):
+            return self._ask("names") or []
+        if what == "push":
+            hidden = self._shell.user_ns_hidden
+            return [name for name in self._shell.user_ns if name not in hidden and not name.startswith("_")]
+        if what == "--ranks":
+            return _rank_sets(starting.current().process_count) if starting.all_clusters() else []
+        if what == "--profile":
+            return [*list_profiles(), *user_profiles()]
+        return [cluster.name for cluster in starting.all_clusters()] if what in ("stop", "where") else []
+
+    # -- ? and Shift-Tab
+
+    def _inspect(self, meth: str, oname: str, namespaces: Any = None, **kwargs: Any) -> Any:
+        known = meth != "pinfo" or self._shell._ofind(oname, namespaces).found
+        if not known and (data := self._ask_about(oname, kwargs.get("detail_level", 0))):
+            from IPython.core import page
+
+            page.page(data)
+            return None
+        return self._own_inspect(meth, oname, namespaces, **kwargs)
+
+    def _do_inspect(self, code: str, *args: Any, **kwargs: Any) -> Any:
+        """Stand before the kernel's `do_inspect`, which alone sees the whole cell."""
+        assert self._own_do_inspect is not None
+        self._in_ranks_cell = self._runs_on_ranks(code)
+        self._asked_rank = _first_rank(code.lstrip().partition("\n")[0])
+        try:
+            return self._own_do_inspect(code, *args, **kwargs)
+        finally:
+            self._in_ranks_cell, self._asked_rank = False, 0
+
+    def _inspect_mime(self, oname: str, detail_level: int = 0, **kwargs: Any) -> Any:
+        if self._in_ranks_cell and (data := self._ask_about(oname, detail_level)):
+            return data
+        try:
+            return self._own_mime(oname, detail_level, **kwargs)
+        except KeyError:
+            if data := self._ask_about(oname, detail_level):
+                return data
+            raise
+
+    def _ask_about(self, name: str, detail: int) -> dict[str, str]:
+        value = self._ask("inspect", rank=self._asked_rank, name=name, detail=detail)
+        if not (value and value["found"]):
+            return {}
+        # Another rank's value may be another one.
+        text = f"On rank {self._asked_rank}\n{value['data']['text/plain']}"
+        # ipykernel takes text/html out of the bundle, and finds nothing where there is none.
+        return {**value["data"], "text/plain": text, "text/html": f"<pre>{ansi_to_html(text)}</pre>"}
+
+    # -- a name of the other side
+
+    def _name_error(
+        self, shell: Any, etype: type[BaseException], error: NameError, tb: Any, tb_offset: Any = None
+    ) -> None:
+        name = error.name or ""
+        shell.showtraceback((etype, error, tb), tb_offset=tb_offset)
+        if name and any(name in names for names in self._ask_all("names")):
+            # Code, a module above all, is no variable, and most of it cannot be sent.
+            is_value = any(name in variables for variables in self._ask_all("vars"))
+            pull = f", or bring it here with %mhjax pull {name}" if is_value else ""
+            print(f"{name!r} lives on the ranks: use it in a %%mhjax cell{pull}")
+
+    def _ask(self, verb: str, *, rank: int = 0, **arguments: Any) -> Any:
+        """Ask one rank; None where there is no cluster, or the rank is busy or not there."""
+        return next(iter(self._ask_all(verb, rank=rank, **arguments)), None)
+
+    def _ask_all(self, verb: str, *, rank: int | None = None, **arguments: Any) -> list[Any]:
+        """Ask every rank, or one, for those answers that come soon; none where there is no cluster, or a cell runs."""
+        try:
+            cluster = starting.current()
+            if cluster.state in ("running", "starting"):
+                return []
+            ranks = [each for each in range(cluster.process_count) if rank in (None, each)]
+            asked = [cluster.ask(each, verb, arguments) for each in ranks]
+            done, _ = wait(asked, _ANSWER_S)
+            answers = [question.result() for question in asked if question in done]
+        except ClusterError:
+            return []
+        return [answer.value for answer in answers if answer.ok]
+
+
+def _first_rank(line: str) -> int:
+    """The first rank that a cell's first line names, as `%%mhjax --ranks 2-3` does; 0 where it names none."""
+    named = _RANKS.search(line) if line.lstrip().startswith("%%mhjax") else None
+    return int(named[1]) if named else 0
+
+
+def _rank_sets(count: int) -> list[str]:
+    """A few ways to name ranks: each of the first, and all."""
+    return [*map(str, range(min(count, _OFFERED_RANKS))), *([f"0-{count - 1}"] if count > 1 else [])]
+
+
+def _matched(words: Iterable[str], fragment: str, kind: str) -> SimpleMatcherResult:
+    return {
+        "completions": [SimpleCompletion(text=word, type=kind) for word in words],
+        "matched_fragment": fragment,
+        # The notebook's own names, magics and files mean nothing here.
+        "suppress": True,
+        "ordered": True,
+    }
+
+
+def _with_body(lines: list[str]) -> list[str]:
+    """Give a `%%mhjax` without a body an empty one: IPython would refuse it, in words that lead to the line magic."""
+    if len(lines) == 1 and lines[0].split()[:1] == ["%%mhjax"]:
+        return [lines[0].rstrip("\n") + "\n", "\n"]
+    return lines
+
+
+# Else in a terminal the first Enter would end the cell: IPython asks the others too whether it is complete.
+_with_body.has_side_effects = True  # type: ignore[attr-defined]  # where IPython looks for it
+
+
+def _without_local(lines: list[str]) -> list[str]:
+    """Take the line `%%local` off; with anything behind the word it stays, for the magic to refuse."""
+    first = next(index for index, line in enumerate(lines) if line.strip().startswith("%%local"))
+    return lines if lines[first].strip() != "%%local" else lines[first + 1 :] or ["\n"]

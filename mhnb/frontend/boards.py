@@ -1,0 +1,126 @@
+"""What the view shows of a cluster, gathered from the cluster: pure gathering, no drawing."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from mhnb.core.ranks import say_count
+from mhnb.core.variables import VarRow as VarFound
+from mhnb.system.processes import resident_nbytes
+from mhnb.view.start import RankStart, StartSnapshot, StartSummary
+from mhnb.view.tables import Status, StatusRow, VarRow
+from mhnb.view.words import Places
+
+if TYPE_CHECKING:
+    from mhnb.cluster import Cluster
+    from mhnb.drive.roll import RankInfo, StartReport
+
+__all__ = ["gather_places", "gather_snapshot", "gather_status", "gather_summary", "gather_vars"]
+
+
+_NOT_INITIALISED = "JAX is not initialised: jax.distributed.initialize() in a %%mhjax cell does it, without arguments"
+
+
+def gather_snapshot(report: StartReport) -> StartSnapshot:
+    """What a start shows while it goes on."""
+    return StartSnapshot(_starts(report.ranks), report.elapsed_s, report.standing, report.is_takeover)
+
+
+def gather_summary(cluster: Cluster) -> StartSummary:
+    """What a start shows when it has ended well."""
+    starts, notes = _starts(cluster.ranks), cluster.notes
+    if not cluster.shape.init:
+        # JAX does not know its devices yet; those are what was asked for.
+        starts = tuple(replace(start, devices=cluster.shape.devices or 0) for start in starts)
+        notes = (*notes, _NOT_INITIALISED)
+    return StartSummary(
+        starts,
+        cluster.started_in_s,
+        cluster.jax_version,
+        cluster.guard,
+        platform=_platform(cluster),
+        where="on this machine" if cluster.shape.is_local else f"by {cluster.shape.kind or cluster.shape.profile}",
+        log_dir=str(cluster.log_dir),
+        notes=notes,
+        looked_s=cluster.looked_in_s,
+    )
+
+
+def _starts(ranks: Sequence[RankInfo]) -> tuple[RankStart, ...]:
+    named = _machine_names(ranks)
+    return tuple(
+        RankStart(r.rank, r.host, r.phase, r.pid, len(r.devices), named.get(r.rank, ""), r.host_is_up) for r in ranks
+    )
+
+
+def _machine_names(ranks: Sequence[RankInfo]) -> dict[int, str]:
+    """The machines' own names, by rank; none where all ranks are on this one."""
+    elsewhere = {rank.hostname for rank in ranks} - {"", socket.gethostname()}
+    return {rank.rank: rank.hostname for rank in ranks} if elsewhere else {}
+
+
+def _platform(cluster: Cluster) -> str:
+    return (cluster.ranks[0].platform or "cpu").upper()
+
+
+def gather_status(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
+    """What `%mhjax status` shows."""
+    named = _machine_names(cluster.ranks)
+    rows = tuple(_status_row(r, named.get(r.rank, "")) for r in cluster.ranks)
+    if cluster.shape.is_local:
+        rows = tuple(map(_weigh, rows))
+    shape = f"{say_count(cluster.process_count, 'rank')} × {_devices(cluster)}"
+    heading = f"{cluster.name} · {cluster.state} · generation {cluster.generation} · {shape} · guard {cluster.guard}"
+    notes = [cluster.reason] if cluster.reason else []
+    if not (cluster.shape.init or cluster.devices or cluster.state == "stopped"):
+        notes.append(_NOT_INITIALISED)
+    if cluster.refused_messages:
+        notes.append(f"{cluster.refused_messages} messages without this cluster's signature were dropped")
+    return Status(heading, cluster.state, rows, (*notes, *warnings))
+
+
+def _devices(cluster: Cluster) -> str:
+    if cluster.shape.devices is not None:
+        return say_count(cluster.shape.devices, "CPU device")
+    return say_count(len(cluster.devices) // cluster.process_count, "device")
+
+
+def _status_row(rank: RankInfo, machine: str) -> StatusRow:
+    label = f"{rank.host} {machine}".rstrip()
+    row = StatusRow(rank.rank, label, rank.pid, rank.state, len(rank.devices), str(rank.log_path))
+    return replace(row, nbytes=rank.nbytes if rank.state == "alive" else None, last_cell=rank.last_cell)
+
+
+def _weigh(row: StatusRow) -> StatusRow:
+    """Add what a process of this machine weighs; nobody need be asked."""
+    alive = row.pid is not None and row.state == "alive"
+    return replace(row, nbytes=resident_nbytes(row.pid or 0) if alive else None)
+
+
+def gather_places(cluster: Cluster, environment: Mapping[str, str] | None = None) -> Places:
+    """Which host each rank is on, and where its log is.
+
+    Args:
+        cluster: whose.
+        environment: of the kernel; with it also the folder of the notebook, where the server told it.
+    """
+    ranks = cluster.ranks
+    logs = {r.rank: str(r.log_path) for r in ranks}
+    notebook = PurePath((environment or {}).get("JPY_SESSION_NAME", ""))
+    # Files of another machine are not the notebook's to open; older servers tell no whole path.
+    folder = str(notebook.parent) if notebook.is_absolute() and cluster.shape.is_local else ""
+    return Places(hosts={r.rank: r.host for r in ranks}, logs=logs, cluster=cluster.name, folder=folder)
+
+
+def gather_vars(found: Sequence[VarFound]) -> tuple[VarRow, ...]:
+    """What `%mhjax vars` shows."""
+    return tuple(_var_row(row) for row in found)
+
+
+def _var_row(row: VarFound) -> VarRow:
+    facts = row.facts
+    return VarRow(row.name, row.kind, facts.shape, row.dtype, facts.spec, facts.nbytes_per_device, row.differs)

@@ -1,0 +1,219 @@
+"""The notebook's side of a cell: parse is done; here it is sent, watched, shown and, where it failed, raised."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from mhnb.core.results import KEPT_RESULTS, CellResult
+from mhnb.frontend.boards import gather_places
+from mhnb.frontend.launched import show_launched
+from mhnb.startup.starting import current
+from mhnb.values import RankError
+from mhnb.view.html import View
+from mhnb.view.live import CellView
+from mhnb.view.resultpanel import ResultPanel
+from mhnb.view.words import Places
+
+if TYPE_CHECKING:
+    from mhnb.cluster import Cluster
+
+__all__ = ["CellFlags", "Notebook", "add_push_hint"]
+
+_KEPT_VIEWS = 64
+_KEPT_PANELS = 32
+_UNDEFINED = re.compile(r"name '(\w+)' is not defined")
+
+
+@dataclass(frozen=True, slots=True)
+class CellFlags:
+    """The flags of one `%%mhjax` cell."""
+
+    ranks: str | None = None
+    guard: str | None = None
+    timeout_s: float | None = None
+    out: str | None = None
+    view: View = "fold"
+    quiet: bool = False
+    auto: bool = False
+    collectives: bool = False
+
+
+@dataclass(slots=True)
+class Notebook:
+    """What one IPython shell remembers between cells."""
+
+    shell: Any
+    auto: bool = False
+    views: OrderedDict[tuple[str, int, int], CellView] = field(default_factory=OrderedDict)
+    keep_panels: bool = False
+    """Whether each cell leaves a panel in place beside what is stored."""
+    panels: deque[ResultPanel] = field(default_factory=deque)
+    """Those that were left so, the oldest first."""
+    _results: OrderedDict[tuple[str, int], tuple[CellResult, Places]] = field(default_factory=OrderedDict)
+    """By cluster and cell, the oldest first: clusters number their cells each for itself."""
+    _panel: ResultPanel | None = None
+    _follows: bool = True
+    """Whether the panel shows what runs next."""
+    _places: tuple[tuple[str, int], Places] | None = None
+
+    def run_cell(self, source: str, flags: CellFlags) -> None:
+        """Run a cell on the ranks, show it, bind its result.
+
+        Raises:
+            CellError: it failed on some rank; shown already.
+            ClusterError: it was refused.
+        """
+        cluster = current()
+        self._listen(cluster)
+        places = self._places_of(cluster)
+        with CellView(view=flags.view, quiet=flags.quiet, places=places, badge=flags.auto) as view:
+            view.interrupt = cluster.interrupt
+            show = None if flags.quiet else self._show_in(view)
+            result = self._explain(
+                cluster.run(source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=show)
+            )
+            if flags.out:
+                self.shell.user_ns[flags.out] = result
+            view.finish(result)
+        self._keep(cluster, result, view)
+        if flags.collectives:
+            show_launched(cluster, result)
+        self._show_in_panels(cluster.name, result, places, flags)
+        result.check()
+
+    def _explain(self, result: CellResult) -> CellResult:
+        """Say of a name that the ranks miss and this notebook has how it gets there."""
+        if all(rank.error is None for rank in result):
+            return result
+        known = {name: value for name, value in self.shell.user_ns.items() if name not in self.shell.user_ns_hidden}
+        hinted = tuple(
+            rank if rank.error is None else replace(rank, error=add_push_hint(rank.error, known)) for rank in result
+        )
+        return result if hinted == result.ranks else replace(result, ranks=hinted)
+
+    # -- panels
+
+    @property
+    def kept(self) -> int:
+        """How many results a panel can be opened over."""
+        return KEPT_RESULTS
+
+    def open_panel(self, seq: int | None, *, view: View = "fold") -> bool:
+        """Open the panel over a cell's result, the last one where `seq` is None; false where there is none.
+
+        Where two clusters have a cell of that number, it is the one whose cell ran last that is meant.
+        Over the last one it stays live: what runs next is shown in it.
+        """
+        found = self._find_result(seq)
+        if found is None:
+            return False
+        result, places = found
+        self.close_panel()
+        self._panel, self._follows = ResultPanel(result, places, view=view), seq is None
+        self._panel.open()
+        return True
+
+    def _find_result(self, seq: int | None) -> tuple[CellResult, Places] | None:
+        keys = [key for key in reversed(self._results) if seq in (None, key[1])]
+        # Not merely the later of the two: one looks for a cell of the cluster that one works with.
+        last = next(reversed(self._results), None)
+        return (
+            next((self._results[key] for key in sorted(keys, key=lambda key: key[0] != last[0])), None)
+            if last
+            else None
+        )
+
+    def close_panel(self) -> bool:
+        """Put the stored form in the panel's place; false where none is open."""
+        panel, self._panel = self._panel, None
+        if panel is not None:
+            panel.close()
+        return panel is not None
+
+    def _show_in(self, view: CellView) -> Callable[[CellResult], None]:
+        panel = self._panel
+        if panel is None or not self._follows:
+            return view.update
+
+        def both(snapshot: CellResult) -> None:
+            view.update(snapshot)
+            _try(panel.update, snapshot)
+
+        return both
+
+    def _show_in_panels(self, cluster: str, result: CellResult, places: Places, flags: CellFlags) -> None:
+        self._results.pop((cluster, result.seq), None)
+        self._results[cluster, result.seq] = (result, places)
+        while len(self._results) > KEPT_RESULTS:
+            self._results.popitem(last=False)
+        if self._panel is not None and self._follows:
+            _try(self._panel.finish, result)
+        if self.keep_panels and not flags.quiet and any(rank.outputs for rank in result):
+            panel = ResultPanel(result, places, view=flags.view)
+            if panel.is_rich and _try(panel.open):
+                self.panels.append(panel)
+            while len(self.panels) > _KEPT_PANELS:
+                _try(self.panels.popleft().close)
+
+    def _keep(self, cluster: Cluster, result: CellResult, view: CellView) -> None:
+        self.views[cluster.name, cluster.generation, result.seq] = view
+        while len(self.views) > _KEPT_VIEWS:
+            self.views.popitem(last=False)
+
+    def _places_of(self, cluster: Cluster) -> Places:
+        key = (cluster.name, cluster.generation)
+        if self._places is None or self._places[0] != key:
+            self._places = (key, gather_places(cluster, os.environ))
+        return self._places[1]
+
+    def _listen(self, cluster: Cluster) -> None:
+        def late(result: CellResult) -> None:
+            if (view := self.views.get((cluster.name, cluster.generation, result.seq))) is not None:
+                view.late(self._explain(result))
+
+        cluster.on_late(late)
+        cluster.on_notice(tell)
+
+
+def _try(show: Callable[..., None], *arguments: Any) -> bool:
+    """Call a view that is no part of the cell; one that fails says so."""
+    try:
+        show(*arguments)
+    except Exception:  # noqa: BLE001  # a view never fails the cell
+        traceback.print_exc()
+        return False
+    return True
+
+
+def add_push_hint(error: RankError, known: Mapping[str, Any]) -> RankError:
+    """Add the way out to a NameError about a name that the notebook knows; leave any other error as it is.
+
+    Args:
+        error: what a rank raised.
+        known: the notebook's names with their values.
+    """
+    found = _UNDEFINED.match(error.evalue) if error.ename == "NameError" and error.hint is None else None
+    if found is None or (name := found[1]) not in known:
+        return error
+    value = known[name]
+    if isinstance(value, ModuleType):
+        way = f"import it there too, in a %%mhjax cell: import {value.__name__}"
+        way += f" as {name}" if value.__name__ != name else ""
+    elif getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
+        way = "run the cell that defines it with %%mhjax too"
+    else:
+        way = f"%mhjax push {name} binds it on every rank"
+    return replace(error, hint=f"{name!r} lives in this notebook, not on the ranks: {way}")
+
+
+def tell(text: str) -> None:
+    """Say something between cells, where the user looks: under the cell that ran last."""
+    print(text, file=sys.stderr, flush=True)

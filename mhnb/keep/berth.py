@@ -1,0 +1,283 @@
+"""What another notebook must know to take a kept cluster over, on disk while the cluster lives; and who drives it now.
+
+The file holds the cluster's key: it is its owner's alone, as the run directory is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from mhnb.core.protocol import PROTOCOL_VERSION
+from mhnb.core.ranks import say_count
+from mhnb.core.shape import Shape
+from mhnb.errors import AlreadyStarted, NotDriver, NotStarted
+from mhnb.startup.options import StartOptions
+from mhnb.system.rundir import is_owned, place_of, read_owners
+
+__all__ = [
+    "Berth",
+    "DriverLock",
+    "choose_berth",
+    "describe_others",
+    "find_berths",
+    "find_left",
+    "is_driven",
+    "note_left",
+    "write_berth",
+]
+
+_FILE = "berth.json"
+_LOCK = "driver"
+_held: set[Path] = set()
+"""Run directories whose lock this process has: to look would be to lose it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Berth:
+    """Where a kept cluster lies."""
+
+    run_dir: Path
+    key: bytes = field(repr=False)
+    url: str
+    generation: int
+    origin: int
+    """The process that started it: part of the names of its directory and its journal."""
+    shape: Shape
+    options: StartOptions
+    supervisors: Mapping[int, int]
+    """Process ids of those on this machine, by number."""
+    started_in_s: float = 0.0
+    protocol: int = PROTOCOL_VERSION
+    """Of the messages that its ranks take: another version of mhnb may have started it."""
+
+    @property
+    def name(self) -> str:
+        """The cluster's."""
+        return self.options.name
+
+    @property
+    def full_name(self) -> str:
+        """Its name where another of the same name is there too."""
+        return f"{self.name}.{self.origin}"
+
+
+class DriverLock:
+    """Held by the one process that drives a cluster. A forked child does not have it; a process that ends lets it go.
+
+    Raises:
+        NotDriver: another process has it.
+    """
+
+    def __init__(self, run_dir: Path, name: str) -> None:
+        self._fd = os.open(run_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            driver = os.pread(self._fd, 32, 0).decode().strip() or "another process"
+            os.close(self._fd)
+            raise NotDriver(
+                f"cluster {name!r} is driven by the notebook with pid {driver}; only one can be: two would not keep one order\n"
+                f"  its status can be read here: mhnb list; end that notebook's kernel, then %mhjax attach {name}",
+                name=name,
+                driver=driver,
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        self._run_dir = run_dir
+        _held.add(run_dir)
+
+    @staticmethod
+    def is_held(run_dir: Path) -> bool:
+        """Whether a process drives that cluster."""
+        # To open and close the file once more would end our own lock. A forked child has it in its set, and does not hold it.
+        if run_dir in _held and (run_dir / _LOCK).read_text().strip() == str(os.getpid()):
+            return True
+        try:
+            with (run_dir / _LOCK).open("rb+") as file:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            # Somebody removes the folder at this moment.
+            return False
+        except OSError:
+            return True
+        return False
+
+    def release(self) -> None:
+        """Let another process have it. A second call does nothing."""
+        if self._fd >= 0:
+            # Else `is_held` would take this process, while it lives, for the driver.
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = -1
+            _held.discard(self._run_dir)
+
+
+def write_berth(berth: Berth) -> None:
+    """Note where a cluster lies."""
+    body: dict[str, Any] = {
+        "key": berth.key.hex(),
+        "url": berth.url,
+        "generation": berth.generation,
+        "origin": berth.origin,
+        "shape": asdict(berth.shape),
+        "options": asdict(berth.options),
+        "supervisors": {str(number): pid for number, pid in berth.supervisors.items()},
+        "started_in_s": berth.started_in_s,
+        "protocol": berth.protocol,
+    }
+    path = berth.run_dir / _FILE
+    fresh = path.with_name(f"{_FILE}.new")
+    fresh.touch(mode=0o600)
+    fresh.write_text(json.dumps(body))
+    fresh.replace(path)
+
+
+def find_berths(environment: Mapping[str, str]) -> list[Berth]:
+    """Find every kept cluster of this user whose processes live, driven or not."""
+    found = (Path(record["run_dir"]) for record in read_owners(environment) if record["keep"])
+    return [berth for berth in map(_read, found) if berth is not None]
+
+
+def is_driven(record: Mapping[str, Any]) -> bool:
+    """Whether a notebook drives a cluster that `read_owners` found: one that is kept may have been let go of."""
+    return DriverLock.is_held(Path(record["run_dir"])) if record["keep"] else is_owned(record)
+
+
+def describe_others(environment: Mapping[str, str]) -> list[str]:
+    """Describe the clusters of this user on this machine that other processes drive, or nobody, a line each."""
+    others = [r for r in read_owners(environment) if not (is_driven(r) and r["owner"] == os.getpid())]
+    return list(map(describe_cluster, others))
+
+
+def describe_cluster(record: Mapping[str, Any]) -> str:
+    """Describe a cluster that `read_owners` found: name, ranks, place, and who drives it."""
+    if is_driven(record):
+        how = f"driven by the notebook with pid {record['owner']}; only one can be"
+    elif record["keep"]:
+        how = f"kept, and nobody drives it: %mhjax attach {record['name']}"
+    else:
+        how = "its notebook is gone, and it is ending"
+    return f"{record['name']}  {say_count(len(record['ranks']), 'rank')}  {place_of(record)}{how}"
+
+
+def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:
+    """Find the kept cluster of that name and shape that nobody drives.
+
+    Raises:
+        AlreadyStarted: there is one of that name that nobody drives, and it has another shape, or is of another version.
+    """
+    left = _undriven(name, berths)
+    ours = [berth for berth in left if _is_ours(berth)]
+    fitting = next((berth for berth in ours if berth.shape == shape), None)
+    if fitting is None and ours:
+        raise AlreadyStarted(
+            f"a kept cluster {name!r} runs with {ours[0].shape.describe()}, and {shape.describe()} was asked for\n"
+            f"  %mhjax attach {name} takes it over as it is; mhnb stop {ours[0].full_name} ends it, then start again; or --name another",
+            name=name,
+        )
+    if fitting is None and left:
+        raise AlreadyStarted(_say_foreign(left[0]), name=name)
+    return fitting
+
+
+def note_left(name: str, berths: Sequence[Berth]) -> list[str]:
+    """Say which kept clusters of that name nobody drives, to who starts another one beside them."""
+    return [
+        f"beside this one runs the kept cluster {berth.full_name}, which nobody drives: "
+        + (f"%mhjax stop, then %mhjax attach {berth.full_name}, has that instead; " if _is_ours(berth) else "")
+        + f"mhnb stop {berth.full_name} ends it"
+        for berth in _undriven(name, berths)
+    ]
+
+
+def _undriven(name: str, berths: Sequence[Berth]) -> list[Berth]:
+    return [berth for berth in berths if berth.name == name and not DriverLock.is_held(berth.run_dir)]
+
+
+def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str]) -> Berth:
+    """Choose the cluster that is meant.
+
+    Args:
+        name: as the user gave it: a cluster's name, or its full name; None for the only one.
+        berths: all kept clusters that live.
+        here: names of the clusters that this process drives.
+
+    Raises:
+        NotStarted: there is none of that name, or several, or it is of another version of mhnb.
+        AlreadyStarted: this notebook has one of that name.
+    """
+    meant = [berth for berth in berths if name in (None, berth.name, berth.full_name)]
+    mine = meant[0].name if len(meant) == 1 else name
+    if mine in here and len(meant) < 2:
+        raise AlreadyStarted(
+            f"this notebook drives cluster {mine!r} already; cells go to it after the line that started it", name=mine
+        )
+    if len(meant) == 1:
+        if not _is_ours(meant[0]):
+            raise NotStarted(_say_foreign(meant[0]))
+        return meant[0]
+    if not berths:
+        what = f"no kept cluster {name!r}" if name else "no kept cluster"
+        raise NotStarted(
+            f"there is {what} on this machine; one that is started with %mhjax start --keep outlives its notebook"
+        )
+    listed = ", ".join(berth.full_name for berth in berths)
+    if len(meant) > 1:
+        named = ", ".join(berth.full_name for berth in meant)
+        raise NotStarted(
+            f"%mhjax attach{f' {name}' if name else ''}: which one? There are {named}; give one of these names"
+        )
+    raise NotStarted(
+        f"there is no kept cluster {name!r} on this machine; there are {listed}: %mhjax attach {berths[0].full_name}"
+    )
+
+
+def _read(run_dir: Path) -> Berth | None:
+    try:
+        return _parse(run_dir, json.loads((run_dir / _FILE).read_text()))
+    except FileNotFoundError:
+        # Not kept yet, or it ends at this moment.
+        return None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        # Broken, or of a version that writes it otherwise: `mhnb list` shows the cluster, and `mhnb stop` ends it, by another file.
+        return None
+
+
+def _parse(run_dir: Path, body: dict[str, Any]) -> Berth:
+    # What another version knows beyond us is left out: most of its notes can be read all the same, and be told of.
+    shape = Shape(**_known(Shape, {**body["shape"], "machines": tuple(body["shape"]["machines"])}))
+    return Berth(
+        run_dir,
+        bytes.fromhex(body["key"]),
+        body["url"],
+        body["generation"],
+        body["origin"],
+        shape,
+        StartOptions(**_known(StartOptions, body["options"])),
+        {int(number): pid for number, pid in body["supervisors"].items()},
+        body["started_in_s"],
+        body.get("protocol", 0),
+    )
+
+
+def _known(cls: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    names = {part.name for part in fields(cls)}
+    return {name: value for name, value in found.items() if name in names}
+
+
+def _is_ours(berth: Berth) -> bool:
+    return berth.protocol == PROTOCOL_VERSION
+
+
+def _say_foreign(berth: Berth) -> str:
+    return (
+        f"kept cluster {berth.name!r} was started by another version of mhnb, whose ranks take other messages "
+        f"(protocol {berth.protocol}, here {PROTOCOL_VERSION})\n"
+        f"  attach to it with that version, or end it: mhnb stop {berth.full_name}"
+    )

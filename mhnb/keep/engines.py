@@ -1,0 +1,157 @@
+"""The process that owns the ranks which `ipcluster start` has asked for: `python -m mhnb.keep.engines PROFILE_DIR ...`.
+
+It starts them as a notebook does, with the hub that is there already, and waits until it is told to end. The ranks serve ipyparallel's
+client, and no cells of mhnb: no guard, no view, no journal stands between.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from mhnb.core.hosts import parse_hosts
+from mhnb.core.ranks import say_count
+from mhnb.core.shape import Shape
+from mhnb.drive.roll import StartReport
+from mhnb.errors import LaunchError, MhnbError
+from mhnb.launch.launchers import find_launcher
+from mhnb.startup import starting
+from mhnb.startup.asking import name_hosts, take_shape
+from mhnb.startup.options import take_options
+
+__all__ = ["hub_address", "main"]
+
+_LOOK_S = 0.1
+_HUB_WAIT_S = 120.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Start the ranks and keep them, or answer what is asked of the profile; return the exit status."""
+    parser = argparse.ArgumentParser(prog="mhnb.keep.engines")
+    parser.add_argument("profile_dir")
+    parser.add_argument("--address", action="store_true")
+    parser.add_argument("--count", action="store_true")
+    parser.add_argument("--cluster-id", default="")
+    parser.add_argument("--settings", default="{}")
+    parser.add_argument("-n", type=int)
+    args = parser.parse_args(argv)
+    try:
+        if args.address:
+            print(_find_address(_shape(args)))
+        elif args.count:
+            print(_shape(args).process_count)
+        else:
+            _serve(args)
+    except MhnbError as error:
+        # Said to a notebook elsewhere; here the flag has another name.
+        print(f"mhnb: {str(error).replace('--address ', 'ipcluster start --ip=')}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _asked(args: argparse.Namespace) -> dict[str, Any]:
+    """Make arguments of `starting.start` from what ipcluster was given and the profile says."""
+    settings: dict[str, Any] = json.loads(args.settings)
+    # A setting of the profile, and an argument of `start` that takes names.
+    if hosts := settings.pop("hosts", None):
+        settings["hosts"] = list(name_hosts(parse_hosts(hosts)))
+    return (
+        settings | {"profile": str(Path(args.profile_dir).absolute())} | ({} if args.n is None else {"ranks": args.n})
+    )
+
+
+def _shape(args: argparse.Namespace) -> Shape:
+    asked = _asked(args)
+    own = [asked.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
+    return take_shape(own[0], own[1], own[2], asked)
+
+
+def _find_address(shape: Shape) -> str:
+    if shape.is_local:
+        return "127.0.0.1"
+    return find_launcher(shape, take_options("asked", shape, {}).reach).find_own_address()
+
+
+def _serve(args: argparse.Namespace) -> None:
+    over, starts = threading.Event(), True
+
+    def end(_signum: int, _frame: object) -> None:
+        over.set()
+        if starts:
+            # A start may wait for as long as a queue is; what it has begun is taken back.
+            raise SystemExit(1)
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, end)
+    connection = _await_hub(args, over)
+    asked = _asked(args) | {"address": hub_address(connection)}
+    cluster = starting.start(name=f"engines-{os.getpid()}", connection=connection, on_progress=_Teller(), **asked)
+    starts = False
+    count = cluster.process_count
+    print(f"mhnb: {say_count(count, 'rank')} {'is an engine' if count == 1 else 'are engines'}", flush=True)
+    try:
+        while not over.wait(_LOOK_S):
+            if cluster.state == "dead":
+                raise LaunchError(f"the ranks are gone: {cluster.reason}")
+    finally:
+        cluster.stop()
+
+
+def hub_address(connection: str) -> str:
+    """Give the address that the hub listens on: the hosts reach this machine by it; empty where it names none that they could.
+
+    Args:
+        connection: what the hub tells its engines, as JSON.
+
+    >>> hub_address('{"interface": "tcp://10.0.0.1"}')
+    '10.0.0.1'
+    >>> hub_address('{"interface": "tcp://127.0.0.1"}')
+    ''
+    """
+    text = str(json.loads(connection).get("interface", "")).removeprefix("tcp://")
+    try:
+        address = ip_address(text.strip("[]"))
+    except ValueError:
+        # All of them, a file, or a device's name.
+        return ""
+    return "" if address.is_loopback or address.is_unspecified else str(address)
+
+
+class _Teller:
+    """Says how far a start is, each time that it changes: this is read in a log."""
+
+    _told = ""
+
+    def __call__(self, report: StartReport) -> None:
+        said = report.standing or ", ".join(sorted({rank.phase or "not there yet" for rank in report.ranks}))
+        if said != self._told:
+            self._told = said
+            print(f"mhnb: {report.elapsed_s:.1f} s · {said}", flush=True)
+
+
+def _await_hub(args: argparse.Namespace, over: threading.Event) -> str:
+    """Wait for what the hub tells its engines.
+
+    Raises:
+        LaunchError: it did not in that time.
+    """
+    name = f"ipcontroller-{args.cluster_id}-engine.json" if args.cluster_id else "ipcontroller-engine.json"
+    path = Path(args.profile_dir) / "security" / name
+    for _ in range(int(_HUB_WAIT_S / _LOOK_S)):
+        if path.exists() and (text := path.read_text(encoding="utf-8")).rstrip().endswith("}"):
+            return text
+        if over.wait(_LOOK_S):
+            break
+    raise LaunchError(f"the hub has not written {path}; start it before the engines: ipcluster start does")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""A replay: the journal's cells and pushes done again on fresh ranks, one after the other, each held against its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mhnb import exchange
+from mhnb.core.journal import CellRecord, PushRecord, ReplayRecord
+from mhnb.core.replay import Plan, plan_replay
+from mhnb.core.replay_compare import describe_difference
+from mhnb.core.replay_report import ReplayReport, ReplayStep, format_stop, step_name
+from mhnb.core.results import CellResult
+from mhnb.errors import InvalidRequest, MhnbError, ReplayStopped
+from mhnb.keep.journaling import replayed_push
+
+if TYPE_CHECKING:
+    from mhnb.cluster import Cluster
+
+__all__ = ["check_replay", "replay"]
+
+
+def check_replay(cluster: Cluster, to: int | None, *, replay: bool = True) -> None:
+    """Hold that a replay can be made, before anything is stopped.
+
+    Raises:
+        InvalidRequest: there is no such cell, or `to` without a replay.
+        ClusterError: the journal is gone.
+    """
+    if replay:
+        plan_replay(cluster.journal.read()[0], cluster.generation, to)
+    elif to is not None:
+        raise InvalidRequest(f"--to {to} belongs to a replay: %mhjax restart --replay --to {to}")
+
+
+def replay(
+    cluster: Cluster, to: int | None = None, on_step: Callable[[ReplayStep], None] | None = None
+) -> ReplayReport:
+    """Do again, on a cluster that has just started, what made the state of before.
+
+    Args:
+        cluster: fresh; nothing was run on it.
+        to: the number of the last cell to run; None for all.
+        on_step: called before each cell and push.
+
+    Raises:
+        ReplayStopped: a cell did other than before; `report` says what was done. The cluster stays as it is judged.
+    """
+    records, faults = cluster.journal.read()
+    plan = plan_replay(records, cluster.generation, to)
+    faults += filter(None, map(cluster.journal.fault_of, range(plan.generation, cluster.generation)))
+    began = cluster.journal.now()
+    done, stop = _run_steps(cluster, plan, on_step)
+    cluster.replayed = report = ReplayReport(plan, done, cluster.journal.now() - began, notes=tuple(faults), stop=stop)
+    told = format_stop(report, cluster.state) if stop else ""
+    if plan.steps:
+        cluster.journal.write(ReplayRecord(cluster.generation, plan.generation, to, complete=not stop, told=told))
+    if stop:
+        raise ReplayStopped(told, report=report)
+    return report
+
+
+def _run_steps(cluster: Cluster, plan: Plan, on_step: Callable[[ReplayStep], None] | None) -> tuple[int, str]:
+    """Do the steps; return how many were done as before, and why it stopped."""
+    for at, step in enumerate(plan.steps):
+        if on_step is not None:
+            on_step(ReplayStep(step_name(step), at, plan))
+        try:
+            stop = _run_cell(cluster, step) if isinstance(step, CellRecord) else _push(cluster, step)
+        except MhnbError as error:
+            stop = f"{step_name(step)} was not done again\n{error}"
+        except KeyboardInterrupt:
+            stop = f"the replay was interrupted at {step_name(step)}"
+        if stop:
+            return at, stop
+    return len(plan.steps), ""
+
+
+def _run_cell(cluster: Cluster, before: CellRecord) -> str:
+    result = cluster.run_again(before)
+    if result.how == "interrupted":
+        return f"the replay was interrupted in cell {before.seq}"
+    differing = describe_difference(before, cluster.journal.find_cell(result.seq))
+    if not differing:
+        return ""
+    return "\n".join([f"cell {before.seq} did not do what it did before", differing, *_new_errors(before, result)])
+
+
+def _new_errors(before: CellRecord, result: CellResult) -> list[str]:
+    """What was raised that was not raised before, each text once."""
+    raised = [rank.error for rank in result.failed if rank.error and before.errors.get(rank.rank) != rank.error.ename]
+    return list(dict.fromkeys(f"now {error.ename}: {error.evalue}" for error in raised))
+
+
+def _push(cluster: Cluster, record: PushRecord) -> str:
+    try:
+        packed = cluster.journal.read_push(record)
+    except OSError as error:
+        return f"{step_name(record)} could not be done again\n{error}"
+    exchange.push_packed(cluster, packed, ranks=record.ranks)
+    cluster.journal.write(replayed_push(record, cluster.generation))
+    return ""

@@ -1,0 +1,182 @@
+"""The flags of `%mhjax start`, `mhnb run` and `doctor` that say how many ranks, where, and how they are reached.
+
+A flag that is not given is left to the profile; the settings of a profile that have no flag of their own are given by `--set`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mhnb.core.hosts import HostName
+from mhnb.core.numerals import whole_number
+from mhnb.errors import InvalidRequest
+from mhnb.launch.hostfile import read_hostfile, read_hosts, slots_of
+
+__all__ = ["add_doctor_flags", "add_place_flags", "place_options"]
+
+_SETTINGS = {
+    "--user": ("user", "NAME", "ssh: whom to log in as"),
+    "--port/--ssh-port": ("port", "PORT", "ssh: the port of sshd"),
+    "--key": ("key_file", "FILE", "ssh: a private key to log in with"),
+    "--ssh-config": ("config_file", "FILE", "ssh: a config instead of ~/.ssh/config"),
+    "--connect-timeout": (
+        "connect_timeout_s",
+        "SECONDS",
+        "ssh: limit for each login, and for each connection that the look tries (10)",
+    ),
+    "--setup": ("setup", "LINE", "a line of shell to run there first, like 'module load cuda'"),
+    "--python": ("python", "PATH", "the interpreter on the hosts"),
+    "--venv": ("venv", "FOLDER", "a virtual environment on the hosts"),
+    "--conda": ("conda", "NAME", "a conda environment on the hosts"),
+    "--cwd": ("cwd", "FOLDER", "the folder to run in on the hosts"),
+    "--partition": ("partition", "NAME", "Slurm: which partition"),
+    "--account": ("account", "NAME", "Slurm: whose budget"),
+    "--time": ("time", "LIMIT", "Slurm: limit of the job, as 30 (minutes), 2:00:00, 1-12"),
+    "--nodes": ("nodes", "N", "Slurm: machines to spread the ranks over"),
+}
+"""Flags for the settings that are asked for most: the setting, what stands after the flag, help."""
+
+
+_OWN_FLAGS = {"devices": "--devices", "hostfile": "--hostfile", "hosts": "--hosts", "ranks_per_host": "--per-host"}
+
+
+def add_place_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how many ranks, where, and how they are reached."""
+    parser.add_argument("-n", type=whole_number, metavar="N", help="ranks; on this machine a process each (4)")
+    parser.add_argument(
+        "--devices", type=whole_number, metavar="D", help="simulated CPU devices per rank (2 on this machine)"
+    )
+    parser.add_argument("--profile", metavar="NAME", help="how hosts are reached: local, ssh, slurm, ..., or a folder")
+    parser.add_argument("--hosts", metavar="NAMES", help="machines: a,b,node[01-16],me@c:2222; @FILE: a host file")
+    parser.add_argument("--hostfile", metavar="FILE", help="a file that names them, one a line")
+    parser.add_argument("--per-host", type=whole_number, metavar="P", help="ranks on each host (1)")
+    for flag, (setting, value, about) in _SETTINGS.items():
+        parser.add_argument(*flag.split("/"), dest=f"set_{setting}", metavar=value, help=about)
+    parser.add_argument("--ssh-option", action="append", default=[], metavar="NAME=VALUE", help="ssh: ProxyJump=gate")
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="NAME[=VALUE]", help="a variable there; alone: its value here"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="any setting of the profile, again and again"
+    )
+    parser.add_argument("--address", metavar="ADDRESS", help="the address of this machine that the hosts are to reach")
+    parser.add_argument("--sync", metavar="FOLDER", help="a folder of this machine to bring to every host first")
+    parser.add_argument("--no-encrypt", action="store_true", help="send what travels between machines as it is")
+
+
+def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
+    """Add those of `doctor`: where it is to look is said as for a start."""
+    add_place_flags(parser)
+    parser.add_argument(
+        "--coordinator-port", type=whole_number, default=0, metavar="PORT", help="for JAX's coordinator (a free one)"
+    )
+
+
+def place_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Make arguments of `mhnb.start` from those flags.
+
+    Raises:
+        InvalidRequest: flags that do not go together, names that cannot be, a --set without a name or a value.
+    """
+    from mhnb.startup.asking import name_hosts
+
+    _check_login_files(args.set_key_file, args.set_config_file)
+    options: dict[str, Any] = {"profile": args.profile, "ranks": args.n}
+    hosts, each = _read_named_hosts(args), args.per_host
+    if hosts is not None:
+        options |= {"hosts": list(name_hosts(hosts))}
+        each = each if each is not None else slots_of(hosts)
+    given = {"devices": args.devices, "ranks_per_host": each, "address": args.address or ""}
+    options |= {name: value for name, value in given.items() if value not in (None, "")}
+    if args.no_encrypt:
+        options["encrypt"] = False
+    if args.sync is not None:
+        options["sync"] = args.sync
+    return {name: value for name, value in options.items() if value is not None} | _settings(args)
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    from mhnb.launch.settings import KINDS
+
+    found: dict[str, Any] = {}
+    for setting, _, _ in _SETTINGS.values():
+        if (value := getattr(args, f"set_{setting}")) is not None:
+            found[setting] = value
+    if args.env:
+        found["environment"] = _read_variables(args.env, os.environ)
+    if args.ssh_option:
+        # Other kinds have an `extra` too, which means something else.
+        if args.profile in set(KINDS) - {"ssh"}:
+            raise InvalidRequest(
+                f"--ssh-option {args.ssh_option[0]}: for machines over ssh, and --profile {args.profile} is another way"
+            )
+        found["extra"] = list(args.ssh_option)
+    several: dict[str, list[str]] = {}
+    for text in args.set:
+        name, value = _split_setting(text)
+        if name in _OWN_FLAGS:
+            raise InvalidRequest(f"--set {text}: {name} has a flag of its own: {_OWN_FLAGS[name]} {value}")
+        several.setdefault(name, []).append(value)
+    # Given once it is a text, for a list to be split as a shell does; given again and again, the words of the list.
+    return found | {name: values[0] if len(values) == 1 else values for name, values in several.items()}
+
+
+def _read_named_hosts(args: argparse.Namespace) -> tuple[HostName, ...] | None:
+    """Read the machines of `--hosts` or `--hostfile`; None where neither was given.
+
+    Raises:
+        InvalidRequest: both, a machine that cannot be, or a file that cannot be read.
+    """
+    if args.hosts is not None and args.hostfile is not None:
+        raise InvalidRequest(
+            f"--hosts {args.hosts} and --hostfile {args.hostfile}: give the one that names the machines"
+        )
+    if args.hosts is not None:
+        return read_hosts(args.hosts)
+    return None if args.hostfile is None else read_hostfile(args.hostfile)
+
+
+def _read_variables(texts: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Read what `--env` was given, again and again.
+
+    Raises:
+        InvalidRequest: a name alone that is no variable here.
+    """
+    return dict(_variable(text, environment) for text in texts)
+
+
+def _check_login_files(key: str | None, config: str | None) -> None:
+    """Refuse files that are not there: ssh only warns of a missing key, and then tries others.
+
+    Raises:
+        InvalidRequest: naming the flag and the file.
+    """
+    for flag, name in (("--key", key), ("--ssh-config", config)):
+        # "none" is a word of ssh's own for no config.
+        if name is not None and name != "none" and not Path(name).expanduser().exists():
+            raise InvalidRequest(f"{flag} {name}: there is no such file on this machine")
+
+
+def _split_setting(text: str) -> tuple[str, str]:
+    """Split what `--set` was given.
+
+    Raises:
+        InvalidRequest: no name, or no value.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise InvalidRequest(
+            f"--set {text}: write NAME=VALUE, like --set partition=debug; mhnb profile show NAME lists a profile's settings"
+        )
+    return name, value
+
+
+def _variable(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals and name not in environment:
+        raise InvalidRequest(f"--env {name}: there is no such variable here; write --env {name}=VALUE")
+    return name, value if equals else environment[name]

@@ -1,0 +1,392 @@
+"""Start a cluster, or find that it is there already; and know the one in use."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import psutil
+from IPython.core.getipython import get_ipython
+
+from mhnb.cluster import Cluster
+from mhnb.core.environment import note_forced_devices
+from mhnb.core.journal import StartRecord
+from mhnb.core.preflight_report import PreflightReport
+from mhnb.core.replay import plan_replay
+from mhnb.core.request import check_guard
+from mhnb.core.shape import Shape, check_initialize, check_shape
+from mhnb.core.startinput import check_start_input
+from mhnb.drive.finishing import await_ends
+from mhnb.drive.roll import StartReport, report_look
+from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted
+from mhnb.keep.berth import DriverLock, choose_berth, find_berths, find_left, is_driven, note_left
+from mhnb.keep.journaling import draw_generation, note_generation
+from mhnb.launch.allocation import drop_handed, hand_over
+from mhnb.launch.journaldir import prune_journals
+from mhnb.launch.local import check_platform
+from mhnb.startup.asking import check_alike, take_shape
+from mhnb.startup.looking import look_before
+from mhnb.startup.options import StartOptions, take_options
+from mhnb.startup.spares import keep_spare, take_over
+from mhnb.supply.syncing import check_folder, sync
+from mhnb.system.ports import check_port_free
+from mhnb.system.rundir import check_name, find_named, prune_run_dirs
+
+__all__ = [
+    "FRESH",
+    "all_clusters",
+    "attach",
+    "by_name",
+    "can_come_back",
+    "current",
+    "find_running",
+    "is_rank_shell",
+    "latest",
+    "restart",
+    "start",
+    "successor",
+    "use",
+]
+
+_clusters: dict[str, Cluster] = {}
+_in_use: list[str] = []
+_turns: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+"""By name. Of two threads that start or restart one name at once, the second finds what the first has started."""
+
+FRESH = "fresh processes: what the ranks held is gone with those before; before any other cell, %mhjax restart --replay brings it back"
+"""Told of a start or a restart without a replay, after which a replay would have something to do."""
+
+
+def is_rank_shell(shell: Any) -> bool:
+    """Whether an IPython shell is a rank's: neither the magics nor a cluster of its own belong there."""
+    return type(shell).__module__.startswith("mhnb.rank.")
+
+
+def current() -> Cluster:
+    """Return the cluster that was started last and is not stopped.
+
+    Raises:
+        NotStarted: there is none.
+    """
+    for name in reversed(_in_use):
+        if (cluster := _clusters.get(name)) is not None and cluster.state != "stopped":
+            return cluster
+    yet = "no cluster of this notebook runs any more" if _clusters else "there is no cluster yet"
+    back = "%mhjax restart --replay brings back what the last one held; " if _in_use and can_come_back(latest()) else ""
+    raise NotStarted(
+        f"{yet}; {back}{_say_kept()}%mhjax start (or mhnb.start()) starts 4 hosts x 2 devices on this machine"
+    )
+
+
+def _say_kept() -> str:
+    """Say that a cluster waits for a notebook; empty where none does."""
+    with suppress(LaunchError):
+        if berths := [berth for berth in find_berths(os.environ) if not DriverLock.is_held(berth.run_dir)]:
+            return f"%mhjax attach {berths[0].name} takes over the kept one that nobody drives; "
+    return ""
+
+
+def latest() -> Cluster:
+    """Return the cluster that was started last, also when it is stopped.
+
+    Raises:
+        NotStarted: none was ever started here.
+    """
+    if not _in_use:
+        raise NotStarted("there is no cluster yet; %mhjax start starts 4 hosts x 2 devices on this machine")
+    return _clusters[_in_use[-1]]
+
+
+def by_name(name: str) -> Cluster:
+    """Return the cluster of that name.
+
+    Raises:
+        NotStarted: there is none of that name here.
+    """
+    if name not in _clusters:
+        here = ", ".join(cluster.name for cluster in all_clusters()) or "none"
+        raise NotStarted(f"there is no cluster {name!r} here; there are {here}{_say_elsewhere(name)}")
+    return _clusters[name]
+
+
+def _say_elsewhere(name: str) -> str:
+    """Say how to reach a cluster that this notebook does not drive; empty where this machine has none of that name."""
+    with suppress(LaunchError):
+        if named := find_named(os.environ, name):
+            kept = any(
+                name in (b.name, b.full_name) and not DriverLock.is_held(b.run_dir) for b in find_berths(os.environ)
+            )
+            other = "another notebook drives it, " if any(map(is_driven, named)) else ""
+            take = f"%mhjax attach {name} takes it over, " if kept else other
+            return f". One of that name runs on this machine: {take}mhnb stop {name} in a shell ends it"
+    return ""
+
+
+def all_clusters() -> list[Cluster]:
+    """List the clusters of this process that are not stopped."""
+    return [cluster for cluster in _clusters.values() if cluster.state != "stopped"]
+
+
+def find_running(name: str, shape: Shape, asked: Mapping[str, Any]) -> Cluster | None:
+    """Return the cluster of that name and shape if it can go on; None if one must be started.
+
+    Args:
+        name: the cluster's.
+        shape: as asked for.
+        asked: options that were given beside the shape.
+
+    Raises:
+        AlreadyStarted: there is one of that name and another shape, or with other options.
+    """
+    cluster = _clusters.get(name)
+    if cluster is None or cluster.state in ("stopped", "dead"):
+        return None
+    if cluster.shape != shape:
+        raise AlreadyStarted(
+            f"cluster {name!r} runs with {cluster.shape.describe()}, and {shape.describe()} was asked for\n"
+            f"  %mhjax restart keeps its shape with fresh processes; %mhjax stop ends it, then start again; or --name another",
+            name=name,
+        )
+    check_alike(name, shape, cluster.options, asked)
+    return cluster
+
+
+def start(
+    hosts: int | Sequence[str] | None = None,
+    devices: int | None = None,
+    *,
+    name: str = "default",
+    ranks_per_host: int | None = None,
+    on_progress: Callable[[StartReport], None] | None = None,
+    **options: Any,
+) -> Cluster:
+    """Start ranks and return when each has taken part in a checked global sum.
+
+    A cluster of the same name and shape that runs is returned as it is. With `keep`, one whose notebook is gone is taken over.
+
+    Args:
+        hosts: how many hosts, simulated by a process each; or the names of machines, reached by ssh; None: what the profile says, 4.
+        devices: simulated CPU devices per rank; None: 2 on this machine, and what there is on others.
+        name: for status, logs and a second cluster beside this one.
+        ranks_per_host: processes on each host; None: what the profile says, 1.
+        on_progress: called in this thread as ranks come further, and each second; where hosts are looked at first, before there is any.
+        **options: `init` (False leaves `jax.distributed.initialize()` to a cell), `initialize` (its arguments, by name),
+            `profile` (how hosts are reached: its name, or its directory), `ranks` (all of them, instead of hosts),
+            fields of StartOptions (start_timeout_s in seconds, keep, guard, fork, spare, address, encrypt, host_timeout_s, sync),
+            and settings of the profile.
+
+    Raises:
+        InvalidRequest: a count or argument that cannot be.
+        AlreadyStarted: one of that name runs with another shape, or was started with other options.
+        LaunchError: the processes did not come up; none is left.
+    """
+    given = {"devices": devices, "name": name, "ranks_per_host": ranks_per_host, "on_progress": on_progress}
+    check_start_input(given | options)
+    if is_rank_shell(get_ipython()):
+        raise InvalidRequest(
+            "start: this process is a rank of a cluster; start another one from the notebook, in a plain cell"
+        )
+    shape = take_shape(hosts, devices, ranks_per_host, options)
+    # Also where it runs already: a wrong argument is not passed over in silence.
+    check_shape(shape, available_nbytes=sys.maxsize)
+    check_initialize(shape.initialize, shape.process_count)
+    check_guard(options.get("guard", "lockstep"))
+    with _turns[check_name(name)]:
+        return _start(name, shape, options, on_progress)
+
+
+def _start(
+    name: str, shape: Shape, options: dict[str, Any], on_progress: Callable[[StartReport], None] | None
+) -> Cluster:
+    await_ends()
+    if (running := find_running(name, shape, options)) is not None:
+        use(running)
+        return running
+    settings = take_options(name, shape, options)
+    if settings.sync:
+        settings = replace(settings, sync=str(check_folder(settings.sync)))
+    berths = find_berths(os.environ)
+    if settings.keep and (left := find_left(name, shape, berths)) is not None:
+        # Its notebook is gone; this is the same line again.
+        check_alike(left.full_name, shape, left.options, options)
+        taken = attach(left.full_name, on_progress)
+        return taken if taken.state != "dead" else _revive(taken, on_progress)
+    _check(shape)
+    looked = _look(shape, settings, on_progress)
+    gone = _clusters.get(name)
+    notes = [*([FRESH] if gone is not None and _has_died(gone, shape) else []), *note_left(name, berths)]
+    notes += note_forced_devices(os.environ, shape.devices) if shape.is_local else ()
+    if gone is not None:
+        gone.stop()
+    cluster = Cluster(shape, settings, generation=draw_generation(name, environment=os.environ))
+    cluster.looked_in_s = None if looked is None else looked.cost_s
+    cluster.notes = (*cluster.notes, *notes)
+    return _bring_up(cluster, on_progress, after=_find_past(gone, cluster))
+
+
+def _look(
+    shape: Shape, settings: StartOptions, on_progress: Callable[[StartReport], None] | None
+) -> PreflightReport | None:
+    tell = on_progress or (lambda _: None)
+    looked = look_before(shape, settings, lambda: tell(report_look(shape)))
+    if looked is not None:
+        tell(report_look(shape, is_over=True))
+    return looked
+
+
+def _find_past(gone: Cluster | None, cluster: Cluster) -> int:
+    """Give the generation whose place a start takes: that of one that was left is still taken, and one of another journal has none."""
+    if gone is None or gone.left or gone.journal.path != cluster.journal.path:
+        return 0
+    return gone.generation
+
+
+def _revive(taken: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
+    """Give a kept cluster that had lost a rank fresh processes, since a start was asked for."""
+    fresh = restart(taken, on_progress)
+    fresh.notes = (*fresh.notes, *([FRESH] if can_come_back(taken) else []))
+    return fresh
+
+
+def _has_died(gone: Cluster, shape: Shape) -> bool:
+    """Whether a cluster died of itself, and a replay into a fresh one of that shape would have something to do."""
+    return gone.state == "dead" and gone.shape == shape and gone.journal.origin == os.getpid() and can_come_back(gone)
+
+
+def can_come_back(gone: Cluster) -> bool:
+    """Whether a restart of a cluster that has ended, with a replay, would have something to do."""
+    if gone.left:
+        return False
+    try:
+        return bool(plan_replay(gone.journal.read()[0], gone.generation).steps)
+    except ClusterError:
+        # Somebody removed the journal; that is told to who asks for a replay.
+        return False
+
+
+def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
+    """Give a cluster fresh processes: same ranks, no variables, a later generation.
+
+    Raises:
+        NotStarted: this notebook has let go of it.
+        LaunchError: the processes did not come up.
+    """
+    with _turns[cluster.name]:
+        return _restart(cluster, on_progress)
+
+
+def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
+    await_ends()
+    newest = successor(cluster)
+    if newest.left:
+        raise NotStarted(f"{newest.reason}, and then %mhjax restart")
+    spare, newest.spare = newest.spare, None
+    try:
+        if spare is None:
+            # What a scheduler has given: the next generation need not queue.
+            hand_over(newest.name, newest.launched)
+        try:
+            cluster.stop()
+            newest.stop()
+        except BaseException:
+            # Nobody else would know of it.
+            newest.spare = spare
+            raise
+        if spare is not None and (warm := take_over(spare, cluster)) is not None:
+            _bring_files(warm)
+            return _enter(warm, after=newest.generation)
+        origin = newest.journal.origin
+        generation = draw_generation(newest.name, environment=os.environ, origin=origin)
+        fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=origin)
+    finally:
+        # Where nobody has taken it.
+        drop_handed(newest.name)
+    return _bring_up(fresh, on_progress, after=newest.generation)
+
+
+def successor(cluster: Cluster) -> Cluster:
+    """Give the cluster that has the name by now; the same one where it was not restarted since."""
+    return _clusters.get(cluster.name, cluster)
+
+
+def attach(name: str | None = None, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
+    """Take over a cluster that was started with `keep` and whose notebook is gone: with its state, journal and guard.
+
+    Args:
+        name: of the cluster, as `mhnb list` shows it; None for the only one there is.
+        on_progress: called in this thread as ranks report, and each second.
+
+    Raises:
+        NotStarted: there is none of that name, or several.
+        NotDriver: a notebook drives it.
+        LaunchError: some rank did not answer; everything is left as it was. Where one has died meanwhile, the cluster is dead, and a
+            restart with a replay brings back what its journal has.
+    """
+    await_ends()
+    berth = choose_berth(name, find_berths(os.environ), [cluster.name for cluster in all_clusters()])
+    cluster = Cluster(berth.shape, berth.options, generation=berth.generation, origin=berth.origin, berth=berth)
+    cluster.wait_ready(on_progress)
+    use(cluster)
+    return cluster
+
+
+def _bring_up(cluster: Cluster, on_progress: Callable[[StartReport], None] | None, *, after: int) -> Cluster:
+    cluster.wait_ready(on_progress)
+    _bring_files(cluster)
+    return _enter(cluster, after=after)
+
+
+def _bring_files(cluster: Cluster) -> None:
+    """Bring the folder that the start has named to every host, before a cell can import from it.
+
+    Raises:
+        ClusterError: a host could not take it; the cluster is ended.
+    """
+    if not cluster.options.sync:
+        return
+    try:
+        sync(cluster, cluster.options.sync)
+    except BaseException:
+        # Also by Ctrl-C: ranks without their files would fail at the first import.
+        cluster.stop()
+        raise
+
+
+def _enter(cluster: Cluster, *, after: int) -> Cluster:
+    """Take a cluster that is ready into use, in the place of that generation of its journal; 0 for none."""
+    cluster.journal.write(StartRecord(cluster.generation, cluster.shape.describe(), cluster.jax_version, after))
+    use(cluster)
+    keep_spare(cluster)
+    return cluster
+
+
+def use(cluster: Cluster) -> None:
+    """Have cells go to this cluster from now on."""
+    _clusters[cluster.name] = cluster
+    note_generation(cluster.name, cluster.generation)
+    if cluster.name in _in_use:
+        _in_use.remove(cluster.name)
+    _in_use.append(cluster.name)
+
+
+def _check(shape: Shape) -> None:
+    """Refuse a start that cannot work, before any process.
+
+    Raises:
+        InvalidRequest: counts or arguments that cannot be.
+        LaunchError: another operating system, a port that is taken.
+    """
+    check_platform(sys.platform)
+    check_shape(shape, available_nbytes=psutil.virtual_memory().available)
+    check_initialize(shape.initialize, shape.process_count)
+    for argument in ("coordinator_address", "coordinator_bind_address") if shape.is_local else ():
+        if address := shape.initialize.get(argument):
+            check_port_free(str(address), name=argument)
+    prune_run_dirs(os.environ)
+    prune_journals(os.environ)

@@ -1,0 +1,181 @@
+"""Bring a folder of the notebook's machine to the hosts of a cluster that have another disk: over the link, once per host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mhnb.core.sync import LIMIT_NBYTES, Excludes, FileFacts, Piece, cut_pieces, parse_excludes, place_of
+from mhnb.errors import ClusterError, InvalidRequest, RanksLost
+from mhnb.exchange.asks import ask_all, settle
+from mhnb.system.digests import digest_file
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from mhnb.cluster import Cluster
+    from mhnb.core.protocol import Answer
+    from mhnb.drive.roll import RankInfo
+
+__all__ = ["HostSync", "SyncReport", "check_folder", "one_rank_per_host", "sync"]
+
+_IN_FLIGHT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class HostSync:
+    """What one host was brought."""
+
+    host: str
+    hostname: str
+    folder: str
+    """There."""
+    paths: tuple[str, ...]
+    """Files that were missing or not the same."""
+    nbytes: int
+    imported: tuple[str, ...]
+    """Modules that ranks had imported from files that were replaced: they stay as they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    """What a sync has done."""
+
+    folder: str
+    """Here."""
+    file_count: int
+    hosts: tuple[HostSync, ...]
+
+
+def check_folder(folder: str) -> Path:
+    """Return a folder that can be brought to hosts.
+
+    Raises:
+        InvalidRequest: there is no such folder.
+    """
+    path = Path(folder).expanduser().resolve()
+    if not path.is_dir():
+        what = "a file" if path.exists() else "not there"
+        raise InvalidRequest(f"sync {folder}: {path} is {what}; name a folder of this machine, such as . or src")
+    return path
+
+
+def one_rank_per_host(cluster: Cluster) -> list[RankInfo]:
+    """Choose who does for each host what is to be done there once. Simulated hosts are one machine."""
+    chosen: dict[str, RankInfo] = {}
+    for rank in cluster.ranks:
+        chosen.setdefault("" if cluster.shape.is_local else rank.host, rank)
+    return list(chosen.values())
+
+
+def sync(cluster: Cluster, folder: str = ".") -> SyncReport:
+    """Bring a folder to each host: files that are missing there or not the same. What is there beside them stays.
+
+    It goes where it is here: seen from the notebook's folder, and on the hosts from the ranks' working folder; a folder from
+    elsewhere comes to lie there under its own name.
+
+    Raises:
+        InvalidRequest: no such folder, or more in it than code would be.
+        ClusterError: a host could not take it; the message names host and file.
+    """
+    source = check_folder(folder)
+    files = _scan(source)
+    place = place_of(str(source), str(Path(cluster.cwd).resolve()))
+    doers = one_rank_per_host(cluster)
+    arguments = {"place": place, "files": {p: [f.nbytes, f.mode, f.digest] for p, f in files.items()}}
+    looks = ask_all(cluster, [doer.rank for doer in doers], "look_at_files", arguments)
+    found = [(doer, looks[doer.rank].value) for doer in doers]
+    for doer, look in found:
+        if look["strays_home"] and str(Path.home()) != str(source) and look["wanted"]:
+            raise InvalidRequest(
+                f"sync {folder}: {_name(doer)} does not have the notebook's folder, so its ranks run in {look['folder']}, "
+                f"where these {len(files)} files do not belong\n  start with --sync {folder}, which makes the folder there first"
+            )
+    for doer, look in found:
+        _bring(cluster, doer, look, source, files)
+    return SyncReport(str(source), len(files), tuple(_finish(cluster, doer, look, files) for doer, look in found))
+
+
+def _name(rank: RankInfo) -> str:
+    return f"{rank.host} ({rank.hostname})"
+
+
+# -- what is here
+
+
+def _scan(source: Path) -> dict[str, FileFacts]:
+    ignore = source / ".gitignore"
+    excludes = parse_excludes(ignore.read_text(errors="replace") if ignore.is_file() else "")
+    paths = sorted(_walk(source, excludes))
+    sizes = {path: (source / path).stat().st_size for path in paths}
+    if (total := sum(sizes.values())) > LIMIT_NBYTES:
+        largest = ", ".join(sorted(sizes, key=sizes.__getitem__)[:-4:-1])
+        raise InvalidRequest(
+            f"sync {source}: {len(paths)} files of {total >> 20} MiB together, and {LIMIT_NBYTES >> 20} MiB is the limit; "
+            f"the largest are {largest}\n  leave data out by a .gitignore in that folder, or name a folder of code alone"
+        )
+    return {path: _facts(source, path, sizes[path]) for path in paths}
+
+
+def _walk(source: Path, excludes: Excludes) -> Iterator[str]:
+    """Give regular files by their paths from the folder. Links to folders are not followed: they may lead in a circle."""
+    for where, folders, names in os.walk(source):
+        base = Path(where).relative_to(source)
+        folders[:] = [f for f in folders if not excludes.leaves_out((base / f).as_posix(), is_folder=True)]
+        paths = [(base / name).as_posix() for name in names]
+        yield from (p for p in paths if not excludes.leaves_out(p, is_folder=False) and (source / p).is_file())
+
+
+def _facts(source: Path, path: str, nbytes: int) -> FileFacts:
+    try:
+        return FileFacts(nbytes, (source / path).stat().st_mode & 0o777, digest_file(source / path))
+    except OSError as error:
+        raise InvalidRequest(
+            f"sync {source}: {path} cannot be read ({error.strerror}); leave it out by a .gitignore in that folder"
+        ) from error
+
+
+# -- what goes
+
+
+def _bring(cluster: Cluster, doer: RankInfo, look: dict[str, Any], source: Path, files: dict[str, FileFacts]) -> None:
+    pending: list[Future[Answer]] = []
+    try:
+        for pieces in cut_pieces(files, look["wanted"]):
+            arguments = {
+                "folder": look["folder"],
+                "pieces": [[p.path, files[p.path].mode, p.start, p.is_last] for p in pieces],
+            }
+            pending.append(cluster.ask(doer.rank, "write_files", arguments, _read(source, pieces)))
+            if len(pending) == _IN_FLIGHT:
+                settle(doer.rank, "write_files", pending.pop(0))
+        for future in pending:
+            settle(doer.rank, "write_files", future)
+    except RanksLost:
+        raise
+    except ClusterError as error:
+        why = str(error).partition("'write_files': ")[2] or str(error)
+        raise ClusterError(
+            f"sync: {_name(doer)} could not take the files: {why}; mend that, then %mhjax sync again"
+        ) from error
+
+
+def _read(source: Path, pieces: Iterable[Piece]) -> tuple[bytes, ...]:
+    read = []
+    for piece in pieces:
+        with (source / piece.path).open("rb") as file:
+            file.seek(piece.start)
+            read.append(file.read(piece.stop - piece.start))
+    return tuple(read)
+
+
+def _finish(cluster: Cluster, doer: RankInfo, look: dict[str, Any], files: dict[str, FileFacts]) -> HostSync:
+    wanted: Sequence[str] = look["wanted"]
+    here = [rank.rank for rank in cluster.ranks if cluster.shape.is_local or rank.host == doer.host]
+    arguments = {"folder": look["folder"], "paths": wanted}
+    imported = {name for answer in ask_all(cluster, here, "finish_files", arguments).values() for name in answer.value}
+    nbytes = sum(files[path].nbytes for path in wanted)
+    return HostSync(doer.host, doer.hostname, look["folder"], tuple(wanted), nbytes, tuple(sorted(imported)))

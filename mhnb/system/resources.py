@@ -1,0 +1,75 @@
+"""Where the notebooks and the profiles are: beside the package in a checkout, inside it in an installed wheel.
+
+Knows nothing of what is in them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from mhnb.errors import InvalidRequest
+
+__all__ = ["copy_notebooks", "find_lesson", "list_profiles", "notebooks_dir", "profile_dir"]
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def notebooks_dir(*, package: Path = _PACKAGE) -> Path:
+    """Find the folder of the notebooks that come with mhnb."""
+    return _find("notebooks", package)
+
+
+def profile_dir(name: str, *, package: Path = _PACKAGE) -> Path:
+    """Find a profile that comes with mhnb, such as `local`.
+
+    Raises:
+        InvalidRequest: there is none of that name; the message lists those there are.
+    """
+    known = list_profiles(package=package)
+    if name not in known:
+        raise InvalidRequest(f"profile {name!r} does not come with mhnb; there is {', '.join(known)}")
+    return _find("profiles", package) / name
+
+
+def list_profiles(*, package: Path = _PACKAGE) -> list[str]:
+    """List the names of the profiles that come with mhnb."""
+    return sorted(path.parent.name for path in _find("profiles", package).glob("*/ipcluster_config.py"))
+
+
+def copy_notebooks(folder: Path) -> Path:
+    """Put a copy of the notebooks, and of the table of what they cover, into a folder of the user's; return that folder.
+
+    A notebook that is there already is left alone: it holds the user's own changes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in sorted([*notebooks_dir().glob("*.ipynb"), *notebooks_dir().glob("*.md")]):
+        if not (folder / source.name).exists():
+            shutil.copyfile(source, folder / source.name)
+    return folder
+
+
+def find_lesson(number: str, folder: Path) -> Path:
+    """Find a notebook in a folder by the number that its name begins with, such as `03` or `3`.
+
+    Raises:
+        InvalidRequest: there is none; the message lists those there are.
+    """
+    found = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+    for path in found:
+        if path.name[:2] == number.zfill(2):
+            return path
+    raise InvalidRequest(
+        f"--lesson {number}: there is no such lesson; there is {', '.join(path.name[:2] for path in found)}"
+    )
+
+
+def _find(folder: str, package: Path) -> Path:
+    """Look in the checkout first: an editable install may hold an older copy inside the package's folder."""
+    places = (package.parent / folder, package / folder)
+    in_checkout = (package.parent / "pyproject.toml").exists()
+    found = [place for place in places[0 if in_checkout else 1 :] if place.is_dir()]
+    if not found:
+        looked = " and ".join(str(place) for place in places)
+        raise FileNotFoundError(f"the {folder} that come with mhnb are not in {looked}; install mhnb again")
+    return found[0]

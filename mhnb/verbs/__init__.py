@@ -1,0 +1,1 @@
+"""`%mhjax VERB`: for each verb its flags, and a short function over the cluster."""

@@ -1,0 +1,34 @@
+"""`%mhjax collectives f(args)`: what the compiler put into a program, before it runs."""
+
+from __future__ import annotations
+
+import argparse
+
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from mhnb.exchange.collectives import ask_collectives
+from mhnb.frontend.notebook import Notebook
+from mhnb.startup import starting
+from mhnb.verbs.verb import Verb
+from mhnb.view.board import show_collectives
+
+__all__ = ["VERBS"]
+
+
+def _collectives(notebook: Notebook, args: argparse.Namespace) -> None:
+    cluster = starting.current()
+    call = args.line.removeprefix("--why").strip() if args.why else args.line
+    hosts = {rank.rank: rank.host for rank in cluster.ranks}
+    show_collectives([ask_collectives(cluster, call, hosts)], why=args.why)
+
+
+def _collectives_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument(
+        "--why", action="store_true", help="say below each the operation, its line, and the shardings that are stated"
+    )
+    parser.add_argument(
+        "call", nargs=argparse.REMAINDER, metavar="f(args)", help="compiled on every rank and not launched"
+    )
+
+
+VERBS: dict[str, Verb] = {"collectives": (_collectives, _collectives_flags)}

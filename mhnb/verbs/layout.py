@@ -1,0 +1,244 @@
+"""The verbs of `%mhjax` that look at shardings: `layout` and `plan`."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from mhnb.core.expression import unquote
+from mhnb.core.numerals import whole_number
+from mhnb.core.ranks import say_ranks
+from mhnb.errors import InvalidRequest, MhnbError
+from mhnb.exchange.layouts import LayoutView, ask_layout
+from mhnb.explore.planning import PlanCompiler, shared_compiler
+from mhnb.frontend.boards import gather_places
+from mhnb.frontend.notebook import Notebook
+from mhnb.sharding.layout import Layout
+from mhnb.sharding.mesh import MeshShape, parse_axes
+from mhnb.sharding.plan import Plan, Refusal, example_arrays, make_plan, parse_planned
+from mhnb.sharding.reshard import plan_reshard
+from mhnb.sharding.tree import LayoutTree
+from mhnb.startup import starting
+from mhnb.verbs.verb import Verb
+from mhnb.view.draw import format_layout_text
+from mhnb.view.drawhtml import format_layout_html
+from mhnb.view.explorer import Explorer, Wish
+from mhnb.view.layouttable import format_tree_html, format_tree_text
+from mhnb.view.meshmap import format_mesh_html, format_mesh_text
+from mhnb.view.mime import pre
+from mhnb.view.plan import format_plan_html, format_plan_text
+from mhnb.view.reshard import format_reshard_html, format_reshard_text
+from mhnb.view.screen import Screen, detect_screen
+from mhnb.view.style import wrap
+from mhnb.view.uids import new_uid
+from mhnb.view.words import Places
+
+__all__ = ["Drawing", "EXPRESSION_VERBS", "VERBS", "draw_wish", "show_views", "source_in"]
+
+
+def _layout(notebook: Notebook, args: argparse.Namespace) -> None:
+    expression = " ".join(args.expression)
+    cluster = starting.current()
+    views = ask_layout(cluster, expression)
+    places = gather_places(cluster)
+    if args.to is not None:
+        _reshard(expression, views, unquote(args.to), places)
+    elif args.csv is not None:
+        _write_csv(expression, views, Path(unquote(args.csv)))
+    else:
+        show_views(expression, views, places)
+
+
+def _one(expression: str, views: Sequence[LayoutView], flag: str) -> Any:
+    """What all ranks say, for a flag that needs one answer."""
+    if len(views) > 1:
+        who = "; ".join(f"{say_ranks(view.ranks)}" for view in views)
+        raise UsageError(f"{flag}: the ranks differ about {expression} ({who}); %mhjax layout {expression} shows how")
+    return views[0].seen
+
+
+def _reshard(expression: str, views: Sequence[LayoutView], to: str, places: Places) -> None:
+    before = _one(expression, views, "--to")
+    if not isinstance(before, Layout) or before.mesh is None:
+        raise UsageError(f"--to needs one array on a mesh, and {expression} is none; name a leaf of it")
+    after = Layout.of(before.shape, before.mesh, to, dtype=before.dtype)
+    plan = replace(plan_reshard(before, after, places.hosts), collective=_chosen(before, after, places))
+    html = format_reshard_html(plan, name=expression, places=places, uid=new_uid())
+    _show(html, format_reshard_text(plan, name=expression, places=places))
+
+
+def _chosen(before: Layout, after: Layout, places: Places) -> str:
+    """What the compiler does about it, in a few words; what hinders it is said instead."""
+    try:
+        rows = shared_compiler().ask_reshard(before, after, places.hosts).rows
+    except MhnbError as error:
+        return f"not known: {error}"
+    words = [f"{row.op} over {', '.join(row.axes) or 'groups'}" for row in rows]
+    return " then ".join(words) or "none: each device has what it needs"
+
+
+def _write_csv(expression: str, views: Sequence[LayoutView], path: Path) -> None:
+    seen = _one(expression, views, "--csv")
+    if not isinstance(seen, LayoutTree):
+        raise UsageError(f"--csv writes the table of a pytree, and {expression} is none")
+    path.write_text(seen.to_csv(), encoding="utf-8")
+    print(f"mhjax · {len(seen.rows)} rows written to {path}")
+
+
+def show_views(
+    name: str, views: Sequence[LayoutView], places: Places | None = None, screen: Screen | None = None
+) -> None:
+    """Show what the ranks say of a value: one drawing where they agree, each of theirs where they do not."""
+    heading = ""
+    if len(views) > 1:
+        odd = ", ".join(say_ranks(view.ranks) for view in views[1:])
+        heading = f"the ranks differ about {name}: {odd} against {say_ranks(views[0].ranks)}"
+    parts = [_forms(name, view, places, several=len(views) > 1) for view in views]
+    text = "\n\n".join(([heading] if heading else []) + [text for _, text in parts])
+    alarm = wrap(f'<div class="mhnb-bad"><b>{escape(heading)}</b></div>') if heading else ""
+    _show(alarm + "".join(html for html, _ in parts), text, screen)
+
+
+def _forms(name: str, view: LayoutView, places: Places | None, *, several: bool) -> tuple[str, str]:
+    """HTML and text of one view."""
+    seen, notes = view.seen, _notes(view)
+    if isinstance(seen, str):
+        text = f"{say_ranks(view.ranks)}: {seen}"
+        return pre(text), text
+    title = f"{name} on {say_ranks(view.ranks)}" if several else name
+    if isinstance(seen, Layout):
+        html = format_layout_html(seen, name=title, places=places, notes=notes, uid=new_uid())
+        return html, format_layout_text(seen, name=title, places=places, notes=notes)
+    if isinstance(seen, MeshShape):
+        return (
+            format_mesh_html(seen, name=title, places=places),
+            format_mesh_text(seen, name=title, places=places),
+        )
+    return format_tree_html(seen, name=title, notes=notes), format_tree_text(seen, name=title, notes=notes)
+
+
+def _notes(view: LayoutView) -> tuple[str, ...]:
+    notes = ("deleted: its bytes are gone; where they lay is known",) if view.is_deleted else ()
+    if not view.is_local or len(view.ranks) == 1:
+        return notes
+    own = f"local: {say_ranks(view.ranks)} each hold arrays of their own; shown are those of rank {view.ranks[0]}"
+    return (*notes, own)
+
+
+def _show(html: str, text: str, screen: Screen | None = None) -> None:
+    (screen or detect_screen()).show({"text/html": html, "text/plain": text}, new_uid())
+
+
+def _layout_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("expression", nargs="+", metavar="EXPRESSION", help="an array, a pytree or a mesh of the ranks")
+    parser.add_argument("--to", metavar="SPEC", help="what moves when it is resharded, as P(None, 'model')")
+    parser.add_argument("--csv", metavar="FILE", help="write a pytree's table to a file")
+
+
+def _plan(notebook: Notebook, args: argparse.Namespace) -> None:
+    arrays = tuple(parse_planned(unquote(text)) for text in args.array or ())
+    mesh, program = unquote(args.mesh), unquote(args.program)
+    wish = Wish(args.hosts, args.devices, mesh, arrays or example_arrays(program, tuple(parse_axes(mesh))), program)
+    screen, uid = detect_screen(), new_uid()
+
+    def draw(wanted: Wish) -> dict[str, str]:
+        return draw_wish(wanted, source=source_in(notebook.shell.user_ns, wanted.program)).data
+
+    if args.text or not screen.rich:
+        screen.write(draw(wish)["text/plain"])
+        return
+    from IPython.display import display
+
+    display(Explorer(wish, lambda wanted: screen.replace(draw(wanted), uid), _axes_of).box)
+    screen.show(draw(wish), uid)
+
+
+def source_in(namespace: Mapping[str, Any], name: str) -> str | None:
+    """Find the source of a function that the notebook defined; None where the name is none."""
+    found = namespace.get(name)
+    # What jax.jit gave keeps the function that it was given.
+    plain = inspect.unwrap(found) if callable(found) else found
+    if not isinstance(plain, FunctionType):
+        return None
+    try:
+        return textwrap.dedent(inspect.getsource(plain))
+    except OSError as error:
+        raise InvalidRequest(
+            f"the source of {name} is not known ({error}); give an expression or module:function"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A what-if in both forms."""
+
+    html: str
+    text: str
+
+    @property
+    def data(self) -> dict[str, str]:
+        """As a front end takes it."""
+        return {"text/html": self.html, "text/plain": self.text}
+
+
+def draw_wish(wish: Wish, compiler: PlanCompiler | None = None, *, source: str | None = None) -> Drawing:
+    """Answer a what-if, whatever was typed; the compiler is asked only where a program is chosen.
+
+    Args:
+        wish: what is wanted.
+        compiler: None for this process's own.
+        source: of the program, where it is a function that has a name only here.
+    """
+    try:
+        plan = make_plan(wish.hosts, wish.devices_per_host, parse_axes(wish.mesh), wish.arrays)
+    except InvalidRequest as error:
+        plan = Plan(wish.hosts, wish.devices_per_host, None, refusal=Refusal(str(error)))
+    report, problem = None, ""
+    if wish.program and not plan.is_legal:
+        problem = "the collectives wait until every array is legal"
+    elif wish.program:
+        try:
+            layouts = [layout for _, layout in plan.legal]
+            report = (compiler or shared_compiler()).ask_program(source or wish.program, layouts)
+        except MhnbError as error:
+            problem = str(error)
+    html = format_plan_html(plan, report, problem=problem, uid=new_uid())
+    return Drawing(html, format_plan_text(plan, report, problem=problem))
+
+
+def _axes_of(mesh: str) -> tuple[str, ...]:
+    try:
+        return tuple(parse_axes(mesh))
+    except InvalidRequest:
+        return ()
+
+
+def _plan_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("--hosts", type=whole_number, default=4, metavar="N", help="hosts to plan for (4)")
+    parser.add_argument("--devices", type=whole_number, default=2, metavar="D", help="devices of each (2)")
+    parser.add_argument("--mesh", default="data 4, model 2", metavar="AXES", help="as 'data 4, model 2'")
+    parser.add_argument(
+        "--array", action="append", metavar="ARRAY", help="as \"x f32[8,6] P('data', None)\"; may be given again"
+    )
+    parser.add_argument(
+        "--program",
+        default="",
+        metavar="PROGRAM",
+        help="whose collectives to show: matmul, mlp, attention, a function of this notebook, module:function, or 'lambda x, w: x @ w'",
+    )
+    parser.add_argument("--text", action="store_true", help="text instead of controls")
+
+
+VERBS: dict[str, Verb] = {"layout": (_layout, _layout_flags), "plan": (_plan, _plan_flags)}
+EXPRESSION_VERBS = frozenset({"layout", "plan"})
+"""Verbs whose words may be code, quotes and brackets included."""

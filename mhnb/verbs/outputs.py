@@ -1,0 +1,54 @@
+"""The verb of the outputs: `%mhjax panel`."""
+
+from __future__ import annotations
+
+import argparse
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from mhnb.frontend.notebook import Notebook
+from mhnb.verbs.verb import Verb
+
+__all__ = ["VERBS", "panel_start_flags"]
+
+
+def _panel(notebook: Notebook, args: argparse.Namespace) -> None:
+    """Open the panel over the last result, or over an earlier one; `off` puts the stored form in its place.
+
+    Raises:
+        UsageError: there is nothing to show yet, or no such cell.
+    """
+    if args.what == "off":
+        if not notebook.close_panel():
+            raise UsageError("%mhjax panel off: no panel is open; %mhjax panel opens one")
+        return
+    if args.what is not None and not args.what.isdecimal():
+        raise UsageError(f"%mhjax panel {args.what!r}: give the number of a cell, as its output tells, or off")
+    wanted = None if args.what is None else int(args.what)
+    if not notebook.open_panel(wanted, view=args.view):
+        which = (
+            "no cell has run on the ranks yet"
+            if wanted is None
+            else f"cell {wanted} is not among the last {notebook.kept}"
+        )
+        raise UsageError(f"%mhjax panel: {which}; run a %%mhjax cell and ask again")
+
+
+def _panel_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument(
+        "what", nargs="?", metavar="SEQ|off", help="the number of an earlier cell; off closes the panel"
+    )
+    parser.add_argument("--view", choices=("fold", "tabs", "grid"), default="fold", help="how it is laid out first")
+
+
+def panel_start_flags(parser: MagicArgumentParser) -> None:
+    """Declare what `%mhjax start` says about panels."""
+    parser.add_argument(
+        "--panel",
+        choices=("keep", "close"),
+        help="keep: leave each cell's widget in place beside what is stored, while the kernel lives; close: no more",
+    )
+
+
+VERBS: dict[str, Verb] = {"panel": (_panel, _panel_flags)}

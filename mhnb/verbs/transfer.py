@@ -1,0 +1,82 @@
+"""The verbs that carry variables between the notebook and the ranks, or look at them: `pull`, `push`, `vars` and `check`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import MagicArgumentParser
+
+from mhnb.core.ranks import parse_ranks, say_ranks
+from mhnb.exchange.asks import check_names
+from mhnb.frontend.boards import gather_vars
+from mhnb.frontend.callers import uses_result
+from mhnb.frontend.notebook import Notebook
+from mhnb.startup import starting
+from mhnb.verbs.verb import Verb, no_flags
+from mhnb.view import board
+
+__all__ = ["VERBS"]
+
+
+def _pull(notebook: Notebook, args: argparse.Namespace) -> Any:
+    cluster = starting.current()
+    values = cluster.pull(*args.names, ranks=args.ranks, each=args.each)
+    bound = dict(zip(args.names, (values,) if len(args.names) == 1 else values, strict=True))
+    notebook.shell.user_ns.update(bound)
+    for name, value in bound.items():
+        print(f"{name} · {_describe(value)}")
+    # For `x = %mhjax pull x`. Where it stands alone, IPython would show it, and keep hundreds of megabytes in Out.
+    return values if uses_result(notebook.shell.user_ns) else None
+
+
+def _describe(value: Any) -> str:
+    if all(hasattr(value, name) for name in ("shape", "dtype", "nbytes")):
+        return f"{value.dtype}{list(value.shape)}, {value.nbytes} bytes"
+    return type(value).__name__
+
+
+def _pull_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("names", nargs="+", metavar="NAME", help="a variable of the ranks")
+    parser.add_argument("--ranks", metavar="SPEC", help="take it from these ranks")
+    parser.add_argument("--each", action="store_true", help="a list with each rank's own value")
+
+
+def _push(notebook: Notebook, args: argparse.Namespace) -> None:
+    names = check_names(args.names, "push")
+    missing = [name for name in names if name not in notebook.shell.user_ns]
+    if missing:
+        raise UsageError(f"%mhjax push: this notebook has no {', '.join(missing)}; define it in a plain cell first")
+    values = {name: notebook.shell.user_ns[name] for name in names}
+    cluster = starting.current()
+    cluster.push(ranks=args.ranks, **values)
+    count = cluster.process_count
+    where = say_ranks(range(count) if args.ranks is None else parse_ranks(args.ranks, count))
+    for name, value in values.items():
+        print(f"{name} · {_describe(value)} · on {where}")
+
+
+def _push_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("names", nargs="+", metavar="NAME", help="a variable of this notebook")
+    parser.add_argument("--ranks", metavar="SPEC", help="bind it on these ranks only")
+
+
+def _vars(notebook: Notebook, args: argparse.Namespace) -> None:
+    board.show_vars(gather_vars(starting.current().vars()))
+
+
+def _check(notebook: Notebook, args: argparse.Namespace) -> None:
+    board.show_check(starting.current().check(*args.names))
+
+
+def _check_flags(parser: MagicArgumentParser) -> None:
+    parser.add_argument("names", nargs="+", metavar="NAME", help="a variable of the ranks")
+
+
+VERBS: dict[str, Verb] = {
+    "check": (_check, _check_flags),
+    "pull": (_pull, _pull_flags),
+    "push": (_push, _push_flags),
+    "vars": (_vars, no_flags),
+}
