@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from mhnb.cluster import Cluster
-    from mhnb.core.results import CellResult
+    from mhnb.core.output.results import CellResult
     from mhnb.errors import CellError, CellFailed, MhnbError
     from mhnb.explore.layouts import expect, layout, reshard
-    from mhnb.rank.lowering import collectives
+    from mhnb.rank.asks.lowering import collectives
     from mhnb.startup.starting import attach, current, start
 
 __all__ = [
@@ -42,11 +42,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "CellError": "mhnb.errors",
     "CellFailed": "mhnb.errors",
-    "CellResult": "mhnb.core.results",
+    "CellResult": "mhnb.core.output.results",
     "Cluster": "mhnb.cluster",
     "MhnbError": "mhnb.errors",
     "attach": "mhnb.startup.starting",
-    "collectives": "mhnb.rank.lowering",
+    "collectives": "mhnb.rank.asks.lowering",
     "current": "mhnb.startup.starting",
     "expect": "mhnb.explore.layouts",
     "layout": "mhnb.explore.layouts",

@@ -86,7 +86,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _doctor(args: argparse.Namespace) -> int:
     from mhnb.startup.looking import look_as_asked
-    from mhnb.view.preflight import format_preflight_text
+    from mhnb.view.boards.preflight import format_preflight_text
 
     report = look_as_asked(args, tell=lambda standing: print(f"mhnb doctor: {standing}", file=sys.stderr))
     print(format_preflight_text(report))

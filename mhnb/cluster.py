@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhnb import exchange
-from mhnb.core.check import CheckRow
-from mhnb.core.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
-from mhnb.core.journal import AcceptRecord, CellRecord
-from mhnb.core.protocol import Answer
+from mhnb.core.asked.request import check_guard, make_request
+from mhnb.core.asked.shape import Shape, check_initialize
+from mhnb.core.exchange.variables import VarRow
+from mhnb.core.explain.where import WhereCard
+from mhnb.core.guard.check import CheckRow
+from mhnb.core.keep.journal import AcceptRecord, CellRecord
+from mhnb.core.keep.replay_report import ReplayReport
+from mhnb.core.life.events import Accepted, CellRequest, CellSubmitted, InterruptRequested, StopRequested
+from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import choose_ranks
-from mhnb.core.replay_report import ReplayReport
-from mhnb.core.request import check_guard, make_request
-from mhnb.core.results import CellResult
-from mhnb.core.shape import Shape, check_initialize
-from mhnb.core.variables import VarRow
-from mhnb.core.where import WhereCard
+from mhnb.core.wire.protocol import Answer
 from mhnb.drive.ctrlc import CtrlC
 from mhnb.drive.finishing import see_through
 from mhnb.drive.fleet import describe_ground, end_hosts, find_cause, find_look_s, open_ground

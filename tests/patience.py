@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core import ladder
+from mhnb.core.life import ladder
 
 __all__ = ["agrees_late", "frees_soon", "kills_soon", "patience", "write_patience"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape
+from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS, Shape
 from mhnb.errors import AlreadyStarted, InvalidRequest, LaunchError, NotStarted
 from mhnb.keep.berth import choose_berth
 from mhnb.startup.asking import check_alike, take_shape

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.chorus import Gone, Part, Said, read_line
-from mhnb.core.ssh import SshOptions
+from mhnb.core.reach.chorus import Gone, Part, Said, read_line
+from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import HostUnfit, HostUnreachable, LaunchError
 from mhnb.launch import probe
 from mhnb.launch.calls import Calls

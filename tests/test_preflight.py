@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mhnb.cli import main
-from mhnb.core.facts import Endpoint, Wanted, parse_facts
-from mhnb.core.ssh import SshOptions
+from mhnb.core.preflight.facts import Endpoint, Wanted, parse_facts
+from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch import probe
 from mhnb.launch.probing import PRELUDE, Probe, ThisMachine

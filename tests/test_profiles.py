@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from mhnb.cli import main
-from mhnb.core.mpi import MpiOptions
-from mhnb.core.pods import KubernetesOptions, TpuOptions
-from mhnb.core.shape import Shape
-from mhnb.core.slurm import SlurmOptions
-from mhnb.core.ssh import SshOptions
+from mhnb.core.asked.shape import Shape
+from mhnb.core.reach.mpi import MpiOptions
+from mhnb.core.reach.pods import KubernetesOptions, TpuOptions
+from mhnb.core.reach.slurm import SlurmOptions
+from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import InvalidRequest
 from mhnb.launch.launchers import find_launcher
 from mhnb.launch.mpi import MpiLauncher

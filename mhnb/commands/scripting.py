@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from mhnb.cluster import Cluster
+from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import format_ranks
-from mhnb.core.results import CellResult, RankResult
 from mhnb.errors import InvalidRequest
-from mhnb.view.failures import MISMATCH
-from mhnb.view.live import CellView
+from mhnb.view.cell.failures import MISMATCH
+from mhnb.view.live.live import CellView
 from mhnb.view.words import Places
 
 __all__ = ["as_script", "exit_status", "read_script", "run_script"]

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mhnb.core.gathering import Gathering
-from mhnb.core.machine import Machine
-from mhnb.core.roster import Roster
-from mhnb.core.shape import Shape
+from mhnb.core.asked.shape import Shape
+from mhnb.core.life.gathering import Gathering
+from mhnb.core.life.machine import Machine
+from mhnb.core.life.roster import Roster
 from mhnb.drive.ctrlc import CtrlC
 from mhnb.drive.roll import RankInfo, describe_place
 from mhnb.errors import LaunchError

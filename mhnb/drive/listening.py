@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from mhnb.core.machine import Machine
-from mhnb.core.results import CellResult
-from mhnb.core.where import WhereCard
+from mhnb.core.explain.where import WhereCard
+from mhnb.core.life.machine import Machine
+from mhnb.core.output.results import CellResult
 from mhnb.drive.roll import StartReport
 from mhnb.errors import MhnbError
 from mhnb.system.rundir import write_where
-from mhnb.view.where import format_where_text
+from mhnb.view.boards.where import format_where_text
 
 __all__ = ["ClusterListener", "Listener", "print_notice"]
 

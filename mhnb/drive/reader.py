@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from mhnb.core.events import (
+from mhnb.core.explain.where import WhereCard
+from mhnb.core.keep.journal import CellRecord
+from mhnb.core.life.events import (
     AskInterrupt,
     CellSubmitted,
     Command,
@@ -36,11 +38,10 @@ from mhnb.core.events import (
     TellUser,
     Ticked,
 )
-from mhnb.core.journal import CellRecord
-from mhnb.core.late import LateOutput
-from mhnb.core.machine import Machine
-from mhnb.core.pace import Pace
-from mhnb.core.protocol import (
+from mhnb.core.life.late import LateOutput
+from mhnb.core.life.machine import Machine
+from mhnb.core.output.pace import Pace
+from mhnb.core.wire.protocol import (
     Answer,
     Ask,
     Beat,
@@ -51,7 +52,6 @@ from mhnb.core.protocol import (
     RankSpawned,
     StopHost,
 )
-from mhnb.core.where import WhereCard
 from mhnb.drive.listening import Listener
 from mhnb.drive.submission import Submission, Update
 from mhnb.drive.watching import HostWatch, say_left

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mhnb.core.ladder import TOO_SLOW
-from mhnb.core.machine import Machine
+from mhnb.core.asked.shape import Shape
+from mhnb.core.life.ladder import TOO_SLOW
+from mhnb.core.life.machine import Machine
+from mhnb.core.life.roster import RankEntry
 from mhnb.core.ranks import say_count
-from mhnb.core.roster import RankEntry
-from mhnb.core.shape import Shape
 from mhnb.values import DeviceRef, Phase
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from mhnb.core.results import CellResult
+from mhnb.core.output.results import CellResult
 from mhnb.errors import MhnbError
 
 __all__ = ["Submission", "Update"]

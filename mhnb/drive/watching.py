@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from mhnb.core.events import AskInterrupt, FreeRanks, KillRanks, SignalRanks
-from mhnb.core.protocol import Beat, CloseConnections, HostUp, InterruptCell, Message, SignalRank, StopHost
-from mhnb.core.pulse import PATIENCE, Pulse, Standstill
-from mhnb.core.roster import Roster
+from mhnb.core.life.events import AskInterrupt, FreeRanks, KillRanks, SignalRanks
+from mhnb.core.life.pulse import PATIENCE, Pulse, Standstill
+from mhnb.core.life.roster import Roster
+from mhnb.core.wire.protocol import Beat, CloseConnections, HostUp, InterruptCell, Message, SignalRank, StopHost
 from mhnb.launch.base import Host, QueuedHost, ReportingHost
 from mhnb.link.base import Link, supervisor_peer
 

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mhnb.core.protocol import Answer
+from mhnb.core.exchange.transfer import IN_FLIGHT
 from mhnb.core.ranks import say_ranks
-from mhnb.core.transfer import IN_FLIGHT
+from mhnb.core.wire.protocol import Answer
 from mhnb.errors import ClusterError, InvalidRequest
 
 __all__ = ["Asker", "Job", "Transfer", "ask_all", "check_names", "check_ranks", "open_transfer", "settle", "stream"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mhnb.core.transfer import KEY_DATA, KEY_REFUSED, Refusal, ValueRow
+from mhnb.core.exchange.transfer import KEY_DATA, KEY_REFUSED, Refusal, ValueRow
 from mhnb.exchange.asks import Asker, ask_all
 from mhnb.sharding.wire import decode_tree
 

@@ -9,12 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mhnb.core.boxes import Box, box_shape, split_shape
-from mhnb.core.pack import NotHere, unpack
-from mhnb.core.protocol import Answer
-from mhnb.core.ranks import say_ranks
-from mhnb.core.same import GlobalLeaf, find_difference
-from mhnb.core.transfer import (
+from mhnb.core.exchange.boxes import Box, box_shape, split_shape
+from mhnb.core.exchange.pack import NotHere, unpack
+from mhnb.core.exchange.same import GlobalLeaf, find_difference
+from mhnb.core.exchange.transfer import (
     CHUNK_NBYTES,
     COMPARE_NBYTES,
     ArrayRow,
@@ -31,11 +29,13 @@ from mhnb.core.transfer import (
     join_views,
     plan_fetches,
 )
-from mhnb.core.ways import advise
+from mhnb.core.exchange.ways import advise
+from mhnb.core.ranks import say_ranks
+from mhnb.core.wire.protocol import Answer
 from mhnb.errors import InvalidRequest, ValueDiffers
 from mhnb.exchange.asks import Asker, Job, Transfer, ask_all, check_names, check_ranks, open_transfer, stream
 from mhnb.exchange.keys import name_keys
-from mhnb.rank.transfer_arrays import dtype_from_name, raw_bytes, view_as
+from mhnb.rank.asks.transfer_arrays import dtype_from_name, raw_bytes, view_as
 
 if TYPE_CHECKING:
     import numpy as np

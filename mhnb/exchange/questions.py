@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mhnb.core.check import CheckRow, compare_leaves
+from mhnb.core.exchange.variables import VarFacts, VarRow, merge_vars
+from mhnb.core.guard.check import CheckRow, compare_leaves
 from mhnb.core.ranks import say_ranks
-from mhnb.core.variables import VarFacts, VarRow, merge_vars
 from mhnb.errors import ValueDiffers
 from mhnb.exchange.asks import Asker, ask_all, check_names, check_ranks, settle
 

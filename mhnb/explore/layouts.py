@@ -16,10 +16,10 @@ from mhnb.sharding.reshard import Reshard, plan_reshard
 from mhnb.sharding.tree import LayoutTree
 from mhnb.sharding.words import format_device_count
 from mhnb.view.draw import format_layout_svg, format_layout_text
-from mhnb.view.drawhtml import format_layout_html
-from mhnb.view.layouttable import format_tree_html, format_tree_text
-from mhnb.view.meshmap import format_mesh_html, format_mesh_text
-from mhnb.view.reshard import format_reshard_html, format_reshard_text
+from mhnb.view.sharding.drawhtml import format_layout_html
+from mhnb.view.sharding.layouttable import format_tree_html, format_tree_text
+from mhnb.view.sharding.meshmap import format_mesh_html, format_mesh_text
+from mhnb.view.sharding.reshard import format_reshard_html, format_reshard_text
 from mhnb.view.uids import new_uid
 from mhnb.view.words import Places
 
@@ -160,7 +160,7 @@ def as_mesh(mesh: Any, devices_per_host: int | None = None) -> MeshShape:
         return MeshShape.row_major(mesh, devices_per_host=devices_per_host)
     if hasattr(mesh, "axis_names"):
         # Whoever has one has imported JAX.
-        from mhnb.rank.layouts import is_mesh, read_mesh
+        from mhnb.rank.asks.layouts import is_mesh, read_mesh
 
         if is_mesh(mesh):
             return read_mesh(mesh, devices_per_host=devices_per_host)
@@ -178,7 +178,7 @@ def _layout_of(x: Any, devices_per_host: int | None) -> DrawnLayout | DrawnTree 
         return DrawnTree.draw(x)
     from jax.sharding import Mesh
 
-    from mhnb.rank.layouts import has_layout, is_mesh, read_layout, read_mesh, read_tree
+    from mhnb.rank.asks.layouts import has_layout, is_mesh, read_layout, read_mesh, read_tree
 
     if is_mesh(x):
         mesh = read_mesh(x, devices_per_host=devices_per_host)
@@ -192,7 +192,7 @@ def _layout_of(x: Any, devices_per_host: int | None) -> DrawnLayout | DrawnTree 
 
 def _places(of: Layout | MeshShape) -> Places:
     """The hosts of the ranks that hold something of JAX's."""
-    from mhnb.rank.neighbours import host_label
+    from mhnb.rank.guard.neighbours import host_label
 
     return Places({device.rank: host_label(device.rank) for device in of.devices})
 
@@ -226,7 +226,7 @@ def expect(x: Any, spec: Any) -> None:
     """
     have, places = (x, getattr(x, "places", None)) if isinstance(x, Layout) else (None, None)
     if have is None:
-        from mhnb.rank.layouts import has_layout, read_layout
+        from mhnb.rank.asks.layouts import has_layout, read_layout
 
         if not has_layout(x):
             kind = type(x).__name__

@@ -18,7 +18,7 @@ from IPython.core.completer import (
     context_matcher,
 )
 
-from mhnb.core.select import route_cell
+from mhnb.core.asked.select import route_cell
 from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.frontend.notebook import Notebook
 from mhnb.frontend.tab import complete_line, is_magic_line

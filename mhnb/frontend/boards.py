@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from mhnb.core.exchange.variables import VarRow as VarFound
 from mhnb.core.ranks import say_count
-from mhnb.core.variables import VarRow as VarFound
 from mhnb.system.processes import resident_nbytes
-from mhnb.view.start import RankStart, StartSnapshot, StartSummary
-from mhnb.view.tables import Status, StatusRow, VarRow
+from mhnb.view.boards.start import RankStart, StartSnapshot, StartSummary
+from mhnb.view.boards.tables import Status, StatusRow, VarRow
 from mhnb.view.words import Places
 
 if TYPE_CHECKING:

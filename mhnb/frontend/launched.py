@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from mhnb.core.results import CellResult
+from mhnb.core.output.results import CellResult
 from mhnb.errors import MhnbError
 from mhnb.exchange.collectives import ask_launched
-from mhnb.view.board import show_collectives
+from mhnb.view.boards.board import show_collectives
 
 if TYPE_CHECKING:
     from mhnb.cluster import Cluster

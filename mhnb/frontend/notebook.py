@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from mhnb.core.results import KEPT_RESULTS, CellResult
+from mhnb.core.output.results import KEPT_RESULTS, CellResult
 from mhnb.frontend.boards import gather_places
 from mhnb.frontend.launched import show_launched
 from mhnb.startup.starting import current
 from mhnb.values import RankError
-from mhnb.view.html import View
-from mhnb.view.live import CellView
-from mhnb.view.resultpanel import ResultPanel
+from mhnb.view.cell.html import View
+from mhnb.view.live.live import CellView
+from mhnb.view.live.resultpanel import ResultPanel
 from mhnb.view.words import Places
 
 if TYPE_CHECKING:

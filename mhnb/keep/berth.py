@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.protocol import PROTOCOL_VERSION
+from mhnb.core.asked.shape import Shape
 from mhnb.core.ranks import say_count
-from mhnb.core.shape import Shape
+from mhnb.core.wire.protocol import PROTOCOL_VERSION
 from mhnb.errors import AlreadyStarted, NotDriver, NotStarted
 from mhnb.startup.options import StartOptions
 from mhnb.system.rundir import is_owned, place_of, read_owners

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from mhnb.core.protocol import HostUp, StopHost
+from mhnb.core.wire.protocol import HostUp, StopHost
 from mhnb.drive.fleet import open_left_link
 from mhnb.keep.berth import Berth, DriverLock
 from mhnb.launch.attached import AttachedHost

@@ -17,9 +17,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.hosts import parse_hosts
+from mhnb.core.asked.shape import Shape
 from mhnb.core.ranks import say_count
-from mhnb.core.shape import Shape
+from mhnb.core.reach.hosts import parse_hosts
 from mhnb.drive.roll import StartReport
 from mhnb.errors import LaunchError, MhnbError
 from mhnb.launch.launchers import find_launcher

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mhnb.core.export import MARK, CellStep, Exported, PushStep, Step, export_script, format_sbatch
-from mhnb.core.export_notebook import drop_pushed, read_notebook, write_literal
-from mhnb.core.journal import CellRecord, PushRecord
-from mhnb.core.pack import NotHere, unpack
+from mhnb.core.exchange.pack import NotHere, unpack
+from mhnb.core.keep.export import MARK, CellStep, Exported, PushStep, Step, export_script, format_sbatch
+from mhnb.core.keep.export_notebook import drop_pushed, read_notebook, write_literal
+from mhnb.core.keep.journal import CellRecord, PushRecord
+from mhnb.core.keep.replay import plan_replay
 from mhnb.core.ranks import parse_ranks, say_ranks
-from mhnb.core.replay import plan_replay
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.push import Packed
-from mhnb.rank.transfer_arrays import dtype_from_name, is_plain, view_as
+from mhnb.rank.asks.transfer_arrays import dtype_from_name, is_plain, view_as
 
 if TYPE_CHECKING:
     from mhnb.cluster import Cluster

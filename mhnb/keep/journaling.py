@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.journal import CellRecord, PushRecord, Record, format_record, is_start, parse_records
+from mhnb.core.keep.journal import CellRecord, PushRecord, Record, format_record, is_start, parse_records
 from mhnb.errors import ClusterError
 from mhnb.exchange.push import Packed
 from mhnb.launch.journaldir import JournalDir, read_journal

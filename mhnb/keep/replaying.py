@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mhnb import exchange
-from mhnb.core.journal import CellRecord, PushRecord, ReplayRecord
-from mhnb.core.replay import Plan, plan_replay
-from mhnb.core.replay_compare import describe_difference
-from mhnb.core.replay_report import ReplayReport, ReplayStep, format_stop, step_name
-from mhnb.core.results import CellResult
+from mhnb.core.keep.compare import describe_difference
+from mhnb.core.keep.journal import CellRecord, PushRecord, ReplayRecord
+from mhnb.core.keep.replay import Plan, plan_replay
+from mhnb.core.keep.replay_report import ReplayReport, ReplayStep, format_stop, step_name
+from mhnb.core.output.results import CellResult
 from mhnb.errors import InvalidRequest, MhnbError, ReplayStopped
 from mhnb.keep.journaling import replayed_push
 

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from mhnb.core.slurm import explain_srun
+from mhnb.core.reach.slurm import explain_srun
 from mhnb.launch.base import HoldingHost, Host
 from mhnb.launch.carried import CarriedHosts, Carrier
 

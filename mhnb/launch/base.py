@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from mhnb.core.hostspec import HostSpec
-from mhnb.core.shape import HostShare
+from mhnb.core.asked.shape import HostShare
+from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
 
 if TYPE_CHECKING:

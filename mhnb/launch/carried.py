@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mhnb.core.hostspec import HostSpec, format_hostspec
-from mhnb.core.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
+from mhnb.core.reach.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
+from mhnb.core.wire.hostspec import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.lifeline import KEEP, lifeline_command
 from mhnb.launch.probe import ANSWER

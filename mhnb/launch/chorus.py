@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.chorus import Gone, Part, Said, read_line
-from mhnb.core.hosts import HostName
-from mhnb.core.ssh import LOGGED_IN, SshOptions
-from mhnb.core.sshfail import explain_ssh, ssh_error
+from mhnb.core.reach.chorus import Gone, Part, Said, read_line
+from mhnb.core.reach.hosts import HostName
+from mhnb.core.reach.ssh import LOGGED_IN, SshOptions
+from mhnb.core.reach.sshfail import explain_ssh, ssh_error
 from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch.calls import Calls
 from mhnb.launch.probing import Probe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mhnb.core.hosts import HostName, parse_hostfile, parse_hosts
+from mhnb.core.reach.hosts import HostName, parse_hostfile, parse_hosts
 from mhnb.errors import InvalidRequest
 
 __all__ = ["read_hostfile", "read_hosts", "slots_of"]

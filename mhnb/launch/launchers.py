@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from mhnb.core.allocation import WITHOUT_HOLDING
-from mhnb.core.hosts import HostName, parse_host
-from mhnb.core.hostspec import HostSpec
-from mhnb.core.mpi import MpiOptions
-from mhnb.core.pods import KubernetesOptions, TpuOptions, kubectl_command, tpu_command
-from mhnb.core.shape import Shape
-from mhnb.core.slurm import SlurmOptions, is_inside_job
-from mhnb.core.ssh import SshOptions
+from mhnb.core.asked.shape import Shape
+from mhnb.core.reach.allocation import WITHOUT_HOLDING
+from mhnb.core.reach.hosts import HostName, parse_host
+from mhnb.core.reach.mpi import MpiOptions
+from mhnb.core.reach.pods import KubernetesOptions, TpuOptions, kubectl_command, tpu_command
+from mhnb.core.reach.slurm import SlurmOptions, is_inside_job
+from mhnb.core.reach.ssh import SshOptions
+from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import InvalidRequest
 from mhnb.launch.base import Launcher
 from mhnb.launch.mpi import MpiLauncher

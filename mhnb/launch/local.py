@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from mhnb.core.hostspec import HostSpec, format_hostspec
+from mhnb.core.wire.hostspec import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.gone import kill_groups
 

@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.hosts import HostName
-from mhnb.core.hostspec import HostSpec
-from mhnb.core.mpi import MpiOptions, explain_mpiexec, mpiexec_command, read_flavour
-from mhnb.core.shape import HostShare, Shape
-from mhnb.core.ssh import SshOptions
+from mhnb.core.asked.shape import HostShare, Shape
+from mhnb.core.reach.hosts import HostName
+from mhnb.core.reach.mpi import MpiOptions, explain_mpiexec, mpiexec_command, read_flavour
+from mhnb.core.reach.ssh import SshOptions
+from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.calls import Calls

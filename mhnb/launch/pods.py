@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from mhnb.core.hosts import HostName
-from mhnb.core.hostspec import HostSpec
-from mhnb.core.shape import HostShare
-from mhnb.core.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
-from mhnb.core.sshfail import explain_ssh, ssh_error
+from mhnb.core.asked.shape import HostShare
+from mhnb.core.reach.hosts import HostName
+from mhnb.core.reach.ssh import LOGGED_IN, SshOptions, choose_python, remote_line
+from mhnb.core.reach.sshfail import explain_ssh, ssh_error
+from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.carried import CarriedHosts, Carrier, check_program, spec_input

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from mhnb.core.preflight_report import PreflightReport
-from mhnb.core.ssh import SshOptions
+from mhnb.core.preflight.report import PreflightReport
+from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import LaunchError
 from mhnb.launch.calls import Calls
 from mhnb.launch.carried import CarriedHosts, Carrier

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 from traitlets import Bool, Dict, Enum, Integer, List, Unicode
 from traitlets.config import Configurable
 
-from mhnb.core.ssh import SshOptions
+from mhnb.core.reach.ssh import SshOptions
 
 __all__ = [
     "KINDS",

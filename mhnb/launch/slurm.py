@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.allocation import allocation_command, step_command
-from mhnb.core.hostspec import HostSpec
-from mhnb.core.shape import HostShare, Shape
-from mhnb.core.slurm import QUEUE_FORMAT, SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
-from mhnb.core.ssh import SshOptions
+from mhnb.core.asked.shape import HostShare, Shape
+from mhnb.core.reach.allocation import allocation_command, step_command
+from mhnb.core.reach.slurm import QUEUE_FORMAT, SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
+from mhnb.core.reach.ssh import SshOptions
+from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launch.allocation import Allocation, take_handed
 from mhnb.launch.base import Host

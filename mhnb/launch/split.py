@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.hostspec import HostSpec
-from mhnb.core.shape import HostShare
+from mhnb.core.asked.shape import HostShare
+from mhnb.core.wire.hostspec import HostSpec
 from mhnb.launch.base import Host
 from mhnb.launch.local import LocalHost
 from mhnb.system.resources import profile_dir

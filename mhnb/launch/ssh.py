@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from mhnb.core.hosts import HostName
-from mhnb.core.ssh import SshOptions, remote_line, ssh_command
-from mhnb.core.sshfail import explain_ssh, ssh_error
+from mhnb.core.reach.hosts import HostName
+from mhnb.core.reach.ssh import SshOptions, remote_line, ssh_command
+from mhnb.core.reach.sshfail import explain_ssh, ssh_error
 from mhnb.errors import LaunchError
 
 __all__ = ["SshProcess"]

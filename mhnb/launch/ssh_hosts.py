@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.hosts import HostName
-from mhnb.core.hostspec import HostSpec, format_hostspec
-from mhnb.core.shape import HostShare
-from mhnb.core.ssh import SshOptions, choose_python, ssh_command
+from mhnb.core.asked.shape import HostShare
+from mhnb.core.reach.hosts import HostName
+from mhnb.core.reach.ssh import SshOptions, choose_python, ssh_command
+from mhnb.core.wire.hostspec import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.carried import ask_program

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from mhnb.core.protocol import Message
+from mhnb.core.wire.protocol import Message
 
 __all__ = ["Link", "rank_peer", "supervisor_peer"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import queue
 
-from mhnb.core.codec import decode, encode
-from mhnb.core.protocol import Message
+from mhnb.core.wire.codec import decode, encode
+from mhnb.core.wire.protocol import Message
 
 __all__ = ["MemoryLink", "MemoryPeer"]
 

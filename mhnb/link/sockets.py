@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from mhnb.core.codec import decode, encode
-from mhnb.core.framing import MessageCutter, join_frames
-from mhnb.core.protocol import Message
+from mhnb.core.wire.codec import decode, encode
+from mhnb.core.wire.framing import MessageCutter, join_frames
+from mhnb.core.wire.protocol import Message
 from mhnb.errors import UnknownMessage
 from mhnb.system.ports import count_strangers_kept
 from mhnb.system.sealing import CHALLENGE_NBYTES, MessageOpener, MessageSealer, make_opener, make_sealer, session_key

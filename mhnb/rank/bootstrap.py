@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from mhnb.core.hostspec import HostSpec
+from mhnb.core.wire.hostspec import HostSpec
+from mhnb.rank.guard.launches import LaunchRecorder
+from mhnb.rank.guard.localwork import LocalWork
+from mhnb.rank.guard.seating import find_words, take_place
 from mhnb.rank.knocking import await_listener
-from mhnb.rank.launches import LaunchRecorder
-from mhnb.rank.localwork import LocalWork
-from mhnb.rank.seating import find_words, take_place
 from mhnb.rank.severing import Severing
 from mhnb.values import Phase
 
@@ -62,7 +62,7 @@ class Bootstrap:
             status = jaxhooks.install(self.recorder)
             self.guard = {"available": status.available, "reason": status.reason}
             if status.available:
-                from mhnb.rank.making import watch_making
+                from mhnb.rank.guard.making import watch_making
 
                 watch_making(self.recorder)
             self.recorder.local = LocalWork(jaxseams.list_arrays)

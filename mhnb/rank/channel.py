@@ -12,9 +12,9 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from mhnb.core.codec import decode, encode
-from mhnb.core.framing import Frame, MessageCutter, join_frames
-from mhnb.core.protocol import Message
+from mhnb.core.wire.codec import decode, encode
+from mhnb.core.wire.framing import Frame, MessageCutter, join_frames
+from mhnb.core.wire.protocol import Message
 from mhnb.errors import UnknownMessage
 from mhnb.system.sealing import CHALLENGE_NBYTES, make_opener, make_sealer, session_key
 

@@ -18,18 +18,18 @@ from ipyparallel.engine.app import IPEngine
 from ipyparallel.engine.kernel import IPythonParallelKernel
 from traitlets import Type
 
-from mhnb.core.hostspec import HostSpec
-from mhnb.core.protocol import Ask, Message, RankReady, RunCell, SkipCell
-from mhnb.rank.arrays_shown import draw_shardings_in_lines, show_global_arrays
-from mhnb.rank.asks import answer
+from mhnb.core.wire.hostspec import HostSpec
+from mhnb.core.wire.protocol import Ask, Message, RankReady, RunCell, SkipCell
+from mhnb.rank.asks.verbs import answer
 from mhnb.rank.bootstrap import Bootstrap
-from mhnb.rank.capture import Capture
+from mhnb.rank.cell.arrays_shown import draw_shardings_in_lines, show_global_arrays
+from mhnb.rank.cell.capture import Capture
+from mhnb.rank.cell.paths import RankPaths
+from mhnb.rank.cell.runner import CellRunner
+from mhnb.rank.cell.shell import RankShell
+from mhnb.rank.cell.timed import time_to_the_end
 from mhnb.rank.channel import Channel
 from mhnb.rank.defects import ends_rank_on_defect
-from mhnb.rank.paths import RankPaths
-from mhnb.rank.runner import CellRunner
-from mhnb.rank.shell import RankShell
-from mhnb.rank.timed import time_to_the_end
 from mhnb.rank.versions import versions
 
 __all__ = ["RankEngine", "RankKernel", "serve"]

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from mhnb.core.environment import add_to_no_proxy
-from mhnb.core.hostspec import HostSpec, parse_hostspec
-from mhnb.core.protocol import (
+from mhnb.core.reach.environment import add_to_no_proxy
+from mhnb.core.wire.hostspec import HostSpec, parse_hostspec
+from mhnb.core.wire.protocol import (
     Beat,
     BeginRanks,
     CloseConnections,
@@ -35,12 +35,12 @@ from mhnb.core.protocol import (
     SignalRank,
     StopHost,
 )
-from mhnb.rank.abandoned import Abandonment, has_callers
+from mhnb.rank.cell.paths import RankPaths, read_hub_words
 from mhnb.rank.channel import Channel
-from mhnb.rank.keeping import BoardKeeper
-from mhnb.rank.paths import RankPaths, read_hub_words
-from mhnb.rank.place import assign_gpus, await_connection_file, settle_in, write_connection_file
-from mhnb.rank.spawn import preload, spawn_hub, spawn_rank
+from mhnb.rank.supervisor.abandoned import Abandonment, has_callers
+from mhnb.rank.supervisor.keeping import BoardKeeper
+from mhnb.rank.supervisor.place import assign_gpus, await_connection_file, settle_in, write_connection_file
+from mhnb.rank.supervisor.spawn import preload, spawn_hub, spawn_rank
 from mhnb.system.ports import find_free_port
 from mhnb.system.processes import is_halted, resident_nbytes
 from mhnb.system.rundir import remove_keys

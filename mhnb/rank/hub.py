@@ -7,8 +7,8 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from mhnb.core.hostspec import HostSpec, parse_hostspec
-from mhnb.rank.spawn import end_with_parent
+from mhnb.core.wire.hostspec import HostSpec, parse_hostspec
+from mhnb.rank.supervisor.spawn import end_with_parent
 from mhnb.system.ports import hold_hub_ports
 
 __all__ = ["main", "run_hub"]

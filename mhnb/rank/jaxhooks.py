@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mhnb.core.guard import FREE_PREFIX
+from mhnb.core.guard.rules import FREE_PREFIX
 from mhnb.errors import OrderMismatch
-from mhnb.rank.launches import Launched, LaunchRecorder
-from mhnb.rank.programs import CompiledProgram, check_may_launch, find_meshes, ranks_of_devices
+from mhnb.rank.guard.launches import Launched, LaunchRecorder
+from mhnb.rank.guard.programs import CompiledProgram, check_may_launch, find_meshes, ranks_of_devices
 
 __all__ = [
     "HookStatus",

@@ -11,12 +11,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.hostspec import HostSpec, parse_hostspec
-from mhnb.core.protocol import PhaseReached, StartFailed
+from mhnb.core.wire.hostspec import HostSpec, parse_hostspec
+from mhnb.core.wire.protocol import PhaseReached, StartFailed
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.channel import Channel
-from mhnb.rank.neighbours import settle
-from mhnb.rank.spawn import end_with_parent
+from mhnb.rank.guard.neighbours import settle
+from mhnb.rank.supervisor.spawn import end_with_parent
 from mhnb.rank.versions import versions
 from mhnb.values import Phase
 

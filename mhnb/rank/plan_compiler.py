@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from mhnb.rank.lowering import lower_program, rename_source
+from mhnb.rank.asks.lowering import lower_program, rename_source
 from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.report import program_to_wire
 from mhnb.sharding.spec import parse_spec

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mhnb.core.hosts import HostName, parse_hosts
-from mhnb.core.otherwise import describe_otherwise, list_differences
-from mhnb.core.shape import INITIALIZE_ARGUMENTS, Shape, check_counts, parse_hosts_argument
+from mhnb.core.asked.otherwise import describe_otherwise, list_differences
+from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS, Shape, check_counts, parse_hosts_argument
+from mhnb.core.reach.hosts import HostName, parse_hosts
 from mhnb.errors import AlreadyStarted, InvalidRequest
 from mhnb.launch.hostfile import read_hostfile, slots_of
 from mhnb.launch.profile import Profile, is_path, load_profile

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.hosts import HostName
-from mhnb.core.numerals import whole_number
+from mhnb.core.asked.numerals import whole_number
+from mhnb.core.reach.hosts import HostName
 from mhnb.errors import InvalidRequest
 from mhnb.launch.hostfile import read_hostfile, read_hosts, slots_of
 

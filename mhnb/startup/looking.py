@@ -16,11 +16,11 @@ from pathlib import Path
 
 import psutil
 
-from mhnb.core.facts import Endpoint, Wanted
-from mhnb.core.hosts import parse_host
-from mhnb.core.preflight_report import PreflightReport
-from mhnb.core.shape import Shape, check_shape
-from mhnb.core.ssh import SshOptions
+from mhnb.core.asked.shape import Shape, check_shape
+from mhnb.core.preflight.facts import Endpoint, Wanted
+from mhnb.core.preflight.report import PreflightReport
+from mhnb.core.reach.hosts import parse_host
+from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import LaunchError, PreflightFailed
 from mhnb.launch.base import Launcher
 from mhnb.launch.chorus import Chorus

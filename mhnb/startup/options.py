@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from mhnb.core.environment import rank_environment
-from mhnb.core.hostspec import HostSpec
-from mhnb.core.pulse import PATIENCE
-from mhnb.core.shape import HostShare, Shape
+from mhnb.core.asked.shape import HostShare, Shape
+from mhnb.core.life.pulse import PATIENCE
+from mhnb.core.reach.environment import rank_environment
+from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import InvalidRequest
 
 __all__ = ["OPTION_NAMES", "Place", "StartOptions", "check_kept", "host_spec", "hub_spec", "local_spec", "take_options"]

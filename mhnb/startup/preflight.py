@@ -15,17 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.facts import Endpoint, HostFacts, HostLook, Wanted, is_loopback, parse_facts
-from mhnb.core.hosts import HostName
-from mhnb.core.machines import group_by_machine, name_machines
-from mhnb.core.preflight import judge
-from mhnb.core.preflight_report import PreflightReport
-from mhnb.core.ssh import SshOptions, choose_python
+from mhnb.core.preflight.facts import Endpoint, HostFacts, HostLook, Wanted, is_loopback, parse_facts
+from mhnb.core.preflight.findings import judge
+from mhnb.core.preflight.report import PreflightReport
+from mhnb.core.reach.hosts import HostName
+from mhnb.core.reach.machines import group_by_machine, name_machines
+from mhnb.core.reach.ssh import SshOptions, choose_python
 from mhnb.errors import PreflightFailed
 from mhnb.launch.chorus import Chorus
 from mhnb.launch.probe import find_version
 from mhnb.launch.probing import Probes, open_probes, open_ssh
-from mhnb.view.preflight import format_preflight_text
+from mhnb.view.boards.preflight import format_preflight_text
 
 __all__ = ["ENDPOINTS", "look_at", "look_through", "refuse_unfit"]
 

@@ -15,13 +15,13 @@ import psutil
 from IPython.core.getipython import get_ipython
 
 from mhnb.cluster import Cluster
-from mhnb.core.environment import note_forced_devices
-from mhnb.core.journal import StartRecord
-from mhnb.core.preflight_report import PreflightReport
-from mhnb.core.replay import plan_replay
-from mhnb.core.request import check_guard
-from mhnb.core.shape import Shape, check_initialize, check_shape
-from mhnb.core.startinput import check_start_input
+from mhnb.core.asked.request import check_guard
+from mhnb.core.asked.shape import Shape, check_initialize, check_shape
+from mhnb.core.asked.startinput import check_start_input
+from mhnb.core.keep.journal import StartRecord
+from mhnb.core.keep.replay import plan_replay
+from mhnb.core.preflight.report import PreflightReport
+from mhnb.core.reach.environment import note_forced_devices
 from mhnb.drive.finishing import await_ends
 from mhnb.drive.roll import StartReport, report_look
 from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mhnb.core.sync import LIMIT_NBYTES, Excludes, FileFacts, Piece, cut_pieces, parse_excludes, place_of
+from mhnb.core.exchange.sync import LIMIT_NBYTES, Excludes, FileFacts, Piece, cut_pieces, parse_excludes, place_of
 from mhnb.errors import ClusterError, InvalidRequest, RanksLost
 from mhnb.exchange.asks import ask_all, settle
 from mhnb.system.digests import digest_file
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from mhnb.cluster import Cluster
-    from mhnb.core.protocol import Answer
+    from mhnb.core.wire.protocol import Answer
     from mhnb.drive.roll import RankInfo
 
 __all__ = ["HostSync", "SyncReport", "check_folder", "one_rank_per_host", "sync"]

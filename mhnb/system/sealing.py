@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 
-from mhnb.core.framing import Frame
-from mhnb.core.signing import Signer, Verifier
+from mhnb.core.wire.framing import Frame
+from mhnb.core.wire.signing import Signer, Verifier
 from mhnb.errors import UnknownMessage
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ class Budget:
 
 def measure(function: Any, *arguments: Any) -> Sequence[Spent]:
     """Compile a function and give its collectives; nothing is launched. On ranks, all of them call it."""
-    from mhnb.rank.lowering import collectives
+    from mhnb.rank.asks.lowering import collectives
 
     return collectives(function, *arguments)
 

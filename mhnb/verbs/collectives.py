@@ -10,7 +10,7 @@ from mhnb.exchange.collectives import ask_collectives
 from mhnb.frontend.notebook import Notebook
 from mhnb.startup import starting
 from mhnb.verbs.verb import Verb
-from mhnb.view.board import show_collectives
+from mhnb.view.boards.board import show_collectives
 
 __all__ = ["VERBS"]
 

@@ -8,7 +8,7 @@ from mhnb.frontend.notebook import Notebook
 from mhnb.startup.flags import add_doctor_flags
 from mhnb.startup.looking import look_as_asked
 from mhnb.verbs.verb import Verb
-from mhnb.view.board import show_preflight
+from mhnb.view.boards.board import show_preflight
 
 __all__ = ["VERBS"]
 

@@ -15,8 +15,8 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.expression import unquote
-from mhnb.core.numerals import whole_number
+from mhnb.core.asked.expression import unquote
+from mhnb.core.asked.numerals import whole_number
 from mhnb.core.ranks import say_ranks
 from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.exchange.layouts import LayoutView, ask_layout
@@ -31,14 +31,14 @@ from mhnb.sharding.tree import LayoutTree
 from mhnb.startup import starting
 from mhnb.verbs.verb import Verb
 from mhnb.view.draw import format_layout_text
-from mhnb.view.drawhtml import format_layout_html
-from mhnb.view.explorer import Explorer, Wish
-from mhnb.view.layouttable import format_tree_html, format_tree_text
-from mhnb.view.meshmap import format_mesh_html, format_mesh_text
 from mhnb.view.mime import pre
-from mhnb.view.plan import format_plan_html, format_plan_text
-from mhnb.view.reshard import format_reshard_html, format_reshard_text
 from mhnb.view.screen import Screen, detect_screen
+from mhnb.view.sharding.drawhtml import format_layout_html
+from mhnb.view.sharding.explorer import Explorer, Wish
+from mhnb.view.sharding.layouttable import format_tree_html, format_tree_text
+from mhnb.view.sharding.meshmap import format_mesh_html, format_mesh_text
+from mhnb.view.sharding.plan import format_plan_html, format_plan_text
+from mhnb.view.sharding.reshard import format_reshard_html, format_reshard_text
 from mhnb.view.style import wrap
 from mhnb.view.uids import new_uid
 from mhnb.view.words import Places

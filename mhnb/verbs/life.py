@@ -12,9 +12,9 @@ from typing import Any
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.cluster import Cluster
-from mhnb.core.numerals import whole_number
+from mhnb.core.asked.numerals import whole_number
+from mhnb.core.keep.replay_report import ReplayStep, format_report, format_step
 from mhnb.core.ranks import say_count
-from mhnb.core.replay_report import ReplayStep, format_report, format_step
 from mhnb.drive.roll import describe_place
 from mhnb.errors import MhnbError
 from mhnb.frontend.boards import gather_status, gather_summary
@@ -26,8 +26,8 @@ from mhnb.rank.jaxseams import backend_is_initialized
 from mhnb.startup import starting
 from mhnb.verbs.start import shown
 from mhnb.verbs.verb import Verb, no_flags
-from mhnb.view import board
-from mhnb.view.where import format_where_text
+from mhnb.view.boards import board
+from mhnb.view.boards.where import format_where_text
 from mhnb.view.words import format_seconds
 
 __all__ = ["VERBS", "say_broken_off", "stop_all"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.numerals import seconds
-from mhnb.core.shape import INITIALIZE_ARGUMENTS
+from mhnb.core.asked.numerals import seconds
+from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS
 from mhnb.drive.roll import StartReport
 from mhnb.frontend.boards import gather_snapshot, gather_summary
 from mhnb.startup import starting
@@ -18,7 +18,7 @@ from mhnb.startup.asking import take_shape
 from mhnb.startup.flags import add_place_flags, place_options
 from mhnb.verbs.outputs import panel_start_flags
 from mhnb.verbs.verb import Verb
-from mhnb.view import board
+from mhnb.view.boards import board
 
 if TYPE_CHECKING:
     from mhnb.frontend.notebook import Notebook

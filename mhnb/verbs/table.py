@@ -9,7 +9,7 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
-from mhnb.core.expression import split_expression, unquote
+from mhnb.core.asked.expression import split_expression, unquote
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
 from mhnb.frontend.notebook import Notebook
 from mhnb.verbs import collectives, doctor, export, hosts, layout, life, outputs, start, transfer

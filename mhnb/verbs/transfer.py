@@ -15,7 +15,7 @@ from mhnb.frontend.callers import uses_result
 from mhnb.frontend.notebook import Notebook
 from mhnb.startup import starting
 from mhnb.verbs.verb import Verb, no_flags
-from mhnb.view import board
+from mhnb.view.boards import board
 
 __all__ = ["VERBS"]
 

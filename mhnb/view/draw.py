@@ -7,7 +7,7 @@ from html import escape
 
 from mhnb.sharding.boxes import Range, format_box
 from mhnb.sharding.layout import Layout
-from mhnb.view.panes import Card, Fineness, Pane, Tile, make_card, place_hosts
+from mhnb.view.sharding.panes import Card, Fineness, Pane, Tile, make_card, place_hosts
 from mhnb.view.style import host_color
 from mhnb.view.words import Places
 

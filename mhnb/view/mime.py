@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from html import escape
 from typing import Any
 
-from mhnb.core.figures import describe_figure, find_form
+from mhnb.core.output.figures import describe_figure, find_form
 from mhnb.values import Output
 from mhnb.view.ansi import ansi_to_html, strip_ansi
 from mhnb.view.words import format_nbytes

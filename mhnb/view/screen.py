@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TextIO, TypeAlias
 
-from mhnb.view.draft import draft_id
-from mhnb.view.frame import ByteBudget, LiveFrame, changed_parts, frame_parts
-from mhnb.view.livehtml import frame_to_html
-from mhnb.view.panel import make_live_widget, work_while_blocked
+from mhnb.view.live.draft import draft_id
+from mhnb.view.live.frame import ByteBudget, LiveFrame, changed_parts, frame_parts
+from mhnb.view.live.livehtml import frame_to_html
+from mhnb.view.live.panel import make_live_widget, work_while_blocked
 from mhnb.view.region import Region, open_region
 
 __all__ = ["LiveBox", "NotebookScreen", "Screen", "TextScreen", "detect_screen"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mhnb.core.hostnames import format_hosts
+from mhnb.core.reach.hostnames import format_hosts
 from mhnb.sharding.words import format_nbytes
 
 __all__ = ["Places", "format_hosts_of", "format_nbytes", "format_seconds", "join_words"]

@@ -54,7 +54,7 @@ def measure(text: str, stablehlo: str, rounds: int) -> dict[str, list[float]]:
     from mhnb.sharding.axes import _along, parse_meshes
     from mhnb.sharding.hlo import parse_collectives
     from mhnb.sharding.report import Program, make_report
-    from mhnb.view.collectives import format_collectives_html, format_collectives_text
+    from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text
 
     took: dict[str, list[float]] = {"parse": [], "axes, bytes, reasons": [], "text and HTML": [], "together": []}
     for _ in range(rounds):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import mhnb
 from mhnb.cluster import Cluster
-from mhnb.core.results import CellResult
+from mhnb.core.output.results import CellResult
 
 __all__ = ["main"]
 

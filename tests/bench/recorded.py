@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mhnb.core.cell import Cell
-from mhnb.core.events import CellRequest
-from mhnb.core.protocol import CellEnded
-from mhnb.view.live import CellView
+from mhnb.core.life.cell import Cell
+from mhnb.core.life.events import CellRequest
+from mhnb.core.wire.protocol import CellEnded
+from mhnb.view.live.live import CellView
 from mhnb.view.words import Places
 
 __all__ = ["play_mhnb", "play_tab"]

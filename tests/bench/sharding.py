@@ -51,9 +51,9 @@ def _contestants(count: int) -> dict[str, Callable[[], str]]:
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from mhnb.rank.layouts import read_layout
+    from mhnb.rank.asks.layouts import read_layout
     from mhnb.view.draw import format_layout_text
-    from mhnb.view.drawhtml import format_layout_html
+    from mhnb.view.sharding.drawhtml import format_layout_html
 
     side = 1 << (count.bit_length() // 2)
     mesh = Mesh(np.array(jax.devices()[:count]).reshape(count // side, side), ("data", "model"))
@@ -162,7 +162,7 @@ def _measure_plan(rounds: int) -> None:
     from mhnb.explore.planning import PlanCompiler
     from mhnb.sharding.plan import example_arrays
     from mhnb.verbs.layout import draw_wish
-    from mhnb.view.explorer import Wish
+    from mhnb.view.sharding.explorer import Wish
 
     arrays = example_arrays("mlp", ("data", "model"))
     with PlanCompiler() as compiler:

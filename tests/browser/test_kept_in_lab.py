@@ -24,9 +24,9 @@ pytestmark = [pytest.mark.browser, pytest.mark.requires_part("browser"), pytest.
 
 SET_UP = """
 from pathlib import Path
-from mhnb.core.outputs import fold_events
-from mhnb.view.live import CellView
-from mhnb.view.resultpanel import ResultPanel
+from mhnb.core.output.outputs import fold_events
+from mhnb.view.live.live import CellView
+from mhnb.view.live.resultpanel import ResultPanel
 from mhnb.view.words import Places
 from tests.view.samples import cell, out
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.agreement import Stand, format_mismatch, judge_launch
+from mhnb.core.guard.agreement import Stand, format_mismatch, judge_launch
 
 NAMES = {1: "jit(add) f32[8] → f32[]", 3: "jit(top) f32[8] → f32[]"}
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.alike import Folded, Picture, Text, find_majority, fold_outputs
-from mhnb.core.template import read_number, split_numbers
+from mhnb.core.output.alike import Folded, Picture, Text, find_majority, fold_outputs
+from mhnb.core.output.template import read_number, split_numbers
 from mhnb.values import Output
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.attaching import judge_taken
-from mhnb.core.events import KeepRecord, SendToRank, TellUser
-from mhnb.core.journal import CellRecord, Record, ReplayRecord, StartRecord
-from mhnb.core.protocol import SkipCell
-from mhnb.core.replay import plan_replay
+from mhnb.core.keep.journal import CellRecord, Record, ReplayRecord, StartRecord
+from mhnb.core.keep.replay import plan_replay
+from mhnb.core.life.attaching import judge_taken
+from mhnb.core.life.events import KeepRecord, SendToRank, TellUser
+from mhnb.core.wire.protocol import SkipCell
 
 
 def stands(rank: int, seq: int, source: str, outcome: str = "ok", guard: str = "lockstep") -> dict[str, Any]:

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.boxes import Box, box_shape, box_size, find_hole, split_shape, whole_box
+from mhnb.core.exchange.boxes import Box, box_shape, box_size, find_hole, split_shape, whole_box
 
 shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 

@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
-from mhnb.core.codec import decode, encode
-from mhnb.core.protocol import PROTOCOL_VERSION, Answer, Ask, Message, SkipCell
+from mhnb.core.wire.codec import decode, encode
+from mhnb.core.wire.protocol import PROTOCOL_VERSION, Answer, Ask, Message, SkipCell
 from mhnb.errors import UnknownMessage
 
 FORM = (9, "aafc03f8ae407a89")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.content import find_content
+from mhnb.core.output.content import find_content
 from mhnb.values import Output
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from mhnb.cli import main
-from mhnb.core.export import CellStep, PushStep, Step, export_script, format_sbatch
-from mhnb.core.export_cell import indent_code, translate_cell
-from mhnb.core.export_notebook import read_notebook, write_literal
+from mhnb.core.keep.export import CellStep, PushStep, Step, export_script, format_sbatch
+from mhnb.core.keep.export_cell import indent_code, translate_cell
+from mhnb.core.keep.export_notebook import read_notebook, write_literal
 from mhnb.errors import InvalidRequest
 from mhnb.keep.exporting import parse_without
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.events import Accepted, Command, FreeRanks, InterruptRequested, KillRanks, SendToRank, Ticked
-from mhnb.core.guard import STILL_LEFT
-from mhnb.core.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
-from mhnb.core.protocol import OutputProduced, RankExited, RankReady, RankSpawned, RankStatus, RunCell
+from mhnb.core.guard.rules import STILL_LEFT
+from mhnb.core.life.events import Accepted, Command, FreeRanks, InterruptRequested, KillRanks, SendToRank, Ticked
+from mhnb.core.life.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
+from mhnb.core.wire.protocol import OutputProduced, RankExited, RankReady, RankSpawned, RankStatus, RunCell
 from tests.core.test_machine import GUARD, Driver, ended, error, finished
 
 FREES = GUARD | {"frees": True}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.events import FailStart
-from mhnb.core.gathering import Gathering
-from mhnb.core.gpus import find_shared_gpu, parse_gpus, select_visible, share_gpus
-from mhnb.core.machine import Machine
-from mhnb.core.protocol import PhaseReached
-from mhnb.core.roster import Roster
+from mhnb.core.life.events import FailStart
+from mhnb.core.life.gathering import Gathering
+from mhnb.core.life.machine import Machine
+from mhnb.core.life.roster import Roster
+from mhnb.core.reach.gpus import find_shared_gpu, parse_gpus, select_visible, share_gpus
+from mhnb.core.wire.protocol import PhaseReached
 from mhnb.errors import LaunchError
 
 _FOUR = ("GPU-aa11", "GPU-ab22", "GPU-c", "GPU-d")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.guard import (
+from mhnb.core.guard.rules import (
     FREE_PREFIX,
     LaunchDifference,
     LaunchSide,
@@ -18,7 +18,7 @@ from mhnb.core.guard import (
     format_difference,
     judge_state,
 )
-from mhnb.core.protocol import LaunchRow
+from mhnb.core.wire.protocol import LaunchRow
 from mhnb.values import Outcome
 
 ALL = [0, 1, 2, 3]

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from mhnb.core.culprit import ErrorSite
-from mhnb.core.cures import CURES
-from mhnb.core.hints import find_hint
+from mhnb.core.explain.culprit import ErrorSite
+from mhnb.core.explain.cures import CURES
+from mhnb.core.explain.hints import find_hint
 from mhnb.verbs.table import VERBS
 from tests.source import PACKAGE
 

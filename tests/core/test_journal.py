@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.cell import Cell
-from mhnb.core.events import CellRequest
-from mhnb.core.journal import (
+from mhnb.core.keep.compare import describe_difference
+from mhnb.core.keep.journal import (
     KEPT_ROWS,
     AcceptRecord,
     CellRecord,
@@ -24,10 +23,11 @@ from mhnb.core.journal import (
     record_cell,
     trace_launches,
 )
-from mhnb.core.protocol import CellEnded
-from mhnb.core.replay import Plan, ReplayCost, plan_replay, why_left_out
-from mhnb.core.replay_compare import describe_difference
-from mhnb.core.replay_report import ReplayReport, ReplayStep, format_report, format_step, format_stop
+from mhnb.core.keep.replay import Plan, ReplayCost, plan_replay, why_left_out
+from mhnb.core.keep.replay_report import ReplayReport, ReplayStep, format_report, format_step, format_stop
+from mhnb.core.life.cell import Cell
+from mhnb.core.life.events import CellRequest
+from mhnb.core.wire.protocol import CellEnded
 from mhnb.errors import InvalidRequest
 
 ADD = ["a1b2c3d4", "jit(add)", [0, 1], 2, 1]

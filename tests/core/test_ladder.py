@@ -6,10 +6,10 @@ import signal
 
 import pytest
 
-from mhnb.core.events import AskInterrupt, Command, FreeRanks, InterruptRequested, KillRanks, SignalRanks, Ticked
-from mhnb.core.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
-from mhnb.core.protocol import InterruptTaken, RankStatus
-from mhnb.view.digest import heading
+from mhnb.core.life.events import AskInterrupt, Command, FreeRanks, InterruptRequested, KillRanks, SignalRanks, Ticked
+from mhnb.core.life.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
+from mhnb.core.wire.protocol import InterruptTaken, RankStatus
+from mhnb.view.cell.digest import heading
 from tests.core.test_freeing import begin, look
 from tests.core.test_machine import Driver, ended, finished
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.lastwords import choose_line, drop_frames, drop_manual
+from mhnb.core.life.lastwords import choose_line, drop_frames, drop_manual
 
 STACKS = {
     "absl's check": ("*** Check failure stack trace: ***", "    @     0x7ff985358ba3  PyObject_Vectorcall"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mhnb.core.events import (
+from mhnb.core.life.events import (
     Accepted,
     AskInterrupt,
     CellRequest,
@@ -28,9 +28,10 @@ from mhnb.core.events import (
     TellUser,
     Ticked,
 )
-from mhnb.core.ladder import INTERRUPT_AGREE_S, INTERRUPT_KILL_S, TOO_SLOW
-from mhnb.core.machine import Machine
-from mhnb.core.protocol import (
+from mhnb.core.life.ladder import INTERRUPT_AGREE_S, INTERRUPT_KILL_S, TOO_SLOW
+from mhnb.core.life.machine import Machine
+from mhnb.core.life.roster import Roster
+from mhnb.core.wire.protocol import (
     CellEnded,
     CellRefused,
     HubExited,
@@ -43,7 +44,6 @@ from mhnb.core.protocol import (
     SkipCell,
     StartFailed,
 )
-from mhnb.core.roster import Roster
 from mhnb.drive.roll import describe_ranks
 from mhnb.errors import CellFailed, CellInterrupted, CellTimeout, EnginesMissing, LaunchError, NotClean, NotStarted
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.made import MadeRow, compare_made, format_made
-from mhnb.core.protocol import CellEnded, RankReady
+from mhnb.core.guard.made import MadeRow, compare_made, format_made
+from mhnb.core.wire.protocol import CellEnded, RankReady
 from tests.core.test_machine import GUARD, PSUM, Driver, error, finished
 
 

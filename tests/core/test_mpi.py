@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.chorus import PROBED
-from mhnb.core.mpi import MpiOptions, explain_mpiexec, mpiexec_command, read_flavour
+from mhnb.core.reach.chorus import PROBED
+from mhnb.core.reach.mpi import MpiOptions, explain_mpiexec, mpiexec_command, read_flavour
 from mhnb.errors import InvalidRequest, LaunchError
 
 _FAR = ["sh", "-c", f'unset SLURM_PROCID; exec < "$0" || exit; {PROBED}', "/run/it's mine/mpi.start"]

@@ -9,9 +9,9 @@ import nbformat
 import nbformat.v4
 import pytest
 
-from mhnb.core.outputs import HEAD_LIMIT, TAIL_LIMIT, OutputFolder, fold_events
-from mhnb.core.protocol import OutputEvent
-from mhnb.rank.buffer import EventBuffer
+from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT, OutputFolder, fold_events
+from mhnb.core.wire.protocol import OutputEvent
+from mhnb.rank.cell.buffer import EventBuffer
 
 DISPLAY: OutputEvent = ["display", {"text/plain": "old"}, {}, "id1"]
 

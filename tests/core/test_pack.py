@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.pack import NotHere, pack, unpack
+from mhnb.core.exchange.pack import NotHere, pack, unpack
 
 values = st.recursive(
     st.none() | st.integers() | st.text() | st.binary() | st.floats(allow_nan=False),

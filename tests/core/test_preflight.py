@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.facts import Disk, Endpoint, Gpu, HostFacts, HostLook, Wanted, parse_facts
-from mhnb.core.preflight import judge
-from mhnb.core.preflight_report import Finding, PreflightReport
+from mhnb.core.preflight.facts import Disk, Endpoint, Gpu, HostFacts, HostLook, Wanted, parse_facts
+from mhnb.core.preflight.findings import judge
+from mhnb.core.preflight.report import Finding, PreflightReport
 from mhnb.errors import HostUnreachable
 
 VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "mhnb": "0.1.0", "numpy": "2.4.6"}

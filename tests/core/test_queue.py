@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mhnb.core.events import FailStart, HostsQueued, Ticked
-from mhnb.core.machine import Machine
-from mhnb.core.protocol import HostUp
-from mhnb.core.pulse import Pulse
-from mhnb.core.roster import Roster
+from mhnb.core.life.events import FailStart, HostsQueued, Ticked
+from mhnb.core.life.machine import Machine
+from mhnb.core.life.pulse import Pulse
+from mhnb.core.life.roster import Roster
+from mhnb.core.wire.protocol import HostUp
 
 
 def test_the_queue_does_not_count_as_the_start() -> None:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mhnb.core.events import CellRequest, CellSubmitted, StopRequested
-from mhnb.core.journal import CellRecord
-from mhnb.core.machine import Machine
-from mhnb.core.protocol import Answer, Ask, CellEnded, Message, OutputProduced, RankExited, RankReady, RankSpawned
-from mhnb.core.results import CellResult
-from mhnb.core.roster import Roster
-from mhnb.core.where import WhereCard
+from mhnb.core.explain.where import WhereCard
+from mhnb.core.keep.journal import CellRecord
+from mhnb.core.life.events import CellRequest, CellSubmitted, StopRequested
+from mhnb.core.life.machine import Machine
+from mhnb.core.life.roster import Roster
+from mhnb.core.output.results import CellResult
+from mhnb.core.wire.protocol import Answer, Ask, CellEnded, Message, OutputProduced, RankExited, RankReady, RankSpawned
 from mhnb.drive.listening import ClusterListener
 from mhnb.drive.reader import Reader
 from mhnb.drive.submission import Submission

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.results import CellResult, RankResult
+from mhnb.core.output.results import CellResult, RankResult
 from mhnb.errors import CellFailed, OrderMismatch
 from mhnb.values import RankError
 

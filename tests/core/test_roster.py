@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.protocol import Beat, HubExited, PhaseReached, RankSpawned, StartFailed
-from mhnb.core.roster import Roster
+from mhnb.core.life.roster import Roster
+from mhnb.core.wire.protocol import Beat, HubExited, PhaseReached, RankSpawned, StartFailed
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.guard import compare_launches
-from mhnb.core.rowpack import pack_rows, unpack_rows
+from mhnb.core.guard.rules import compare_launches
+from mhnb.core.wire.rowpack import pack_rows, unpack_rows
 
 A, B, C = (["a", "jit(f)", [0, 1], 1], ["b", "jit(g)", [0, 1], 2], ["a", "jit(f)", [0, 2], None])
 

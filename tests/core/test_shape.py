@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.shape import Shape, check_initialize, check_shape, parse_hosts_argument
+from mhnb.core.asked.shape import Shape, check_initialize, check_shape, parse_hosts_argument
 from mhnb.errors import InvalidRequest
 
 PLENTY = 2**40

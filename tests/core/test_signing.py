@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.framing import Frame
-from mhnb.core.signing import Signer, Verifier
+from mhnb.core.wire.framing import Frame
+from mhnb.core.wire.signing import Signer, Verifier
 from mhnb.errors import UnknownMessage
 
 FRAMES = [b"header", b"payload"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.allocation import allocation_command, step_command
-from mhnb.core.chorus import PROBED
-from mhnb.core.shape import Shape
-from mhnb.core.slurm import SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
+from mhnb.core.asked.shape import Shape
+from mhnb.core.reach.allocation import allocation_command, step_command
+from mhnb.core.reach.chorus import PROBED
+from mhnb.core.reach.slurm import SlurmOptions, describe_queue, explain_srun, is_inside_job, srun_command
 from mhnb.errors import InvalidRequest
 from mhnb.launch.launchers import restart_note
 

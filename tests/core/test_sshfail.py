@@ -6,9 +6,9 @@ import pickle
 
 import pytest
 
-from mhnb.core.hosts import HostName
-from mhnb.core.ssh import SshOptions
-from mhnb.core.sshfail import explain_ssh, ssh_error
+from mhnb.core.reach.hosts import HostName
+from mhnb.core.reach.ssh import SshOptions
+from mhnb.core.reach.sshfail import explain_ssh, ssh_error
 from mhnb.errors import HostUnfit, HostUnreachable
 
 _CHANGED = """\

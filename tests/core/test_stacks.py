@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.stacks import Activity, Flight, Frame, Sight, judge_sight
+from mhnb.core.explain.stacks import Activity, Flight, Frame, Sight, judge_sight
 
 STDLIB = "/usr/lib/python3.11"
 JAX = "/venv/lib/python3.11/site-packages/jax"
@@ -52,20 +52,20 @@ SEEN: dict[str, tuple[Sight, Activity, str]] = {
     ),
     "coordination barrier": (Sight((MODULE,), CELL, call="wait_at_barrier"), "barrier", "wait_at_barrier"),
     "the cell's end": (
-        Sight((Frame("/src/mhnb/rank/launches.py", 212, "_outwait"),), CELL, flight=STEP), "launch", "jit(step)",
+        Sight((Frame("/src/mhnb/rank/guard/launches.py", 212, "_outwait"),), CELL, flight=STEP), "launch", "jit(step)",
     ),
     "the cell's end, with a callback of this rank that waits": (
-        Sight((Frame("/src/mhnb/rank/localwork.py", 90, "_outwait"),), CELL, call="_sleep"),
+        Sight((Frame("/src/mhnb/rank/guard/localwork.py", 90, "_outwait"),), CELL, call="_sleep"),
         "blocked", "an array of this rank that is not ready",
     ),
     "the cell's end, with a program of this rank that computes": (
-        Sight((Frame("/src/mhnb/rank/localwork.py", 90, "_outwait"),), CELL, call="_sleep", busy=1.0), "computing", "",
+        Sight((Frame("/src/mhnb/rank/guard/localwork.py", 90, "_outwait"),), CELL, call="_sleep", busy=1.0), "computing", "",
     ),
     "busy in a launch": (
         Sight(frames(("jax/array.py", "_value")), CELL, busy=0.8, flight=STEP), "computing", "jit(step)",
     ),
     "agreement": (
-        Sight(frames(("rank/agreement.py", "agree"), ("jax/pjit.py", "cache_miss")), CELL, busy=0.5),
+        Sight(frames(("rank/guard/agreement.py", "agree"), ("jax/pjit.py", "cache_miss")), CELL, busy=0.5),
         "agreement", "the next launch",
     ),
     "local program": (Sight(frames(("jax/api.py", "block_until_ready")), CELL, busy=1.9), "computing", ""),
@@ -115,7 +115,7 @@ def test_the_line_is_the_cells_own() -> None:
 
 def test_after_the_cells_code_the_line_is_the_launchs() -> None:
     """A cell that waits at its end has no frame any more."""
-    sight = Sight((Frame("/src/mhnb/rank/launches.py", 212, "_outwait"),), CELL, flight=STEP)
+    sight = Sight((Frame("/src/mhnb/rank/guard/launches.py", 212, "_outwait"),), CELL, flight=STEP)
     assert judge_sight(sight, STDLIB).line == 2
 
 

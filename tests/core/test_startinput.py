@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from mhnb.core.asked.request import make_request
+from mhnb.core.asked.startinput import check_start_input
 from mhnb.core.ranks import choose_ranks
-from mhnb.core.request import make_request
-from mhnb.core.startinput import check_start_input
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.asks import check_names
 from mhnb.keep.exporting import export_notebook

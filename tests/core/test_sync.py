@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.sync import FileFacts, cut_pieces, parse_excludes, place_of
-from mhnb.core.transfer import CHUNK_NBYTES
+from mhnb.core.exchange.sync import FileFacts, cut_pieces, parse_excludes, place_of
+from mhnb.core.exchange.transfer import CHUNK_NBYTES
 
 IGNORE = """
 # data stays here

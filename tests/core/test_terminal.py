@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mhnb.core.terminal import TerminalText
+from mhnb.core.output.terminal import TerminalText
 
 
 def shown(*pieces: str) -> str:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.boxes import Box, box_size, whole_box
-from mhnb.core.transfer import (
+from mhnb.core.exchange.boxes import Box, box_size, whole_box
+from mhnb.core.exchange.transfer import (
     ArrayRow,
     HeldBox,
     Refusal,

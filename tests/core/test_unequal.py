@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.unequal import find_cause
+from mhnb.core.explain.unequal import find_cause
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mhnb.core.variables import VarFacts, VarRow, merge_vars
+from mhnb.core.exchange.variables import VarFacts, VarRow, merge_vars
 
 ARRAY = VarFacts("global", "Array", "", (8, 4), "float32", "P('data', None)", (("data", 4), ("model", 2)), 32)
 ONE, TWO = VarFacts("host", "int", "1"), VarFacts("host", "int", "2")

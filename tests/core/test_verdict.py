@@ -6,11 +6,11 @@ from itertools import product
 
 import pytest
 
-from mhnb.core.cell import Cell
-from mhnb.core.events import CellRequest
-from mhnb.core.ladder import Ladder
-from mhnb.core.protocol import CellEnded
-from mhnb.core.verdict import judge_cell
+from mhnb.core.life.cell import Cell
+from mhnb.core.life.events import CellRequest
+from mhnb.core.life.ladder import Ladder
+from mhnb.core.life.verdict import judge_cell
+from mhnb.core.wire.protocol import CellEnded
 from mhnb.values import RankError
 
 

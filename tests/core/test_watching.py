@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mhnb.core.protocol import Beat, HostUp, Message, StopHost
-from mhnb.core.roster import Roster
+from mhnb.core.life.roster import Roster
+from mhnb.core.wire.protocol import Beat, HostUp, Message, StopHost
 from mhnb.drive.fleet import end_hosts
 from mhnb.drive.watching import HostWatch
 from mhnb.link.memory import MemoryLink

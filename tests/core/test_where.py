@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mhnb.core.cell import RankPart
-from mhnb.core.codec import decode, encode
-from mhnb.core.outputs import OutputFolder
-from mhnb.core.protocol import RankStatus
-from mhnb.core.where import RankSeen, WhereCard, make_card
+from mhnb.core.explain.where import RankSeen, WhereCard, make_card
+from mhnb.core.life.cell import RankPart
+from mhnb.core.output.outputs import OutputFolder
+from mhnb.core.wire.codec import decode, encode
+from mhnb.core.wire.protocol import RankStatus
 
 ALL = [0, 1, 2, 3]
 SOURCE = "loss = step(params, batch)\nbatch = next(batches)"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.agreement import Stand
-from mhnb.core.wishes import (
+from mhnb.core.guard.agreement import Stand
+from mhnb.core.guard.wishes import (
     LAUNCH,
     Asked,
     CellOver,

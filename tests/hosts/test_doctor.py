@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.core.facts import Endpoint, Wanted
-from mhnb.core.hosts import parse_hosts
-from mhnb.core.ssh import SshOptions
+from mhnb.core.preflight.facts import Endpoint, Wanted
+from mhnb.core.reach.hosts import parse_hosts
+from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import PreflightFailed
 from mhnb.startup.preflight import look_at, refuse_unfit
 from tests.hosts.faults import ask_doctor, jax_metadata

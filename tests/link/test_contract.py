@@ -19,8 +19,8 @@ from typing import Protocol
 
 import pytest
 
-from mhnb.core.framing import Frame, join_frames
-from mhnb.core.protocol import Answer, Ask, Message, RunCell, SkipCell, StopHost
+from mhnb.core.wire.framing import Frame, join_frames
+from mhnb.core.wire.protocol import Answer, Ask, Message, RunCell, SkipCell, StopHost
 from mhnb.link import sockets
 from mhnb.link.base import Link
 from mhnb.link.memory import MemoryLink

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.results import CellResult
+from mhnb.core.output.results import CellResult
 from mhnb.errors import CellFailed, CellTimeout
 from mhnb.startup import starting
 from mhnb.verbs.table import VERBS

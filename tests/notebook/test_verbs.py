@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.results import CellResult
+from mhnb.core.output.results import CellResult
 from mhnb.errors import CellInterrupted
 from mhnb.startup import starting
 from mhnb.verbs.table import VERBS

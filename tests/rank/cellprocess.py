@@ -20,9 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from mhnb.core.codec import decode, encode
-from mhnb.core.outputs import fold_events
-from mhnb.core.protocol import (
+from mhnb.core.explain.stacks import Flight
+from mhnb.core.output.outputs import fold_events
+from mhnb.core.wire.codec import decode, encode
+from mhnb.core.wire.protocol import (
     CellEnded,
     CellRefused,
     LaunchRow,
@@ -32,8 +33,7 @@ from mhnb.core.protocol import (
     RunCell,
     SkipCell,
 )
-from mhnb.core.stacks import Flight
-from mhnb.rank.mismatches import Mismatches
+from mhnb.rank.guard.mismatches import Mismatches
 from mhnb.values import Outcome, Output
 
 __all__ = ["CellProcess", "Said"]
@@ -222,9 +222,9 @@ class PlayedLaunches:
 
 
 async def _serve(folder: Path, generation: int, commands: int, answers: int) -> None:
-    from mhnb.rank.capture import Capture
-    from mhnb.rank.runner import CellRunner
-    from mhnb.rank.shell import RankShell
+    from mhnb.rank.cell.capture import Capture
+    from mhnb.rank.cell.runner import CellRunner
+    from mhnb.rank.cell.shell import RankShell
 
     capture = Capture(folder / "log", (folder / "out", folder / "err"), folder / "begun")
     capture.install_native()

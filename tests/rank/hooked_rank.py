@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from mhnb.rank import jaxhooks
-from mhnb.rank.launches import LaunchRecorder
+from mhnb.rank.guard.launches import LaunchRecorder
 
 DEVICES = 2
 

@@ -10,8 +10,8 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-from mhnb.core.codec import decode, encode
-from mhnb.core.protocol import Answer, Ask
+from mhnb.core.wire.codec import decode, encode
+from mhnb.core.wire.protocol import Answer, Ask
 from mhnb.system.ports import find_free_port
 from tests.rank.piped_rank import read_frames, write_frames
 from tests.source import ROOT

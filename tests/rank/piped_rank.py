@@ -11,8 +11,8 @@ import struct
 import sys
 from typing import IO, Any
 
-from mhnb.core.codec import decode, encode
-from mhnb.core.protocol import Answer, Ask
+from mhnb.core.wire.codec import decode, encode
+from mhnb.core.wire.protocol import Answer, Ask
 
 _PREPARE = """
 import jax, jax.numpy as jnp, numpy as np
@@ -72,7 +72,7 @@ def main() -> None:
     _start_jax(rank, count, port, devices)
     from IPython.core.interactiveshell import InteractiveShell
 
-    from mhnb.rank.asks import answer
+    from mhnb.rank.asks.verbs import answer
 
     shell = InteractiveShell.instance()
     # As in an engine, where the user's module is `__main__`.

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 
-from mhnb.rank.abandoned import Abandonment, has_callers
+from mhnb.rank.supervisor.abandoned import Abandonment, has_callers
 from tests.hosts.hostnet import wait_until
 
 _HUB = """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.asks_sync import finish_files, look_at_files, write_files
+from mhnb.rank.asks.sync import finish_files, look_at_files, write_files
 
 
 def test_a_file_of_which_a_piece_was_lost_never_takes_its_place(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.board import Board, Place, make_board
+from mhnb.rank.guard.board import Board, Place, make_board
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_another_clusters_board_is_refused(tmp_path: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from mhnb.rank.board import Board, make_board
+from mhnb.rank.guard.board import Board, make_board
 make_board(Path(sys.argv[1]), 2)
 Board(Path(sys.argv[1]), 2).ask_interrupt(7)
 print("made", flush=True)

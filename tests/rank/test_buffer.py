@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mhnb.core.outputs import fold_events
-from mhnb.core.protocol import OutputEvent
-from mhnb.rank.buffer import EventBuffer
+from mhnb.core.output.outputs import fold_events
+from mhnb.core.wire.protocol import OutputEvent
+from mhnb.rank.cell.buffer import EventBuffer
 
 
 def text_of(events: list[OutputEvent]) -> str:

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.guard import FREE_PREFIX, compare_launches, judge_state
-from mhnb.core.hints import find_hint
+from mhnb.core.explain.hints import find_hint
+from mhnb.core.guard.rules import FREE_PREFIX, compare_launches, judge_state
 from mhnb.rank import jaxhooks
-from mhnb.rank.launches import LaunchRecorder
+from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.system.ports import find_free_port
 from tests.source import ROOT
 
@@ -397,7 +397,7 @@ import jax
 from jax._src import pjit, xla_bridge
 from jax._src.interpreters import pxla
 from mhnb.rank import jaxhooks
-from mhnb.rank.launches import LaunchRecorder
+from mhnb.rank.guard.launches import LaunchRecorder
 names = [(pxla.UnloadedMeshExecutable, "load"), (pxla.UnloadedMeshExecutable, "from_hlo")]
 before = [owner.__dict__[name] for owner, name in names]
 {change}

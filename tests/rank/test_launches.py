@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.guard import FREE_PREFIX
-from mhnb.core.stacks import Flight
+from mhnb.core.explain.stacks import Flight
+from mhnb.core.guard.rules import FREE_PREFIX
 from mhnb.errors import OrderMismatch
-from mhnb.rank.launches import Launched, LaunchRecorder
+from mhnb.rank.guard.launches import Launched, LaunchRecorder
 
 
 class FakeArray:

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from mhnb.rank.launches import LaunchRecorder
-from mhnb.rank.localwork import LocalWork
+from mhnb.rank.guard.launches import LaunchRecorder
+from mhnb.rank.guard.localwork import LocalWork
 from tests.rank.test_launches import FakeArray, Sleeper, note
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.protocol import CellEnded, RankStatus
-from mhnb.rank.looking import _find_call, read_call
+from mhnb.core.wire.protocol import CellEnded, RankStatus
+from mhnb.rank.cell.looking import _find_call, read_call
 from tests.rank.cellprocess import CellProcess
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.native import NativeFile, part_noise
+from mhnb.rank.cell.native import NativeFile, part_noise
 
 TAIL = "peer ranks. Expected number of connected peer ranks is :"
 NOISE = {

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from mhnb.rank.overhearing import overhear
+from mhnb.rank.cell.overhearing import overhear
 
 
 def test_only_this_threads_words_are_kept(capsys: pytest.CaptureFixture[str]) -> None:

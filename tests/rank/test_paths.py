@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.mark import Begun, LogMark, read_mark
-from mhnb.rank.paths import RankPaths
+from mhnb.rank.cell.mark import Begun, LogMark, read_mark
+from mhnb.rank.cell.paths import RankPaths
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.core.hostspec import HostSpec
-from mhnb.rank.place import settle_in
+from mhnb.core.wire.hostspec import HostSpec
+from mhnb.rank.supervisor.place import settle_in
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 

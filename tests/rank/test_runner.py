@@ -13,7 +13,7 @@ import nbformat
 import nbformat.v4
 import pytest
 
-from mhnb.core.protocol import CellEnded, InterruptTaken, RankStatus, RunCell, SkipCell
+from mhnb.core.wire.protocol import CellEnded, InterruptTaken, RankStatus, RunCell, SkipCell
 from tests.rank.cellprocess import CellProcess
 
 
@@ -507,7 +507,7 @@ def test_who_waits_for_what_it_left_is_in_no_collective(own_rank: CellProcess, t
     flag = tmp_path / "seen"
     source = f"""
 import os, time
-from mhnb.core.stacks import Flight
+from mhnb.core.explain.stacks import Flight
 flight = Flight("jit(f)", (0, 1), 1, 1)
 def finishing():
     while not os.path.exists({str(flag)!r}): time.sleep(0.01)
@@ -547,7 +547,7 @@ def test_interrupt_that_is_caught(rank: CellProcess) -> None:
 
 HANDLES = """
 import os, time
-from mhnb.rank import taken
+from mhnb.rank.cell import taken
 taken._SAME_S = 1000.0
 print("started")
 try:
@@ -587,7 +587,7 @@ def test_after_an_interrupt_that_went_nowhere_the_next_one_counts(own_rank: Cell
     """Python drops what a finalizer raises: the next one is to end the cell, however soon it comes."""
     source = """
 import time
-from mhnb.rank import taken
+from mhnb.rank.cell import taken
 taken._SAME_S = 1000.0
 class Closes:
     def __del__(self):

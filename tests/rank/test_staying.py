@@ -13,8 +13,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from mhnb.core.hostspec import HostSpec, format_hostspec
-from mhnb.core.protocol import Beat, HostUp, Message, StopHost
+from mhnb.core.wire.hostspec import HostSpec, format_hostspec
+from mhnb.core.wire.protocol import Beat, HostUp, Message, StopHost
 from mhnb.link.sockets import SocketLink
 
 _LIMIT_S = 60.0

@@ -15,17 +15,17 @@ from typing import Any, NoReturn
 
 import pytest
 
-from mhnb.core.agreement import ENDINGS, format_mismatch
-from mhnb.core.framing import join_frames
-from mhnb.core.wishes import LAUNCH, CellOver, Verdict, Wish, encode_from_rank
+from mhnb.core.guard.agreement import ENDINGS, format_mismatch
+from mhnb.core.guard.wishes import LAUNCH, CellOver, Verdict, Wish, encode_from_rank
+from mhnb.core.wire.framing import join_frames
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost
 from mhnb.rank import delegate
-from mhnb.rank.board import Board, make_board
 from mhnb.rank.delegate import Delegate, listen
-from mhnb.rank.interrupts import InterruptWord, make_interrupt_word
-from mhnb.rank.remote import RemoteTable, reach_board
-from mhnb.rank.seat import lose
-from mhnb.rank.tables import BoardTable, Table
+from mhnb.rank.guard.board import Board, make_board
+from mhnb.rank.guard.interrupts import InterruptWord, make_interrupt_word
+from mhnb.rank.guard.remote import RemoteTable, reach_board
+from mhnb.rank.guard.seat import lose
+from mhnb.rank.guard.tables import BoardTable, Table
 from mhnb.system.sealing import Sealer
 
 KEY = b"k" * 32

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from mhnb.cluster import Cluster, StartOptions
-from mhnb.core.hostspec import HostSpec
-from mhnb.core.shape import Shape
+from mhnb.core.asked.shape import Shape
+from mhnb.core.wire.hostspec import HostSpec
 from mhnb.launch.local import LocalHost
 from mhnb.startup.options import Place, local_spec
 from mhnb.system.ports import find_free_port

@@ -17,9 +17,9 @@ import pytest
 from mhnb.cli import main
 from mhnb.cluster import Cluster
 from mhnb.commands.reaping import end_stray, find_strays
-from mhnb.core.journal import CellRecord
-from mhnb.core.protocol import PROTOCOL_VERSION
-from mhnb.core.replay import plan_replay
+from mhnb.core.keep.journal import CellRecord
+from mhnb.core.keep.replay import plan_replay
+from mhnb.core.wire.protocol import PROTOCOL_VERSION
 from mhnb.drive.reader import Reader
 from mhnb.drive.roll import StartReport
 from mhnb.errors import AlreadyStarted, InvalidRequest, NotClean, NotDriver, NotStarted

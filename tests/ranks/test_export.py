@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.export import CellStep, export_script
+from mhnb.core.keep.export import CellStep, export_script
 from mhnb.keep.exporting import export_cluster
-from mhnb.rank.native import part_noise
+from mhnb.rank.cell.native import part_noise
 from mhnb.system.ports import find_free_port
 
 CELLS = (

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.results import CellResult
+from mhnb.core.output.results import CellResult
 from tests.ranks.conftest import wait_gone
 from tests.ranks.hosts import HostsCluster, Wire
 from tests.ranks.test_lockstep import (  # noqa: F401 - they are run from here too

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.results import CellResult
-from mhnb.core.where import WhereCard
+from mhnb.core.explain.where import WhereCard
+from mhnb.core.output.results import CellResult
 from mhnb.errors import OrderMismatch, ValueDiffers
 
 SETUP = """
@@ -341,7 +341,7 @@ except KeyboardInterrupt:
 @pytest.mark.usefixtures("agrees_late")
 def test_what_handles_an_interrupt_is_waited_for(ready: Cluster) -> None:
     """The cell goes on to its end as any other: it waits for what it launched, and gives it no less time than any other does."""
-    limit = "import mhnb.rank.runner; before, mhnb.rank.runner._STOPPED_WAIT_S = mhnb.rank.runner._STOPPED_WAIT_S, 0.0"
+    limit = "import mhnb.rank.cell.runner; before, mhnb.rank.cell.runner._STOPPED_WAIT_S = mhnb.rank.cell.runner._STOPPED_WAIT_S, 0.0"
     ready.run(limit).check()
     code = f"""
 {_SLOW}
@@ -353,7 +353,7 @@ except KeyboardInterrupt:
     try:
         result = run_until_said(ready, code, "on")
     finally:
-        ready.run("mhnb.rank.runner._STOPPED_WAIT_S = before")
+        ready.run("mhnb.rank.cell.runner._STOPPED_WAIT_S = before")
     assert ({rank.outcome for rank in result}, result.state, result.notes) == ({"ok"}, "clean", ())
     check_sum(ready)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.results import CellResult
+from mhnb.core.output.results import CellResult
 
 SETUP = """
 import logging, threading, time

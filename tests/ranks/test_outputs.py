@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from mhnb.cluster import Cluster
-from mhnb.core.figures import gather_figures
-from mhnb.core.results import CellResult
-from mhnb.view.text import format_cell_text
+from mhnb.core.output.figures import gather_figures
+from mhnb.core.output.results import CellResult
+from mhnb.view.cell.text import format_cell_text
 
 PSUM = """
 import jax, numpy as np

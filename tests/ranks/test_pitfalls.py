@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.core.culprit import ErrorSite
-from mhnb.core.hints import find_hint
-from mhnb.core.lastwords import choose_line, drop_frames
-from mhnb.core.results import CellResult
-from mhnb.rank.native import part_noise
+from mhnb.core.explain.culprit import ErrorSite
+from mhnb.core.explain.hints import find_hint
+from mhnb.core.life.lastwords import choose_line, drop_frames
+from mhnb.core.output.results import CellResult
+from mhnb.rank.cell.native import part_noise
 from mhnb.system.ports import find_free_port
 
 Fresh = Callable[..., Cluster]
@@ -228,8 +228,8 @@ def test_sync_points_are_named_by_rank(ranks: Cluster) -> None:
 
 def test_the_hint_stands_beside_the_traceback(ranks: Cluster) -> None:
     """What the user reads of a failed cell holds the cure."""
-    from mhnb.view.html import format_cell_html
-    from mhnb.view.text import format_cell_text
+    from mhnb.view.cell.html import format_cell_html
+    from mhnb.view.cell.text import format_cell_text
 
     result = ranks.run("params.tolist()")
     assert "→ A rank holds only its own shards" in format_cell_text(result)

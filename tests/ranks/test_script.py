@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.commands.scripting import as_script, exit_status
-from mhnb.core.results import CellResult, RankResult
+from mhnb.core.output.results import CellResult, RankResult
 from mhnb.values import RankError
 
 SCRIPT = """\

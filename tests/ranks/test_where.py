@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from mhnb.cluster import Cluster
+from mhnb.core.explain.where import WhereCard
+from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import say_ranks
-from mhnb.core.results import CellResult
-from mhnb.core.where import WhereCard
-from mhnb.view.where import format_where_text
+from mhnb.view.boards.where import format_where_text
 
 LATE = 1
 """The rank that comes late."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from html.parser import HTMLParser
 from typing import Any
 
-from mhnb.core.results import CellResult, RankResult
+from mhnb.core.output.results import CellResult, RankResult
 from mhnb.values import Outcome, Output, RankError
-from mhnb.view.frame import LiveFrame
-from mhnb.view.livehtml import frame_to_html
+from mhnb.view.live.frame import LiveFrame
+from mhnb.view.live.livehtml import frame_to_html
 from mhnb.view.region import Region
 from mhnb.view.screen import LiveBox
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from mhnb.sharding.hlo_module import SourceLine
 from mhnb.sharding.report import Collective, Report
 from mhnb.sharding.why import Why
-from mhnb.view.collectives import format_collectives_html, format_collectives_text
+from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text
 
 REDUCE = Collective(
     "all-reduce",

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.results import RankResult
+from mhnb.core.output.results import RankResult
 from mhnb.values import RankError
-from mhnb.view.digest import clip_outputs, digest
-from mhnb.view.failures import MISMATCH
-from mhnb.view.folded import said_lines
-from mhnb.view.html import format_cell_html
+from mhnb.view.cell.digest import clip_outputs, digest
+from mhnb.view.cell.failures import MISMATCH
+from mhnb.view.cell.folded import said_lines
+from mhnb.view.cell.html import format_cell_html
 from tests.view.samples import cell, failed, out, shown, value
 
 

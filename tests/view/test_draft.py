@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mhnb.core.results import CellResult
+from mhnb.core.output.results import CellResult
 from mhnb.values import Output
-from mhnb.view.draft import format_widget_text
-from mhnb.view.live import CellView
+from mhnb.view.live.draft import format_widget_text
+from mhnb.view.live.live import CellView
 from mhnb.view.words import Places
 from tests.view.samples import RecordingScreen, StrictPage, cell, failed, out
 from tests.view.test_where import HANG

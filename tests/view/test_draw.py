@@ -12,10 +12,10 @@ from mhnb.sharding.mesh import MeshShape
 from mhnb.sharding.reshard import plan_reshard
 from mhnb.sharding.tree import LayoutRow, LayoutTree
 from mhnb.view.draw import format_layout_svg, format_layout_text
-from mhnb.view.drawhtml import format_layout_html
-from mhnb.view.layouttable import format_tree_html, format_tree_text
-from mhnb.view.meshmap import format_mesh_html, format_mesh_text
-from mhnb.view.reshard import format_reshard_html, format_reshard_text
+from mhnb.view.sharding.drawhtml import format_layout_html
+from mhnb.view.sharding.layouttable import format_tree_html, format_tree_text
+from mhnb.view.sharding.meshmap import format_mesh_html, format_mesh_text
+from mhnb.view.sharding.reshard import format_reshard_html, format_reshard_text
 from mhnb.view.words import Places
 from tests.view.samples import StrictPage
 

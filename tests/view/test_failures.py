@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.results import STOPPED, CellResult, RankResult
+from mhnb.core.output.results import STOPPED, CellResult, RankResult
 from mhnb.errors import CellFailed
 from mhnb.values import RankError
-from mhnb.view.digest import digest
-from mhnb.view.failures import MISMATCH
-from mhnb.view.html import format_cell_html
-from mhnb.view.text import format_cell_text
+from mhnb.view.cell.digest import digest
+from mhnb.view.cell.failures import MISMATCH
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.text import format_cell_text
 from tests.view.samples import cell
 
 _WAY = ("Traceback (most recent call last)", "helper.py:7, in read()", "    raise it")

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from mhnb.core.outputs import fold_events
-from mhnb.core.results import CellResult, RankResult
+from mhnb.core.output.outputs import fold_events
+from mhnb.core.output.results import CellResult, RankResult
 from mhnb.values import Output
-from mhnb.view import figures
-from mhnb.view.figures import MAX_FIGURES, figure_bundles
-from mhnb.view.html import format_cell_html
-from mhnb.view.live import CellView
+from mhnb.view.cell import figures
+from mhnb.view.cell.figures import MAX_FIGURES, figure_bundles
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.text import format_cell_text
+from mhnb.view.live.live import CellView
 from mhnb.view.screen import TextScreen
-from mhnb.view.text import format_cell_text
 from tests.view.samples import RecordingScreen, StrictPage, cell, out
 
 PLOTLY = "application/vnd.plotly.v1+json"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from mhnb.core.results import RankResult
-from mhnb.core.where import Place, WhereCard
-from mhnb.view.frame import BLOCKS, ByteBudget, changed_parts, frame_parts, make_frame
-from mhnb.view.strip import make_strip
+from mhnb.core.explain.where import Place, WhereCard
+from mhnb.core.output.results import RankResult
+from mhnb.view.live.frame import BLOCKS, ByteBudget, changed_parts, frame_parts, make_frame
+from mhnb.view.live.strip import make_strip
 from tests.view.samples import cell, failed, out
 
 BAR = "train:  {}%|████▏     | {}/100 [00:04<00:05, 9it/s]"

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.core.results import CellResult, RankResult
-from mhnb.view.html import MAX_CELL_NBYTES, MAX_EACH_NBYTES, View, format_cell_html
+from mhnb.core.output.results import CellResult, RankResult
+from mhnb.view.cell.html import MAX_CELL_NBYTES, MAX_EACH_NBYTES, View, format_cell_html
 from mhnb.view.words import Places
 from tests.view.samples import StrictPage, cell, failed, out, shown, value
 

@@ -11,8 +11,8 @@ import pytest
 
 from mhnb import view
 from mhnb.sharding.layout import Layout
-from mhnb.view.drawhtml import format_layout_html
-from mhnb.view.html import format_cell_html
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.sharding.drawhtml import format_layout_html
 from tests.parts import chromium
 from tests.support.axe import violations
 from tests.view.samples import cell, failed, out, shown
@@ -165,7 +165,7 @@ PANEL = """async (source) => {
 def test_a_late_answer_leaves_the_fold_alone(browser: Browser) -> None:
     """What was asked for tabs or a grid may come when the fold is shown again: what is open there, and the focus, stay."""
     page = browser.new_page()
-    page.evaluate(PANEL, (Path(view.__file__).parent / "panel.js").read_text())
+    page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
     page.get_by_role("radio", name="Grid").click()
     page.get_by_role("radio", name="Fold").click()
     page.locator("#fold summary").click()

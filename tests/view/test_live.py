@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import pytest
 
-from mhnb.core.results import CellResult
-from mhnb.view import live
-from mhnb.view.html import View
-from mhnb.view.live import CellView
+from mhnb.core.output.results import CellResult
+from mhnb.view.cell.html import View
+from mhnb.view.live import live
+from mhnb.view.live.live import CellView
 from tests.view.samples import RecordingScreen, StrictPage, cell, failed, out
 
 SAID = cell([out("a\n")], [out("b\n")])

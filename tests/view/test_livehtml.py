@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.results import CellResult
-from mhnb.view.frame import tail_text
-from mhnb.view.livehtml import MAX_LIVE_NBYTES, format_live_html
+from mhnb.core.output.results import CellResult
+from mhnb.view.live.frame import tail_text
+from mhnb.view.live.livehtml import MAX_LIVE_NBYTES, format_live_html
 from tests.view.samples import StrictPage, cell, failed, out, shown
 
 

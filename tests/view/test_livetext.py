@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.core.results import CellResult, RankResult
+from mhnb.core.output.results import CellResult, RankResult
 from mhnb.values import Output, RankError
-from mhnb.view.livetext import format_running_text
+from mhnb.view.live.livetext import format_running_text
 from tests.view.samples import cell, out
 from tests.view.test_where import HANG
 

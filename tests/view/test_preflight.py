@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from html import unescape
 
-from mhnb.core.preflight_report import Cell, Column, Finding, PreflightReport
-from mhnb.view.preflight import format_preflight_html, format_preflight_text
+from mhnb.core.preflight.report import Cell, Column, Finding, PreflightReport
+from mhnb.view.boards.preflight import format_preflight_html, format_preflight_text
 
 _REPORT = PreflightReport(
     ("host0", "host1", "host2"),

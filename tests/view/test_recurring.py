@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mhnb.core.alike import fold_outputs
-from mhnb.core.results import CellResult
-from mhnb.core.template import OWN, Slot
-from mhnb.view.folded import OWN_MARK, SLOT_MARK, ShownLine, block_items
-from mhnb.view.html import format_cell_html
-from mhnb.view.recurring import Run, find_runs, format_table, run_tables
-from mhnb.view.text import format_cell_text
+from mhnb.core.output.alike import fold_outputs
+from mhnb.core.output.results import CellResult
+from mhnb.core.output.template import OWN, Slot
+from mhnb.view.cell.folded import OWN_MARK, SLOT_MARK, ShownLine, block_items
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.recurring import Run, find_runs, format_table, run_tables
+from mhnb.view.cell.text import format_cell_text
 from tests.view.samples import StrictPage, cell, out
 
 LOSSES = [

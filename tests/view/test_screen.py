@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from mhnb.view import panel
-from mhnb.view.live import CellView
-from mhnb.view.resultpanel import ResultPanel
+from mhnb.view.live import panel
+from mhnb.view.live.live import CellView
+from mhnb.view.live.resultpanel import ResultPanel
 from mhnb.view.screen import NotebookScreen, TextScreen, detect_screen
 from mhnb.view.words import Places
 from tests.view.samples import StrictPage, cell, failed, out

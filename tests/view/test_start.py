@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from mhnb.values import PHASES
-from mhnb.view import board
-from mhnb.view.board import ProgressLine, StartBoard
-from mhnb.view.start import (
+from mhnb.view.boards import board
+from mhnb.view.boards.board import ProgressLine, StartBoard
+from mhnb.view.boards.start import (
     RankStart,
     StartSnapshot,
     StartSummary,

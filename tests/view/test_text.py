@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.core.differ import Row, Span
-from mhnb.core.outputs import OutputFolder
-from mhnb.core.protocol import OutputEvent
-from mhnb.core.results import CellResult, RankResult
+from mhnb.core.output.differ import Row, Span
+from mhnb.core.output.outputs import OutputFolder
+from mhnb.core.output.results import CellResult, RankResult
+from mhnb.core.wire.protocol import OutputEvent
 from mhnb.view.ansi import strip_ansi
-from mhnb.view.nearby import near_changes
-from mhnb.view.text import MAX_TEXT_NBYTES, format_cell_text
+from mhnb.view.cell.nearby import near_changes
+from mhnb.view.cell.text import MAX_TEXT_NBYTES, format_cell_text
 from mhnb.view.words import Places
 from tests.view.samples import HELPER, TRACEBACK, cell, failed, out, value
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mhnb.core.where import Place, WhereCard
-from mhnb.view.live import CellView
-from mhnb.view.livehtml import format_live_html
-from mhnb.view.where import format_where_html, format_where_text
+from mhnb.core.explain.where import Place, WhereCard
+from mhnb.view.boards.where import format_where_html, format_where_text
+from mhnb.view.live.live import CellView
+from mhnb.view.live.livehtml import format_live_html
 from mhnb.view.words import Places
 from tests.view.samples import RecordingScreen, StrictPage, cell, out
 

@@ -6,7 +6,7 @@ import contextlib
 import io
 from typing import Any
 
-from mhnb.core.export_cell import translate_cell
+from mhnb.core.keep.export_cell import translate_cell
 from mhnb.teach.compare import call, value_is
 from mhnb.teach.exercise import Differs, Exercise, Here, Prediction
 

@@ -1,0 +1,120 @@
+"""Which files of a folder go to other machines, and in which messages: decided from names and sizes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from mhnb.core.exchange.transfer import CHUNK_NBYTES
+
+__all__ = ["Excludes", "FileFacts", "LIMIT_NBYTES", "Piece", "cut_pieces", "parse_excludes", "place_of"]
+
+LIMIT_NBYTES = 1 << 30
+"""A folder of code is smaller; one that holds data is meant for a shared file system."""
+_ALWAYS = (
+    ".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".ipynb_checkpoints/", ".venv/", "venv/", "node_modules/",
+    ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".DS_Store", "*.mhnb-part",
+)  # fmt: skip
+_BATCH_FILES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What a file is known by."""
+
+    nbytes: int
+    mode: int
+    """Permission bits."""
+    digest: str
+    """Of what is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of a file: bytes `[start, stop)`."""
+
+    path: str
+    start: int
+    stop: int
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    text: str
+    folder_only: bool
+    keeps: bool
+
+    def matches(self, path: str) -> bool:
+        name = path if "/" in self.text else path.rpartition("/")[2]
+        return fnmatchcase(name, self.text.removeprefix("/").removeprefix("**/"))
+
+
+@dataclass(frozen=True, slots=True)
+class Excludes:
+    """What stays here; the last pattern that fits decides, as in a .gitignore."""
+
+    patterns: tuple[_Pattern, ...]
+
+    def leaves_out(self, path: str, *, is_folder: bool) -> bool:
+        """Whether a path, relative to the folder and with slashes, stays here."""
+        fits = [p for p in self.patterns if (is_folder or not p.folder_only) and p.matches(path)]
+        return bool(fits) and not fits[-1].keeps
+
+
+def parse_excludes(gitignore: str = "") -> Excludes:
+    r"""Read what a folder's own .gitignore leaves out, beside what is never code: version control, caches, environments.
+
+    Understood are names, `*`, paths from the folder, a slash at the end for folders, `!` to keep, `#` for comments.
+
+    >>> parse_excludes("data/\n*.npy\n!keep.npy").leaves_out("sub/x.npy", is_folder=False)
+    True
+    """
+    lines = [*_ALWAYS, *(line.strip() for line in gitignore.splitlines())]
+    return Excludes(tuple(_parse_pattern(line) for line in lines if line and not line.startswith("#")))
+
+
+def _parse_pattern(line: str) -> _Pattern:
+    text = line.removeprefix("!")
+    return _Pattern(text.rstrip("/"), text.endswith("/"), line.startswith("!"))
+
+
+def place_of(folder: str, cwd: str) -> str:
+    """Say where a folder goes, seen from the ranks' working folder: where it is here, or beside, under its own name.
+
+    Args:
+        folder: absolute.
+        cwd: the notebook's, where ranks run whose machine has it too.
+
+    >>> place_of("/me/project", "/me/project"), place_of("/me/project/lib", "/me/project"), place_of("/opt/tools", "/me")
+    ('', 'lib', 'tools')
+    """
+    if folder == cwd:
+        return ""
+    inside = cwd.rstrip("/") + "/"
+    return folder.removeprefix(inside) if folder.startswith(inside) else folder.rstrip("/").rpartition("/")[2]
+
+
+def cut_pieces(files: Mapping[str, FileFacts], wanted: Iterable[str]) -> Iterator[Sequence[Piece]]:
+    """Give what each message brings: many small files, or a piece of a large one.
+
+    >>> [len(pieces) for pieces in cut_pieces({"a": FileFacts(3, 0o644, ""), "b": FileFacts(0, 0o644, "")}, ["a", "b"])]
+    [2]
+    """
+    batch: list[Piece] = []
+    room = CHUNK_NBYTES
+    for path in wanted:
+        nbytes, start = files[path].nbytes, 0
+        while True:
+            stop = min(nbytes, start + room)
+            batch.append(Piece(path, start, stop, stop == nbytes))
+            room -= stop - start
+            if room == 0 or len(batch) == _BATCH_FILES:
+                yield batch
+                batch, room = [], CHUNK_NBYTES
+            start = stop
+            if start == nbytes:
+                break
+    if batch:
+        yield batch

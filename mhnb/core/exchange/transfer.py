@@ -1,0 +1,378 @@
+"""What ranks hold of a value, whether they agree about it, and from whom each piece is fetched.
+
+It decides on rows that the ranks reported; it knows no socket, no array library and no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
+
+from mhnb.core.exchange.boxes import Box, box_size, find_hole, format_box
+from mhnb.core.exchange.variables import format_array
+from mhnb.core.ranks import format_ranks, say_ranks
+from mhnb.errors import InvalidRequest, ValueDiffers
+
+__all__ = [
+    "ArrayRow",
+    "CHUNK_NBYTES",
+    "COMPARE_NBYTES",
+    "Fetch",
+    "HeldBox",
+    "INLINE_NBYTES",
+    "IN_FLIGHT",
+    "KEY_DATA",
+    "KEY_REFUSED",
+    "Owners",
+    "Refusal",
+    "ValueRow",
+    "check_coverage",
+    "check_present",
+    "check_replicas",
+    "check_views",
+    "differs",
+    "group_ranks",
+    "join_views",
+    "lacking_box",
+    "plan_fetches",
+]
+
+KEY_REFUSED = "prng_key"
+"""The code of a refusal: NumPy has no type for PRNG keys."""
+KEY_DATA = "jax.random.key_data(key)"
+"""What its text has to be typed; the rank that refuses an array does not know its name."""
+CHUNK_NBYTES = 16 * 2**20
+"""Size of one message of a large transfer."""
+IN_FLIGHT = 2
+"""How many such messages are asked for at once: the next one travels while one is copied into place."""
+INLINE_NBYTES = 64 * 1024
+"""Values up to this size travel with the first answer."""
+COMPARE_NBYTES = 16 * 2**20
+"""Values up to this size are compared by content when their bytes differ."""
+
+Owners: TypeAlias = tuple[tuple[Box, tuple[int, ...]], ...]
+"""Where all of a global array is: each box with the rank of every device that holds it."""
+
+_K = TypeVar("_K")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBox:
+    """A box of an array on one device of a rank: the parcel's part with its bytes, row-major."""
+
+    box: Box
+    ordinal: int
+    """Position among the rank's local devices; -1 for host memory."""
+    part: int
+    digest: str
+    """Hash of the bytes; empty where there is nothing to compare them with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRow:
+    """One array within a value, as one rank sees it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    order: str
+    """`C`; or `F` for a column-major NumPy array, whose boxes and bytes are those of its transpose."""
+    held: tuple[HeldBox, ...]
+    owners: Owners | None = None
+    """None for a NumPy array."""
+    is_global: bool = False
+    """Whether it is one array of several ranks."""
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape that boxes refer to."""
+        return self.shape[::-1] if self.order == "F" else self.shape
+
+    @classmethod
+    def from_wire(cls, row: Sequence[Any], tables: Sequence[Owners]) -> ArrayRow:
+        """Read a row as `to_wire` wrote it."""
+        shape, dtype, order, held, table, is_global = row
+        boxes = tuple(HeldBox(_box(box), ordinal, part, digest) for box, ordinal, part, digest in held)
+        return cls(tuple(shape), dtype, order, boxes, None if table is None else tables[table], is_global)
+
+    def to_wire(self, table: int | None) -> list[Any]:
+        """Write the row for JSON, its owners as the number of a table that many rows share."""
+        held = [[h.box, h.ordinal, h.part, h.digest] for h in self.held]
+        return [self.shape, self.dtype, self.order, held, table, self.is_global]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a rank cannot give a value."""
+
+    code: str
+    """`missing`, or a word for what is wrong with the value."""
+    text: str
+    """What is wrong and the next step, as the end of a sentence that begins with the name."""
+    similar: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRow:
+    """A named value on one rank: its pickle without arrays, and the arrays. Parts are numbers of the parcel's parts."""
+
+    name: str
+    short: str
+    """A few words to tell it from another rank's."""
+    skeleton: int
+    buffers: tuple[int, ...]
+    digest: str
+    """Hash of the pickle and its buffers."""
+    arrays: tuple[ArrayRow, ...]
+
+    @property
+    def local_parts(self) -> tuple[int, ...]:
+        """The parts that this value's content is made of, but for global arrays."""
+        arrays = [held.part for row in self.arrays if not row.is_global for held in row.held]
+        return tuple(dict.fromkeys((self.skeleton, *self.buffers, *arrays)))
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """Equal on two ranks when the value is, as far as it is local; global arrays count by their place only."""
+        return (self.digest, *(_local_signature(row) for row in self.arrays))
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Read the bytes of `box` from this part of this rank."""
+
+    rank: int
+    part: int
+    box: Box
+
+
+def _box(ranges: Iterable[Sequence[int]]) -> Box:
+    return tuple((start, stop) for start, stop in ranges)
+
+
+def _local_signature(row: ArrayRow) -> tuple[Any, ...]:
+    if row.is_global:
+        return ("global",)
+    return (row.shape, row.dtype, row.order, tuple(sorted({(held.box, held.digest) for held in row.held})))
+
+
+def group_ranks(keys: Mapping[int, _K]) -> tuple[tuple[tuple[int, ...], _K], ...]:
+    """Group ranks by equal keys: the largest group first, then by first rank.
+
+    >>> group_ranks({0: "a", 1: "b", 2: "b"})
+    (((1, 2), 'b'), ((0,), 'a'))
+    """
+    groups: dict[_K, list[int]] = {}
+    for rank in sorted(keys):
+        groups.setdefault(keys[rank], []).append(rank)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0]))
+    return tuple((tuple(ranks), key) for key, ranks in ordered)
+
+
+def check_present(name: str, answers: Mapping[int, ValueRow | Refusal]) -> dict[int, ValueRow]:
+    """Return every rank's row.
+
+    Raises:
+        ValueDiffers: some rank, or all of them, has no such name; `missing` are those ranks.
+        InvalidRequest: a rank has it and cannot give it; `ranks` are those ranks.
+
+    >>> sorted(check_present("n", {0: ValueRow("n", "1", 0, (), "9a", ()), 1: ValueRow("n", "1", 0, (), "9a", ())}))
+    [0, 1]
+    """
+    refusals = {rank: answer for rank, answer in answers.items() if isinstance(answer, Refusal)}
+    missing = [rank for rank, refusal in refusals.items() if refusal.code == "missing"]
+    if missing:
+        raise _missing(name, missing, answers)
+    if refusals:
+        ranks, text = group_ranks({rank: refusal.text for rank, refusal in refusals.items()})[0]
+        where = "" if len(ranks) == len(answers) else f" on {say_ranks(ranks)}"
+        raise InvalidRequest(f"{name}{where} {text}", name=name, ranks=ranks)
+    return {rank: answer for rank, answer in answers.items() if isinstance(answer, ValueRow)}
+
+
+def _missing(name: str, missing: Sequence[int], answers: Mapping[int, ValueRow | Refusal]) -> ValueDiffers:
+    similar = sorted({word for answer in answers.values() if isinstance(answer, Refusal) for word in answer.similar})
+    hint = f" Similar names there: {', '.join(similar[:5])}." if similar else ""
+    having = [rank for rank in answers if rank not in missing]
+    if having:
+        text = (
+            f"{name} is missing on {say_ranks(missing)}, not on {say_ranks(having)}.{hint}"
+            f" Take it from there: %mhjax pull {name} --ranks {format_ranks(having)}"
+        )
+    else:
+        text = f"{name} does not exist on {say_ranks(missing)}.{hint} %mhjax vars lists what the ranks hold"
+    return ValueDiffers(text, name=name, missing=tuple(sorted(missing)), similar=tuple(similar))
+
+
+def join_views(rows: Mapping[int, ValueRow]) -> dict[int, ValueRow]:
+    """Return the rows with every array global that another rank sees as global and in the same place.
+
+    An array on the devices of one rank alone is local there, and global where another rank holds a handle to it.
+
+    >>> join_views({0: ValueRow("n", "1", 0, (), "9a", ())})[0].name
+    'n'
+    """
+    seen = {
+        (row.digest, index, array.owners)
+        for row in rows.values()
+        for index, array in enumerate(row.arrays)
+        if array.is_global
+    }
+    return {rank: replace(row, arrays=_joined(row, seen)) for rank, row in rows.items()}
+
+
+def _joined(row: ValueRow, seen: Set[tuple[str, int, Owners | None]]) -> tuple[ArrayRow, ...]:
+    return tuple(
+        replace(array, is_global=array.is_global or (row.digest, index, array.owners) in seen)
+        for index, array in enumerate(row.arrays)
+    )
+
+
+def differs(
+    name: str, shorts: Mapping[int, str], groups: Sequence[Sequence[int]], *, where: str = "", advice: str = ""
+) -> ValueDiffers:
+    """Make the error for a value that is not the same on all ranks.
+
+    Args:
+        name: of the value.
+        shorts: what each rank holds, in a few words.
+        groups: the ranks that hold the same, each group in rank order.
+        where: the first difference in a container, in words.
+        advice: how it can be had all the same; empty: any rank's alone, or a list of all.
+
+    >>> str(differs("n", {0: "1", 1: "2"}, [(0,), (1,)])).split(".")[0]
+    'n differs between the ranks: 1 on rank 0, 2 on rank 1'
+    """
+    ordered = sorted(groups, key=lambda ranks: (-len(ranks), ranks[0]))
+    words = [shorts[ranks[0]] for ranks in ordered]
+    if len(set(words)) < len(words):
+        words = [word if index == 0 else f"another {word}" for index, word in enumerate(words)]
+    held = ", ".join(f"{word} on {say_ranks(ranks)}" for word, ranks in zip(words, ordered, strict=True))
+    odd = ordered[-1][0]
+    return ValueDiffers(
+        f"{name} differs between the ranks: {held}{f' ({where})' if where else ''}. {advice or _choose(name, odd)}",
+        name=name,
+        groups=tuple(tuple(ranks) for ranks in ordered),
+    )
+
+
+def _choose(name: str, rank: int) -> str:
+    return f"Take one rank's: %mhjax pull {name} --ranks {rank}; or all as a list by rank: %mhjax pull {name} --each"
+
+
+def check_views(name: str, rows: Mapping[int, ArrayRow]) -> None:
+    """Hold that the ranks mean the same global array: one shape, one dtype, one placement.
+
+    Raises:
+        ValueDiffers: they do not; `groups` are the ranks that agree.
+
+    >>> check_views("x", {rank: ArrayRow((2,), "float32", "C", (), ((((0, 2),), (0, 1)),)) for rank in (0, 1)})
+    """
+    seen = group_ranks({rank: (row.shape, row.dtype, row.owners) for rank, row in rows.items()})
+    if len(seen) == 1:
+        return
+    words = [format_array(shape, dtype) for _, (shape, dtype, _) in seen]
+    what = "its shape or dtype" if len(set(words)) > 1 else "which device holds what"
+    held = ", ".join(f"{word} on {say_ranks(ranks)}" for word, (ranks, _) in zip(words, seen, strict=True))
+    raise ValueDiffers(
+        f"{name} is a global array and the ranks disagree about {what}: {held}."
+        " Build it from the same global shape and sharding on every rank, and run that cell again",
+        name=name,
+        groups=tuple(ranks for ranks, _ in seen),
+    )
+
+
+def check_replicas(name: str, rows: Mapping[int, ArrayRow]) -> None:
+    """Hold that devices with the same box of one array have the same bytes in it.
+
+    Raises:
+        ValueDiffers: two of them do not; `box` is the first such box, `groups` its (rank, ordinal)s by equal content.
+
+    >>> check_replicas("x", {3: ArrayRow((2,), "float32", "C", (HeldBox(((0, 2),), 0, 7, ""),))})
+    """
+    copies: dict[Box, dict[tuple[int, int], str]] = {}
+    for rank, row in rows.items():
+        for held in row.held:
+            copies.setdefault(held.box, {})[rank, held.ordinal] = held.digest
+    for box in sorted(copies):
+        if len(set(copies[box].values())) > 1:
+            raise _replicas_differ(name, next(iter(rows.values())), box, copies[box])
+
+
+def _replicas_differ(name: str, row: ArrayRow, box: Box, copies: Mapping[tuple[int, int], str]) -> ValueDiffers:
+    by_digest: dict[str, list[tuple[int, int]]] = {}
+    for place in sorted(copies):
+        by_digest.setdefault(copies[place], []).append(place)
+    devices = " ≠ ".join(" ".join(f"{rank}:{ordinal}" for rank, ordinal in places) for places in by_digest.values())
+    ranks = {rank for rank, _ in copies}
+    advice = f" {_choose(name, min(ranks))}." if len(ranks) > 1 else ""
+    return ValueDiffers(
+        f"{name} {format_array(row.shape, row.dtype)}: devices that should hold copies of {format_box(box)}"
+        f" hold different values: {devices}.{advice}"
+        " It was built from values that differ: seed alike, or broadcast from one rank",
+        name=name,
+        box=box,
+        groups=tuple(tuple(places) for places in by_digest.values()),
+    )
+
+
+def check_coverage(name: str, rows: Mapping[int, ArrayRow]) -> None:
+    """Hold that these ranks have all of the array between them.
+
+    Raises:
+        InvalidRequest: a part is on other ranks only; `box` is the first one, `ranks` who has it.
+
+    >>> check_coverage("x", {3: ArrayRow((2,), "float32", "C", (HeldBox(((0, 2),), 0, 7, ""),))})
+    """
+    row = next(iter(rows.values()))
+    hole = lacking_box(rows)
+    if hole is None:
+        return
+    ranks = sorted({rank for box, ranks in row.owners or () for rank in ranks if _overlap(box, hole)})
+    who = f"that is on {say_ranks(ranks)}" if ranks else "that no device holds"
+    raise InvalidRequest(
+        f"{name} {format_array(row.shape, row.dtype)} is spread over several ranks: {say_ranks(rows)} lack"
+        f"{'s' if len(rows) == 1 else ''} {format_box(hole)}, {who}. Pull it without --ranks",
+        name=name,
+        box=hole,
+        ranks=tuple(ranks),
+    )
+
+
+def lacking_box(rows: Mapping[int, ArrayRow]) -> Box | None:
+    """Find a part of an array that these ranks do not have; None where they have all of it.
+
+    >>> lacking_box({3: ArrayRow((2,), "float32", "C", (HeldBox(((0, 1),), 0, 7, ""),))})
+    ((1, 2),)
+    """
+    row = next(iter(rows.values()))
+    return find_hole(row.stored_shape, sorted({held.box for r in rows.values() for held in r.held}))
+
+
+def _overlap(left: Box, right: Box) -> bool:
+    return all(a < d and c < b for (a, b), (c, d) in zip(left, right, strict=True))
+
+
+def plan_fetches(rows: Mapping[int, ArrayRow], *, prefer: int | None = None) -> tuple[Fetch, ...]:
+    """Choose who sends each box, once each: `prefer` where it has it, else the rank with the least to send.
+
+    Args:
+        rows: the same array as its ranks see it.
+        prefer: a rank whose own copies go first; None for no preference.
+
+    >>> plan_fetches({3: ArrayRow((2,), "float32", "C", (HeldBox(((0, 2),), 0, 7, ""),))})
+    (Fetch(rank=3, part=7, box=((0, 2),)),)
+    """
+    holders: dict[Box, dict[int, int]] = {}
+    for rank in sorted(rows):
+        for held in rows[rank].held:
+            holders.setdefault(held.box, {}).setdefault(rank, held.part)
+    load = dict.fromkeys(rows, 0)
+    fetches = []
+    # Boxes with few holders first: the others can still go round them.
+    for box in sorted(holders, key=lambda b: (len(holders[b]), b)):
+        having = holders[box]
+        rank = prefer if prefer in having else min(having, key=lambda r: (load[r], r))
+        load[rank] += box_size(box)
+        fetches.append(Fetch(rank, having[rank], box))
+    return tuple(fetches)

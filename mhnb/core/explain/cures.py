@@ -1,0 +1,344 @@
+"""The table of known errors and their cures: how each is recognised, and what to say of it.
+
+The texts are those of jax 0.10.2 and 0.12.0, and of users' reports. A cure names a `%mhjax` verb only where this version has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from mhnb.core.explain.culprit import ErrorSite, find_captured, find_named, find_operands
+from mhnb.core.explain.unequal import find_cause
+
+__all__ = ["CURES", "Cure", "Seen"]
+
+
+class Seen(NamedTuple):
+    """An error that was recognised."""
+
+    match: re.Match[str]
+    """What of its text was recognised."""
+    site: ErrorSite
+    code: str
+
+    def array(self, otherwise: str = "x") -> str:
+        """Write what it is about as the user wrote it."""
+        named = find_named(self.site, self.code)
+        return named.text if named else otherwise
+
+
+_Text: TypeAlias = str | Callable[[Seen], str]
+
+
+class Cure(NamedTuple):
+    """One row: how an error is recognised, and what to do about it."""
+
+    pattern: re.Pattern[str]
+    text: _Text
+    ename: re.Pattern[str]
+    """The exception's whole name."""
+    place: re.Pattern[str]
+    """Module and function that raised it."""
+
+
+def _cure(pattern: str, text: _Text, *, ename: str = ".*", place: str = ".*") -> Cure:
+    return Cure(re.compile(pattern, re.DOTALL), text, re.compile(ename), re.compile(place))
+
+
+# -- cures in the user's own names
+
+
+def _fetched(seen: Seen) -> str:
+    named = find_named(seen.site, seen.code)
+    known = named.name if named and seen.site.top_level else ""
+    text = named.text if named else "x"
+    shards = text if named is None or named.is_array else ""
+    return (
+        f"A rank holds only its own shards of a global array. `%mhjax pull {known or 'x'}` brings it to the notebook; on the ranks "
+        f"use {shards}.addressable_shards, or on all of them replicate it first: jax.device_put({text}, NamedSharding(mesh, P()))."
+    )
+
+
+def _iterated(seen: Seen) -> str:
+    text = seen.array()
+    return (
+        "A rank cannot walk through a global array, most of whose rows lie elsewhere: on every rank replicate it first, "
+        f"jax.device_put({text}, NamedSharding(mesh, P())), or index it, {text}[i]."
+    )
+
+
+def _unequal(seen: Seen) -> str:
+    cause, text = find_cause(seen.match[0]), seen.array("x")
+    if cause == "rounded":
+        return (
+            f"JAX rounds {text} to a type of its own before it compares, and finds it different from itself: pass "
+            f'{text}.astype(np.float32), or, to keep all digits, jax.config.update("jax_enable_x64", True) on every rank first.'
+        )
+    if cause == "nan":
+        return (
+            f"{text} has NaN, which is equal to nothing, and never passes this comparison: "
+            f"jax.make_array_from_callback({text}.shape, sharding, lambda box: {text}[box]) makes none."
+        )
+    also = " JAX rounds to its own types before it compares: float64 that is the same everywhere wants .astype(np.float32)."
+    return (
+        "device_put onto a global sharding needs the same value on every rank: use the same seed everywhere, or "
+        "jax.make_array_from_process_local_data(sharding, part) for parts that differ."
+        + (also if cause == "unknown" else "")
+    )
+
+
+_UPDATE = re.compile(r"([\w.]*)\.at\[[^]]*\]\.(?!get\b)(\w+)\(")
+
+
+def _indexed_update(seen: Seen) -> str:
+    name, verb = found.groups() if (found := _UPDATE.search(seen.code)) else ("x", "set")
+    return (
+        f"An indexed update of an array on Explicit axes needs the result's layout: {name or 'x'}.at[i].{verb}(value, "
+        "out_sharding=NamedSharding(mesh, P(...))). jax.make_mesh makes Explicit axes unless told otherwise."
+    )
+
+
+def _captured(seen: Seen) -> str:
+    what = find_captured(seen.site, seen.code)
+    if what is None and _UPDATE.search(seen.code):
+        return _indexed_update(seen)
+    what = what or "it"
+    return f"A global array cannot be captured by a compiled function: pass {what} as an argument."
+
+
+def _mixed(seen: Seen) -> str:
+    arguments = re.findall(r"argument (\S+) of (\S+) with shape \S+ and with device ids \[([\d, ]+)\]", seen.match[0])
+    which, call = "One argument", "a"
+    if len(arguments) > 1:
+        name, function, _ = min(arguments, key=lambda argument: argument[2].count(","))
+        which, call = f"Argument {name} of {function}", name
+        operands = find_operands(seen.site, seen.code)
+        if operands and name in ("x", "y"):
+            # The arguments of an operator have names of JAX's own.
+            which = call = operands["xy".index(name)]
+    return (
+        f"{which} lives on this rank's device alone, the other on the mesh: put both on the mesh, with "
+        f"jax.device_put(np.asarray({call}), NamedSharding(mesh, P())) on every rank."
+    )
+
+
+def _numpy_input(seen: Seen) -> str:
+    text = seen.array("a")
+    return (
+        f"Put the NumPy array on the mesh first: jax.device_put({text}, sharding) where all ranks hold the same, "
+        f"jax.make_array_from_process_local_data(sharding, {'part' if text == 'a' else text}) where each holds its part."
+    )
+
+
+def _donated(seen: Seen) -> str:
+    text = seen.array("It")
+    return (
+        f"{text} was donated to a compiled function (donate_argnums), which reused its memory: go on with its result."
+    )
+
+
+def _indivisible(seen: Seen) -> str:
+    axis, parts, size = (int(part) for part in seen.match.groups())
+    fitting = -(-size // parts) * parts
+    return f"{parts} does not divide {size}: pad dimension {axis} to {fitting}, or shard another dimension."
+
+
+def _unknown_axis(seen: Seen) -> str:
+    axis, names = seen.match.groups()
+    known = f"it has {names.strip('(),')}" if "'" in names else "it is empty"
+    return f"The mesh has no axis {axis!r}; {known}."
+
+
+def _unbound_axis(seen: Seen) -> str:
+    return (
+        f"There is no mesh axis {seen.match[1]!r} around this call: collectives such as psum know the axes of the jax.shard_map "
+        "that they stand in, and mesh.axis_names lists those."
+    )
+
+
+def _contracting(seen: Seen) -> str:
+    left, right = find_operands(seen.site, seen.code) or ("a", "b")
+    return (
+        f"The dimension that {left} and {right} are summed over is sharded on both sides: say what comes out, "
+        f"jnp.matmul({left}, {right}, out_sharding=NamedSharding(mesh, P(...))); P() costs an all-reduce of the result."
+    )
+
+
+def _incompatible(seen: Seen) -> str:
+    left, right = find_operands(seen.site, seen.code) or ("a", "b")
+    return (
+        f"With Explicit axes both operands need layouts that agree: jax.sharding.reshard({right}, {left}.sharding), which moves "
+        f"{right} between the devices, or a mesh with axis_types=(AxisType.Auto, ...), where the compiler chooses."
+    )
+
+
+def _sharded_index(seen: Seen) -> str:
+    named = find_named(seen.site, seen.code)
+    text = named.name if named and named.is_array else "x"
+    return (
+        f"Indexing a sharded dimension needs the result's layout: {text}.at[i].get(out_sharding=NamedSharding(mesh, P(...))). "
+        "jax.make_mesh makes Explicit axes unless told otherwise."
+    )
+
+
+def _allgather(seen: Seen) -> str:
+    return f"process_allgather({seen.array()}, tiled=True)."
+
+
+def _sync_point(seen: Seen) -> str:
+    return (
+        f"This rank came to the sync point {seen.match[1]!r}, another one came elsewhere. "
+        "Ranks that should wait for each other must give the same name."
+    )
+
+
+def _too_late(seen: Seen) -> str:
+    asked = re.search(r"jax_num_cpu_devices\W+(\d+)", seen.code)
+    return (
+        f"The devices are made when a rank starts: %mhjax stop, then %mhjax start --devices {asked[1] if asked else 'N'}. "
+        "So many has each rank then; where all together have enough already (jax.device_count()), leave the line out."
+    )
+
+
+_TOO_LONG = "The PartitionSpec has more entries than the array has dimensions: leave the last ones out."
+_NO_MESH = "A bare PartitionSpec needs a mesh: jax.set_mesh(mesh) on every rank, or NamedSharding(mesh, spec)."
+_UNEVEN = "Ranks with different numbers of devices cannot gather: give each the same number."
+
+_ARGUMENTS = (
+    "There is no such argument: a cell has none, and `mhnb run SCRIPT.py -- ARGUMENTS` in a terminal gives a script its own. "
+    "jax.process_index() and jax.process_count() say which rank this is, of how many."
+)
+
+_MAGIC = "`%mhjax` and `%%mhjax` belong to the notebook, and the ranks have none: put that line into a plain cell of its own."
+
+CURES = (
+    # -- the notebook's own magics
+    _cure(r"^(?:Line|Cell) magic (?:function )?`%%?mhjax` not found", _MAGIC, ename="UsageError"),
+    # -- fetching, closing over, mixing
+    _cure(r"Fetching value for `?jax\.Array`? that spans non-addressable", _fetched),
+    _cure(r"^$", _iterated, ename="AssertionError", place=r"jax\._src\.array\.(?:.*__iter__|_iter)"),
+    _cure(
+        r"Closing over jax\.Array that spans non-addressable"
+        r"|Length of device assignment \d+ is not equal to the size of the mesh",
+        _captured,
+    ),
+    _cure(r"Received incompatible devices for jitted computation.*", _mixed),
+    _cure(r"Passing non-trivial shardings for numpy inputs is not allowed", _numpy_input),
+    _cure(
+        r"passed to device_put is not the same on each process.*",
+        _unequal,
+    ),
+    _cure(r"Array has been deleted", _donated),
+    # -- shardings
+    _cure(r"array axis (\d+) is partitioned (\d+) times, but the dimension size is (\d+)", _indivisible),
+    _cure(
+        r"array axis \d+ is partitioned \d+ times|axis sizes that are not evenly divisible by the corresponding mesh axis",
+        "The mesh axis does not divide that dimension: pad the array, or shard another dimension.",
+    ),
+    _cure(
+        r"is only valid for values of rank at least \d+, but was applied to a value of rank"
+        r"|specs entry which is too long to be compatible",
+        _TOO_LONG,
+    ),
+    _cure(
+        r"^list (?:assignment )?index out of range$",
+        _TOO_LONG,
+        ename="IndexError",
+        place=r"jax\._src\.named_sharding\..*",
+    ),
+    _cure(r"Contracting dimensions are sharded and it is ambiguous", _contracting, ename="ShardingTypeError"),
+    _cure(
+        r"produces an illegally sharded result|got incompatible shardings|operands should have the same sharding",
+        _incompatible,
+        ename="ShardingTypeError",
+    ),
+    _cure(r"Use `\.at\[\.\.\.\]\.get\(out_sharding=\)`", _sharded_index, ename="ShardingTypeError"),
+    _cure(r"Use `\.at\[\.\.\.\]\.set/", _indexed_update, ename="ShardingTypeError"),
+    _cure(
+        r"when you are not under a mesh context|Please set a mesh via `jax\.set_mesh`"
+        r"|requires a non-empty mesh in context|context mesh cannot be empty\. Use `jax\.set_mesh",
+        _NO_MESH,
+    ),
+    _cure(r"Resource axis: (\S+) of .* is not found in mesh: (\(.*?\))", _unknown_axis),
+    _cure(
+        r"_specs argument must refer to an axis marked as manual \(frozenset\((?P<known>.*?)\)\).*_specs refers to '(?P<axis>[^']*)'",
+        lambda seen: (
+            f"shard_map's mesh has no axis {seen.match['axis']!r} to shard over; it has {seen.match['known'].strip('{}')}."
+        ),
+        ename="ValueError",
+    ),
+    _cure(r"[Uu]nbound axis name: (\w+)", _unbound_axis, ename="NameError"),
+    _cure(
+        # since jax 0.9: inside shard_map an unknown axis ends in an assertion without a word
+        r"^$",
+        "A collective in this shard_map names a mesh axis that its mesh does not have: mesh.axis_names lists them.",
+        ename="AssertionError",
+        place=r"jax\._src\.core\.p(?:vary|cast)",
+    ),
+    _cure(
+        r"`?visualize_sharding`? (?:only works for shapes with 1 and 2 dimensions|requires `rich`)",
+        "`%mhjax vars` shows the sharding of every array; x.sharding.devices_indices_map(x.shape) says which device holds what.",
+    ),
+    # -- what a script has and a cell does not
+    _cure(
+        r"^list index out of range$",
+        lambda seen: _ARGUMENTS if re.search(r"\bsys\.argv\s*\[", seen.code) else "",
+        ename="IndexError",
+    ),
+    # -- helpers of JAX
+    _cure(r"Gathering global non-fully-addressable arrays only supports tiled=True", _allgather),
+    _cure(
+        r"cannot reshape array of size",
+        _UNEVEN,
+        ename="ValueError",
+        place=r"jax\.experimental\.multihost_utils\..*allgather.*",
+    ),
+    _cure(r"sync_global_devices name mismatch \('(.*?)'\)", _sync_point),
+    # -- starting
+    _cure(
+        r"jax\.distributed\.initialize\(\) must be called before any JAX|initialize should only be called once",
+        "After a plain start mhnb has initialised it already, on every rank: leave the call out. For another shape: "
+        "%mhjax stop, then %mhjax start -n N --devices N. "
+        "After start --no-init JAX was used before it: %mhjax restart, then call it first.",
+    ),
+    _cure(
+        r"coordinator_address should be defined", "Under mhnb leave the call out; elsewhere give all three arguments."
+    ),
+    _cure(r"config should be updated before backends are initialized", _too_late),
+    _cure(
+        r"DEADLINE_EXCEEDED.*RegisterTask|RegisterTask.*DEADLINE_EXCEEDED",
+        "A rank did not reach the coordinator: a wrong address, a closed port, or a rank that never started.",
+    ),
+    _cure(
+        r"Aborted connect attempt|newer incarnation|connect with a different incarnation",
+        "Two processes came with the same process_id: each rank needs its own. After start --no-init leave the arguments out: "
+        "jax.distributed.initialize() takes each rank's from its environment.",
+    ),
+    _cure(r"Duplicate GPU detected", "Two ranks share a GPU: start one process per GPU."),
+    _cure(
+        r"Gloo context initialization failed.*(?:UNAVAILABLE|Connection refused)",
+        "The ranks could not connect: one has ended, or a cell has called jax.distributed.shutdown(), after which ranks cannot find each "
+        "other. Leave that call out, then %mhjax restart; a replay would make it again.",
+    ),
+    # -- one rank without the others
+    _cure(
+        r"Gloo context initialization failed|GetKeyValue\(\) timed out|may be stuck",
+        "Not every rank came to this collective. x[0], x.sum() and float(...) of a global array are collectives too: "
+        "compute on all ranks, print on one.",
+    ),
+    _cure(
+        r"Received data size doesn't match expected size",
+        "The ranks met with arrays of different sizes, or in different collectives: pad to an agreed size.",
+    ),
+    _cure(
+        r"Gloo \S+ failed|Application timeout caused pair closure|Connection closed by peer",
+        "A collective broke off because a rank did not come or is gone. The first rank to fail is the cause; "
+        "then %mhjax restart.",
+    ),
+    _cure(
+        r"tasks are unhealthy|stopped sending heartbeats|Failed to send RPC to coordination service",
+        "A rank died. The first to die is the cause: its signal and last lines tell more.",
+    ),
+)

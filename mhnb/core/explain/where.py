@@ -1,0 +1,243 @@
+"""The hang card: which ranks wait, in which launch and on which line; which are absent, and where they are.
+
+Judged from each rank's latest two looks at itself. Who has come to a launch is told by counting launches of the same
+participants, never by stacks: those of a rank that waits and of one that lags can be identical.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mhnb.core.guard.rules import communicates
+from mhnb.core.wire.protocol import LaunchRow, RankStatus
+from mhnb.values import Outcome
+
+__all__ = ["KNOWN_AFTER_S", "Place", "RankSeen", "WhereCard", "count_launches", "make_card"]
+
+KNOWN_AFTER_S = 4.0
+"""A rank that has said nothing of itself for so long is in one long call that lets no other thread run."""
+_SILENT_S = 3.0
+_FOR_RANKS = ("launch", "agreement", "barrier")
+_FOR_ITSELF = ("lock", "blocked", "await")
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeen:
+    """What the notebook knows of one rank and the cell that runs."""
+
+    rank: int
+    outcome: Outcome = "running"
+    """`skipped` for a rank that the cell was not sent to."""
+    latest: RankStatus | None = None
+    before: RankStatus | None = None
+    seen_ago_s: float = 0.0
+    """Seconds since the latest look came in."""
+    launches: Sequence[LaunchRow] = ()
+    """What it launched, once it has ended the cell."""
+    spoke: bool = False
+    """Whether output came between its two looks, or after them."""
+
+    @property
+    def progressed(self) -> bool:
+        """Whether its two looks differ in anything but time, or something was said meanwhile.
+
+        A rank that waits for others moves no further by what a thread beside it says.
+        """
+        if self.latest is None or self.before is None:
+            return False
+        speaks = self.spoke and self.latest.activity not in _FOR_RANKS
+        return speaks or _look_key(self.latest) != _look_key(self.before)
+
+    @property
+    def counts(self) -> Mapping[tuple[int, ...], int]:
+        """How many launches it has made of each set of participants, as far as is known."""
+        if self.latest is None or self.outcome != "running":
+            return count_launches(self.launches)
+        return {tuple(participants): count for participants, count in self.latest.counts}
+
+
+def _look_key(status: RankStatus) -> tuple[object, ...]:
+    return (status.activity, status.what, status.line, status.place, status.counts, status.number)
+
+
+def count_launches(rows: Iterable[LaunchRow]) -> dict[tuple[int, ...], int]:
+    """Count the launches of a record that communicate, by participants.
+
+    >>> count_launches([["f", "jit(f)", [0, 1], 1, 3], ["g", "jit(g)", [0, 1], 2, 1]])
+    {(0, 1): 4}
+    """
+    counts: dict[tuple[int, ...], int] = {}
+    for fingerprint, _, participants, _, count in rows:
+        if communicates(fingerprint):
+            key = tuple(participants)
+            counts[key] = counts.get(key, 0) + count
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Ranks that are at the same place."""
+
+    ranks: tuple[int, ...]
+    activity: str
+    """An `Activity`; or ended, silent, unknown, outside, and the outcomes of a rank that was lost."""
+    what: str = ""
+    """The launch, or the call that blocks."""
+    line: int | None = None
+    """The cell's line."""
+    code: str = ""
+    """The text of that line."""
+    place: str = ""
+    """The innermost frame in a file of the user's, as `data.py:31 read_shard`."""
+    number: int | None = None
+    """Which launch of its participants it is; told where the ranks differ in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhereCard:
+    """Where every rank is in the cell that runs."""
+
+    seq: int
+    waiting: tuple[int, ...]
+    """Ranks that wait for others; where none does, those that wait in a lock."""
+    absent: tuple[int, ...]
+    """Ranks that they wait for: those that have not come to the launch."""
+    launch: str | None
+    """What most of the waiting ranks wait in; None when nobody waits."""
+    lines: Mapping[int, int | None]
+    """The cell's line by rank; None for a rank that is in no line of it any more."""
+    age_s: float
+    """How long the first of the waiting ranks has waited; the cell's own age when nobody waits."""
+    progress: bool
+    """Whether two looks, a second apart, differ on any rank."""
+    moved: tuple[int, ...] = ()
+    """Those ranks."""
+    known: bool = False
+    """Whether every rank that runs has been looked at twice, or does not answer."""
+    stuck: bool = False
+    """Whether the card should be shown unasked: some ranks wait, or none moves."""
+    places: tuple[Place, ...] = field(default=())
+    """All ranks, equal places merged, by first rank."""
+    memory_nbytes: Mapping[int, int] = field(default_factory=dict)
+    """What each process held in memory when it was looked at."""
+
+
+def make_card(seq: int, source: str, seen: Sequence[RankSeen], *, age_s: float) -> WhereCard:
+    """Judge where the ranks are.
+
+    Args:
+        seq: the cell.
+        source: its text.
+        seen: every rank of the cluster, in order.
+        age_s: how long the cell has run.
+
+    >>> make_card(5, "f()", [RankSeen(0, "ok"), RankSeen(1)], age_s=9.0).places[1].activity
+    'silent'
+    """
+    waiting, absent = _judge(seen, age_s)
+    by_rank = {one.rank: one for one in seen}
+    first = [by_rank[rank].latest for rank in waiting]
+    names = [status.what for status in first if status is not None]
+    waits_s = [by_rank[r].seen_ago_s + status.for_s for r, status in zip(waiting, first, strict=True) if status]
+    running = [one for one in seen if one.outcome == "running"]
+    # What was said before a rank fell silent is no progress of now.
+    moved = tuple(one.rank for one in running if one.progressed and not _is_silent(one, age_s))
+    known = all((one.latest and one.before) or _is_silent(one, age_s) for one in running)
+    return WhereCard(
+        seq,
+        waiting,
+        absent,
+        launch=max(names, key=names.count) if names else None,
+        lines={one.rank: one.latest.line if one.latest and one.outcome == "running" else None for one in seen},
+        age_s=max(waits_s, default=age_s),
+        progress=bool(moved),
+        moved=moved,
+        known=known,
+        stuck=known and (bool(waiting) or not moved),
+        # IPython counts lines from the first that is not empty.
+        places=_merge(seen, source.lstrip("\n").splitlines(), age_s),
+        memory_nbytes={one.rank: one.latest.memory_nbytes for one in seen if one.latest is not None},
+    )
+
+
+def _judge(seen: Sequence[RankSeen], age_s: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    # A rank that moves waits for nobody; and its count of launches is of another moment than the others'.
+    still = [one for one in seen if one.outcome == "running" and not one.progressed]
+    active = {one.rank: one.latest.activity for one in still if one.latest is not None}
+    missing = {one.rank: _missing(one, seen, age_s) for one in still if active.get(one.rank) in _FOR_RANKS}
+    if missing:
+        # A rank for whose launch everybody has come waits for nobody: it lags behind those that wait for it.
+        waiting = {rank for rank, others in missing.items() if others} or set(missing)
+        absent = {other for others in missing.values() for other in others} - waiting
+        return tuple(sorted(waiting)), tuple(sorted(absent))
+    locked = [rank for rank, activity in active.items() if activity in _FOR_ITSELF]
+    ran = [one.rank for one in seen if one.outcome != "skipped"]
+    return tuple(locked), tuple(rank for rank in ran if locked and rank not in locked)
+
+
+def _missing(one: RankSeen, seen: Sequence[RankSeen], age_s: float) -> set[int]:
+    """Ranks that have not come to where this one waits."""
+    status = one.latest
+    assert status is not None
+    if status.participants is None or status.number is None:
+        return {other.rank for other in seen if _is_elsewhere(other, status.activity, age_s)}
+    key, number = tuple(status.participants), status.number
+    others = [other for other in seen if other.rank in key and other.rank != one.rank]
+    return {other.rank for other in others if _is_told(other, age_s) and other.counts.get(key, 0) < number}
+
+
+def _is_elsewhere(other: RankSeen, activity: str, age_s: float) -> bool:
+    if not _is_told(other, age_s):
+        return False
+    return other.outcome != "running" or other.latest is None or other.latest.activity != activity
+
+
+def _is_told(one: RankSeen, age_s: float) -> bool:
+    """Whether anything is known of a rank; one that is only about to tell is not blamed."""
+    return one.outcome != "running" or one.latest is not None or _is_silent(one, age_s)
+
+
+def _is_silent(one: RankSeen, age_s: float) -> bool:
+    if one.outcome != "running":
+        return False
+    return age_s > KNOWN_AFTER_S if one.latest is None else one.seen_ago_s > _SILENT_S
+
+
+def _merge(seen: Sequence[RankSeen], source: Sequence[str], age_s: float) -> tuple[Place, ...]:
+    merged: dict[Place, list[int]] = {}
+    for one in seen:
+        merged.setdefault(_place(one, source, age_s), []).append(one.rank)
+    found = [(tuple(ranks), place) for place, ranks in merged.items()]
+    launches = {place.what for _, place in found}
+    # The number of a launch is of use only where it tells two ranks apart.
+    tells = len(launches) < len(found)
+    return tuple(
+        Place(
+            ranks,
+            place.activity,
+            place.what,
+            place.line,
+            place.code,
+            place.place,
+            number=place.number if tells else None,
+        )
+        for ranks, place in found
+    )
+
+
+def _place(one: RankSeen, source: Sequence[str], age_s: float) -> Place:
+    status = one.latest
+    if one.outcome != "running":
+        return Place((), {"ok": "ended", "skipped": "outside"}.get(one.outcome, one.outcome))
+    if status is None or _is_silent(one, age_s):
+        silent = _is_silent(one, age_s)
+        line = status.line if status else None
+        return Place((), "silent" if silent else "unknown", line=line, code=_code(source, line))
+    number = status.number if status.activity == "launch" else None
+    code = _code(source, status.line)
+    return Place((), status.activity, status.what, status.line, code, status.place, number=number)
+
+
+def _code(source: Sequence[str], line: int | None) -> str:
+    return source[line - 1].strip() if line is not None and 1 <= line <= len(source) else ""

@@ -1,0 +1,185 @@
+"""What a rank of another host and the host of the board say to each other about a launch, and how each is written.
+
+A rank sends its wish and waits for the verdict. It may ask for the wish back, and tells when its cell has ended.
+One frame of JSON a message; what carries the frames, and how they are signed, is not known here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+
+from mhnb.core.guard.agreement import ENDINGS, MARKS, Stand
+from mhnb.core.wire.framing import Frame
+from mhnb.errors import UnknownMessage
+
+__all__ = [
+    "Asked",
+    "CellOver",
+    "LAUNCH",
+    "RankMessage",
+    "Verdict",
+    "VerdictKind",
+    "Wish",
+    "Withdrawn",
+    "decode_from_rank",
+    "decode_verdict",
+    "encode_from_rank",
+    "encode_verdict",
+]
+
+VerdictKind: TypeAlias = Literal["launch", "interrupt", "mismatch", "ring", "cell ended", "behind", "refused"]
+
+
+class Wish(NamedTuple):
+    """What a rank is about to launch."""
+
+    seq: int
+    """The cell."""
+    fingerprint: int
+    """Odd, less than 2**63."""
+    name: str
+    participants: tuple[int, ...]
+    line: int | None
+    """1-based, of the cell; None where it is not in the cell's own text."""
+    handles: bool = False
+    """The ranks have stopped together, and this is what the cell does about it: it is not stopped once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a wish. Anything but `launch` means that nobody launches it."""
+
+    kind: VerdictKind
+    agreed: bool = False
+    """Of an interrupt: every participant had come as far, and wanted the same launch."""
+    number: int = 0
+    """Of a mismatch: which launch of these participants in the cell it is, from 1."""
+    stands: tuple[Stand, ...] = ()
+    names: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Of a mismatch: the programs' names, by fingerprint."""
+    text: str = ""
+    """Of what is told in words that were made where the board is."""
+
+
+LAUNCH = Verdict("launch")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A rank wants to launch. Its wishes are numbered; it makes one at a time."""
+
+    number: int
+    wish: Wish
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A rank wants a wish back, if it is not too late; the verdict says what became of it."""
+
+    number: int
+    mark: int
+    """The place of the reason in MARKS."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellOver:
+    """A cell has ended on a rank: it wishes for nothing more in it."""
+
+    seq: int
+    ending: int
+    """The place of how it ended in ENDINGS."""
+
+
+RankMessage: TypeAlias = Asked | Withdrawn | CellOver
+
+
+def encode_from_rank(message: RankMessage) -> list[bytes]:
+    """Write what a rank says.
+
+    >>> encode_from_rank(CellOver(7, 0))
+    [b'["over", 7, 0]']
+    """
+    match message:
+        case Asked(number, wish):
+            row: list[Any] = ["asked", number, *wish]
+        case Withdrawn(number, mark):
+            row = ["withdrawn", number, mark]
+        case CellOver(seq, ending):
+            row = ["over", seq, ending]
+    return [json.dumps(row).encode()]
+
+
+def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> RankMessage:
+    """Read what a rank says, and hold that it can be: a number out of place would end up in another rank's words.
+
+    Raises:
+        UnknownMessage: it cannot be.
+
+    >>> decode_from_rank([b'["withdrawn", 3, 1]'], 1, 2)
+    Withdrawn(number=3, mark=1)
+    """
+    match _read(frames):
+        case ["asked", int(number), int(seq), int(fp), str(name), list(members), int() | None as line, bool(handles)]:
+            wish = Wish(seq, fp, name, tuple(members), line, handles)
+            if number > 0 and _can_be(wish, rank, process_count):
+                return Asked(number, wish)
+        case ["withdrawn", int(number), int(mark)] if 0 < mark < len(MARKS):
+            return Withdrawn(number, mark)
+        case ["over", int(seq), int(ending)] if 0 < seq < 1 << 32 and 0 <= ending < len(ENDINGS):
+            return CellOver(seq, ending)
+    raise UnknownMessage(f"rank {rank} said what no rank says of a launch: {bytes(frames[0])[:200]!r}")
+
+
+def _can_be(wish: Wish, rank: int, process_count: int) -> bool:
+    sensible = all(type(member) is int and 0 <= member < process_count for member in wish.participants)
+    return (
+        sensible
+        and rank in wish.participants
+        and 0 < wish.seq < 1 << 32
+        and 0 < wish.fingerprint < 1 << 63
+        and wish.fingerprint % 2 == 1
+        and 0 <= (wish.line or 0) < 1 << 63
+    )
+
+
+def encode_verdict(number: int, verdict: Verdict) -> list[bytes]:
+    """Write what became of a rank's wish.
+
+    >>> encode_verdict(3, LAUNCH)
+    [b'[3, "launch", false, 0, [], [], ""]']
+    """
+    stands = [[s.rank, s.fingerprint, s.line, s.stopped, s.handles, s.ending] for s in verdict.stands]
+    names = [[fingerprint, name] for fingerprint, name in verdict.names.items()]
+    row = [number, verdict.kind, verdict.agreed, verdict.number, stands, names, verdict.text]
+    return [json.dumps(row).encode()]
+
+
+def decode_verdict(frames: Sequence[Frame]) -> tuple[int, Verdict]:
+    """Read the number of a wish and what became of it.
+
+    Raises:
+        UnknownMessage: it is no verdict.
+
+    >>> decode_verdict(encode_verdict(3, LAUNCH)) == (3, LAUNCH)
+    True
+    """
+    match _read(frames):
+        case [int(number), str(kind), bool(agreed), int(place), list(stands), list(names), str(text)] if (
+            kind in get_args(VerdictKind)
+            and all(len(row) == 6 for row in stands)
+            and all(len(row) == 2 for row in names)
+        ):
+            found = tuple(Stand(*row) for row in stands)
+            return number, Verdict(cast(VerdictKind, kind), agreed, place, found, dict(names), text)
+    raise UnknownMessage(f"the host of the board said what is no verdict: {bytes(frames[0])[:200]!r}")
+
+
+def _read(frames: Sequence[Frame]) -> Any:
+    try:
+        return json.loads(bytes(frames[0]))
+    except ValueError:
+        return None

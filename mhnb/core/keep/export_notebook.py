@@ -1,0 +1,186 @@
+"""A notebook's file as steps of an export: which of its cells go to the ranks, with what was pushed before them.
+
+Pure: it is given the file's JSON. Whether a cell worked is read from its stored outputs; nothing is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mhnb.core.asked.select import route_cell
+from mhnb.core.keep.export import CellStep, PushStep, Step
+from mhnb.core.ranks import choose_ranks
+from mhnb.errors import InvalidRequest
+
+__all__ = ["NotebookSteps", "drop_pushed", "read_notebook", "write_literal"]
+
+_LITERAL_CHARS = 2000
+_RAISES = "raises-exception"
+
+
+@dataclass(slots=True)
+class NotebookSteps:
+    """What a notebook does with its ranks."""
+
+    steps: list[Step] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """A sentence for each cell that failed, or is meant to."""
+    process_count: int = 4
+    devices: int | None = 2
+    auto: bool = False
+    """Whether plain cells go to the ranks at this point."""
+    literals: dict[str, str] = field(default_factory=dict)
+    """What plain cells have bound to a literal: it can be pushed."""
+
+
+def read_notebook(notebook: Mapping[str, Any], without: Sequence[str] = ()) -> NotebookSteps:
+    r"""Read a notebook's cells in order.
+
+    Args:
+        notebook: the JSON of an .ipynb file.
+        without: what is left out: numbers of code cells, counted from 1, and names that are pushed.
+
+    Raises:
+        InvalidRequest: this is no notebook, or a `%%mhjax` line that cannot be.
+
+    >>> read_notebook({"cells": [{"cell_type": "code", "source": "%%mhjax\nx = 1"}]}).steps[0].source
+    'x = 1'
+    """
+    cells = notebook.get("cells")
+    if not isinstance(cells, list):
+        raise InvalidRequest("this file is no notebook: it has no cells; give an .ipynb file of format 4")
+    found = NotebookSteps()
+    for number, cell in enumerate((each for each in cells if each.get("cell_type") == "code"), 1):
+        source = cell.get("source", "")
+        text = source if isinstance(source, str) else "".join(source)
+        name = f"code cell {number}"
+        if str(number) in without:
+            found.left_out.append(f"{name}: as asked")
+        else:
+            _take(found, name, text, cell)
+    found.steps, dropped = drop_pushed(found.steps, without)
+    found.left_out += dropped
+    return found
+
+
+def drop_pushed(steps: Sequence[Step], without: Sequence[str]) -> tuple[list[Step], list[str]]:
+    """Leave out pushed names as asked; return the steps, and a sentence for each that is not there.
+
+    >>> drop_pushed([PushStep(("a", "b"))], ["b", "3"])[1]
+    ['push b: as asked; the script has no b until you write it in']
+    """
+    kept: list[Step] = []
+    dropped: list[str] = []
+    for step in steps:
+        if isinstance(step, PushStep):
+            gone = [name for name in step.names if name in without]
+            dropped += [f"push {name}: as asked; the script has no {name} until you write it in" for name in gone]
+            names = tuple(name for name in step.names if name not in gone)
+            kept += [replace(step, names=names)] if names else []
+        else:
+            kept.append(step)
+    return kept, dropped
+
+
+def _take(found: NotebookSteps, name: str, text: str, cell: Mapping[str, Any]) -> None:
+    flags, body = _split(text)
+    if flags is None and not (found.auto and route_cell(text) == "ranks"):
+        _take_plain(found, text)
+    elif why := _why_left_out(cell):
+        found.left_out.append(f"{name}: {why}")
+    else:
+        ranks = choose_ranks(_flag(flags or "", "--ranks"), found.process_count)
+        found.steps.append(CellStep(name, body, ranks))
+
+
+def _split(text: str) -> tuple[str | None, str]:
+    """The flags of a `%%mhjax` line and what is below it; None for the flags of a plain cell."""
+    lines = text.lstrip("\n").split("\n")
+    if lines[0].split()[:1] != ["%%mhjax"]:
+        return None, text
+    return lines[0].removeprefix("%%mhjax"), "\n".join(lines[1:])
+
+
+def _flag(words: str, name: str) -> str | None:
+    found = shlex.split(words)
+    for at, word in enumerate(found):
+        if word == name and at + 1 < len(found):
+            return found[at + 1]
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+    return None
+
+
+def _why_left_out(cell: Mapping[str, Any]) -> str:
+    errors = [output for output in cell.get("outputs", ()) if output.get("output_type") == "error"]
+    if errors:
+        return f"it failed with {errors[0].get('ename', 'an error')}"
+    is_meant_to = _RAISES in cell.get("metadata", {}).get("tags", ())
+    return f"it is meant to fail (tag {_RAISES})" if is_meant_to else ""
+
+
+def _take_plain(found: NotebookSteps, text: str) -> None:
+    """A cell of the notebook's own process: it starts the ranks, binds what is pushed, or does not matter here."""
+    ours = [line.strip() for line in text.splitlines() if line.strip().startswith("%mhjax ")]
+    code = [line for line in text.splitlines() if not line.lstrip().startswith(("%", "!"))]
+    found.literals |= dict(_bound("\n".join(code)))
+    for line in ours:
+        verb, _, rest = line.removeprefix("%mhjax ").strip().partition(" ")
+        if verb == "start":
+            _take_start(found, rest)
+        elif verb == "auto":
+            found.auto = rest.strip() == "on"
+        elif verb == "push":
+            found.steps.append(_push(found, rest))
+
+
+def _take_start(found: NotebookSteps, rest: str) -> None:
+    machines, devices = _flag(rest, "--hosts"), _flag(rest, "--devices")
+    hosts = len(machines.split(",")) if machines else int(_flag(rest, "-n") or 4)
+    found.process_count = hosts * int(_flag(rest, "--per-host") or 1)
+    # Simulated hosts have two devices each unless told otherwise; machines have their own.
+    is_simulated = machines is None and (_flag(rest, "--profile") or "local") == "local"
+    found.devices = int(devices) if devices else 2 if is_simulated else None
+
+
+def _push(found: NotebookSteps, rest: str) -> PushStep:
+    ranks = _flag(rest, "--ranks")
+    names = tuple(word for word in rest.split() if word.isidentifier() and word != ranks)
+    literals = {name: found.literals[name] for name in names if name in found.literals}
+    return PushStep(names, choose_ranks(ranks, found.process_count), literals)
+
+
+def _bound(code: str) -> Iterator[tuple[str, str]]:
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        # Magics inside a block, or the like: nothing of it is known.
+        return
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            try:
+                value = ast.literal_eval(node.value)
+            except ValueError:
+                continue
+            if (text := write_literal(value)) is not None:
+                yield node.targets[0].id, text
+
+
+def write_literal(value: object) -> str | None:
+    """Write a value as Python that makes it again; None where it is too large, or has no such form.
+
+    >>> write_literal({"lr": 0.1}), write_literal(object()), write_literal(float("nan"))
+    ("{'lr': 0.1}", None, None)
+    """
+    text = repr(value)
+    if len(text) > _LITERAL_CHARS:
+        return None
+    try:
+        again = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+    return text if type(again) is type(value) and again == value else None

@@ -1,0 +1,338 @@
+"""The journal's records: what was done to a cluster, one JSON line each, and what a cell launched as one short hash.
+
+It decides what is kept of a cell. Where the lines are, and what a replay makes of them, is not its business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeAlias
+
+from mhnb.core.guard.rules import communicates
+from mhnb.core.life.cell import Cell
+from mhnb.core.ranks import format_ranks
+from mhnb.core.wire.protocol import LaunchRow
+from mhnb.errors import InvalidRequest
+from mhnb.values import ClusterState, Outcome
+
+__all__ = [
+    "AcceptRecord",
+    "CellRecord",
+    "KEPT_ROWS",
+    "LaunchTrace",
+    "PushRecord",
+    "Record",
+    "ReplayRecord",
+    "StartRecord",
+    "format_record",
+    "is_start",
+    "parse_record",
+    "parse_records",
+    "record_cell",
+    "trace_launches",
+]
+
+KEPT_ROWS = 32
+"""So many runs of equal launches are kept in words; the hash covers them all."""
+
+TraceRow: TypeAlias = tuple[str, str, str, int | None, int]
+"""A run of equal launches: fingerprint, name, participants as `0-3`, line of the cell or None, count."""
+
+_Compared: TypeAlias = tuple[tuple[str, str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchTrace:
+    """What some ranks launched in a cell; ranks with the same sequence share one."""
+
+    ranks: tuple[int, ...]
+    hash: str
+    """Over fingerprint, participants and count of every launch that the guard compares, in order."""
+    count: int
+    """Launches in all."""
+    rows: tuple[TraceRow, ...]
+    """The first runs, in words; neighbours of the same program are one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """The ranks of a generation are ready."""
+
+    kind: ClassVar[str] = "start"
+    generation: int
+    shape: str
+    """In words, as `4 hosts x 2 devices`; a replay needs the same."""
+    jax: str = ""
+    after: int = 0
+    """The generation whose place it took, in the same journal; 0 for none."""
+    when: float = 0.0
+    """Unix time in seconds, here as in every record."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellRecord:
+    """A cell that has ended."""
+
+    kind: ClassVar[str] = "cell"
+    generation: int
+    seq: int
+    source: str
+    ranks: tuple[int, ...] | None = None
+    """As asked for; None for all."""
+    guard: str = "lockstep"
+    timeout_s: float | None = None
+    outcomes: Mapping[int, Outcome] = field(default_factory=dict)
+    """By rank, of those that were to run it."""
+    errors: Mapping[int, str] = field(default_factory=dict)
+    """The names of what ranks raised."""
+    launches: tuple[LaunchTrace, ...] | None = ()
+    """None: nothing was recorded, with the guard off or unavailable."""
+    how: str = ""
+    """"" normally; "interrupted" or "timeout"."""
+    state: ClusterState = "clean"
+    """As judged when it ended."""
+    wall_s: float = 0.0
+    replayed: bool = False
+    when: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PushRecord:
+    """Values of the notebook were bound on ranks."""
+
+    kind: ClassVar[str] = "push"
+    generation: int
+    names: tuple[str, ...]
+    ranks: tuple[int, ...] | None
+    values: tuple[dict[str, Any], ...] = ()
+    """How each value is made of the parts, as the ranks are told."""
+    sizes: tuple[int, ...] = ()
+    """Bytes of each part, in the order in which the file holds them."""
+    file: str = ""
+    """Beside the journal; empty when the bytes were not kept."""
+    why_not: str = ""
+    """Why the bytes were not kept."""
+    replayed: bool = False
+    when: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptRecord:
+    """The user took a split or tainted cluster as it is."""
+
+    kind: ClassVar[str] = "accept"
+    generation: int
+    state: ClusterState
+    """What it was."""
+    when: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRecord:
+    """A replay into this generation has ended."""
+
+    kind: ClassVar[str] = "replay"
+    generation: int
+    source_generation: int
+    """Whose cells were run again."""
+    to: int | None
+    complete: bool
+    """Whether it came to the end that was asked for."""
+    told: str = ""
+    """What the user was told when it stopped before."""
+    when: float = 0.0
+
+
+Record: TypeAlias = StartRecord | CellRecord | PushRecord | AcceptRecord | ReplayRecord
+
+_KINDS: dict[str, type[Any]] = {
+    cls.kind: cls for cls in (StartRecord, CellRecord, PushRecord, AcceptRecord, ReplayRecord)
+}
+_FIELDS = {cls: tuple(part.name for part in fields(cls)) for cls in _KINDS.values()}
+_write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+# -- a cell, and what it launched
+
+
+def record_cell(cell: Cell, generation: int, *, recorded: bool) -> CellRecord:
+    """Make the record of a cell that has ended and was judged.
+
+    Args:
+        recorded: whether its launches were.
+
+    >>> from mhnb.core.life.events import CellRequest
+    >>> record_cell(Cell(1, CellRequest("x = 1"), seq=4, ranks=(0,), now=0.0), 2, recorded=False).seq
+    4
+    """
+    parts, request = cell.parts, cell.request
+    return CellRecord(
+        generation,
+        cell.seq,
+        request.source,
+        request.ranks,
+        request.guard,
+        request.timeout_s,
+        {rank: part.outcome for rank, part in parts.items()},
+        {rank: part.error.ename for rank, part in parts.items() if part.error is not None},
+        trace_launches({rank: part.launches for rank, part in parts.items()}) if recorded else None,
+        cell.how,
+        cell.state,
+        round(cell.wall_s or 0.0, 6),
+        replayed=request.again is not None,
+    )
+
+
+def trace_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[LaunchTrace, ...]:
+    """Sum up what each rank launched. Programs that never communicate and lines do not count, nor do ranks without a launch.
+
+    >>> trace_launches({0: [["a", "f", [0, 1], 1, 2]], 1: [["a", "f", [0, 1], 1, 1], ["a", "f", [0, 1], 2, 1]]})[0].ranks
+    (0, 1)
+    """
+    if not any(rows_by_rank.values()):
+        return ()
+    sequences: dict[_Compared, tuple[list[int], list[TraceRow]]] = {}
+    merged: list[tuple[Sequence[LaunchRow], _Compared]] = []
+    for rank in sorted(rows_by_rank):
+        rows = rows_by_rank[rank]
+        # Most ranks have the same rows, and comparing those is much faster than merging them again.
+        compared = next((known for seen, known in merged if seen == rows), None)
+        if compared is None:
+            runs = _merge(rows)
+            compared = tuple((fingerprint, participants, count) for fingerprint, _, participants, _, count in runs)
+            merged.append((rows, compared))
+            sequences.setdefault(compared, ([], runs))
+        sequences[compared][0].append(rank)
+    return tuple(
+        LaunchTrace(tuple(ranks), _hash(compared), sum(run[2] for run in compared), tuple(runs[:KEPT_ROWS]))
+        for compared, (ranks, runs) in sequences.items()
+        if runs
+    )
+
+
+def _merge(rows: Iterable[LaunchRow]) -> list[TraceRow]:
+    """Join neighbours of the same program: the ranks break their runs at each line."""
+    runs: list[TraceRow] = []
+    among: dict[tuple[int, ...], str] = {}
+    for fingerprint, name, participants, line, count in rows:
+        if not communicates(fingerprint):
+            continue
+        key = tuple(participants)
+        spec = among[key] if key in among else among.setdefault(key, format_ranks(key))
+        if runs and runs[-1][0] == fingerprint and runs[-1][2] == spec:
+            runs[-1] = (*runs[-1][:4], runs[-1][4] + count)
+        else:
+            runs.append((fingerprint, name, spec, line, count))
+    return runs
+
+
+def _hash(compared: object) -> str:
+    return hashlib.blake2b(_write_json(compared).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+# -- lines
+
+
+def format_record(record: Record, *, when: float | None = None) -> bytes:
+    """Write a record as one line, its end included.
+
+    Args:
+        when: Unix time in seconds, in place of the record's own.
+
+    >>> format_record(AcceptRecord(generation=1, state="split"), when=5.0).strip()
+    b'{"kind":"accept","generation":1,"state":"split","when":5.0}'
+    """
+    cls = type(record)
+    body = {name: getattr(record, name) for name in _FIELDS[cls]}
+    if when is not None:
+        body["when"] = when
+    if isinstance(record, CellRecord | PushRecord):
+        body["ranks"] = None if record.ranks is None else format_ranks(record.ranks)
+    if isinstance(record, CellRecord):
+        body["outcomes"], body["errors"] = _fold(record.outcomes), _fold(record.errors)
+        if record.launches is not None:
+            body["launches"] = [[format_ranks(t.ranks), t.hash, t.count, t.rows] for t in record.launches]
+    return _write_json({"kind": cls.kind, **body}).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def parse_record(line: bytes) -> Record:
+    """Read a line.
+
+    Raises:
+        InvalidRequest: it is no record: cut short, or of another version.
+
+    >>> parse_record(b'{"kind":"accept","generation":1,"state":"split","when":5.0}')
+    AcceptRecord(generation=1, state='split', when=5.0)
+    """
+    try:
+        body = json.loads(line.decode("utf-8", "surrogatepass"))
+        cls = _KINDS[body.pop("kind")]
+        if cls in (CellRecord, PushRecord):
+            body["ranks"] = None if body["ranks"] is None else _spread(body["ranks"])
+        if cls is CellRecord:
+            body["outcomes"], body["errors"] = _unfold(body["outcomes"]), _unfold(body["errors"])
+            body["launches"] = None if body["launches"] is None else tuple(map(_parse_trace, body["launches"]))
+        for name in ("names", "values", "sizes"):
+            if name in body:
+                body[name] = tuple(body[name])
+        record: Record = cls(**body)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidRequest(f"a line of the journal cannot be read ({error!r}): {line[:120]!r}") from error
+    return record
+
+
+def is_start(line: bytes) -> bool:
+    """Tell from a line's first characters whether it is a start, which is faster than to read it.
+
+    >>> is_start(format_record(StartRecord(1, "2 x 1"))), is_start(format_record(AcceptRecord(1, "split")))
+    (True, False)
+    """
+    return line.startswith(b'{"kind":"start",')
+
+
+def parse_records(text: bytes) -> tuple[list[Record], list[str]]:
+    """Read a whole journal.
+
+    Returns:
+        The records, and a sentence for each line that is none: a full disk cuts a line short.
+
+    >>> records, faults = parse_records(format_record(AcceptRecord(1, "split")) + b'{"kind":')
+    >>> len(records), len(faults)
+    (1, 1)
+    """
+    records: list[Record] = []
+    faults: list[str] = []
+    for line in filter(None, text.split(b"\n")):
+        try:
+            records.append(parse_record(line))
+        except InvalidRequest as error:
+            faults.append(str(error))
+    return records, faults
+
+
+def _fold(by_rank: Mapping[int, str]) -> dict[str, str]:
+    """Ranks by what they have: one word for all, at any number of ranks."""
+    ranks: dict[str, list[int]] = {}
+    for rank, word in by_rank.items():
+        ranks.setdefault(word, []).append(rank)
+    return {word: format_ranks(same) for word, same in ranks.items()}
+
+
+def _unfold(folded: Mapping[str, str]) -> dict[int, Any]:
+    return dict(sorted((rank, word) for word, spec in folded.items() for rank in _spread(spec)))
+
+
+def _spread(spec: str) -> tuple[int, ...]:
+    ranks: list[int] = []
+    for part in spec.split(","):
+        low, _, high = part.partition("-")
+        ranks += range(int(low), int(high or low) + 1)
+    return tuple(ranks)
+
+
+def _parse_trace(item: Sequence[Any]) -> LaunchTrace:
+    spec, digest, count, rows = item
+    return LaunchTrace(_spread(spec), digest, count, tuple(tuple(row) for row in rows))

@@ -1,0 +1,130 @@
+"""How a replay goes and how it went, in the user's words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mhnb.core.keep.journal import CellRecord, PushRecord
+from mhnb.core.keep.replay import LeftOut, Plan
+from mhnb.core.ranks import format_ranks
+
+__all__ = ["ReplayReport", "ReplayStep", "format_report", "format_step", "format_stop", "say_cells", "step_name"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayStep:
+    """A replay that is about to do something."""
+
+    what: str
+    """As `cell 7`."""
+    done: int
+    """Steps before it."""
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """A replay that has ended."""
+
+    plan: Plan
+    done: int
+    """How many of the plan's steps did the same as before."""
+    wall_s: float
+    notes: tuple[str, ...] = ()
+    """What is to be said of the journal itself."""
+    stop: str = ""
+    """Why it stopped before its end; several lines. Empty when it did not."""
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """The numbers of the cells that did the same as before."""
+        return tuple(step.seq for step in self.plan.steps[: self.done] if isinstance(step, CellRecord))
+
+    @property
+    def pushes(self) -> int:
+        """How many pushes were made again."""
+        return self.done - len(self.cells)
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """What the replay did not try, and why."""
+        return self.plan.left_out
+
+    @property
+    def not_run(self) -> tuple[int, ...]:
+        """The cells after the one at which it stopped."""
+        return tuple(step.seq for step in self.plan.steps[self.done + 1 :] if isinstance(step, CellRecord))
+
+
+def step_name(step: CellRecord | PushRecord) -> str:
+    """Name a step of a plan.
+
+    >>> step_name(CellRecord(1, 7, "f()")), step_name(PushRecord(1, ("x", "y"), None))
+    ('cell 7', 'push x y')
+    """
+    return f"cell {step.seq}" if isinstance(step, CellRecord) else f"push {' '.join(step.names)}"
+
+
+def format_step(step: ReplayStep) -> str:
+    """Write the one line of a replay that goes on.
+
+    >>> format_step(ReplayStep("push x", 2, Plan(1)))
+    'mhjax · replaying push x'
+    """
+    last = f" of {step.plan.cells[-1]}" if step.what.startswith("cell") else ""
+    return f"mhjax · replaying {step.what}{last}"
+
+
+def format_report(report: ReplayReport, took: str) -> str:
+    """Write what a replay did that came to its end: a line, and one for each thing that was left out.
+
+    Args:
+        took: its duration in words.
+
+    >>> print(format_report(ReplayReport(Plan(1, left_out=(LeftOut("cell 4", "interrupted"),)), 0, 0.1), "0.10 s"))
+    mhjax · nothing to replay: no cell ended clean
+      left out · cell 4: interrupted
+    """
+    done = [say_cells(report.cells)] if report.cells else []
+    done += [f"{report.pushes} {'push' if report.pushes == 1 else 'pushes'}"] if report.pushes else []
+    head = (
+        f"mhjax · replayed {' and '.join(done)} · {took}" if done else "mhjax · nothing to replay: no cell ended clean"
+    )
+    return "\n".join([head, *_tail(report)])
+
+
+def format_stop(report: ReplayReport, state: str) -> str:
+    """Write why a replay stopped, what is there now, and how to go on.
+
+    Args:
+        state: the cluster's.
+
+    >>> print(format_stop(ReplayReport(Plan(1), 0, 0.1, stop="the replay was interrupted in cell 1"), "clean"))
+    replay stopped: the replay was interrupted in cell 1
+      no cell before it · the cluster is clean: go on from here by hand, or %mhjax restart
+    """
+    first, *more = report.stop.splitlines()
+    done = f"{say_cells(report.cells)} did the same as before" if report.cells else "no cell before it"
+    rest = (
+        f"; {say_cells(report.not_run)} {'was' if len(report.not_run) == 1 else 'were'} not run"
+        if report.not_run
+        else ""
+    )
+    back = f"%mhjax restart --replay --to {report.cells[-1]}" if report.cells else "%mhjax restart"
+    ways = f"go on from here by hand, or {back}" if state == "clean" else back
+    lines = [f"replay stopped: {first}", *(f"  {line}" for line in more)]
+    return "\n".join([*lines, f"  {done}{rest} · the cluster is {state}: {ways}", *_tail(report)])
+
+
+def _tail(report: ReplayReport) -> list[str]:
+    return [*(f"  left out · {item}" for item in report.left_out), *(f"  note · {note}" for note in report.notes)]
+
+
+def say_cells(seqs: Sequence[int]) -> str:
+    """Name cells by number.
+
+    >>> say_cells([7]), say_cells([1, 2, 3, 5])
+    ('cell 7', 'cells 1-3,5')
+    """
+    return f"{'cell' if len(seqs) == 1 else 'cells'} {format_ranks(seqs)}"

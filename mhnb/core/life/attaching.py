@@ -1,0 +1,134 @@
+"""What a notebook makes of ranks that another one has left: where they stand, and whether they are in step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mhnb.core.keep.journal import AcceptRecord, CellRecord, Record, ReplayRecord, record_cell
+from mhnb.core.life.cell import Cell
+from mhnb.core.life.events import CellRequest, Command, KeepRecord, SendToRank, TellUser
+from mhnb.core.life.verdict import judge_cell
+from mhnb.core.ranks import format_ranks, say_ranks
+from mhnb.core.wire.protocol import CellEnded, SkipCell
+from mhnb.values import ClusterState
+
+__all__ = ["Taken", "judge_taken", "tell_busy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Where a cluster stands that was taken over."""
+
+    next_seq: int
+    """The number of the next cell."""
+    behind: Mapping[int, int]
+    """Ranks that have yet to count cells, and the number that each of them expects."""
+    state: ClusterState
+    reason: str
+    unseen: CellRecord | None = None
+    """The last cell, where it ended after its notebook: the journal does not have it yet."""
+
+    def commands(self, generation: int) -> list[Command]:
+        """Say what is to be done: note and tell of the cell that nobody saw end, and have those that are behind count on."""
+        missed = [(rank, seq) for rank, begin in self.behind.items() for seq in range(begin, self.next_seq)]
+        unseen: list[Command] = [] if self.unseen is None else [KeepRecord(self.unseen), TellUser(_tell(self.unseen))]
+        return [*unseen, *(SendToRank(rank, SkipCell(generation, seq)) for rank, seq in missed)]
+
+
+def _tell(unseen: CellRecord) -> str:
+    by_outcome: dict[str, list[int]] = {}
+    for rank, outcome in unseen.outcomes.items():
+        by_outcome.setdefault(unseen.errors.get(rank) or outcome, []).append(rank)
+    how = ", ".join(f"{say_ranks(ranks)} {outcome}" for outcome, ranks in by_outcome.items())
+    return f"cell {unseen.seq} ended after its notebook: {how}; what it printed is in the ranks' logs alone"
+
+
+def judge_taken(
+    standing: Sequence[Mapping[str, Any]], records: Sequence[Record], generation: int, *, guard_available: bool = True
+) -> Taken:
+    """Judge by what each rank says of its last cell, and by the journal.
+
+    Args:
+        standing: by rank: `seq`, the number that it expects next; `last`, the fields of its last `CellEnded`; and `cell`, the source,
+            guard and ranks of that cell where the rank ran it.
+        records: the journal's.
+        generation: of the ranks.
+        guard_available: whether the ranks record what they launch.
+
+    >>> judge_taken([{"seq": 3, "last": None, "cell": None}] * 2, [CellRecord(1, 2, "x = 1")], 1).state
+    'clean'
+    """
+    expected = [int(rank["seq"]) for rank in standing]
+    next_seq = max(expected)
+    behind = {rank: seq for rank, seq in enumerate(expected) if seq < next_seq}
+    known = _known_state(records, generation, next_seq - 1)
+    if known is None:
+        state, reason, unseen = _judge_unseen(standing, generation, next_seq - 1, guard_available=guard_available)
+        if unseen is not None:
+            unseen = replace(unseen, replayed=_is_of_replay(unseen, records))
+    else:
+        state, unseen = known, None
+        reason = "" if state == "clean" else f"cell {next_seq - 1} left it {state}, before this notebook took it over"
+    if behind:
+        state = "tainted"
+        reason = f"cell {next_seq - 1} had not reached ranks {format_ranks(behind)} when the notebook ended"
+    return Taken(next_seq, behind, state, reason, unseen if unseen is None else replace(unseen, state=state))
+
+
+def tell_busy(ranks: Sequence[int], waited_s: float) -> list[Command]:
+    """Say why a takeover has not ended yet; nothing where no rank explains it.
+
+    >>> tell_busy([], 20.0)
+    []
+    """
+    have = "has" if len(ranks) == 1 else "have"
+    told = (
+        f"{say_ranks(ranks)} {have} not answered for {waited_s:g} s: what they ran when their notebook ended may go on, "
+        "and they answer between cells\n"
+        "  this waits for its end; Ctrl-C leaves them as they are, for another try"
+    )
+    return [TellUser(told)] if ranks else []
+
+
+def _known_state(records: Sequence[Record], generation: int, seq: int) -> ClusterState | None:
+    """The journal's word on the last cell; None where it ended after its notebook."""
+    states: list[tuple[int, ClusterState]] = []
+    for record in records:
+        if isinstance(record, CellRecord) and record.generation == generation:
+            states.append((record.seq, record.state))
+        elif isinstance(record, AcceptRecord) and record.generation == generation and states:
+            states[-1] = (states[-1][0], "clean")
+    if states and states[-1][0] == seq:
+        return states[-1][1]
+    return "clean" if seq == 0 else None
+
+
+def _is_of_replay(unseen: CellRecord, records: Sequence[Record]) -> bool:
+    """Whether a replay was broken off in it: else what had not come back yet would count as given up."""
+    own = [each for each in records if each.generation == unseen.generation]
+    if any(isinstance(each, ReplayRecord) or not getattr(each, "replayed", True) for each in own):
+        return False
+    return any(
+        isinstance(each, CellRecord) and (each.seq, each.source) == (unseen.seq, unseen.source) for each in records
+    )
+
+
+def _judge_unseen(
+    standing: Sequence[Mapping[str, Any]], generation: int, seq: int, *, guard_available: bool
+) -> tuple[ClusterState, str, CellRecord | None]:
+    """Judge the last cell by the ranks' own words, as if their replies had just come."""
+    ran = {rank: said for rank, said in enumerate(standing) if said["cell"] is not None and said["last"]["seq"] == seq}
+    if not ran:
+        # Counted everywhere, and run nowhere: a replay leaves such numbers.
+        return "clean", "", None
+    source, guard, ranks = next(iter(ran.values()))["cell"]
+    request = CellRequest(source, None if ranks is None else tuple(ranks), guard)
+    cell = Cell(0, request, seq=seq, ranks=tuple(ran), now=0.0)
+    for said in ran.values():
+        cell.end_rank(CellEnded(**said["last"]))
+    recorded = cell.has_record(guard_available=guard_available)
+    cell.state, notes = judge_cell(cell, (), recorded=recorded, freed_in=0)
+    cell.wall_s = max(part.wall_s for part in cell.parts.values())
+    return cell.state, notes[0] if notes else "", record_cell(cell, generation, recorded=recorded)

@@ -1,0 +1,277 @@
+"""One cell in flight: what each rank has said so far, who has ended, and the result it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from mhnb.core.explain.culprit import ErrorSite
+from mhnb.core.explain.hints import find_hint
+from mhnb.core.explain.where import RankSeen, WhereCard, make_card
+from mhnb.core.guard.caught import note_caught
+from mhnb.core.guard.rules import STILL_LEFT
+from mhnb.core.life.events import CellRequest, Command
+from mhnb.core.life.ladder import Ladder
+from mhnb.core.output.outputs import OutputFolder
+from mhnb.core.output.results import CellResult, RankResult
+from mhnb.core.ranks import say_ranks
+from mhnb.core.wire.protocol import CellEnded, InterruptTaken, LaunchRow, OutputEvent, RankStatus
+from mhnb.core.wire.rowpack import unpack_rows
+from mhnb.values import ClusterState, Outcome, RankError
+
+__all__ = ["Cell", "RankPart"]
+
+
+@dataclass(slots=True)
+class RankPart:
+    """One rank's part of a cell while it runs and afterwards."""
+
+    folder: OutputFolder
+    outcome: Outcome = "running"
+    error: RankError | None = None
+    launches: list[LaunchRow] = field(default_factory=list)
+    abandoned: int = 0
+    wall_s: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    made: list[list[Any]] = field(default_factory=list)
+    stopped_before: int | None = None
+    caught: list[list[Any]] = field(default_factory=list)
+    looks: tuple[RankStatus, ...] = ()
+    """Its latest two looks at itself, the newer last."""
+    looked_at: float = 0.0
+    _spoke: tuple[bool, bool] = (False, False)
+    """Whether output came before the latest look, and after it."""
+    handles_interrupt: bool = False
+    """Its code has got the interrupt, and runs on."""
+
+    def note_look(self, status: RankStatus, now: float) -> None:
+        """Take in where the rank is."""
+        self.looks, self.looked_at = (*self.looks[-1:], status), now
+        self._spoke = (self._spoke[1], False)
+
+    @property
+    def spoke(self) -> bool:
+        """Whether output came since the look before the latest."""
+        return any(self._spoke)
+
+    def is_in_collective(self, since: float) -> bool:
+        """Whether the rank sat in a launch when it last looked, after that moment, and in the same one at the look before."""
+        if not self.looks or self.looked_at < since:
+            return False
+        latest = self.looks[-1]
+        # Another launch than before: it makes progress, and ends by itself.
+        moves = any((look.participants, look.number) != (latest.participants, latest.number) for look in self.looks)
+        return bool(latest.participants) and latest.launched and not moves
+
+    def add(self, events: list[OutputEvent]) -> None:
+        """Take in output."""
+        for event in events:
+            if event[0] == "error":
+                self.error = _parse_error(event)
+        self._spoke = (self._spoke[0], self._spoke[1] or bool(events))
+        self.folder.add(events)
+
+
+def _parse_error(event: OutputEvent) -> RankError:
+    _, ename, evalue, traceback, line, code, at_s, *site = event
+    hint = find_hint(ename, evalue, site=ErrorSite(*site[0]) if site else None, code=code)
+    return RankError(ename, evalue, tuple(traceback), hint=hint, line=line, code=code, at_s=at_s)
+
+
+class Cell:
+    """A cell from its send to long after its end, since output may still come."""
+
+    def __init__(self, ticket: int, request: CellRequest, *, seq: int, ranks: tuple[int, ...], now: float) -> None:
+        self.ticket, self.request, self.seq, self.ranks = ticket, request, seq, ranks
+        self.started_at = now
+        self.wall_s: float | None = None
+        self.ladder: Ladder | None = None
+        """How it is being stopped; None while nobody asked for that."""
+        self.how = ""
+        self.state: ClusterState = "running"
+        self.notes: tuple[str, ...] = ()
+        self.left_by: tuple[int, ...] = ()
+        """Ranks with a collective of an earlier cell: for their sake it runs in lockstep, whatever guard was asked for."""
+        self.parts = {rank: RankPart(OutputFolder(execution_count=seq)) for rank in ranks}
+
+    def _is_looked_at(self) -> bool:
+        return self.wall_s is None and any(part.looks for part in self.parts.values())
+
+    @property
+    def running_ranks(self) -> tuple[int, ...]:
+        """Ranks that have not ended the cell."""
+        return tuple(rank for rank, part in self.parts.items() if part.outcome == "running")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether some rank has not ended it; asked at the end of each, so no list of all is made."""
+        return any(part.outcome == "running" for part in self.parts.values())
+
+    def hear(self, told: RankStatus | InterruptTaken, now: float) -> None:
+        """Take in what a rank says of itself in the middle of a cell; what is not of this one changes nothing."""
+        part = self.parts.get(told.rank)
+        if part is None or told.seq != self.seq:
+            return
+        if isinstance(told, RankStatus):
+            part.note_look(told, now)
+        else:
+            part.handles_interrupt = told.taken
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether its time limit has passed."""
+        return self.request.timeout_s is not None and now - self.started_at > self.request.timeout_s
+
+    def interrupt(self, now: float, how: str, *, guard_available: bool, frees: bool) -> None:
+        """Ask it to stop; a second time, or by its time limit, without patience for what its code does about that."""
+        if self.ladder is None:
+            agrees = guard_available and self.guard == "lockstep"
+            self.ladder, self.how = Ladder.begin(self.seq, now, agrees=agrees, frees=frees), how
+        elif how != "timeout":
+            self.ladder.hurry(now)
+        if how == "timeout":
+            self.ladder.insist(now)
+
+    def climb(self, now: float) -> list[Command]:
+        """Say what is to be done now to stop it."""
+        if self.ladder is None:
+            return []
+        running, handling = self.running_ranks, self._handling_ranks()
+        inside = {rank for rank in running if self.parts[rank].is_in_collective(self.ladder.asked_at)}
+        spared = {
+            rank for rank in handling if rank in inside and not self.ladder.insists and self._is_joined(rank, inside)
+        }
+        stuck = tuple(rank for rank in running if rank in inside - spared)
+        return self.ladder.climb(now, running, stuck, handling)
+
+    def _is_joined(self, rank: int, inside: Set[int]) -> bool:
+        """Whether all who take part in the collective that a rank sits in have come to it: it is under way."""
+        look = self.parts[rank].looks[-1]
+        others = [self.parts[other].looks[-1] for other in look.participants or () if other in inside]
+        same = [other for other in others if (other.what, other.number) == (look.what, look.number)]
+        return len(same) == len(look.participants or ())
+
+    def _handling_ranks(self) -> tuple[int, ...]:
+        return tuple(rank for rank in self.running_ranks if self.parts[rank].handles_interrupt)
+
+    def was_too_slow(self, rank: int) -> bool:
+        """Whether a rank was killed because it did not end; its error may be what it said before that, the interrupt, say."""
+        slow = self.ladder is not None and self.ladder.killed
+        return slow and rank in self.parts and self.parts[rank].outcome == "killed"
+
+    def is_uneventful(self) -> bool:
+        """Whether all ranks ended it well, and nothing was launched, made or left that could be compared."""
+        return self.ladder is None and not any(
+            part.outcome != "ok" or part.launches or part.made or part.abandoned or part.error
+            for part in self.parts.values()
+        )
+
+    def freed_notes(self) -> tuple[str, ...]:
+        """What freeing ranks from a collective has cost."""
+        return () if self.ladder is None else self.ladder.notes()
+
+    def broke_off(self) -> bool:
+        """Whether a collective failed on some rank as one does whose connections are gone."""
+        return any(part.error is not None and "Gloo" in part.error.evalue for part in self.parts.values())
+
+    def met_left(self) -> bool:
+        """Whether a launch was refused because a collective of an earlier cell still waits."""
+        return any(part.error is not None and STILL_LEFT in part.error.evalue for part in self.parts.values())
+
+    def abandoned(self) -> dict[int, int]:
+        """How many launches each rank left before their end: those that failed because connections were closed, too."""
+        freed = () if self.ladder is None else self.ladder.freed
+        return {rank: part.abandoned or int(rank in freed) for rank, part in self.parts.items()}
+
+    def told_by_ranks(self) -> tuple[str, ...]:
+        """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
+        said = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
+        told = (
+            *self._stop_notes(),
+            *note_caught({rank: part.caught for rank, part in self.parts.items() if part.caught}),
+            *said,
+        )
+        return (*self._lockstep_note(), *(f"{note} · {self.state}" for note in told))
+
+    def _stop_notes(self) -> list[str]:
+        stopped: dict[int, list[int]] = {}
+        for rank, part in self.parts.items():
+            if part.stopped_before is not None:
+                stopped.setdefault(part.stopped_before, []).append(rank)
+        if not stopped and self.state == "clean" and any(part.outcome == "interrupted" for part in self.parts.values()):
+            return ["Interrupted while no rank was in a launch, so variables that this cell sets may differ"]
+        return [
+            f"Interrupted before launch {number} on {'every rank' if len(ranks) == len(self.parts) else say_ranks(ranks)}"
+            for number, ranks in stopped.items()
+        ]
+
+    def _lockstep_note(self) -> tuple[str, ...]:
+        if not self.left_by:
+            return ()
+        who = say_ranks(self.left_by)
+        left = f"{who} left a collective in an earlier cell, which may still wait"
+        return (f"guard lockstep instead of {self.request.guard}: {left}, and no rank is to launch alone",)
+
+    @property
+    def guard(self) -> str:
+        """The guard in force."""
+        return "lockstep" if self.left_by else self.request.guard
+
+    def end_rank(self, ended: CellEnded) -> None:
+        """Take in a rank's one reply."""
+        part = self.parts[ended.rank]
+        part.add(ended.events)
+        part.folder.settle()
+        part.outcome, part.launches = ended.outcome, unpack_rows(ended.launches)
+        part.abandoned, part.wall_s, part.notes, part.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
+        part.stopped_before, part.caught = ended.stopped_before, ended.caught
+
+    def lose_rank(self, rank: int, outcome: Outcome, error: RankError) -> None:
+        """A rank's process ended before the cell did."""
+        part = self.parts[rank]
+        part.outcome, part.error = outcome, part.error or error
+
+    def has_record(self, *, guard_available: bool) -> bool:
+        """Whether the ranks' launches are known, so that the cell can be judged by them."""
+        return guard_available and self.guard != "off"
+
+    def where(self, now: float, process_count: int) -> WhereCard:
+        """Judge where every rank of the cluster is."""
+        seen = [self._seen(rank, now) for rank in range(process_count)]
+        return make_card(self.seq, self.request.source, seen, age_s=now - self.started_at)
+
+    def _seen(self, rank: int, now: float) -> RankSeen:
+        part = self.parts.get(rank)
+        if part is None:
+            return RankSeen(rank, "skipped")
+        latest, before = (*reversed(part.looks), None, None)[:2]
+        return RankSeen(rank, part.outcome, latest, before, now - part.looked_at, part.launches, spoke=part.spoke)
+
+    def result(self, now: float, process_count: int) -> CellResult:
+        """Make the value that the user and the view see; also while the cell runs."""
+        ranks = tuple(
+            RankResult(
+                rank,
+                p.outcome,
+                p.folder.outputs(),
+                error=p.error,
+                wall_s=p.wall_s,
+                omitted_nbytes=p.folder.omitted_nbytes,
+                noise=p.folder.noise,
+            )
+            for rank, p in self.parts.items()
+        )
+        wall_s = now - self.started_at if self.wall_s is None else self.wall_s
+        return CellResult(
+            self.seq,
+            self.request.source,
+            ranks,
+            wall_s,
+            done=self.wall_s is not None,
+            state=self.state,
+            notes=self.notes,
+            process_count=process_count,
+            how=self.how,
+            handling=self._handling_ranks() if self.ladder is not None and not self.ladder.insists else (),
+            where=self.where(now, process_count) if self._is_looked_at() else None,
+        )

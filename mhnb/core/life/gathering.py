@@ -1,0 +1,51 @@
+"""When every host is there, and what each is then told: the addresses that nobody could know before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mhnb.core.wire.protocol import BeginRanks, HostUp
+
+__all__ = ["Gathering"]
+
+
+class Gathering:
+    """Waits for the supervisors of several hosts.
+
+    Args:
+        hosts: the supervisors that hold ranks, in rank order; the first one's machine gets the coordinator.
+        hub: the supervisor that holds the hub.
+        coordinator: `address:port` that the user has chosen; None: the first host's own choice.
+    """
+
+    def __init__(self, hosts: Sequence[int], hub: int, coordinator: str | None = None) -> None:
+        self._hosts, self._hub, self._coordinator = tuple(hosts), hub, coordinator
+        self._up: dict[int, HostUp] = {}
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Supervisors that have not reported."""
+        return tuple(k for k in (*self._hosts, self._hub) if k not in self._up)
+
+    def note(self, up: HostUp) -> BeginRanks | None:
+        """Take in a report; when it was the last one, say what all are told.
+
+        >>> gathering = Gathering([0], hub=1)
+        >>> gathering.note(HostUp(0, 7, "a", None, "10.0.0.1", [20001, 20002]))
+        >>> begin = gathering.note(HostUp(1, 8, "here", 9, connection="{}"))
+        >>> begin.coordinator_address, begin.board_url, begin.names
+        ('10.0.0.1:20001', 'tcp:10.0.0.1:20002', {'host0': '10.0.0.1'})
+        """
+        if not self.missing:
+            return None
+        self._up[up.supervisor] = up
+        if self.missing:
+            return None
+        first = self._up[self._hosts[0]]
+        address = f"[{first.address}]" if ":" in first.address else first.address
+        return BeginRanks(
+            coordinator_address=self._coordinator or f"{address}:{first.free_ports[0]}",
+            board_url=f"tcp:{first.address}:{first.free_ports[1]}",
+            connection=self._up[self._hub].connection,
+            names={f"host{k}": self._up[k].address for k in self._hosts},
+        )

@@ -1,0 +1,399 @@
+"""The cluster as a machine: events in, commands out, no clock, no socket, no thread.
+
+It decides who gets which cell, when a cell has ended, what state the cluster is in, and what an interrupt, a death or too long a wait
+leads to. It refuses to know how a command is carried out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from mhnb.core.explain.where import WhereCard
+from mhnb.core.guard.rules import WAY_OUT
+from mhnb.core.keep.journal import Record, record_cell
+from mhnb.core.keep.replay import ReplayCost
+from mhnb.core.life.attaching import judge_taken, tell_busy
+from mhnb.core.life.blame import blame
+from mhnb.core.life.cell import Cell
+from mhnb.core.life.events import (
+    Accepted,
+    CellSubmitted,
+    Command,
+    Event,
+    FailStart,
+    FinishCell,
+    HostExited,
+    HostsQueued,
+    InterruptRequested,
+    KillRanks,
+    RefuseCell,
+    ReportReady,
+    SendToHosts,
+    SendToRank,
+    ShowLate,
+    StopRequested,
+    TellUser,
+    Ticked,
+)
+from mhnb.core.life.gate import make_refusal
+from mhnb.core.life.kept import KeptCells
+from mhnb.core.life.ladder import TOO_SLOW
+from mhnb.core.life.roster import Roster, ended_alike
+from mhnb.core.life.verdict import judge_cell
+from mhnb.core.output.results import STOPPED
+from mhnb.core.wire.protocol import (
+    CellEnded,
+    CellRefused,
+    HostUp,
+    HubExited,
+    InterruptTaken,
+    OutputProduced,
+    PhaseReached,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    RankStatus,
+    RunCell,
+    SkipCell,
+    StartFailed,
+)
+from mhnb.errors import CellInterrupted, LaunchError, MhnbError
+from mhnb.values import ClusterState, RankError
+
+__all__ = ["Machine"]
+
+
+class Machine:
+    """One generation of a cluster, from its start to its stop.
+
+    Args:
+        roster: who the ranks are.
+        generation: number of this start; ranks refuse cells of another.
+        now: seconds on the owner's clock; every event comes with a later one.
+        start_timeout_s: how long the ranks may take until all are ready.
+    """
+
+    def __init__(self, roster: Roster, *, generation: int, now: float, start_timeout_s: float) -> None:
+        self.roster = roster
+        self.process_count = len(self.roster.entries)
+        self.generation = generation
+        self.state: ClusterState = "starting"
+        self.reason = ""
+        self.started_at, self.start_timeout_s = now, start_timeout_s
+        self._given_at = now  # the hosts: only from then on a start can take too long
+        self.current: Cell | None = None
+        self.guard_available = True
+        self._waiting: deque[CellSubmitted] = deque()
+        self._next_seq = 1
+        self._kept = KeptCells()
+        self._carried_note: str | None = None
+        self._lost_service, self._freed_in = "", 0
+        self._lost_host = False  # and not by the death of one of its ranks: no rank is to blame
+        self._cost = ReplayCost()
+        self.left_records: Sequence[Record] = ()
+        """Of the journal, where the ranks were left by another notebook."""
+
+    # -- the one entrance
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take in one event and say what is to be done about it."""
+        match event:
+            case CellSubmitted():
+                return self._submit(event, now)
+            case CellEnded():
+                return self._end_rank(event, now)
+            case OutputProduced():
+                return self._output(event, now)
+            case RankStatus() | InterruptTaken():
+                return self._hear(event, now)
+            case Ticked():
+                return self._tick(now)
+            case HostUp():
+                begin = self.roster.note_host(event)
+                return [] if begin is None else [SendToHosts(begin)]
+            case RankSpawned() | PhaseReached() | RankReady():
+                self.roster.note(event)
+                if self.state == "dead":
+                    # Left by another notebook, and it comes only now: nobody has told it that others are lost.
+                    return [KillRanks((event.rank,))] if self.roster.deaths or self._lost_host else []
+                if (shared := self.roster.find_shared_gpu(event)) is not None:
+                    return self._fail_start(shared)
+                return self._begin(now) if self.state == "starting" and self.roster.all_ready else []
+            case RankExited():
+                return self._rank_exited(event, now)
+            case _:
+                return self._handle_rare(event, now)
+
+    def _handle_rare(self, event: Event, now: float) -> list[Command]:
+        match event:
+            case StartFailed():
+                return self._fail_start(self.roster.start_error(event))
+            case HubExited() | HostExited():
+                return self._lose_service(event, now)
+            case InterruptRequested(ticket):
+                return self._withdraw(ticket) or self._interrupt(now, "interrupted", ticket)
+            case HostsQueued(standing):
+                self.roster.standing, self._given_at = standing, now
+                return []
+            case Accepted():
+                return self._accept()
+            case StopRequested(gone):
+                return self._stop(now, gone)
+            case CellRefused():
+                return self._rank_refused(event, now)
+            case _:
+                return []
+
+    # -- start
+
+    def _begin(self, now: float) -> list[Command]:
+        self.guard_available = all(e.facts.get("guard", {}).get("available", False) for e in self.roster.entries)
+        if (error := self.roster.version_error()) is not None:
+            return self._fail_start(error)
+        self.state = "clean"
+        self._cost.start(now - self.started_at)
+        return [*(self._take_over() if self.roster.is_left else []), ReportReady(), *self._next_cell(now)]
+
+    def _take_over(self) -> list[Command]:
+        """Go on where the notebook before this one has left the ranks."""
+        standing = [entry.facts["standing"] for entry in self.roster.entries]
+        taken = judge_taken(standing, self.left_records, self.generation, guard_available=self.guard_available)
+        self.state, self.reason, self._next_seq = taken.state, taken.reason, taken.next_seq
+        self.roster.note_standing(standing)
+        return taken.commands(self.generation)
+
+    def _wait_on(self) -> list[Command]:
+        """Where ranks that were left may run a cell, which can take hours, say so from time to time."""
+        told = tell_busy(self.roster.find_busy(), self.start_timeout_s)
+        self.start_timeout_s *= 3 if told else 1
+        return told
+
+    def _fail_start(self, error: MhnbError) -> list[Command]:
+        if self.state != "starting":
+            return []
+        self.state, self.reason = "stopped", str(error)
+        return [FailStart(error), *self._refuse_waiting()]
+
+    # -- cells
+
+    def _submit(self, event: CellSubmitted, now: float) -> list[Command]:
+        self._waiting.append(event)
+        if self.state in ("starting", "running"):
+            return []
+        return self._next_cell(now)
+
+    def _next_cell(self, now: float) -> list[Command]:
+        if self.state != "clean":
+            return self._refuse_waiting()
+        if not self._waiting:
+            return []
+        submitted = self._waiting.popleft()
+        ranks = submitted.request.ranks or tuple(range(self.process_count))
+        skipped, seq = self._count_up_to(submitted.request.again)
+        self._next_seq = seq + 1
+        self.current = Cell(submitted.ticket, submitted.request, seq=seq, ranks=ranks, now=now)
+        if submitted.request.guard != "lockstep" and self.guard_available:
+            # Without agreement the others would launch, and wait for a rank that refuses.
+            self.current.left_by = self.roster.find_left()
+        self.state = "running"
+        chosen = None if submitted.request.ranks is None else list(ranks)
+        # One object for all: the link writes it once.
+        run = RunCell(self.generation, seq, submitted.request.source, self.current.guard, chosen)
+        skip = SkipCell(self.generation, seq)
+        sent = [SendToRank(rank, run if rank in self.current.parts else skip) for rank in range(self.process_count)]
+        return [*skipped, *sent]
+
+    def _count_up_to(self, again: int | None) -> tuple[list[Command], int]:
+        """Give the next cell's number: a replayed one keeps its own, and those left out before it are skipped everywhere."""
+        seq = self._next_seq if again is None else max(again, self._next_seq)
+        numbers = range(self._next_seq, seq)
+        return [SendToRank(r, SkipCell(self.generation, n)) for n in numbers for r in range(self.process_count)], seq
+
+    def _refuse_waiting(self) -> list[Command]:
+        refused = [
+            RefuseCell(waiting.ticket, make_refusal(self.state, self.reason, self._cost.way_out()))
+            for waiting in self._waiting
+        ]
+        self._waiting.clear()
+        return list(refused)
+
+    def _end_rank(self, ended: CellEnded, now: float) -> list[Command]:
+        cell = self.current
+        if cell is None or ended.seq != cell.seq or ended.rank not in cell.parts:
+            return []
+        cell.end_rank(ended)
+        self.roster.note_end(ended)
+        late = self._foreign_updates(cell, ended.rank, now)
+        return [*late, *self._finish_if_done(now)]
+
+    def _rank_refused(self, refused: CellRefused, now: float) -> list[Command]:
+        cell = self.current
+        if cell is None or refused.seq != cell.seq or refused.rank not in cell.parts:
+            return []
+        cell.lose_rank(refused.rank, "refused", RankError("OutOfOrder", refused.reason))
+        return self._finish_if_done(now)
+
+    def _finish_if_done(self, now: float) -> list[Command]:
+        cell = self.current
+        if cell is None or cell.is_running:
+            return []
+        self.current = None
+        cell.wall_s = now - cell.started_at
+        self._judge(cell)
+        self._kept.keep(cell)
+        record = record_cell(cell, self.generation, recorded=cell.has_record(guard_available=self.guard_available))
+        self._cost.add(record)
+        self.roster.note_outcomes(record.seq, record.outcomes)
+        return [FinishCell(cell.ticket, cell.result(now, self.process_count), record), *self._next_cell(now)]
+
+    def _judge(self, cell: Cell) -> None:
+        deaths = self.roster.deaths
+        lost = [death.rank for death in deaths]
+        recorded = cell.has_record(guard_available=self.guard_available)
+        state, notes = judge_cell(cell, lost, recorded=recorded, freed_in=self._freed_in)
+        self._freed_in = self._freed_in or (cell.seq if cell.freed_notes() else 0)
+        notes = tuple(note.replace(WAY_OUT, self._cost.way_out()) for note in notes)
+        if self._lost_host:
+            notes = (self._cost.way_out(),)
+        elif deaths:
+            notes = (self._tell_death(deaths[0], TOO_SLOW if cell.was_too_slow(deaths[0].rank) else ""),)
+        if self._lost_service:
+            way = () if self._lost_host or deaths else (self._cost.way_out(),)
+            state, notes = "dead", (self._lost_service, *notes, *way)
+        carried = (self._carried_note,) if self._carried_note else ()
+        self._carried_note = None
+        if state == "clean" and notes:
+            self._carried_note = f"cell {cell.seq}: {notes[0]}"
+        elif state != "clean":
+            self.reason = notes[0] if notes else state
+        self.state = cell.state = "stopped" if self.state == "stopped" else state
+        cell.notes = (*notes, *cell.told_by_ranks(), *carried)
+
+    # -- output
+
+    def _output(self, produced: OutputProduced, now: float) -> list[Command]:
+        cell = self.current
+        if cell is not None and produced.seq == cell.seq and produced.rank in cell.parts:
+            cell.parts[produced.rank].add(produced.events)
+            return self._foreign_updates(cell, produced.rank, now)
+        old = self._kept.find(produced.seq, produced.rank)
+        if old is None:
+            return []
+        old.parts[produced.rank].folder.add(produced.events)
+        return [*self._foreign_updates(old, produced.rank, now), ShowLate(old.result(now, self.process_count))]
+
+    def _foreign_updates(self, cell: Cell, rank: int, now: float) -> list[Command]:
+        return [ShowLate(old.result(now, self.process_count)) for old in self._kept.pass_updates(cell, rank)]
+
+    # -- where the ranks are
+
+    def _hear(self, told: RankStatus | InterruptTaken, now: float) -> list[Command]:
+        if self.current is not None:
+            self.current.hear(told, now)
+        return []
+
+    def where(self, now: float) -> WhereCard | None:
+        """Judge where the ranks are in the cell that runs; None when none runs."""
+        return None if self.current is None else self.current.where(now, self.process_count)
+
+    # -- time, interrupts
+
+    def _tick(self, now: float) -> list[Command]:
+        if self.state == "starting" and now - self._given_at > self.start_timeout_s:
+            return self._wait_on() or self._fail_start(self.roster.timeout_error(self.start_timeout_s))
+        cell = self.current
+        if cell is None:
+            return []
+        return self._interrupt(now, "timeout") if cell.is_overdue(now) else cell.climb(now)
+
+    def _withdraw(self, ticket: int | None) -> list[Command]:
+        """Take back a cell that still waits for its turn: whose cell runs now is not for its submitter to stop."""
+        for waiting in self._waiting:
+            if waiting.ticket == ticket:
+                self._waiting.remove(waiting)
+                error = CellInterrupted("interrupted before the cell's turn came; nothing was sent", result=None)
+                return [RefuseCell(waiting.ticket, error)]
+        return []
+
+    def _interrupt(self, now: float, how: str, ticket: int | None = None) -> list[Command]:
+        cell = self.current
+        if cell is None or ticket not in (None, cell.ticket):
+            return []
+        cell.interrupt(now, how, guard_available=self.guard_available, frees=self.roster.can_free())
+        return cell.climb(now)
+
+    def _accept(self) -> list[Command]:
+        if self.state in ("split", "tainted"):
+            self.state, self.reason = "clean", ""
+        return []
+
+    # -- ends
+
+    def _rank_exited(self, exited: RankExited, now: float) -> list[Command]:
+        self.roster.note(exited)
+        if self.state == "stopped":
+            return []
+        if self.state == "starting" and not self.roster.is_left:
+            return self._fail_start(self.roster.start_error(exited))
+        first, is_taken = self.roster.deaths[0], self.state == "starting"
+        told = [] if self.current or self.state == "dead" else [TellUser(self._tell_death(first))]
+        if self.current is not None:
+            self._lose_rank_of_cell(self.current, exited, first)
+        elif self.state != "dead":
+            # It comes first: others look at the state. Of those that are stopped later the reason is known already.
+            self.reason = self.roster.explain_death(first)
+            self.state = "dead"
+        # Of ranks that were left, one has died meanwhile: what the journal has can come back all the same.
+        taken = [ReportReady(), *self._refuse_waiting()] if is_taken else []
+        # A rank that outlives another cannot compute with it again, and JAX would abort it later anyway.
+        return [*told, *taken, KillRanks(self.roster.alive), *self._finish_if_done(now)]
+
+    def _lose_rank_of_cell(self, cell: Cell, exited: RankExited, first: RankExited) -> None:
+        part = cell.parts.get(exited.rank)
+        if part is None or part.outcome != "running":
+            return
+        if (exited is first or ended_alike(exited, first)) and not self._lost_host:
+            outcome, error = blame(exited, killed=cell.ladder is not None and cell.ladder.killed)
+            cell.lose_rank(exited.rank, outcome, error)
+        else:
+            lost = "a host" if self._lost_host else f"rank {first.rank}"
+            cell.lose_rank(exited.rank, "killed", RankError(STOPPED, f"stopped because {lost} was lost"))
+
+    def _tell_death(self, first: RankExited, how: str = "") -> str:
+        return self.roster.tell_death(first, how) + self._cost.way_out()
+
+    def _lose_service(self, event: HubExited | HostExited, now: float) -> list[Command]:
+        if isinstance(event, HostExited):
+            if event.supervisor in self.roster.lost_supervisors:
+                return []
+            self.roster.lost_supervisors.add(event.supervisor)
+            self._lost_host = self._lost_host or not (self._lost_service or self.roster.deaths)
+        if self.state == "stopped":
+            return []
+        self._lost_service = self._lost_service or self.roster.explain_service(event)
+        if self.state == "starting" and not self.roster.is_left:
+            return self._fail_start(LaunchError(f"{self._lost_service}; every process was ended, start again"))
+        # The ranks that are left on other hosts cannot compute without those that are gone.
+        kill: list[Command] = [KillRanks(self.roster.alive)] if isinstance(event, HostExited) else []
+        if self.current is None:
+            was, self.state, self.reason = self.state, "dead", self._lost_service
+            told = [TellUser(f"{self.reason}\n  {self._cost.way_out()}")] if was != "dead" else []
+            taken = [ReportReady(), *self._refuse_waiting()] if was == "starting" else []
+            return [*told, *taken, *kill]
+        if isinstance(event, HostExited):
+            self._lose_host_of_cell(self.current, event.supervisor)
+        return [*kill, *self._finish_if_done(now)]
+
+    def _lose_host_of_cell(self, cell: Cell, supervisor: int) -> None:
+        for rank in set(cell.running_ranks) & set(self.roster.ranks_of(supervisor)):
+            cell.lose_rank(rank, "died", RankError("RankDied", self._lost_service))
+
+    def _stop(self, now: float, gone: str) -> list[Command]:
+        self.reason = gone or ("" if self.state != "starting" else "it was stopped while it started")
+        self.state, self.roster.is_let_go = "stopped", bool(gone)
+        cell = self.current
+        if cell is not None:
+            for rank in cell.running_ranks:
+                cell.lose_rank(rank, "killed", RankError(STOPPED, "the cluster was stopped during the cell"))
+        return [*self._finish_if_done(now), *self._refuse_waiting()]

@@ -1,0 +1,387 @@
+"""Who the ranks are and how far each has come: phases, processes, facts, deaths."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mhnb.core.life.events import HostExited
+from mhnb.core.life.gathering import Gathering
+from mhnb.core.life.lastwords import choose_line
+from mhnb.core.ranks import say_ranks
+from mhnb.core.reach.gpus import find_shared_gpu
+from mhnb.core.wire.protocol import (
+    Beat,
+    BeginRanks,
+    CellEnded,
+    HostUp,
+    HubExited,
+    PhaseReached,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    StartFailed,
+)
+from mhnb.errors import CoordinatorTimeout, EnginesMissing, LaunchError
+from mhnb.values import PHASES, Outcome, Phase
+
+__all__ = ["RankEntry", "Roster", "describe_exit", "ended_alike"]
+
+_RAISE = "every process was ended; raise the limit with --start-timeout, or mend the cause"
+
+
+@dataclass(slots=True)
+class RankEntry:
+    """What is known of one rank."""
+
+    rank: int
+    host: str
+    log_path: str
+    supervisor: int = 0
+    """Whose processes it belongs to."""
+    phase: Phase | None = None
+    pid: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    nbytes: int | None = None
+    """Its resident memory, as its supervisor said last; None where it is not asked."""
+    is_halted: bool = False
+    """Whether its process stood still when its supervisor last looked: by SIGSTOP, or in a debugger."""
+    last: tuple[int, Outcome] | None = None
+    """The last cell that it ended, and how."""
+    exit: RankExited | None = None
+
+
+def describe_exit(exited: RankExited) -> str:
+    """Say how a process ended.
+
+    >>> describe_exit(RankExited(rank=3, exit_code=None, signum=9, last_lines=[]))
+    'was killed by SIGKILL, often the memory limit'
+    """
+    if exited.signum is None:
+        return f"ended by itself with exit code {exited.exit_code}"
+    try:
+        name = signal.Signals(exited.signum).name
+    except ValueError:
+        name = f"signal {exited.signum}"
+    hints = {
+        "SIGKILL": ", often the memory limit",
+        "SIGSEGV": ", a crash in native code",
+        "SIGABRT": ", an abort in native code",
+    }
+    return f"was killed by {name}{hints.get(name, '')}"
+
+
+def ended_alike(exited: RankExited, first: RankExited) -> bool:
+    """Whether a rank ended by itself as the first one did. SIGKILL tells nothing: those that outlive another get it from us.
+
+    >>> ended_alike(RankExited(1, None, 11, []), RankExited(0, None, 11, []))
+    True
+    """
+    return exited.signum != signal.SIGKILL and (exited.exit_code, exited.signum) == (first.exit_code, first.signum)
+
+
+class Roster:
+    """The ranks of one generation.
+
+    Args:
+        hosts: the host label of each rank, in rank order.
+        log_paths: the log file of each rank, in rank order.
+        supervisors: who holds each rank, in rank order; None: supervisor 0 holds all.
+        gathering: waits for the supervisors where they are several.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        log_paths: Sequence[str],
+        supervisors: Sequence[int] | None = None,
+        gathering: Gathering | None = None,
+    ) -> None:
+        self._gathering = gathering
+        self.is_left, self._left_name = False, ""
+        """Another notebook has started the ranks, and is gone."""
+        self.is_let_go = False
+        """This notebook has let go of ranks that live on."""
+        held = supervisors or [0] * len(hosts)
+        rows = enumerate(zip(hosts, log_paths, held, strict=True))
+        self.entries = [RankEntry(rank, host, log, supervisor) for rank, (host, log, supervisor) in rows]
+        self.lost_supervisors: set[int] = set()
+        self.supervisor_pids: dict[int, int] = {}
+        self.hub_pid: int | None = None
+        self._hub_supervisor = 0
+        self._hostnames: dict[int, str] = {}
+        self.deaths: list[RankExited] = []
+        self.standing = ""
+        """Where the hosts stand in a scheduler's queue; empty once one has reported."""
+
+    def leave_to_another(self, name: str) -> None:
+        """The ranks of the cluster of that name were started by a notebook that is gone: they report again, and nobody is told to begin."""
+        self.is_left, self._gathering, self._left_name = True, None, name
+
+    def note(self, event: RankSpawned | PhaseReached | RankReady | RankExited) -> None:
+        """Take in one event of the start or the end of a rank."""
+        entry = self.entries[event.rank]
+        if isinstance(event, RankSpawned):
+            entry.pid = event.pid
+            self._advance(entry, "spawned")
+        elif isinstance(event, PhaseReached):
+            entry.facts |= event.facts
+            self._advance(entry, event.phase)
+        elif isinstance(event, RankReady):
+            entry.facts |= event.facts
+            self._advance(entry, "ready")
+        else:
+            entry.exit = event
+            self.deaths.append(event)
+
+    def note_host(self, event: HostUp) -> BeginRanks | None:
+        """Take in a supervisor's report; when every host is there, say what all are told."""
+        if self.ranks_of(event.supervisor):
+            # And not the hub's, which is there while the hosts still wait.
+            self.standing = ""
+        self.supervisor_pids[event.supervisor] = event.pid
+        self._hostnames[event.supervisor] = event.hostname
+        if event.hub_pid is not None:
+            self.hub_pid, self._hub_supervisor = event.hub_pid, event.supervisor
+        if self._gathering is None:
+            return None
+        for entry in self.entries:
+            if entry.supervisor == event.supervisor:
+                entry.log_path = f"{event.hostname}:{event.log_dir}/rank{entry.rank}.log"
+        return self._gathering.note(event)
+
+    def has_host(self, entry: RankEntry) -> bool:
+        """Whether the rank's supervisor has reported."""
+        return entry.supervisor in self._hostnames
+
+    def note_end(self, ended: CellEnded) -> None:
+        """Take in how a rank ended a cell, and what it found out: devices, where the cell brought up JAX."""
+        entry = self.entries[ended.rank]
+        entry.facts |= ended.facts
+        entry.last = (ended.seq, ended.outcome)
+
+    def note_outcomes(self, seq: int, outcomes: Mapping[int, Outcome]) -> None:
+        """Take in how a cell ended on each rank; one that was lost in it has not said so itself."""
+        for rank, outcome in outcomes.items():
+            self.entries[rank].last = (seq, outcome)
+
+    def find_busy(self) -> tuple[int, ...]:
+        """Ranks of another notebook that have not answered, where each may run a cell: they answer between cells."""
+        late = [entry for entry in self.entries if entry.phase != "ready"] if self.is_left else []
+        may_be = all(entry.phase == "spawned" and not entry.is_halted and entry.exit is None for entry in late)
+        return tuple(entry.rank for entry in late) if may_be else ()
+
+    def note_standing(self, standing: Sequence[Mapping[str, Any]]) -> None:
+        """Take in how the ranks ended the last cell of another notebook."""
+        for entry, said in zip(self.entries, standing, strict=True):
+            if said["last"] is not None:
+                entry.last = (said["last"]["seq"], said["last"]["outcome"])
+
+    def find_left(self) -> tuple[int, ...]:
+        """Ranks that have left a collective which still ran or waited when they last ended a cell."""
+        return tuple(entry.rank for entry in self.entries if entry.facts.get("left"))
+
+    def note_beat(self, beat: Beat, *, goes_on: bool = True) -> None:
+        """Take in how the ranks of a host are.
+
+        Args:
+            goes_on: whether it will be asked again and again; else what the ranks weigh would soon be old.
+        """
+        for rank, nbytes in beat.nbytes.items() if goes_on else ():
+            self.entries[int(rank)].nbytes = nbytes
+        for held in self.ranks_of(beat.supervisor):
+            self.entries[held].is_halted = held in beat.halted
+
+    @staticmethod
+    def _advance(entry: RankEntry, phase: Phase) -> None:
+        # A supervisor's word "spawned" may arrive after the rank's own first words.
+        if entry.phase is None or PHASES.index(phase) > PHASES.index(entry.phase):
+            entry.phase = phase
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every rank can take cells."""
+        return all(entry.phase == "ready" for entry in self.entries)
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Ranks whose process has not been seen to end."""
+        return tuple(e.rank for e in self.entries if e.exit is None and e.supervisor not in self.lost_supervisors)
+
+    def name_host(self, supervisor: int) -> str:
+        """Name the host of a supervisor as people know it: label, and the machine's own name."""
+        held = [entry for entry in self.entries if entry.supervisor == supervisor]
+        if not held:
+            return "the hub's machine"
+        own = held[0].facts.get("hostname") or self._hostnames.get(supervisor, "")
+        return f"{held[0].host} ({own})" if own else held[0].host
+
+    def ranks_of(self, supervisor: int) -> tuple[int, ...]:
+        """The ranks that a supervisor holds."""
+        return tuple(entry.rank for entry in self.entries if entry.supervisor == supervisor)
+
+    def pids_of(self, supervisor: int) -> tuple[int, ...]:
+        """The process groups of a supervisor that were heard of: ranks and hub."""
+        known = [entry.pid for entry in self.entries if entry.supervisor == supervisor]
+        hub = [self.hub_pid] if supervisor == self._hub_supervisor else []
+        return tuple(pid for pid in (*known, *hub) if pid is not None)
+
+    def can_free(self) -> bool:
+        """Whether every rank knows which of its connections carry collectives, and could close those."""
+        return all(entry.facts.get("frees", False) for entry in self.entries)
+
+    def explain_death(self, exited: RankExited, how: str = "") -> str:
+        """Say who died, how (where that is known better than by its end), and what it said last."""
+        entry = self.entries[exited.rank]
+        line = choose_line(exited.last_lines)
+        last = f' · last line: "{line}"' if line else ""
+        # Of one that died before this notebook came nobody may have told the process.
+        who = entry.host if entry.pid is None else f"{entry.host}, pid {entry.pid}"
+        when = ", before this notebook took the cluster over," if self.is_left and entry.phase != "ready" else ""
+        return f"rank {entry.rank} ({who}){when} {how or describe_exit(exited)}{last} · log {entry.log_path}"
+
+    def tell_death(self, first: RankExited, how: str) -> str:
+        """Say who died first and what became of the others, to be followed by the way out."""
+        return f"{self.explain_death(first, how)}\n  {self.say_others(first)}"
+
+    def say_others(self, first: RankExited) -> str:
+        """Say what became of the others of a rank that died first, as sentences to be followed by one more."""
+        others = [entry for entry in self.entries if entry.rank != first.rank]
+        alike = [entry.rank for entry in others if entry.exit is not None and ended_alike(entry.exit, first)]
+        stopped = [entry.rank for entry in others if entry.rank not in alike]
+        was = f"{say_ranks(stopped)} {'was' if len(stopped) == 1 else 'were'} stopped with it. " if stopped else ""
+        return (f"{say_ranks(alike)} ended in the same way. " if alike else "") + was
+
+    def say_end(self, entry: RankEntry, how: str = "") -> str:
+        """Say in a few words that a rank lives, or how it ended (where that is known better than by its end), or why it was stopped."""
+        if entry.exit is None:
+            return "lost with its host" if entry.supervisor in self.lost_supervisors else "alive"
+        if entry.exit.signum != signal.SIGKILL:
+            return describe_exit(entry.exit)
+        if self.lost_supervisors:
+            return "stopped, as a host was lost"
+        first = self.deaths[0].rank
+        return how or (f"stopped with rank {first}" if entry.rank != first else describe_exit(entry.exit))
+
+    def explain_service(self, event: HubExited | HostExited) -> str:
+        """Say which host or hub went, and how."""
+        if isinstance(event, HostExited):
+            return event.cause
+        exited = RankExited(-1, event.exit_code, event.signum, [])
+        # One that was killed has not said why.
+        said = choose_line(event.last_lines) if event.signum is None else ""
+        why = f" ({said})" if said else ""
+        pid = "" if self.hub_pid is None else f", pid {self.hub_pid}"
+        return f"the hub (ipyparallel's controller{pid}) {describe_exit(exited)}{why}"
+
+    def start_error(self, cause: StartFailed | RankExited) -> LaunchError:
+        """Make the error of a rank that failed while starting."""
+        entry = self.entries[cause.rank]
+        phase = cause.phase if isinstance(cause, StartFailed) else entry.phase or "spawned"
+        if isinstance(cause, StartFailed):
+            why = f"{cause.ename}: {cause.evalue}"
+        else:
+            why = describe_exit(cause) + "".join(f"\n    {line}" for line in cause.last_lines[-6:])
+        halted = "".join(
+            f"\n  {_say_halted(e)}: that may be why" for e in self.entries if e.is_halted and e is not entry
+        )
+        text = (
+            f"rank {entry.rank} ({entry.host}, pid {entry.pid}) did not start: after phase '{phase}' it {_it(cause)}{why}{halted}\n"
+            f"  log {entry.log_path} · {self._what_now()}"
+        )
+        return EnginesMissing(text, rank=entry.rank, phase=phase, cause=why)
+
+    def _what_now(self) -> str:
+        if self.is_left:
+            return f"the others are left as they are; mhnb stop {self._left_name} in a shell ends them"
+        return "every process was ended; mend the cause and start again"
+
+    def find_shared_gpu(self, event: RankSpawned | PhaseReached | RankReady) -> LaunchError | None:
+        """Make the error of two ranks with the same GPU: JAX would only say "Duplicate GPU detected", or run out of memory."""
+        if not (isinstance(event, PhaseReached) and event.facts.get("gpus")):
+            return None
+        found = find_shared_gpu({entry.rank: entry.facts.get("gpus", ()) for entry in self.entries})
+        if found is None:
+            return None
+        uuid, ranks = found
+        names = " and ".join(f"rank {rank} ({self.name_host(self.entries[rank].supervisor)})" for rank in ranks)
+        return LaunchError(
+            f"{names} would use the same GPU, {uuid}, and each rank needs its own\n"
+            "  on one machine: --profile gpu, or --set share_gpus=True; under Slurm: --set gpus_per_rank=1; "
+            "or let CUDA_VISIBLE_DEVICES differ · every process was ended",
+            ranks=ranks,
+            gpu=uuid,
+        )
+
+    def timeout_error(self, timeout_s: float) -> LaunchError:
+        """Make the error of a start that took too long: the ranks that are furthest behind."""
+        if self._gathering is not None and self._gathering.missing:
+            return self._missing_error(timeout_s, self._gathering.missing)
+        late = [e for e in self.entries if e.phase != "ready"]
+        if halted := [e for e in late if e.is_halted]:
+            return self._halted_error(timeout_s, halted)
+        worst = min(late, key=lambda e: -1 if e.phase is None else PHASES.index(e.phase))
+        behind = [e for e in late if e.phase == worst.phase]
+        names = ", ".join(f"rank {e.rank} ({e.host}, pid {e.pid})" for e in behind[:4])
+        told = f"{names} reached phase '{worst.phase}' and no further" if worst.phase else self._say_unheard(behind)
+        kind = CoordinatorTimeout if worst.phase == "jax" else EnginesMissing
+        log = worst.log_path if worst.phase else worst.log_path.rpartition("/")[0]
+        way = self._what_now() if self.is_left else _RAISE
+        return kind(
+            f"{self._took_longer(timeout_s)}: {told}\n  log {log} · {way}",
+            rank=worst.rank,
+            phase=worst.phase,
+            cause="timeout",
+        )
+
+    def _took_longer(self, timeout_s: float) -> str:
+        return f"{'taking the cluster over' if self.is_left else 'the start'} took longer than {timeout_s:g} s"
+
+    def _say_unheard(self, ranks: Sequence[RankEntry]) -> str:
+        """Say of ranks that nobody has heard of who was to bring them up."""
+        held = sorted({entry.supervisor for entry in ranks})
+        pids = ", ".join(f"pid {self.supervisor_pids[k]}" for k in held if k in self.supervisor_pids)
+        who = f"the supervisor of their host{f' ({pids})' if pids else ''}"
+        return f"{say_ranks([entry.rank for entry in ranks])} never came up; {who} has not said why, and may be halted or just busy"
+
+    def _halted_error(self, timeout_s: float, halted: Sequence[RankEntry]) -> LaunchError:
+        """Name the ranks whose processes stand still: the others have come no further either, as they wait for these."""
+        first = halted[0]
+        way = f"kill -CONT {first.pid} lets it go on; " if self.is_left else ""
+        return EnginesMissing(
+            f"{self._took_longer(timeout_s)}: {', '.join(map(_say_halted, halted[:4]))}\n"
+            f"  log {first.log_path} · {way}{self._what_now()}",
+            rank=first.rank,
+            phase=first.phase,
+            cause="halted",
+        )
+
+    def _missing_error(self, timeout_s: float, missing: Sequence[int]) -> LaunchError:
+        absent = dict.fromkeys(e.host for e in self.entries if e.supervisor in missing) or ["the hub"]
+        return EnginesMissing(
+            f"the start took longer than {timeout_s:g} s: {', '.join(absent)} did not report\n"
+            "  can it reach the address that this notebook listens on? every process was ended; %mhjax doctor looks at each host",
+            phase=None,
+            cause="timeout",
+        )
+
+    def version_error(self) -> LaunchError | None:
+        """Make the error of ranks that do not hold the same software: name, version, its ranks."""
+        found: dict[str, dict[str, list[int]]] = {}
+        for entry in self.entries:
+            for name, version in entry.facts.get("versions", {}).items():
+                found.setdefault(name, {}).setdefault(version, []).append(entry.rank)
+        listed = "; ".join(f"{name}: {versions}" for name, versions in found.items() if len(versions) > 1)
+        told = f"the ranks hold different software ({listed}); install the same versions"
+        return LaunchError(told) if listed else None
+
+
+def _it(cause: StartFailed | RankExited) -> str:
+    return "raised " if isinstance(cause, StartFailed) else ""
+
+
+def _say_halted(entry: RankEntry) -> str:
+    where = f" after phase '{entry.phase}'" if entry.phase not in (None, "ready") else ""
+    return f"rank {entry.rank} ({entry.host}, pid {entry.pid}) stands still{where}, halted by SIGSTOP or a debugger"

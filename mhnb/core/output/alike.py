@@ -1,0 +1,233 @@
+"""What the ranks said, folded: equal things once, ranks' own numbers as `‹rank›`, other numbers as a template with every value.
+
+Decides which ranks share a block, and which block is the majority's. Every rank's outputs can be written again from the blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mhnb.core.output.content import find_content
+from mhnb.core.output.template import OWN, Skeleton, Template, make_template, split_numbers
+from mhnb.values import Output
+
+__all__ = ["Folded", "Picture", "Text", "find_majority", "fold_outputs", "is_plain"]
+
+_BARE_RANKS = 8
+_CROWD = 3
+"""More numbers that differ, on one line of a few ranks, are no template."""
+_FEW = 3
+"""Of so many odd ones each has a block of its own, with what differs; more share one, where only numbers differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of text that the ranks of a block have at this place."""
+
+    channel: str
+    """stdout or stderr; or value, the text of a display or of the last expression."""
+    template: Template
+
+    def output_of(self, rank: int) -> Output:
+        """Write it as a notebook stores it."""
+        text = self.template.text_of(rank)
+        if self.channel == "value":
+            return {"output_type": "display_data", "data": {"text/plain": text}, "metadata": {}}
+        return {"output_type": "stream", "name": self.channel, "text": text}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure, HTML or the like that the ranks of a block have at this place; equal ones once."""
+
+    variants: tuple[tuple[tuple[int, ...], Output], ...]
+
+    def output_of(self, rank: int) -> Output:
+        """Give a rank's own."""
+        return next(output for ranks, output in self.variants if rank in ranks)
+
+
+_Part: TypeAlias = Text | Picture
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A block: ranks whose outputs are equal, but for numbers where the templates say so."""
+
+    ranks: tuple[int, ...]
+    parts: tuple[_Part, ...]
+
+    @property
+    def varies(self) -> bool:
+        """Whether anything differs between its ranks but their own number."""
+        return any(
+            len(part.variants) > 1 if isinstance(part, Picture) else bool(part.template.varying) for part in self.parts
+        )
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether every rank said exactly what is shown."""
+        return not any(
+            len(part.variants) > 1 if isinstance(part, Picture) else bool(part.template.slots) for part in self.parts
+        )
+
+    def outputs_of(self, rank: int) -> tuple[Output, ...]:
+        """Write what a rank said."""
+        return tuple(part.output_of(rank) for part in self.parts)
+
+
+def is_plain(output: Output) -> bool:
+    """Whether an output is text and nothing else.
+
+    >>> is_plain({"output_type": "display_data", "data": {"text/plain": "7"}})
+    True
+    """
+    return output["output_type"] == "stream" or set(output.get("data", ())) == {"text/plain"}
+
+
+def fold_outputs(said: Iterable[tuple[Sequence[int], Sequence[Output]]]) -> tuple[Folded, ...]:
+    """Fold what ranks said, by first rank.
+
+    Args:
+        said: ranks with the outputs that all of them have; errors are the caller's to leave out.
+
+    >>> [f.ranks for f in fold_outputs([((r,), [{"output_type": "stream", "name": "stdout", "text": f"a {r}"}]) for r in (0, 1)])]
+    [(0, 1)]
+    """
+    classes: dict[tuple[object, ...], list[_Member]] = {}
+    for ranks, outputs in said:
+        member = _Member(tuple(ranks), outputs)
+        classes.setdefault(member.key, []).append(member)
+    alike = [_merge_own(members) for members in classes.values()]
+    total = sum(len(m.ranks) for members in classes.values() for m in members)
+    folded = [block for groups in alike for block in _fold_class(groups, total, alone=_has_majority(alike, total))]
+    return tuple(sorted(folded, key=lambda block: block.ranks[0]))
+
+
+def find_majority(blocks: Sequence[Folded]) -> Folded | None:
+    """Find the block with more than half of the ranks, where there are others.
+
+    >>> find_majority([Folded((0, 1), ()), Folded((2,), ())]).ranks
+    (0, 1)
+    """
+    total = sum(len(block.ranks) for block in blocks)
+    return next((block for block in blocks if len(blocks) > 1 and 2 * len(block.ranks) > total), None)
+
+
+class _Member:
+    """Ranks with equal outputs, parted into skeletons and numbers."""
+
+    def __init__(self, ranks: tuple[int, ...], outputs: Sequence[Output]) -> None:
+        self.ranks = ranks
+        self.shapes: list[tuple[str, Skeleton]] = []
+        self.numbers: list[list[str]] = []
+        self.outputs: list[Output | None] = []
+        self.own: frozenset[int] = frozenset()
+        """Places, among all its numbers, where it and most others of its class wrote their own rank."""
+        for output in outputs:
+            self._take(output)
+        self.key = tuple(self.shapes)
+
+    def _take(self, output: Output) -> None:
+        if is_plain(output):
+            stream = output["output_type"] == "stream"
+            text = output["text"] if stream else output["data"]["text/plain"]
+            skeleton, numbers = split_numbers(text if isinstance(text, str) else "".join(text))
+            self._add(output["name"] if stream else "value", skeleton, numbers, None)
+        else:
+            self._add("rich", tuple(sorted(output.get("data", ()))), [find_content(output)], output)
+
+    def _add(self, channel: str, skeleton: Skeleton, numbers: list[str], output: Output | None) -> None:
+        self.shapes.append((channel, skeleton))
+        self.numbers.append(numbers)
+        self.outputs.append(output)
+
+
+_Alike: TypeAlias = list[_Member]
+"""Members that differ in their ranks' own numbers only."""
+
+
+def _merge_own(members: list[_Member]) -> list[_Alike]:
+    """Group members of one class that are equal once each rank's own number is put aside."""
+    if len(members) == 1:
+        return [members]
+    if _are_bare(members):
+        return [[member] for member in members]
+    ranks = sum(len(m.ranks) for m in members)
+    marked: list[list[str]] = [[] for _ in members]
+    owning: list[set[int]] = [set() for _ in members]
+    for place, column in enumerate(zip(*([n for part in m.numbers for n in part] for m in members), strict=True)):
+        if len(set(column)) == 1:
+            continue
+        own = [len(m.ranks) == 1 and value.strip() == str(m.ranks[0]) for m, value in zip(members, column, strict=True)]
+        # Where most ranks write their number there, one that writes another is the odd one.
+        usual = 2 * sum(own) > ranks and sum(own) > 1
+        for at, value in enumerate(column):
+            marked[at].append(OWN if usual and own[at] else value)
+            if usual and own[at]:
+                owning[at].add(place)
+    found: dict[tuple[str, ...], _Alike] = {}
+    for member, mark, own_places in zip(members, marked, owning, strict=True):
+        member.own = frozenset(own_places)
+        found.setdefault(tuple(mark), []).append(member)
+    return list(found.values())
+
+
+def _are_bare(members: Sequence[_Member]) -> bool:
+    """Whether a few ranks gave lines that read better beside each other than as a template: hardly anything but numbers."""
+    if sum(len(member.ranks) for member in members) > _BARE_RANKS:
+        return False
+    texts = [text for channel, skeleton in members[0].shapes if channel != "rich" for text in skeleton]
+    only_numbers = bool(texts) and not any(character.isalnum() for text in texts for character in text)
+    return only_numbers or _are_crowded(members)
+
+
+def _are_crowded(members: Sequence[_Member]) -> bool:
+    """Whether the ranks gave one line each, with so many numbers of their own that a table of them would be longer than the lines."""
+    lines = sum(
+        "".join(skeleton).rstrip("\n").count("\n") + 1 for channel, skeleton in members[0].shapes if channel != "rich"
+    )
+    rows = [[number for part in member.numbers for number in part] for member in members]
+    if lines != 1 or any(number.lstrip().startswith("|") for row in rows for number in row):
+        # Progress bars become one bar.
+        return False
+    return sum(len(set(column)) > 1 for column in zip(*rows, strict=True)) > _CROWD
+
+
+def _size(group: _Alike) -> int:
+    return sum(len(member.ranks) for member in group)
+
+
+def _has_majority(classes: Sequence[Sequence[_Alike]], total: int) -> bool:
+    return any(2 * _size(group) > total for groups in classes for group in groups)
+
+
+def _fold_class(groups: Sequence[_Alike], total: int, *, alone: bool) -> list[Folded]:
+    """Make the blocks of one class; `alone` says that some group of some class is the majority."""
+    major = [group for group in groups if 2 * _size(group) > total]
+    minor = [group for group in groups if 2 * _size(group) <= total]
+    if (alone and len(minor) <= _FEW) or _are_bare([m for g in groups for m in g]):
+        return [_block(group) for group in groups]
+    return [_block(group) for group in major] + ([_block([m for g in minor for m in g])] if minor else [])
+
+
+def _block(members: _Alike) -> Folded:
+    ranks = tuple(sorted(rank for member in members for rank in member.ranks))
+    return Folded(ranks, tuple(_part(members, at) for at in range(len(members[0].shapes))))
+
+
+def _part(members: _Alike, at: int) -> _Part:
+    channel, skeleton = members[0].shapes[at]
+    if channel != "rich":
+        first = sum(map(len, members[0].numbers[:at]))
+        own = frozenset.intersection(*(m.own for m in members))
+        here = {place - first for place in own if 0 <= place - first < len(members[0].numbers[at])}
+        return Text(channel, make_template([(m.ranks, m.numbers[at]) for m in members], skeleton, own=here))
+    variants: dict[str, tuple[list[int], Output]] = {}
+    for member in members:
+        output = member.outputs[at]
+        assert output is not None
+        variants.setdefault(member.numbers[at][0], ([], output))[0].extend(member.ranks)
+    return Picture(tuple((tuple(sorted(ranks)), output) for ranks, output in variants.values()))

@@ -1,0 +1,92 @@
+"""Figures that only a front end can draw: whose they are, equal ones once, and in a few words what they show.
+
+Such a form is data for a script of the front end. It cannot stand among other HTML, so it needs an output of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mhnb.core.output.results import RankResult
+
+__all__ = ["Figure", "describe_figure", "find_form", "gather_figures"]
+
+_FORMS = {
+    "application/vnd.plotly.": "plotly",
+    "application/vnd.vegalite.": "Vega-Lite",
+    "application/vnd.vega.": "Vega",
+}
+"""By the beginning of the MIME type, which ends in a version."""
+_SHOWN = ("text/html", "image/png", "image/svg+xml", "image/jpeg")
+_TITLE_CHARS, _KINDS_NAMED = 80, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure, and the ranks that made it."""
+
+    ranks: tuple[int, ...]
+    mime: str
+    content: Any
+    """As JSON has it."""
+    nbytes: int
+    """What it takes to store it."""
+
+
+def find_form(data: Mapping[str, Any]) -> str | None:
+    """Give the MIME type of a figure that has no other form; None for all else.
+
+    >>> find_form({"application/vnd.plotly.v1+json": {}, "text/plain": "Figure()"})
+    'application/vnd.plotly.v1+json'
+    """
+    if any(mime in data for mime in _SHOWN):
+        return None
+    return next((mime for mime in data if mime.startswith(tuple(_FORMS))), None)
+
+
+def describe_figure(mime: str, content: Any) -> str:
+    """Say what kind of figure it is, and what is in it where that is easily known.
+
+    >>> describe_figure("application/vnd.plotly.v1+json", {"data": [{"type": "bar"}], "layout": {"title": {"text": "loss"}}})
+    'a plotly figure “loss”: bar'
+    """
+    kind = next(word for start, word in _FORMS.items() if mime.startswith(start))
+    parts = content if isinstance(content, dict) else {}
+    title = _title(parts)
+    traces = parts.get("data") if kind == "plotly" else None
+    # Whatever a rank shows under this name: it need not be a figure.
+    listed = [trace for trace in traces if isinstance(trace, dict)] if isinstance(traces, list) else []
+    kinds = Counter(str(trace.get("type", "scatter"))[:_TITLE_CHARS] for trace in listed)
+    inside = ", ".join(word if count == 1 else f"{count} {word}" for word, count in list(kinds.items())[:_KINDS_NAMED])
+    return f"a {kind} figure" + (f" “{title}”" if title else "") + (f": {inside}" if inside else "")
+
+
+def _title(parts: Mapping[str, Any]) -> str:
+    layout = parts.get("layout")
+    title = layout.get("title") if isinstance(layout, dict) else parts.get("title")
+    text = title.get("text") if isinstance(title, dict) else title
+    return text[:_TITLE_CHARS] if isinstance(text, str) else ""
+
+
+def gather_figures(ranks: Iterable[RankResult]) -> tuple[Figure, ...]:
+    """Gather the figures of a cell: by their place in what a rank said, then by rank; equal ones once.
+
+    Args:
+        ranks: what each said, in rank order.
+
+    >>> shown = {"output_type": "display_data", "data": {"application/vnd.vega.v5+json": {}}, "metadata": {}}
+    >>> [figure.ranks for figure in gather_figures(RankResult(rank, "ok", (shown,)) for rank in (0, 1))]
+    [(0, 1)]
+    """
+    found: dict[tuple[int, str], tuple[list[int], str, Any]] = {}
+    for rank in ranks:
+        forms = ((find_form(data), data) for output in rank.outputs if (data := output.get("data")))
+        for at, (mime, data) in enumerate((mime, data) for mime, data in forms if mime is not None):
+            text = json.dumps([mime, data[mime]], sort_keys=True)
+            found.setdefault((at, text), ([], mime, data[mime]))[0].append(rank.rank)
+    in_order = sorted(found.items(), key=lambda one: one[0][0])
+    return tuple(Figure(tuple(whose), mime, content, len(text)) for (_, text), (whose, mime, content) in in_order)

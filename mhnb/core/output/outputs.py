@@ -1,0 +1,302 @@
+"""Fold what one rank said in one cell into the outputs a notebook stores.
+
+Decides what merges, what overwrites, what is cleared, and what is left out when a cell says too much.
+It does not know where the events come from, nor who shows the outputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from mhnb.core.output.figures import describe_figure, find_form
+from mhnb.core.output.terminal import TerminalText
+from mhnb.core.wire.protocol import OutputEvent
+from mhnb.values import Output
+
+__all__ = ["ForeignUpdate", "GAP", "HEAD_LIMIT", "OutputFolder", "TAIL_LIMIT", "fold_events"]
+
+HEAD_LIMIT = 512 * 1024
+"""Characters kept from the beginning of a cell's text."""
+TAIL_LIMIT = 512 * 1024
+"""Characters kept from its end."""
+_CHUNK = 32 * 1024
+"""A stream is cut into chunks of about this many characters, so that the middle can be dropped."""
+_WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+_WHY_FIGURE = "told as text: only a notebook's front end draws this form; fig.show('png') makes an image of it"
+
+_WHY_TEXT = "a widget made on a rank lives there, out of the browser's reach: this is its text form"
+
+GAP = re.compile(r"\[\.\.\. ((?:at least )?[\d,]+) bytes of (stdout|stderr) left out; .* \.\.\.\]")
+"""The line that stands where text was left out, and only the log has it: how much, of which stream."""
+
+ForeignUpdate: TypeAlias = tuple[str, dict[str, Any], dict[str, Any]]
+"""An update of a display that this cell did not make: display id, data, metadata."""
+
+
+class _Stream:
+    """A piece of one stream."""
+
+    __slots__ = ("name", "text")
+
+    def __init__(self, name: str, text: TerminalText | None = None) -> None:
+        self.name = name
+        self.text = text or TerminalText()
+
+
+def _make_stream(name: str, text: str) -> _Stream:
+    stream = _Stream(name)
+    stream.text.add(text)
+    return stream
+
+
+class _Bundle:
+    """A display, a result or an error."""
+
+    __slots__ = ("output",)
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+
+
+class _Gap:
+    """Text that was left out here: bytes by stream."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self) -> None:
+        self.nbytes: dict[str, int] = {}
+
+
+_Item: TypeAlias = _Stream | _Bundle | _Gap
+
+
+class OutputFolder:
+    """Takes a cell's events as they come and gives its outputs at any time; memory stays bounded for text."""
+
+    def __init__(self, *, execution_count: int | None = None) -> None:
+        self._execution_count = execution_count
+        self._head: list[_Item] = []
+        self._tail: deque[_Item] = deque()
+        self._head_room, self._tail_size = HEAD_LIMIT, 0
+        self._current: _Stream | None = None
+        """The stream that the next text may go on with; not yet counted in `_head_room` or `_tail_size`."""
+        self._shown: dict[str, list[_Bundle]] = {}
+        self._clear_pending = False
+        self._foreign: dict[str, ForeignUpdate] = {}
+        self.omitted_nbytes = 0
+        """Bytes of output that were left out, on the rank or here."""
+        self.noise = ""
+        """What C++ libraries said of themselves; no output of the user's."""
+
+    def add(self, events: Iterable[OutputEvent]) -> None:
+        """Take in events, in the order the rank said them."""
+        for event in events:
+            kind = event[0]
+            if kind in ("stdout", "stderr"):
+                self._add_text(kind, event[1])
+            elif kind == "update":
+                self._add_update(*event[1:])
+            elif kind == "clear":
+                self._clear(wait=event[1])
+            elif kind == "noise":
+                self.noise += event[1]
+            elif kind == "omitted":
+                self._add_gap(event[1], event[2])
+            else:
+                self._add_bundle(event)
+
+    def settle(self) -> None:
+        """The cell has ended: where text is left out, what is kept is cut as if nothing more came."""
+        if self._head_room <= 0:
+            self._seal()
+
+    def outputs(self) -> tuple[Output, ...]:
+        """Return the outputs so far as nbformat 4 stores them."""
+        said: list[_Said] = []
+        items = [*self._head, *self._tail, *([self._current] if self._current else [])]
+        for item in items:
+            if isinstance(item, _Bundle):
+                said.append(item.output)
+            elif isinstance(item, _Stream):
+                _say(said, item.name, item.text.read())
+            else:
+                for name, nbytes in item.nbytes.items():
+                    _say(said, *_mark_gap(name, nbytes))
+        return tuple(_write(one) for one in said)
+
+    def update_display(self, display_id: str, data: dict[str, Any], metadata: dict[str, Any]) -> bool:
+        """Replace the displays of that id; false if this cell has none."""
+        for bundle in self._shown.get(display_id, ()):
+            bundle.output = {**bundle.output, "data": _clean(data), "metadata": metadata}
+        return display_id in self._shown
+
+    def take_foreign_updates(self) -> list[ForeignUpdate]:
+        """Return, once, the updates of displays that other cells made; the latest of each id."""
+        updates = list(self._foreign.values())
+        self._foreign = {}
+        return updates
+
+    def _add_text(self, name: str, text: str) -> None:
+        self._before_output()
+        if self._current is None or self._current.name != name:
+            self._seal()
+            self._current = _Stream(name)
+        self._current.text.add(text)
+        if len(self._current.text) > _CHUNK:
+            self._cut()
+
+    def _add_update(self, data: dict[str, Any], metadata: dict[str, Any], display_id: str) -> None:
+        if not self.update_display(display_id, data, metadata):
+            self._foreign.pop(display_id, None)
+            self._foreign[display_id] = (display_id, data, metadata)
+
+    def _add_gap(self, name: str, nbytes: int) -> None:
+        self._before_output()
+        self._seal()
+        self.omitted_nbytes += nbytes
+        gap = _Gap()
+        gap.nbytes[name] = nbytes
+        self._place(gap)
+
+    def _add_bundle(self, event: OutputEvent) -> None:
+        self._before_output()
+        self._seal()
+        bundle = _Bundle(_make_output(event, self._execution_count))
+        if event[0] == "display" and event[3] is not None:
+            self._shown.setdefault(event[3], []).append(bundle)
+        self._place(bundle)
+
+    def _clear(self, *, wait: bool) -> None:
+        self._clear_pending = wait
+        if not wait:
+            self._head, self._tail, self._current = [], deque(), None
+            self._head_room, self._tail_size = HEAD_LIMIT, 0
+            self._shown, self.omitted_nbytes = {}, 0
+
+    def _before_output(self) -> None:
+        if self._clear_pending:
+            self._clear(wait=False)
+
+    def _cut(self) -> None:
+        """Seal what is finished and go on with the unfinished line, which may yet be overwritten."""
+        assert self._current is not None
+        name, rest = self._current.name, self._current.text.cut()
+        self._seal()
+        self._current = _Stream(name, rest)
+        if len(rest) > _CHUNK:
+            self._seal()
+
+    def _seal(self) -> None:
+        """Put the current stream where it belongs; drop the oldest of the tail while it is too long."""
+        stream, self._current = self._current, None
+        if stream is None or not len(stream.text):
+            return
+        room = self._head_room
+        if 0 < room < len(stream.text):
+            # To the character, here as on the rank: of ranks that say the same the same is kept, in whatever pieces it comes.
+            text = stream.text.read()
+            self._put(_make_stream(stream.name, text[:room]))
+            stream = _make_stream(stream.name, text[room:])
+        self._put(stream)
+
+    def _put(self, stream: _Stream) -> None:
+        self._place(stream)
+        if self._tail:
+            self._tail_size += len(stream.text)
+            self._shorten()
+        else:
+            self._head_room -= len(stream.text)
+
+    def _place(self, item: _Item) -> None:
+        (self._head if self._head_room > 0 else self._tail).append(item)
+
+    def _shorten(self) -> None:
+        while self._tail_size > TAIL_LIMIT:
+            oldest = self._tail.popleft()
+            if isinstance(oldest, _Bundle):
+                self._head.append(oldest)
+            elif isinstance(oldest, _Gap):
+                self._widen_gap(oldest.nbytes)
+            else:
+                text, excess = oldest.text.read(), self._tail_size - TAIL_LIMIT
+                self._tail_size -= len(oldest.text)
+                nbytes = len(text[:excess].encode("utf-8", "surrogatepass"))
+                self.omitted_nbytes += nbytes
+                self._widen_gap({oldest.name: nbytes})
+                if rest := text[excess:]:
+                    self._tail.appendleft(_make_stream(oldest.name, rest))
+                    self._tail_size += len(rest)
+        while self._tail and isinstance(gap := self._tail[0], _Gap):
+            self._tail.popleft()
+            self._widen_gap(gap.nbytes)
+
+    def _widen_gap(self, more: dict[str, int]) -> None:
+        if not self._head or not isinstance(self._head[-1], _Gap):
+            self._head.append(_Gap())
+        gap = self._head[-1]
+        assert isinstance(gap, _Gap)
+        for name, nbytes in more.items():
+            gap.nbytes[name] = gap.nbytes.get(name, 0) + nbytes
+
+
+def fold_events(events: Iterable[OutputEvent], *, execution_count: int | None = None) -> tuple[Output, ...]:
+    """Fold a whole cell's events at once.
+
+    >>> fold_events([["stdout", "a"], ["stdout", "b"]])
+    ({'output_type': 'stream', 'name': 'stdout', 'text': 'ab'},)
+    """
+    folder = OutputFolder(execution_count=execution_count)
+    folder.add(events)
+    return folder.outputs()
+
+
+_Said: TypeAlias = Output | tuple[str, list[str]]
+"""An output, or the pieces of a stream: joined once, since a snapshot is taken ten times a second."""
+
+
+def _say(said: list[_Said], name: str, text: str) -> None:
+    if not text:
+        return
+    if said and isinstance(said[-1], tuple) and said[-1][0] == name:
+        said[-1][1].append(text)
+    else:
+        said.append((name, [text]))
+
+
+def _write(said: _Said) -> Output:
+    if isinstance(said, tuple):
+        return {"output_type": "stream", "name": said[0], "text": "".join(said[1])}
+    return said
+
+
+def _mark_gap(name: str, nbytes: int) -> tuple[str, str]:
+    if name in ("stdout", "stderr"):
+        return name, f"\n[... {nbytes:,} bytes of {name} left out; the rank's log file has them ...]\n"
+    return "stderr", f"\n[... {nbytes:,} bytes of displays left out ...]\n"
+
+
+def _make_output(event: OutputEvent, execution_count: int | None) -> Output:
+    if event[0] == "error":
+        return {"output_type": "error", "ename": event[1], "evalue": event[2], "traceback": list(event[3])}
+    output = {"output_type": "display_data", "data": _clean(event[1]), "metadata": event[2]}
+    if event[0] == "result":
+        output |= {"output_type": "execute_result", "execution_count": execution_count}
+    return output
+
+
+def _clean(data: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the widget's view: its model lives on the rank, and a front end would look for it in vain."""
+    if _WIDGET_VIEW in data:
+        rest = {mime: value for mime, value in data.items() if mime != _WIDGET_VIEW}
+        return _with_reason(rest, "a widget", _WHY_TEXT)
+    if (form := find_form(data)) is not None:
+        return _with_reason(data, describe_figure(form, data[form]), _WHY_FIGURE)
+    return data
+
+
+def _with_reason(data: dict[str, Any], what: str, why: str) -> dict[str, Any]:
+    text = data.get("text/plain", what)
+    return {**data, "text/plain": f"{text if isinstance(text, str) else ''.join(text)}\n({why})"}

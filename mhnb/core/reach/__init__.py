@@ -1,0 +1,1 @@
+"""How machines are named and reached: by ssh, Slurm, MPI and pods, and what they say when that fails."""

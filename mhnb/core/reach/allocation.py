@@ -1,0 +1,75 @@
+"""How an allocation of Slurm is held beside the steps that run in it, so that a restart ends the step and keeps the machines.
+
+One salloc makes it and runs a program here that only waits; each generation of ranks is an srun of its own in it. Knows no process.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mhnb.core.reach.slurm import SlurmOptions, allocation_words, place_words, srun_command
+
+__all__ = ["WITHOUT_HOLDING", "allocation_command", "step_command"]
+
+WITHOUT_HOLDING = """\
+a kept job of Slurm ends with its ranks, since no notebook need be there to release it:
+  the restart asks for machines again, and may have to wait for them"""
+"""Said of a restart that has to queue."""
+
+_HOLD = 'echo "$SLURM_JOB_ID" > "$0.new" && mv "$0.new" "$0" && exec cat > /dev/null'
+"""What runs in the allocation, here: it tells the job's number and waits for the end of its standard input. The file's name follows."""
+_STEP = 'while ! [ -s "$0" ]; do sleep 0.2; done; srun=$1; shift; exec "$srun" --jobid="$(cat "$0")" "$@"'
+"""Waits for that number, however long the job is queued, and becomes the srun. The file's name follows, then srun's words."""
+_OF_STEP = re.compile(
+    r"--(?:accel-bind|bcast|compress|cpu-bind|cpu_bind|disable-status|epilog|error|exact|export|gpu-bind|het-group|input|interactive|"
+    r"kill-on-bad-exit|label|mem-bind|mem_bind|mpi|multi-prog|output|overlap|preserve-env|prolog|propagate|pty|quit-on-interrupt|"
+    r"relative|resv-ports|slurmd-debug|task-epilog|task-prolog|treewidth|tres-bind|unbuffered|wait|whole|X11|x11)(?:=.*)?"
+    r"|-[eilorTuXZE].*"
+)
+"""Options of srun that salloc does not know."""
+_OF_ALLOCATION = re.compile(
+    r"--(?:exclusive|no-kill|reservation|constraint|begin|deadline|dependency)(?:=.*)?|-C.*|-[ks]"
+)
+"""Options that mean an allocation, and of a step something else, or nothing."""
+
+
+def allocation_command(
+    options: SlurmOptions, tasks: int, *, ranks_per_task: int = 1, name: str = "mhnb", file: str
+) -> list[str]:
+    """Give the words that ask for machines and hold them until standard input ends.
+
+    Args:
+        options: what is asked for.
+        tasks: a supervisor each.
+        ranks_per_task: as for `srun_command`.
+        name: of the job.
+        file: on this machine; has the job's number as soon as there are machines.
+
+    >>> allocation_command(SlurmOptions(extra=("--exclusive", "--mpi=none")), 2, file="f")[:5]
+    ['salloc', '--no-bell', '--job-name=mhnb', '--ntasks=2', '--exclusive']
+    """
+    folder, slash, _ = options.srun.rpartition("/")
+    words = [f"{folder}{slash}salloc", "--no-bell", f"--job-name={name}", f"--ntasks={tasks}"]
+    words += [*allocation_words(options), *place_words(options, tasks, ranks_per_task)]
+    words += [word for word in options.extra if not _OF_STEP.fullmatch(word)]
+    return [*words, "sh", "-c", _HOLD, file]
+
+
+def step_command(
+    options: SlurmOptions, tasks: int, *, ranks_per_task: int = 1, name: str = "mhnb", file: str
+) -> list[str]:
+    """Give the words that start the supervisors in an allocation, once it is there.
+
+    Args:
+        options: what is asked for.
+        tasks: a supervisor each.
+        ranks_per_task: as for `srun_command`.
+        name: of the step.
+        file: of the allocation.
+
+    >>> step_command(SlurmOptions(extra=("--exclusive",)), 2, file="f")[3:8]
+    ['f', 'srun', '--job-name=mhnb', '--ntasks=2', '--overlap']
+    """
+    extra = tuple(word for word in options.extra if not _OF_ALLOCATION.fullmatch(word))
+    words = srun_command(options, tasks, ranks_per_task=ranks_per_task, name=name, inside=True, extra=extra)
+    return ["sh", "-c", _STEP, file, *words]

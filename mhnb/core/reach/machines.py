@@ -1,0 +1,35 @@
+"""Which tasks of a launcher are on one machine, and what the machines are called in a table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from mhnb.core.preflight.facts import HostFacts
+
+__all__ = ["group_by_machine", "name_machines"]
+
+
+def group_by_machine(facts: Sequence[HostFacts | None]) -> list[list[int]]:
+    """Group tasks by their machine, in the order of the first on each; one of which nothing is known stands for itself.
+
+    >>> group_by_machine([HostFacts("a", "3.11"), HostFacts("a", "3.11"), None, HostFacts("b", "3.11")])
+    [[0, 1], [2], [3]]
+    """
+    groups: dict[object, list[int]] = {}
+    for at, fact in enumerate(facts):
+        groups.setdefault(at if fact is None else (fact.boot, fact.hostname, fact.address), []).append(at)
+    return list(groups.values())
+
+
+def name_machines(hostnames: Sequence[str], addresses: Sequence[str | None]) -> list[str]:
+    """Call each by its own name, with its address where two have the same; one without a name by its number.
+
+    >>> name_machines(["a", "", "c", "c"], ["10.0.0.1", None, "10.0.0.3", "10.0.0.4"])
+    ['a', 'host1', 'c (10.0.0.3)', 'c (10.0.0.4)']
+    """
+    often = Counter(hostnames)
+    return [
+        f"host{at}" if not name else name if often[name] == 1 else f"{name} ({address})"
+        for at, (name, address) in enumerate(zip(hostnames, addresses, strict=True))
+    ]

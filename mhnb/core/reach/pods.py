@@ -1,0 +1,90 @@
+"""How one machine of a TPU pod, or one pod of Kubernetes, is reached: as the words of gcloud's and kubectl's own commands.
+
+Both carry standard input and the exit code of one process, as ssh does: one command a host, the rest on standard input.
+Knows no process.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mhnb.core.reach.ssh import READ_LINE, READ_LINE_WORDS
+from mhnb.errors import InvalidRequest
+
+__all__ = ["KubernetesOptions", "TpuOptions", "kubectl_command", "tpu_command"]
+
+_TPU = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+_POD = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class TpuOptions:
+    """Which TPU, and how gcloud reaches it. What is None is left to gcloud's own configuration."""
+
+    tpu: str | None = None
+    """The TPU VM's name. Each of its workers is a host."""
+    zone: str | None = None
+    project: str | None = None
+    internal_ip: bool = False
+    """Reach the workers by their internal addresses: from a machine of the same network."""
+    extra: tuple[str, ...] = ()
+    """Further options of `gcloud compute tpus tpu-vm ssh`, a word each: `--tunnel-through-iap`."""
+    gcloud: str = "gcloud"
+
+
+@dataclass(frozen=True, slots=True)
+class KubernetesOptions:
+    """Which pods, and how kubectl reaches them. What is None is left to kubectl's current context."""
+
+    pod: str | None = None
+    """A pod's name with `{}` where its number stands, as a StatefulSet or an indexed Job names them: `trainer-{}`."""
+    namespace: str | None = None
+    container: str | None = None
+    context: str | None = None
+    extra: tuple[str, ...] = ()
+    """Further options of kubectl, before `exec`: `--kubeconfig=file`."""
+    kubectl: str = "kubectl"
+
+
+def tpu_command(options: TpuOptions, worker: int) -> list[str]:
+    """Give the words of the command that starts a supervisor on one worker.
+
+    Raises:
+        InvalidRequest: no name, or one that no TPU has.
+
+    >>> tpu_command(TpuOptions("pod", zone="us-east1-d"), 3)[4:8]
+    ['ssh', 'pod', '--worker=3', '--quiet']
+    """
+    if options.tpu is None or not _TPU.fullmatch(options.tpu):
+        raise InvalidRequest(
+            f"tpu={options.tpu!r}: give the name of a TPU VM, like --set tpu=my-pod; gcloud compute tpus tpu-vm list shows them"
+        )
+    words = [options.gcloud, "compute", "tpus", "tpu-vm", "ssh", options.tpu, f"--worker={worker}", "--quiet"]
+    words += [f"--zone={options.zone}"] if options.zone is not None else []
+    words += [f"--project={options.project}"] if options.project is not None else []
+    words += ["--internal-ip"] if options.internal_ip else []
+    # gcloud runs ssh and hands it one text for the far shell.
+    return [*words, *options.extra, f"--command={READ_LINE}"]
+
+
+def kubectl_command(options: KubernetesOptions, number: int) -> list[str]:
+    """Give the words of the command that starts a supervisor in one pod.
+
+    Raises:
+        InvalidRequest: no name, or one that no pod has.
+
+    >>> kubectl_command(KubernetesOptions("trainer-{}"), 2)[:5]
+    ['kubectl', 'exec', '-i', 'trainer-2', '--']
+    """
+    name = "" if options.pod is None else options.pod.replace("{}", str(number))
+    if options.pod is None or "{}" not in options.pod or not _POD.fullmatch(name):
+        raise InvalidRequest(
+            f"pod={options.pod!r}: give the pods' name with {{}} for the number, like --set pod=trainer-{{}}; kubectl get pods shows them"
+        )
+    words = [options.kubectl]
+    words += [f"--context={options.context}"] if options.context is not None else []
+    words += [f"--namespace={options.namespace}"] if options.namespace is not None else []
+    words += [*options.extra, "exec", "-i", name]
+    words += [f"--container={options.container}"] if options.container is not None else []
+    return [*words, "--", *READ_LINE_WORDS]

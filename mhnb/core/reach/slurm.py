@@ -1,0 +1,230 @@
+"""How ranks are asked of Slurm, as the words of one srun command; and what squeue and srun say about it, read.
+
+One srun makes the allocation, starts a task on each place of it, and gives every task its own standard input: so what is secret
+stands neither in the words, nor in the environment, nor in a file. Inside an allocation the same srun is a step of it.
+Knows no process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mhnb.core.reach.chorus import PROBED
+from mhnb.errors import InvalidRequest
+
+__all__ = [
+    "QUEUE_FORMAT",
+    "SlurmOptions",
+    "allocation_words",
+    "describe_queue",
+    "explain_srun",
+    "is_inside_job",
+    "place_words",
+    "srun_command",
+]
+
+QUEUE_FORMAT = "%i|%T|%r|%P|%j"
+"""For squeue's --format: number, state, reason, partition, name."""
+
+_WAITS = ("PENDING", "CONFIGURING")
+_LESS = (
+    "it may never start: interrupt it and ask for fewer ranks, nodes, GPUs, CPUs or less time (sinfo -o '%P %l %D %c')"
+)
+_OTHER = "it may never start: interrupt it and give another --account, --partition or qos"
+_MAY_NEVER = {
+    "AccountNotAllowed": _OTHER,
+    "BadConstraints": _LESS,
+    "InvalidAccount": _OTHER,
+    "InvalidQOS": _OTHER,
+    "PartitionConfig": _LESS,
+    "PartitionNodeLimit": _LESS,
+    "PartitionTimeLimit": _LESS,
+    "QOSNotAllowed": _OTHER,
+}
+"""Reasons that seldom end by waiting. Slurm refuses such jobs only where its site says so; nodes that are down can be why, too."""
+_TIME = re.compile(r"\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:unlimited|infinite)")
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmOptions:
+    """What is asked of Slurm. What is None is left to the site's defaults.
+
+    Raises:
+        InvalidRequest: a count or a time that cannot be.
+    """
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: str | None = None
+    """Limit of the job, as Slurm writes it: `30` (minutes), `2:00:00`, `1-12`."""
+    nodes: int | None = None
+    """Machines to spread the ranks over; None: as Slurm places them. With several ranks per host there is a machine for each host."""
+    cpus_per_rank: int | None = None
+    gpus_per_rank: int | None = None
+    memory: str | None = None
+    """Of each machine, `16G`."""
+    constraint: str | None = None
+    extra: tuple[str, ...] = ()
+    """Further options of srun, a word each: `--exclusive`, `--reservation=class`. They stand last, so they win."""
+    srun: str = "srun"
+    """The program, where it is not on PATH under this name."""
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "cpus_per_rank", "gpus_per_rank"):
+            if (count := getattr(self, name)) is not None and count < 1:
+                raise InvalidRequest(f"{name}={count}: give a number from 1, or leave it to Slurm")
+        if self.time is not None and not _TIME.fullmatch(self.time):
+            raise InvalidRequest(
+                f"time={self.time!r}: give minutes, or hours:minutes:seconds, or days-hours, like 30, 2:00:00 or 1-12"
+            )
+        if wrong := [word for word in self.extra if not word.startswith("-")]:
+            raise InvalidRequest(
+                f"extra: {wrong[0]!r} is no option of srun; write each as one word, like --reservation=class"
+            )
+
+
+def is_inside_job(environment: Mapping[str, str]) -> bool:
+    """Whether this process has an allocation already, from salloc, sbatch or srun.
+
+    >>> is_inside_job({"SLURM_JOB_ID": "7"})
+    True
+    """
+    return bool(environment.get("SLURM_JOB_ID"))
+
+
+def srun_command(
+    options: SlurmOptions,
+    tasks: int,
+    *,
+    ranks_per_task: int = 1,
+    name: str = "mhnb",
+    inside: bool = False,
+    extra: Sequence[str] | None = None,
+) -> list[str]:
+    """Give the words of the command.
+
+    Args:
+        options: what is asked for.
+        tasks: a supervisor each.
+        ranks_per_task: more than one: each task has a machine to itself, and the resources of all its ranks.
+        name: of the job, for squeue.
+        inside: there is an allocation already, and this is a step of it: what only an allocation has is left out.
+        extra: the user's own words, where not all are meant.
+
+    Raises:
+        InvalidRequest: other nodes than there are hosts with several ranks each.
+
+    >>> srun_command(SlurmOptions(partition="gpu"), 2)[:4]
+    ['srun', '--job-name=mhnb', '--ntasks=2', '--partition=gpu']
+    """
+    words = [options.srun, f"--job-name={name}", f"--ntasks={tasks}"]
+    words += list(allocation_words(options)) if not inside else ["--overlap"]
+    words += list(place_words(options, tasks, ranks_per_task))
+    # Every task reads the same; its lines in the log have its number; the end of one ends all.
+    words += ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
+    return [*words, *(options.extra if extra is None else extra), "sh", "-c", PROBED]
+
+
+def allocation_words(options: SlurmOptions) -> Iterator[str]:
+    """Give what only an allocation has.
+
+    >>> list(allocation_words(SlurmOptions(partition="gpu", time="30")))
+    ['--partition=gpu', '--time=30']
+    """
+    asked = {
+        "partition": options.partition,
+        "account": options.account,
+        "qos": options.qos,
+        "time": options.time,
+        "constraint": options.constraint,
+    }
+    yield from (f"--{name}={value}" for name, value in asked.items() if value is not None)
+
+
+def place_words(options: SlurmOptions, tasks: int, each: int) -> Iterator[str]:
+    """Give where the tasks go, and what each of them has.
+
+    Raises:
+        InvalidRequest: other nodes than there are hosts with several ranks each.
+
+    >>> list(place_words(SlurmOptions(cpus_per_rank=2), 3, 4))
+    ['--nodes=3', '--ntasks-per-node=1', '--cpus-per-task=8']
+    """
+    if each > 1 and options.nodes not in (None, tasks):
+        raise InvalidRequest(
+            f"nodes={options.nodes}: {tasks} hosts of {each} ranks are {tasks} nodes; leave nodes out, or change -n or --per-host"
+        )
+    if each > 1:
+        yield from (f"--nodes={tasks}", "--ntasks-per-node=1")
+    elif options.nodes is not None:
+        yield f"--nodes={options.nodes}"
+    if options.cpus_per_rank is not None:
+        yield f"--cpus-per-task={options.cpus_per_rank * each}"
+    if options.gpus_per_rank is not None:
+        yield f"--gpus-per-task={options.gpus_per_rank * each}"
+    if options.memory is not None:
+        yield f"--mem={options.memory}"
+
+
+def describe_queue(text: str, name: str) -> str:
+    r"""Say how a job waits; empty where it does not wait, or is not there.
+
+    Args:
+        text: of `squeue --noheader --sort=-p,i --format=QUEUE_FORMAT`, the next to run first.
+        name: of the job.
+
+    >>> describe_queue("7|PENDING|Resources|debug|a\n8|PENDING|Priority|debug|b\n", "b")
+    'Slurm job 8 is PENDING (Priority), number 2 of 2 that wait in debug'
+    """
+    rows = [line.split("|", 4) for line in text.splitlines() if line.count("|") >= 4]
+    waiting = [row for row in rows if row[1] in _WAITS]
+    own = next((row for row in waiting if row[4] == name), None)
+    if own is None:
+        return ""
+    number, state, reason, partition, _ = own
+    same = [row for row in waiting if row[3] == partition]
+    why = f" ({reason})" if reason not in ("", "None") else ""
+    hopeless = f"; {_MAY_NEVER[reason]}" if reason in _MAY_NEVER else ""
+    place = f"number {same.index(own) + 1} of {len(same)} that wait in {partition}"
+    return f"Slurm job {number} is {state}{why}, {place}{hopeless}"
+
+
+_CURES = (
+    (r"[Ii]nvalid partition", "sinfo lists the partitions; give another one with --partition"),
+    (r"[Ii]nvalid account", "sacctmgr show user $USER withassoc lists your accounts; give one with --account"),
+    (r"[Ii]nvalid qos", "sacctmgr show qos lists those there are"),
+    (r"[Ii]nvalid feature", "sinfo -o '%n %f' lists what constraint may name"),
+    (r"time limit specification|[Rr]equested time limit is invalid", "sinfo -o '%P %l' lists the limits; give another --time"),
+    (
+        (
+            r"[Nn]ode configuration is not available|[Mm]ore processors requested"
+            r"|(?:[Nn]ode count|Memory|gres\)) specification"
+        ),
+        "ask for fewer ranks, nodes, GPUs or CPUs: sinfo -N -l lists the machines",
+    ),
+    (r"DUE TO TIME LIMIT|time limit", "the job's time was over; start again with a longer --time"),
+    (r"DUE TO PREEMPTION|preempt", "another job took the machines; start again"),
+    (r"DUE TO NODE FAILURE|Node failure", "a machine went down; start again"),
+    (r"[Uu]nable to contact slurm controller|Communication connection failure", "slurmctld does not answer: scontrol ping tells more"),
+    (r"recognized option|invalid option|Invalid --", "mend that option: srun --help lists what there is"),
+    (r"no mhnb|No module named '?mhnb", "install mhnb into that very Python, or name the one that has it (--python, --venv, --conda)"),
+    (r"mhnb: no ", "name one that is on the nodes"),
+)  # fmt: skip
+
+
+def explain_srun(lines: Sequence[str]) -> str:
+    r"""Say why srun ended, from what it wrote: Slurm's own sentence and what to do; the last lines where it is not known.
+
+    >>> explain_srun(["srun: error: invalid partition specified: x"])
+    'invalid partition specified: x\n  sinfo lists the partitions; give another one with --partition'
+    """
+    for pattern, cure in _CURES:
+        if found := [line for line in lines if re.search(pattern, line)]:
+            said = re.sub(
+                r"^(?:\d+: )?(?:srun: |salloc: |slurmstepd: |\w+: (?=error))*(?:error: |fatal: |mhnb: )*", "", found[0]
+            )
+            return f"{said}\n  {cure}"
+    return "\n    ".join(lines[-8:]) or "it said nothing"

@@ -1,0 +1,57 @@
+"""How a message is written: one JSON header frame, followed by its payload frames (raw bytes).
+
+What carries the frames, and how they are signed, is the link's business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, get_args
+
+from mhnb.core.wire.framing import Frame
+from mhnb.core.wire.protocol import Message
+from mhnb.errors import UnknownMessage
+
+__all__ = ["decode", "encode"]
+
+_KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Message)}
+# Made once: `json.dumps` with separators of one's own makes an encoder a call.
+_write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_read_json = json.JSONDecoder().decode
+_FIELDS = {cls: tuple(part.name for part in fields(cls)) for cls in _KINDS.values()}
+
+
+def encode(message: Message) -> list[bytes]:
+    """Write a message as frames: a JSON header, then the payload.
+
+    >>> from mhnb.core.wire.protocol import SkipCell
+    >>> encode(SkipCell(generation=1, seq=4))
+    [b'["skip_cell",{"generation":1,"seq":4}]']
+    """
+    cls = type(message)
+    body = {name: getattr(message, name) for name in _FIELDS[cls]}
+    payload = body.pop("payload", ())
+    return [_write_json([cls.kind, body]).encode("utf-8", "surrogatepass"), *payload]
+
+
+def decode(frames: Sequence[Frame]) -> Message:
+    """Read a message from its frames.
+
+    Raises:
+        UnknownMessage: no JSON, an unknown kind, or fields that do not fit.
+
+    >>> decode([b'["skip_cell",{"generation":1,"seq":4}]'])
+    SkipCell(generation=1, seq=4)
+    """
+    try:
+        kind, body = _read_json(str(frames[0], "utf-8", "surrogatepass"))
+        cls = _KINDS[kind]
+        if "payload" in _FIELDS[cls]:
+            body["payload"] = tuple(frames[1:])
+        message: Message = cls(**body)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        shown = bytes(frames[0][:120]) if frames else b""
+        raise UnknownMessage(f"cannot read a message that begins {shown!r}: {error!r}") from error
+    return message

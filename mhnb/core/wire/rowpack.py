@@ -1,0 +1,96 @@
+"""The record of a cell's launches on its way to the notebook: a loop that alternates between programs is written once, with its count.
+
+Rows fold where one program follows itself. A loop of two programs makes two rows a turn, 100 bytes each: here the programs are
+named once, and a run of rows that repeats is written as one turn of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mhnb.core.wire.protocol import LaunchRow
+
+__all__ = ["pack_rows", "unpack_rows"]
+
+_FEW = 32
+"""So many rows go as they are: most cells have one or two."""
+_LONGEST_TURN = 64
+"""Of a longer one each row is written: to compare those at every place would take as long as they are."""
+_PACKED = "packed"
+
+
+def pack_rows(rows: list[LaunchRow]) -> list[Any]:
+    """Write rows shorter, where there are many.
+
+    >>> two = [["a", "f", [0, 1], 1, 1], ["b", "g", [0, 1], 2, 1]]
+    >>> pack_rows(two * 1000)[2]
+    [[[[0, 1], [1, 1]], 1000]]
+    """
+    if len(rows) <= _FEW:
+        return rows
+    numbers: dict[tuple[Any, ...], int] = {}
+    words = [
+        (numbers.setdefault((fingerprint, name, tuple(ranks), line), len(numbers)), count)
+        for fingerprint, name, ranks, line, count in rows
+    ]
+    return [_PACKED, [list(program) for program in numbers], _fold(words)]
+
+
+def unpack_rows(packed: Sequence[Any]) -> list[LaunchRow]:
+    """Give the rows again; what repeats is one and the same row, many times.
+
+    >>> rows = [["a", "f", [0, 1], 1, 1], ["b", "g", [0, 1], 2, 1]] * 40
+    >>> unpack_rows(pack_rows(rows)) == rows
+    True
+    """
+    if not packed or packed[0] != _PACKED:
+        return list(packed)
+    _, programs, blocks = packed
+    rows: list[LaunchRow] = []
+    for words, times in blocks:
+        rows += [[*_program(programs[number]), count] for number, count in words] * times
+    return rows
+
+
+def _program(program: Sequence[Any]) -> list[Any]:
+    fingerprint, name, ranks, line = program
+    return [fingerprint, name, list(ranks), line]
+
+
+def _fold(words: Sequence[tuple[int, int]]) -> list[list[Any]]:
+    """Write words as blocks, each with how often it comes: the distance to the next equal word is the one period that is tried."""
+    following = _next_equal(words)
+    blocks: list[list[Any]] = []
+    single: list[list[int]] = []
+    place = 0
+    while place < len(words):
+        period = following[place] - place if following[place] else 0
+        times = _count_turns(words, place, period) if 0 < period <= _LONGEST_TURN else 1
+        if times < 2:
+            single.append(list(words[place]))
+            place += 1
+            continue
+        if single:
+            blocks.append([single, 1])
+            single = []
+        blocks.append([[list(word) for word in words[place : place + period]], times])
+        place += period * times
+    return [*blocks, [single, 1]] if single else blocks
+
+
+def _next_equal(words: Sequence[tuple[int, int]]) -> list[int]:
+    """Give for each word the place of the next one like it; 0 for none."""
+    seen: dict[tuple[int, int], int] = {}
+    following = [0] * len(words)
+    for place in range(len(words) - 1, -1, -1):
+        following[place] = seen.get(words[place], 0)
+        seen[words[place]] = place
+    return following
+
+
+def _count_turns(words: Sequence[tuple[int, int]], place: int, period: int) -> int:
+    turn, times = words[place : place + period], 1
+    while words[place + times * period : place + (times + 1) * period] == turn:
+        times += 1
+    return times

@@ -1,0 +1,163 @@
+"""The collectives of a function, found by lowering and compiling it: nothing is launched, no array is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from mhnb.core.exchange.variables import format_array
+from mhnb.errors import InvalidRequest
+from mhnb.rank.guard.neighbours import host_label
+from mhnb.rank.guard.programs import CompiledProgram, ranks_of_devices
+from mhnb.rank.jaxhooks import identify
+from mhnb.sharding.axes import NamedMesh, parse_meshes
+from mhnb.sharding.hlo import HloCollective, parse_collectives
+from mhnb.sharding.hlo_module import SourceLine
+from mhnb.sharding.report import Collective, Program, make_report
+from mhnb.sharding.why import Why
+
+__all__ = ["CALL", "collectives", "describe_compiled", "is_plain", "lower_program", "rename_source"]
+
+CALL = "<this call>"
+"""The file of a call that was typed."""
+_Sourced = TypeVar("_Sourced", HloCollective, Why)
+_ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
+"""What is traced, whatever the function is."""
+
+
+def collectives(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Collective]:
+    """Say which collectives a function would run, without running it.
+
+    Works in whatever process calls it; outside a cluster of mhnb's a process counts as a host. With arrays that span
+    processes, call it on all of them, as anything that compiles. The bytes are those of one device in one run:
+    `mhnb.sharding.traffic` defines them.
+
+    Args:
+        f: what `jax.jit` takes, or what it or `.compile()` gave; of a plain function, arguments that are no arrays may
+            decide what it does, as in a plain call.
+        *args: arrays, `jax.ShapeDtypeStruct` with a sharding, or pytrees of them.
+        **kwargs: the same, by name.
+
+    Raises:
+        InvalidRequest: f is nothing that can be compiled.
+        UnknownForm: the compiled text holds something that mhnb does not know.
+    """
+    program = lower_program(f, args, kwargs)
+    return list(make_report(program, {rank: host_label(rank) for rank in program.ranks}).rows)
+
+
+def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
+    """Lower and compile a function for these arguments, and read the result."""
+    if not callable(f):
+        raise InvalidRequest(
+            f"{f!r:.80} is {type(f).__name__}, no function; give what jax.jit takes, and its arguments"
+        )
+    if hasattr(f, "as_text") and hasattr(f, "input_shardings"):
+        # Compiled ahead of time: the arguments were given then.
+        return _read(f, "", (f.input_shardings, f.output_shardings))
+    lowered = _lower(f, args, kwargs)
+    compiled = lowered.compile()
+    program = _read(compiled, lowered.as_text(debug_info=True), (args, kwargs, compiled.input_shardings))
+    digest = hashlib.blake2b(lowered.as_text().encode(), digest_size=8).hexdigest()
+    return dataclasses.replace(program, digest=digest, takes=_types(lowered.args_info))
+
+
+def is_plain(f: Any) -> bool:
+    """Whether a call of a function launches its operations one by one: nothing has made a program of it."""
+    return not hasattr(f, "lower") and not hasattr(f, "as_text")
+
+
+def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    method: Any = getattr(f, "__func__", None)
+    if hasattr(method, "lower"):
+        # jax.jit on a method: what the bound method passes on is the function's `lower`, which wants the object, too.
+        return method.lower(f.__self__, *args, **kwargs)
+    if isinstance(f, MethodType) and isinstance(f.__self__, jax.Array):
+        # x.sum(): JAX takes no global array as a constant.
+        f, args = f.__func__, (f.__self__, *args)
+    if f is jax.device_put:
+        # Inside a program it is a wish, and launches nothing of its own: the report would say that nothing moves.
+        raise InvalidRequest(
+            "jax.device_put is not compiled as a function is;"
+            " %mhjax layout NAME --to SPEC tells what a move of an array takes, %%mhjax --collectives what a cell's move was"
+        )
+    if hasattr(f, "lower"):
+        return f.lower(*args, **kwargs)
+    try:
+        return jax.jit(f).lower(*args, **kwargs)
+    except TypeError:
+        # Among them are JAX's own about values that must be known: an axis, a flag, a text. In a plain call they are.
+        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        if all(isinstance(leaf, _ARRAYS) for leaf in leaves):
+            raise
+        arrays = [leaf for leaf in leaves if isinstance(leaf, _ARRAYS)]
+        return jax.jit(_over_arrays(f, leaves, tree)).lower(*arrays)
+
+
+def _over_arrays(f: Callable[..., Any], leaves: list[Any], tree: Any) -> Callable[..., Any]:
+    """A function of the arrays among the arguments; the other arguments are as they were given."""
+
+    def of_arrays(*arrays: Any) -> Any:
+        rest = iter(arrays)
+        args, kwargs = tree.unflatten(next(rest) if isinstance(leaf, _ARRAYS) else leaf for leaf in leaves)
+        return f(*args, **kwargs)
+
+    of_arrays.__name__ = getattr(f, "__name__", type(f).__name__)
+    return of_arrays
+
+
+def _read(compiled: Any, stablehlo: str, sharded: Any) -> Program:
+    name, devices = identify(compiled)
+    meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(sharded, devices))))
+    found = parse_collectives(compiled.as_text())
+    program = Program(name, ranks_of_devices(devices), devices[0].platform, found, meshes).explained(stablehlo)
+    # Where no line of the user's lies between an operation of JAX's and this file, it is the call's own.
+    return rename_source(program, __file__, lambda _: SourceLine(CALL, 1))
+
+
+def rename_source(program: Program, file: str, name: Callable[[int], SourceLine | None]) -> Program:
+    """Give what arose in a file of mhnb's own another name.
+
+    Args:
+        name: of one of its lines; None: not known.
+    """
+
+    def renamed(one: _Sourced) -> _Sourced:
+        if one.source is None or one.source.file != file:
+            return one
+        return dataclasses.replace(one, source=name(one.source.line))
+
+    why = tuple(one and renamed(one) for one in program.why)
+    return dataclasses.replace(program, collectives=tuple(map(renamed, program.collectives)), why=why)
+
+
+def _types(info: Any) -> str:
+    leaves = jax.tree_util.tree_leaves(info)
+    return ", ".join(format_array(leaf.shape, str(leaf.dtype)) for leaf in leaves)
+
+
+def _meshes(tree: Any, devices: list[Any]) -> Iterator[NamedMesh]:
+    """The meshes of arrays and shardings: the lowered module names none where it was compiled ahead of time."""
+    for leaf in jax.tree_util.tree_leaves(tree):
+        mesh = getattr(getattr(leaf, "sharding", leaf), "mesh", None)
+        # JAX wants the devices of a program's meshes in one order: that of the device assignment.
+        if isinstance(mesh, jax.sharding.Mesh) and list(mesh.devices.flat) == devices:
+            yield NamedMesh(tuple(map(str, mesh.axis_names)), tuple(mesh.axis_sizes))
+
+
+def describe_compiled(compiled: CompiledProgram, line: SourceLine | None) -> Program:
+    """Read a program that was launched. Its lowered module is not kept: why a collective is there is what its text says.
+
+    Args:
+        line: the cell's, that launched it first: where it was traced by a report before that, the text names this file instead.
+    """
+    found, meshes = parse_collectives(compiled.text()), parse_meshes(compiled.meshes)
+    program = Program(compiled.name, compiled.ranks, compiled.platform, found, meshes).explained("")
+    why = tuple(one and dataclasses.replace(one, is_kept=False) for one in program.why)
+    return rename_source(dataclasses.replace(program, why=why), __file__, lambda _: line)

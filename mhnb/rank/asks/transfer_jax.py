@@ -1,0 +1,143 @@
+"""A jax.Array as boxes of host memory: which this rank holds, and who holds the rest.
+
+It reads shards that are there. No program is launched, no collective joined, no copy left in the user's arrays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mhnb.core.exchange.boxes import Box, box_shape
+from mhnb.core.exchange.transfer import KEY_DATA, KEY_REFUSED, ArrayRow, HeldBox, Owners
+from mhnb.core.exchange.variables import format_array
+from mhnb.rank.asks.transfer_arrays import dtype_name, raw_bytes
+
+__all__ = [
+    "Unpullable",
+    "check_readable",
+    "digest_of",
+    "host_copy",
+    "jax_row",
+    "local_shards",
+    "ordinal_of",
+    "shards_of",
+]
+
+
+class Unpullable(Exception):
+    """A value that cannot be sent. `code` and `text` become a `Refusal`."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code, self.text = code, text
+
+
+def check_readable(array: jax.Array) -> None:
+    """Hold that an array has bytes to send.
+
+    Raises:
+        Unpullable: it is a tracer, deleted, or of a dtype that NumPy does not have.
+    """
+    if isinstance(array, jax.core.Tracer):
+        raise Unpullable(
+            "tracer", "holds a tracer that left its traced function. Return the value from that function instead"
+        )
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        raise Unpullable(
+            KEY_REFUSED,
+            f"holds PRNG keys ({format_array(array.shape, str(array.dtype))}), for which NumPy has no type."
+            f" On the ranks, make raw = {KEY_DATA}; then: %mhjax pull raw",
+        )
+    if array.is_deleted():
+        raise Unpullable(
+            "deleted",
+            f"holds an array {format_array(array.shape, str(array.dtype))} that has been deleted, most likely donated"
+            " to a jitted function. Use that function's result, or make it again",
+        )
+
+
+def digest_of(data: memoryview) -> str:
+    """Hash bytes so that equal hashes mean equal bytes."""
+    # The fastest of hashlib's on processors with SHA instructions; a loop of 16 MB pieces would gain nothing.
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def ordinal_of(device: jax.Device) -> int:
+    """Return a device's position among its rank's local devices."""
+    devices: list[jax.Device] = jax.local_devices(backend=device.platform)
+    return devices.index(device)
+
+
+def host_copy(data: jax.Array) -> np.ndarray[Any, Any]:
+    """Read a single-device array, without a copy where host memory is the device's."""
+    # An array caches its NumPy form, and a GPU's data would stay on the host as long as the user's array lives.
+    # So the form is made from a second handle to the same buffer.
+    handle = jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
+    return np.asarray(handle)
+
+
+def jax_row(array: jax.Array, add_part: Callable[[memoryview], int], *, digest_local: bool) -> ArrayRow:
+    """Describe an array and hand over the bytes of its local boxes, each box once for each content.
+
+    Args:
+        array: checked by `check_readable`.
+        add_part: takes the bytes of a box, returns their number.
+        digest_local: whether another rank holds a local array to compare with.
+    """
+    is_local = array.is_fully_addressable
+    owners = _owners(array)
+    copies = Counter({box: len(ranks) for box, ranks in owners})
+    parts: dict[tuple[Box, str], int] = {}
+    held = []
+    for shard, box in local_shards(array):
+        data = raw_bytes(host_copy(shard.data))
+        wanted = copies[box] > 1 or (is_local and digest_local)
+        digest = digest_of(data) if wanted else ""
+        if (part := parts.get((box, digest))) is None:
+            part = parts[box, digest] = add_part(data)
+        held.append(HeldBox(box, ordinal_of(shard.device), part, digest))
+    return ArrayRow(array.shape, dtype_name(array.dtype), "C", tuple(held), owners, not is_local)
+
+
+def shards_of(array: jax.Array) -> list[Any]:
+    """Give the shards that this rank holds.
+
+    since jax 0.10: where a process has one device, its copy of an array that all others have too holds itself as its shard,
+    and JAX's own list of shards raises.
+    """
+    devices = array.sharding.addressable_devices
+    if len(devices) != 1 or not array.is_fully_replicated:
+        return list(array.addressable_shards)
+    (device,) = devices
+    return [jax.Shard(device, array.sharding, array.shape, array.addressable_data(0))]
+
+
+def local_shards(array: jax.Array) -> Iterator[tuple[Any, Box]]:
+    """Each shard that this rank holds, with its box of the whole array."""
+    for shard in shards_of(array):
+        box = _box(shard.index, array.shape)
+        if box_shape(box) != shard.data.shape:
+            raise Unpullable(
+                "shard",
+                f"has a shard of shape {shard.data.shape} where its sharding says {box_shape(box)}. Make it again",
+            )
+        yield shard, box
+
+
+def _owners(array: jax.Array) -> Owners:
+    ranks: dict[Box, list[int]] = {}
+    device: Any
+    for device, index in array.sharding.devices_indices_map(array.shape).items():
+        ranks.setdefault(_box(index, array.shape), []).append(device.process_index)
+    return tuple((box, tuple(sorted(ranks[box]))) for box in sorted(ranks))
+
+
+def _box(index: Any, shape: tuple[int, ...]) -> Box:
+    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))

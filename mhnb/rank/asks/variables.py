@@ -1,0 +1,152 @@
+"""What a rank's namespace holds, from metadata alone: it reads no array, runs no user's `repr`, touches no backend."""
+
+from __future__ import annotations
+
+import math
+import types
+from typing import Any
+
+import jax
+import numpy as np
+
+from mhnb.core.exchange.variables import VarFacts, format_array
+
+__all__ = ["describe_variables", "facts_of", "shorten", "summarize", "user_names"]
+
+_LONGEST = 60
+_WHOLE = (bool, float, complex, range, slice, type(None), type(Ellipsis))
+_SIZED = (dict, list, tuple, set, frozenset)
+_SHOWN_ELEMENTS = 6
+_CODE = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type(jax.jit(len)))
+
+
+def user_names(namespace: dict[str, Any], hidden: dict[str, Any] | None = None) -> list[str]:
+    """List the names a user made, sorted: none with a leading underscore, none that IPython put there itself."""
+    nothing = object()
+    hidden = hidden or {}
+    return sorted(
+        name for name, value in namespace.items() if name[:1] != "_" and value is not hidden.get(name, nothing)
+    )
+
+
+def describe_variables(namespace: dict[str, Any], hidden: dict[str, Any]) -> dict[str, VarFacts]:
+    """Describe the user's values. Modules, functions and classes are left out: they are code, alike on every rank."""
+    return {
+        name: _facts_or_reason(namespace[name])
+        for name in user_names(namespace, hidden)
+        if not _is_code(namespace[name])
+    }
+
+
+def _facts_or_reason(value: object) -> VarFacts:
+    try:
+        return facts_of(value)
+    except Exception as error:  # noqa: BLE001 - becomes the summary
+        # Flattening a pytree runs its class's code, which may raise anything; one bad value must not hide the others.
+        return VarFacts("host", type(value).__name__, _cut(f"cannot be described: {error!r}", 0))
+
+
+def facts_of(value: object) -> VarFacts:
+    """Describe a value without reading it."""
+    if isinstance(value, jax.core.Tracer):
+        return VarFacts("host", "Tracer", "left its traced function", tuple(value.shape), str(value.dtype))
+    if isinstance(value, jax.Array):
+        return _array_facts(value)
+    if isinstance(value, np.ndarray):
+        return VarFacts("host", "ndarray", "", value.shape, value.dtype.name)
+    summary = summarize(value)
+    arrays, nbytes = _arrays_within(value)
+    if arrays:
+        summary += f"{', ' if summary else ''}{arrays} array{'s' if arrays > 1 else ''}"
+    return VarFacts("host", type(value).__name__, summary, nbytes_per_device=nbytes if arrays else None)
+
+
+def summarize(value: object) -> str:
+    """Write a number or text, shortened, or the size of a container; the empty string for everything else."""
+    if isinstance(value, str | bytes):
+        return _cut(repr(value[:_LONGEST]), len(value))
+    if type(value) is int:
+        return repr(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
+    if type(value) in _WHOLE or isinstance(value, np.number | np.bool_):
+        return _cut(repr(value), 0)
+    if isinstance(value, jax.sharding.Mesh | jax.sharding.AbstractMesh):
+        return ", ".join(f"{axis} {size}" for axis, size in value.shape.items())
+    if isinstance(value, _SIZED):
+        # The type's own length: a subclass may have code of the user's in __len__.
+        kind: Any = next(kind for kind in _SIZED if isinstance(value, kind))
+        size = kind.__len__(value)
+        return f"{size} item{'' if size == 1 else 's'}"
+    return ""
+
+
+def shorten(value: object) -> str:
+    """Write a value in a few words, to tell one rank's from another's; also the content of a tiny NumPy array."""
+    if isinstance(value, np.ndarray):
+        shown = value.size <= _SHOWN_ELEMENTS and value.dtype.kind in "biufc"
+        return format_array(value.shape, value.dtype.name) + (_cut(f" {value.tolist()!r}", 0) if shown else "")
+    facts = facts_of(value)
+    if facts.shape is not None and facts.dtype is not None:
+        return f"{facts.place} {format_array(facts.shape, facts.dtype)}{_tiny(value)}"
+    if facts.summary and not isinstance(value, _SIZED):
+        return facts.summary
+    return f"{facts.type} of {facts.summary}" if facts.summary else facts.type
+
+
+def _tiny(value: object) -> str:
+    """The content of a tiny array on one local device, which a pull has read anyway."""
+    if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
+        return ""
+    if value.size > _SHOWN_ELEMENTS or not value.is_fully_addressable or value.is_deleted():
+        return ""
+    if len(value.sharding.device_set) > 1 or value.dtype.kind not in "biufc":
+        return ""
+    return _cut(f" {np.asarray(value).tolist()!r}", 0)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if length <= _LONGEST and len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+def _is_code(value: object) -> bool:
+    if isinstance(value, _CODE):
+        return True
+    # custom_vjp and other wrappers of functions. Only the instance's own dict is asked: a __getattr__ may do anything.
+    return callable(value) and "__wrapped__" in getattr(value, "__dict__", ())
+
+
+def _array_facts(array: jax.Array) -> VarFacts:
+    sharding: Any = array.sharding
+    named = isinstance(sharding, jax.sharding.NamedSharding)
+    return VarFacts(
+        "local" if array.is_fully_addressable else "global",
+        "Array",
+        "deleted" if array.is_deleted() else "",
+        array.shape,
+        str(array.dtype),
+        _format_spec(sharding.spec) if named else None,
+        tuple(sharding.mesh.shape.items()) if named else None,
+        _nbytes_per_device(array),
+    )
+
+
+def _format_spec(spec: jax.sharding.PartitionSpec) -> str:
+    return "P(" + ", ".join(map(repr, spec)) + ")"
+
+
+def _nbytes_per_device(array: jax.Array) -> int:
+    return math.prod(array.sharding.shard_shape(array.shape)) * array.dtype.itemsize
+
+
+def _arrays_within(value: object) -> tuple[int, int]:
+    """Count the arrays in a pytree and their bytes per device."""
+    if jax.tree_util.all_leaves([value]):
+        return 0, 0
+    try:
+        leaves = jax.tree_util.tree_leaves(value)
+    except (SystemError, ValueError):
+        if type(value) not in _SIZED:
+            raise
+        # A plain container that is no pytree: one that contains itself, or with keys that cannot be sorted.
+        return 0, 0
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)]
+    return len(arrays), sum(map(_nbytes_per_device, arrays))

@@ -1,0 +1,168 @@
+"""Hold what was said and not yet sent, in order and bounded: head and tail of the text, and how much lay between.
+
+It does not know who says it, nor when it is sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT
+from mhnb.core.wire.protocol import OutputEvent
+
+__all__ = ["EventBuffer"]
+
+_CHUNK = 8 * 1024
+_LIVE_STEP = 16 * 1024
+"""Characters of tail that each live take may add to what is sent: at 20 Hz about 320 KiB a second."""
+_DISPLAY_LIMIT = 64 * 1024 * 1024
+"""Bytes of display data in one cell; a loop that draws for ever must not fill the notebook."""
+_TEXT = ("stdout", "stderr")
+
+
+class EventBuffer:
+    """The events of one cell. Not thread-safe: its owner holds a lock.
+
+    Text fills the head first. What comes after it passes through the tail, which forgets its oldest text.
+    """
+
+    __slots__ = (
+        "_allowance",
+        "_clear_pending",
+        "_display_room",
+        "_gap",
+        "_head",
+        "_name",
+        "_pieces",
+        "_ready",
+        "_room",
+        "_size",
+        "_tail",
+        "_tail_limit",
+        "_tail_size",
+        "_updates",
+    )
+
+    def __init__(self, head: int = HEAD_LIMIT, tail: int = TAIL_LIMIT) -> None:
+        self._head, self._tail_limit = head, tail
+        self._display_room = _DISPLAY_LIMIT
+        self._allowance = 0
+        self._clear_pending = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._room = self._head
+        self._ready: list[OutputEvent] = []
+        self._tail: deque[OutputEvent] = deque()
+        self._tail_size = 0
+        self._gap: dict[str, int] = {}
+        """Bytes forgotten since the last event in `_ready`, by stream."""
+        self._updates: dict[str, OutputEvent] = {}
+        self._begin("stdout")
+
+    def _begin(self, name: str) -> None:
+        self._name, self._pieces, self._size = name, [], 0  # type: str, list[str], int
+
+    def add_text(self, name: str, text: str) -> None:
+        """Take in text of a stream."""
+        if name != self._name or self._size > _CHUNK or self._clear_pending:
+            self._before_output()
+            self._begin(name)
+        self._pieces.append(text)
+        self._size += len(text)
+
+    def add(self, event: OutputEvent) -> None:
+        """Take in any other event."""
+        if event[0] == "clear" and event[1]:
+            self._clear_pending = True
+            return
+        self._before_output()
+        if event[0] == "clear":
+            self._forget()
+        elif event[0] == "update":
+            if self._coalesce(event):
+                return
+        elif event[0] == "display":
+            self._updates.pop(event[3], None)
+        self._place(event if self._fits(event) else ["omitted", "display", _nbytes(event)])
+
+    def take(self, *, everything: bool = True) -> list[OutputEvent]:
+        """Hand out what was not handed out before. A live take leaves a long tail for a later one."""
+        self._seal()
+        if everything:
+            self._allowance = self._tail_limit
+        self._allowance = min(self._allowance + _LIVE_STEP, self._tail_limit)
+        if self._tail_size <= self._allowance:
+            self._allowance -= self._tail_size
+            self._close_gap()
+            self._ready += self._tail
+            self._tail, self._tail_size = deque(), 0
+        if everything and self._clear_pending:
+            self._ready.append(["clear", True])
+            self._clear_pending = False
+        events, self._ready, self._updates = self._ready, [], {}
+        return events
+
+    def _before_output(self) -> None:
+        if self._clear_pending:
+            self._clear_pending = False
+            self._forget()
+            self._ready.append(["clear", False])
+        else:
+            self._seal()
+
+    def _coalesce(self, event: OutputEvent) -> bool:
+        """Replace an update of the same display that nobody has seen yet."""
+        earlier = self._updates.get(event[3])
+        if earlier is None:
+            self._updates[event[3]] = event
+            return False
+        earlier[1:3] = event[1:3]
+        return True
+
+    def _fits(self, event: OutputEvent) -> bool:
+        if event[0] not in ("display", "update"):
+            return True
+        self._display_room -= _nbytes(event)
+        return self._display_room >= 0
+
+    def _seal(self) -> None:
+        """Move the current chunk to the head, and what does not fit there to the tail."""
+        if not self._pieces:
+            return
+        name, text = self._name, "".join(self._pieces)
+        self._begin(name)
+        if self._room > 0:
+            self._ready.append([name, text[: self._room]])
+            self._room, text = self._room - len(text), text[self._room :]
+        if text:
+            self._tail.append([name, text])
+            self._tail_size += len(text)
+            self._shorten()
+
+    def _place(self, event: OutputEvent) -> None:
+        (self._ready if self._room > 0 else self._tail).append(event)
+
+    def _shorten(self) -> None:
+        while self._tail_size > self._tail_limit:
+            oldest = self._tail[0]
+            if oldest[0] not in _TEXT:
+                self._close_gap()
+                self._ready.append(self._tail.popleft())
+                continue
+            name, text = oldest
+            dropped = text[: self._tail_size - self._tail_limit]
+            self._tail_size -= len(dropped)
+            self._gap[name] = self._gap.get(name, 0) + len(dropped.encode("utf-8", "surrogatepass"))
+            if len(dropped) == len(text):
+                self._tail.popleft()
+            else:
+                self._tail[0] = [name, text[len(dropped) :]]
+
+    def _close_gap(self) -> None:
+        self._ready += [["omitted", name, nbytes] for name, nbytes in self._gap.items()]
+        self._gap = {}
+
+
+def _nbytes(event: OutputEvent) -> int:
+    return sum(len(value) for value in event[1].values() if isinstance(value, str))

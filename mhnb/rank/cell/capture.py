@@ -1,0 +1,276 @@
+"""Collect what a rank says, by cell and in order, and write all of it to the rank's log file.
+
+Decides to which cell a piece of output belongs and how much of it is kept for the notebook.
+It does not know messages or sockets.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from mhnb.core.wire.protocol import OutputEvent
+from mhnb.rank.cell.buffer import EventBuffer
+from mhnb.rank.cell.forks import weakly
+from mhnb.rank.cell.mark import Begun, LogMark
+from mhnb.rank.cell.native import (
+    NativeFile,
+    flush_c_stdout,
+    line_buffer_c_stdout,
+    part_noise,
+    watch_subprocesses,
+)
+from mhnb.rank.cell.origin import CELL_SEQ, current_seq, mark_threads
+from mhnb.rank.cell.streams import RankStream
+
+__all__ = ["Capture"]
+
+_LATE_LIMIT = 64 * 1024
+"""Characters of head, and of tail, that output after a cell's end may have between two looks."""
+_UNFINISHED_LIMIT = 256
+_NOISE_LIMIT = 16 * 1024
+"""Characters of noise that a cell passes on."""
+
+
+class Capture:
+    """What the rank says, from wherever: Python's streams, displays, and the files behind descriptors 1 and 2.
+
+    File descriptors 1 and 2 must append to `native_paths` already, or be made to by `install_native`.
+    """
+
+    def __init__(self, log_path: Path, native_paths: tuple[Path, Path], begun_path: Path) -> None:
+        self._native_paths = native_paths
+        # Reentrant: a signal handler or a finaliser may print while its own thread prints.
+        self._lock = threading.RLock()
+        self._seq = self._last = 0
+        self._cell, self._noise_room = EventBuffer(), _NOISE_LIMIT
+        self._late: dict[int, EventBuffer] = {}
+        self._log, self._mark = _Log(log_path), LogMark(begun_path)
+        self._native = (("stdout", NativeFile(native_paths[0])), ("stderr", NativeFile(native_paths[1])))
+        self.stdout = RankStream("stdout", 1, self._write_stdout, unbuffered=False)
+        self.stderr = RankStream("stderr", 2, self._write_stderr, unbuffered=True)
+        self._subprocesses = self._forked = False
+        self._undo: list[Callable[[], None]] = []
+
+    # -- in place of the process's own streams
+
+    def install_native(self) -> None:
+        """Point file descriptors 1 and 2 to the native files."""
+        for fd, path in zip((1, 2), self._native_paths, strict=True):
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(file, fd)
+            os.close(file)
+
+    def install(self) -> None:
+        """Become `sys.stdout` and `sys.stderr`. What the descriptors' files hold already goes to the log only."""
+        before = sys.stdout, sys.stderr
+        for stream in before:
+            stream.flush()
+        sys.stdout, sys.stderr = self.stdout, self.stderr
+        self._undo = [partial(setattr, sys, "stdout", before[0]), partial(setattr, sys, "stderr", before[1])]
+        self._undo.append(watch_subprocesses(self._expect_subprocess))
+        mark_threads()
+        line_buffer_c_stdout()
+        os.register_at_fork(before=weakly(self._expect_subprocess), after_in_child=weakly(self._become_child))
+        self.mark()
+
+    def uninstall(self) -> None:
+        """Give the streams back and close the files; for tests."""
+        self.stdout.flush()
+        for undo in self._undo:
+            undo()
+        for _, file in self._native:
+            file.close()
+        self._log.close()
+        self._mark.close()
+
+    # -- what is said
+
+    def publish(self, event: OutputEvent) -> None:
+        """Take a display, a result, an error or the like."""
+        if self._forked:
+            self.stdout.write(_as_text(event))
+            return
+        self.stdout.flush()
+        with self._lock:
+            self._collect_native()
+            if (buffer := self._buffer(current_seq())) is not None:
+                buffer.add(event)
+
+    def poll(self) -> None:
+        """Look for output that bypassed Python."""
+        with self._lock:
+            self._collect_native()
+
+    # -- by cell
+
+    def mark(self) -> None:
+        """Note where the files stand: if the rank dies, what they hold by now is not what it said last."""
+        self.stdout.flush()
+        with self._lock:
+            self._note_standing()
+
+    def begin(self, seq: int) -> None:
+        """From now on a cell runs."""
+        self.stdout.flush()
+        with self._lock:
+            self._note_standing()
+            CELL_SEQ.set(seq)
+            self._seq = self._last = seq
+            self._cell, self._noise_room = EventBuffer(), _NOISE_LIMIT
+
+    def take(self) -> list[OutputEvent]:
+        """Hand out the running cell's events since the last call."""
+        self.stdout.flush()
+        with self._lock:
+            return self._cell.take(everything=False)
+
+    def end(self) -> list[OutputEvent]:
+        """End the cell and hand out what is left of its events, C-level output included."""
+        self.stdout.flush()
+        if sys.__stdout__ is not None:
+            sys.__stdout__.flush()
+        flush_c_stdout()
+        with self._lock:
+            self._collect_native()
+            self._log.finish_lines()
+            self._seq, self._subprocesses = 0, False
+            if trouble := self._log.take_trouble():
+                self._cell.add_text("stderr", trouble)
+            return self._cell.take()
+
+    def take_late(self) -> dict[int, list[OutputEvent]]:
+        """Hand out what cells said that had ended before they said it."""
+        with self._lock:
+            late, self._late = self._late, {}
+            return {seq: events for seq, buffer in late.items() if (events := buffer.take())}
+
+    # -- inside
+
+    def _note_standing(self) -> None:
+        self._collect_native()
+        self._mark.put(Begun(self._log.nbytes, *(file.offset for _, file in self._native)))
+
+    def _write_stdout(self, data: bytes, text: str) -> None:
+        # Once a line: kept flat, since 100,000 lines are no exception.
+        with self._lock:
+            if self._subprocesses and self._log.at_line_start("stdout"):
+                self._collect_native()
+            self._log.write("stdout", data)
+            seq = CELL_SEQ.get()
+            buffer = self._cell if seq and seq == self._seq else self._buffer(seq or current_seq())
+            if buffer is not None:
+                buffer.add_text("stdout", text)
+
+    def _write_stderr(self, data: bytes, text: str) -> None:
+        # An unfinished line of stdout came first.
+        self.stdout.flush()
+        with self._lock:
+            if self._subprocesses and self._log.at_line_start("stderr"):
+                self._collect_native()
+            self._log.write("stderr", data)
+            if (buffer := self._buffer(current_seq())) is not None:
+                buffer.add_text("stderr", text)
+
+    def _buffer(self, seq: int) -> EventBuffer | None:
+        """Where output of a cell goes; None before the first cell, when only the log has it."""
+        seq = seq or self._last
+        if seq == self._seq:
+            return self._cell if seq else None
+        if seq not in self._late:
+            self._late[seq] = EventBuffer(_LATE_LIMIT, _LATE_LIMIT)
+        return self._late[seq]
+
+    def _collect_native(self) -> None:
+        for name, file in self._native:
+            if text := file.read_new():
+                # Under a name of its own, so that it does not land inside an unfinished line of Python's.
+                self._log.write(f"native {name}", text.encode())
+                if (buffer := self._buffer(0)) is not None:
+                    shown, noise = part_noise(text)
+                    if shown:
+                        buffer.add_text(name, shown)
+                    self._add_noise(buffer, noise)
+
+    def _add_noise(self, buffer: EventBuffer, noise: str) -> None:
+        # More of it helps nobody, and the log has all.
+        if kept := noise[: self._noise_room]:
+            self._noise_room -= len(kept)
+            buffer.add(["noise", kept])
+
+    def _expect_subprocess(self) -> None:
+        """From here to the cell's end look at the files before each printed line, so that the order is kept."""
+        self._subprocesses = True
+
+    def _become_child(self) -> None:
+        """Be a forked child of the cell: whoever held the lock is not here, and the notebook is not ours to talk to."""
+        self._lock = threading.RLock()
+        self._forked = True
+        self.stdout.become_child()
+        self.stderr.become_child()
+
+
+class _Log:
+    """The log file. Whole lines are written at once, so that a killed rank loses at most its last, unfinished one."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._unfinished: defaultdict[str, list[bytes]] = defaultdict(list)
+        self._lost_nbytes, self._trouble, self._is_told = 0, "", False
+
+    def write(self, name: str, data: bytes) -> None:
+        if self._unfinished[name] or data[-1:] != b"\n":
+            data = self._keep_unfinished(self._unfinished[name], data)
+        try:
+            while data and (count := os.write(self._fd, data)) < len(data):
+                data = data[count:]
+        except OSError as error:
+            # The disk is full, say. That must not become an error of who prints: the notebook is told all the same.
+            self._lost_nbytes += len(data)
+            self._trouble = self._trouble or str(error)
+            return
+        if data and self._lost_nbytes:
+            lost, self._lost_nbytes, self._trouble, self._is_told = self._lost_nbytes, 0, "", False
+            self.write(name, f"[mhnb: {lost} bytes before this could not be written]\n".encode())
+
+    def take_trouble(self) -> str:
+        """Give what is to be told of a log that cannot be written: once, until it can be again."""
+        if not self._trouble or self._is_told:
+            return ""
+        self._is_told = True
+        return f"mhnb: this rank's log cannot be written ({self._trouble}); its output is shown here and kept nowhere else\n"
+
+    def _keep_unfinished(self, pieces: list[bytes], data: bytes) -> bytes:
+        """Return what is to be written now: whole lines, or an unfinished one that has come in very many pieces."""
+        pieces.append(data)
+        if b"\n" not in data and len(pieces) < _UNFINISHED_LIMIT:
+            return b""
+        whole, newline, rest = b"".join(pieces).rpartition(b"\n")
+        pieces[:] = [rest] if newline and rest else []
+        return whole + newline or rest
+
+    @property
+    def nbytes(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def at_line_start(self, name: str) -> bool:
+        return not self._unfinished[name]
+
+    def finish_lines(self) -> None:
+        for name, pieces in self._unfinished.items():
+            if pieces:
+                self.write(name, b"\n")
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _as_text(event: OutputEvent) -> str:
+    if event[0] in ("display", "update", "result"):
+        return str(event[1].get("text/plain", "")) + "\n"
+    return "\n".join(event[3]) + "\n" if event[0] == "error" else ""

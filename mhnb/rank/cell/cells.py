@@ -1,0 +1,181 @@
+"""How a cell is named in tracebacks, and where in it an error arose. It knows tracebacks, not shells."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from IPython.core.compilerop import CachingCompiler
+
+from mhnb.core.explain.stacks import TIMED, cell_line
+
+__all__ = ["CellCompiler", "RunningCell", "cell_file", "cut_libraries", "find_place", "find_site", "hide_own_frames"]
+
+_OWN_FOLDER = str(Path(__file__).parents[1])
+_LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "numpy"))
+"""Between the cell and an error of JAX: with anybody else's code there, the cell's own names tell nothing about the error."""
+
+
+def cell_file(seq: int) -> str:
+    """Name a cell as a file: the same on every rank, so that what is derived from it is too.
+
+    >>> cell_file(12)
+    '<cell 12>'
+    """
+    return f"<cell {seq}>"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCell:
+    """The cell that runs on this rank."""
+
+    seq: int
+    source: str
+    began_s: float
+
+    @property
+    def file(self) -> str:
+        """Its name in tracebacks."""
+        return cell_file(self.seq)
+
+    def owns(self, file: str) -> bool:
+        """Whether a code object of that file name is this cell's: below `%%time` IPython names it otherwise."""
+        return file == self.file or (file in TIMED and self.source.lstrip().startswith("%%time"))
+
+    def line(self, number: int | None) -> tuple[int | None, str | None]:
+        """Return a 1-based line number with its text; both None where there is no such line."""
+        lines = self.source.splitlines()
+        if number is None or not 1 <= number <= len(lines):
+            return None, None
+        return number, lines[number - 1].strip()
+
+
+class CellCompiler(CachingCompiler):
+    """Names cells by their number, and parses each once. ipykernel's own hashes the text in Python, which costs more than most cells."""
+
+    _ahead: tuple[str, ast.AST] | None = None
+
+    def parse_ahead(self, source: str, file: str) -> bool:
+        """Parse a cell before it is run; false where it is no Python."""
+        self._ahead = None
+        try:
+            self._ahead = source, super().ast_parse(source, file)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+        return True
+
+    def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> ast.AST:
+        """Hand out what was parsed ahead, else parse. A tree is handed out once: whoever transforms it changes it."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == source and symbol == "exec":
+            return ahead[1]
+        return super().ast_parse(source, filename, symbol)
+
+    def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
+        """Name the cell of that number."""
+        del raw_code, transformed_code
+        return cell_file(number)
+
+
+def find_place(error: BaseException, cell: RunningCell) -> tuple[int | None, str | None]:
+    """Return line and text of the innermost frame of an error that lies in the cell."""
+    if isinstance(error, SyntaxError) and error.filename == cell.file:
+        return cell.line(error.lineno)
+    number = None
+    traceback = error.__traceback__
+    while traceback is not None:
+        name = traceback.tb_frame.f_code.co_filename
+        if name == cell.file or name in TIMED:
+            number = cell_line(name, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return cell.line(number)
+
+
+def find_site(error: BaseException, cell: RunningCell) -> list[Any]:
+    """Return where an error was raised, as the message of it carries that; see `core.culprit.ErrorSite`."""
+    frames = list(_walk(error.__traceback__))
+    if not frames:
+        return ["", "", "", {}, False]
+    innermost = frames[-1].tb_frame
+    site = [str(innermost.f_globals.get("__name__", "")), innermost.f_code.co_qualname]
+    in_cell = [index for index, part in enumerate(frames) if part.tb_frame.f_code.co_filename == cell.file]
+    below = frames[in_cell[-1] + 1 :] if in_cell else []
+    if not below or any(_library(part.tb_frame) not in _LIBRARIES for part in below):
+        return [*site, "", {}, False]
+    caller = frames[in_cell[-1]]
+    expression = _expression(caller, cell)
+    # Of `a, b = x` Python marks the left side alone.
+    pieces = (expression, cell.line(caller.tb_lineno)[1] or "") if expression else ()
+    names = {name: known for piece in pieces for name, known in _arrays_named_in(piece, caller.tb_frame)}
+    return [*site, expression, names, caller.tb_frame.f_code.co_name == "<module>"]
+
+
+def _walk(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _library(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _expression(traceback: TracebackType, cell: RunningCell) -> str:
+    """Return the part of the cell that a frame was evaluating."""
+    at = traceback.tb_lasti // 2  # code units of two bytes
+    first, last, begin, end = next(islice(traceback.tb_frame.f_code.co_positions(), max(at, 0), None), (None,) * 4)
+    # Columns count bytes. A cell with magics is another text to Python, and a traceback may be made by anybody.
+    lines = cell.source.encode("utf-8", "replace").splitlines()
+    if first is None or last is None or begin is None or end is None or not 1 <= first <= last <= len(lines):
+        return ""
+    piece = lines[first - 1 : last]
+    piece[-1] = piece[-1][:end]
+    piece[0] = piece[0][begin:]
+    return b"\n".join(piece).decode("utf-8", "replace")
+
+
+def _arrays_named_in(piece: str, frame: FrameType) -> Iterator[tuple[str, bool]]:
+    """Yield the names in a piece of code that stand for arrays or containers, each with whether it is a JAX array."""
+    try:
+        tree = ast.parse(piece)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    scope = {**frame.f_globals, **frame.f_locals}
+    for name in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & scope.keys():
+        # The class alone is asked: an object may answer for itself in ways of its own, or fail.
+        kind = type(scope[name])
+        if hasattr(kind, "__array__") or issubclass(kind, (dict, list, tuple)):
+            yield name, hasattr(kind, "addressable_shards")
+
+
+def hide_own_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """Return the traceback without this package's frames: the user's error never looks like ours."""
+    first: TracebackType | None = None
+    last: TracebackType | None = None
+    while traceback is not None:
+        following = traceback.tb_next
+        if not traceback.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
+            if last is None:
+                first = traceback
+            else:
+                last.tb_next = traceback
+            last = traceback
+        traceback = following
+    if last is not None:
+        last.tb_next = None
+    return first
+
+
+def cut_libraries(traceback: TracebackType | None) -> None:
+    """Cut off what is below the innermost frame of code that is not JAX's or the like, where there is such a frame."""
+    last: TracebackType | None = None
+    for part in _walk(traceback):
+        if _library(part.tb_frame) not in _LIBRARIES:
+            last = part
+    if last is not None:
+        last.tb_next = None

@@ -1,0 +1,123 @@
+"""What a rank shows: displays, updates of displays, and the value of the last expression, as events for the capture."""
+
+from __future__ import annotations
+
+import base64
+import json
+import numbers
+from typing import TYPE_CHECKING, Any
+
+from ipykernel.displayhook import ZMQShellDisplayHook
+from ipykernel.zmqshell import ZMQDisplayPublisher
+
+if TYPE_CHECKING:
+    from mhnb.rank.cell.capture import Capture
+
+__all__ = ["RankDisplayHook", "RankDisplayPublisher", "clean_bundle"]
+
+
+class RankDisplayPublisher(ZMQDisplayPublisher):
+    """`display()` and `clear_output()` into the capture."""
+
+    capture: Capture | None = None
+
+    def publish(  # type: ignore[override]  # ipykernel's own drops IPython's deprecated `source` likewise
+        self,
+        data: dict[str, Any],
+        metadata: dict[str, Any] | None = None,
+        *,
+        transient: dict[str, Any] | None = None,
+        update: bool = False,
+        **unused: Any,
+    ) -> None:
+        """Show data, or replace what a display id shows."""
+        if self.capture is None:
+            super().publish(data, metadata, transient=transient, update=update, **unused)
+            return
+        self._validate_data(data, metadata)
+        bundle, about = clean_bundle(data), clean_bundle(metadata or {})
+        display_id = (transient or {}).get("display_id")
+        self.capture.publish(["update" if update else "display", bundle, about, display_id])
+
+    def clear_output(self, wait: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Clear what the cell has shown, now or when it shows something again."""
+        if self.capture is None:
+            super().clear_output(wait)
+        else:
+            self.capture.publish(["clear", bool(wait)])
+
+
+class RankDisplayHook(ZMQShellDisplayHook):
+    """The value of the last expression into the capture, `_` and `Out`."""
+
+    # A plain attribute instead of a trait, as in the shell.
+    exec_result: Any = None
+    capture: Capture | None = None
+    _bundle: tuple[dict[str, Any], dict[str, Any]] | None = None
+
+    def quiet(self) -> bool:
+        """Whether the cell ends in a semicolon; only a cell that has one is worth tokenising."""
+        assert self.shell is not None
+        return ";" in self.shell.history_manager.input_hist_parsed[-1] and bool(super().quiet())
+
+    def start_displayhook(self) -> None:
+        """Begin to show a value."""
+        if self.capture is None:
+            super().start_displayhook()
+        self._bundle = None
+
+    def write_output_prompt(self) -> None:
+        """Nothing to do: the seq is the number of the output."""
+        if self.capture is None:
+            super().write_output_prompt()
+
+    def write_format_data(self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None) -> None:
+        """Keep the value's representations until it is to be shown."""
+        if self.capture is None:
+            super().write_format_data(format_dict, md_dict)
+        else:
+            self._bundle = clean_bundle(format_dict), clean_bundle(md_dict or {})
+
+    def log_output(self, format_dict: dict[str, Any]) -> None:
+        """Keep the text for %history; IPython would keep every picture too."""
+        assert self.shell is not None
+        if (text := format_dict.get("text/plain")) is not None:
+            self.shell.history_manager.output_hist_reprs[self.prompt_count] = text
+
+    def finish_displayhook(self) -> None:
+        """Show the value."""
+        if self.capture is None:
+            super().finish_displayhook()
+        elif self._bundle is not None:
+            self.capture.publish(["result", *self._bundle])
+            self._bundle = None
+
+
+def clean_bundle(data: dict[str, Any]) -> dict[str, Any]:
+    """Make a bundle fit for JSON: pictures as base64, odd values as plain ones.
+
+    >>> clean_bundle({"image/png": b"abc", "text/plain": "x", "application/json": {"n": {1}}})
+    {'image/png': 'YWJj', 'text/plain': 'x', 'application/json': {'n': [1]}}
+    """
+    if all(type(value) is str for value in data.values()):
+        return dict(data)
+    return {str(mime): _plain(value) for mime, value in data.items()}
+
+
+def _plain(value: Any) -> Any:
+    # since ipykernel 7: its own json_clean and encode_images do nothing and leave this to jupyter_client's session,
+    # which no rank has. What is no JSON at the end would end the rank.
+    try:
+        return json.loads(json.dumps(value, default=_plain_one))
+    except (TypeError, ValueError):  # a key that is no text, or a circle
+        return repr(value)
+
+
+def _plain_one(value: object) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, set | frozenset):
+        return list(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) else repr(value)

@@ -1,0 +1,272 @@
+"""A look at what the main thread does while a cell lasts, taken by a thread beside it.
+
+It decides when to look and what of a stack is the cell's; what the stack means is judged in `core/explain/stacks.py`.
+"""
+
+from __future__ import annotations
+
+import dis
+import io
+import keyword
+import linecache
+import os
+import sys
+import sysconfig
+import threading
+import time
+import tokenize
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import psutil
+
+from mhnb.core.explain.stacks import Flight, Frame, Sight, cell_line, judge_sight
+from mhnb.core.wire.protocol import RankStatus
+
+__all__ = ["Looker"]
+
+_FIRST_S, _EVERY_S = 1.8, 1.0
+"""Age of a cell at the first look that is told, and the time between two: two of them before 3 s."""
+_WATCH_AFTER_S = 0.4
+"""Age of a cell from which its line is watched, to know how long it has stayed there."""
+_MAX_FRAMES = 200
+_STDLIB = sysconfig.get_paths()["stdlib"]
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+"""Linux counts a thread's processor time in these."""
+
+_OPEN, _CLOSE = ("(", "[", "{"), (")", "]", "}")
+_LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
+
+_Counts = dict[tuple[int, ...], int]
+
+
+class Looker:
+    """Looks at the main thread of this process.
+
+    Args:
+        rank: whose status it writes.
+        ends_at: code objects below which the stack is the rank's own, not the cell's.
+        is_cell_file: whether a file name is the running cell's.
+        look_at_launches: counts of launches by participants, and the oldest that has not finished.
+        find_awaited: the coroutine of a cell that awaits at the moment; else None.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        ends_at: frozenset[CodeType],
+        *,
+        is_cell_file: Callable[[str], bool],
+        look_at_launches: Callable[[], tuple[_Counts, Flight | None]],
+        find_awaited: Callable[[], Any],
+    ) -> None:
+        self._rank, self._ends_at = rank, ends_at
+        self._is_cell_file, self._look_at_launches, self._find_awaited = is_cell_file, look_at_launches, find_awaited
+        self._main = threading.main_thread()
+        self._seq = 0
+        self._due_s = self._since_s = self._used_at_s = 0.0
+        self._kept_at: object = None
+        self._main_used_s = self._all_used_s = 0.0
+
+    def look(self, seq: int, age_s: float) -> RankStatus | None:
+        """Take a look when one is due.
+
+        Args:
+            seq: the cell that runs.
+            age_s: for how long it has.
+        """
+        if age_s < _WATCH_AFTER_S:
+            return None
+        if seq != self._seq:
+            self._seq, self._due_s, self._kept_at = seq, _FIRST_S, None
+            self._measure(age_s)
+        counts, flight = self._look_at_launches()
+        awaited = self._find_awaited()
+        frames = self._frames(awaited)
+        self._watch(frames, counts, age_s)
+        if age_s < self._due_s:
+            return None
+        self._due_s = age_s + _EVERY_S
+        return self._tell(frames, counts, flight, awaits=awaited is not None, age_s=age_s)
+
+    def _watch(self, frames: list[FrameType], counts: _Counts, age_s: float) -> None:
+        lines = [(frame.f_code, frame.f_lasti) for frame in frames if self._is_cell_file(frame.f_code.co_filename)]
+        here = (lines, counts)
+        if here != self._kept_at:
+            # What has been so since the first look was so before it; a cell is not that old then.
+            self._since_s = 0.0 if self._kept_at is None else age_s
+            self._kept_at = here
+
+    def _tell(
+        self, frames: list[FrameType], counts: _Counts, flight: Flight | None, *, awaits: bool, age_s: float
+    ) -> RankStatus:
+        main_busy, busy = self._measure(age_s)
+        cell_file = next((f.f_code.co_filename for f in frames if self._is_cell_file(f.f_code.co_filename)), "")
+        sight = Sight(
+            tuple(self._describe(frame, cell_file) for frame in frames),
+            cell_file,
+            call=_find_call(frames[0]) if frames else "",
+            main_busy=main_busy,
+            busy=busy,
+            flight=flight,
+            awaits=awaits,
+        )
+        doing = judge_sight(sight, _STDLIB)
+        return RankStatus(
+            self._rank,
+            self._seq,
+            doing.activity,
+            doing.what,
+            doing.line,
+            doing.place,
+            round(age_s - self._since_s, 2),
+            counts=[[list(participants), count] for participants, count in counts.items()],
+            participants=list(flight.participants) if flight else None,
+            number=flight.number if flight else None,
+            memory_nbytes=psutil.Process().memory_info().rss,
+            launched=flight is None or flight.made,
+        )
+
+    def _describe(self, frame: FrameType, cell_file: str) -> Frame:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if self._is_cell_file(file):
+            return Frame(cell_file, cell_line(file, frame.f_lineno), name)
+        return Frame(file, frame.f_lineno, name)
+
+    # -- the stack
+
+    def _frames(self, awaited: Any) -> list[FrameType]:
+        """Give the main thread's frames, innermost first, without what runs the cell."""
+        frames: list[FrameType] = []
+        found = _awaited(awaited) if awaited is not None else _stack(sys._current_frames().get(self._main.ident or 0))
+        for frame in found:
+            if frame.f_code in self._ends_at or len(frames) == _MAX_FRAMES:
+                break
+            frames.append(frame)
+        lowest = [i for i, frame in enumerate(frames) if self._is_cell_file(frame.f_code.co_filename)]
+        # Below the cell's outermost frame is IPython's.
+        return frames[: lowest[-1] + 1] if lowest else frames
+
+    # -- the processors
+
+    def _measure(self, age_s: float) -> tuple[float, float]:
+        """Give the processors wanted since the last time: by the main thread, and by all but Python's other threads.
+
+        Wanted is used, or queued for: on a machine with more to do than it has cores a rank that computes gets a small part of one.
+        """
+        others = [thread for thread in threading.enumerate() if thread is not self._main]
+        others_s = sum(map(_used_by, others))
+        queued_s = _queued_for({thread.native_id for thread in others})
+        main_s = _used_by(self._main) + _queued_by(self._main.native_id)
+        all_s = time.process_time() - others_s + queued_s
+        passed_s = max(age_s - self._used_at_s, _TICK_S)
+        used = (main_s - self._main_used_s) / passed_s, max(all_s - self._all_used_s, 0.0) / passed_s
+        self._main_used_s, self._all_used_s, self._used_at_s = main_s, all_s, age_s
+        return used
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _awaited(coroutine: Any) -> list[FrameType]:
+    """Give the frames of a coroutine and of what it awaits, innermost first."""
+    frames: list[FrameType] = []
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is None:
+            break
+        frames.append(frame)
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+    return frames[::-1]
+
+
+def _find_call(frame: FrameType) -> str:
+    """Name the function that a frame is calling, as its text has it; empty where it calls none, or has no text."""
+    code, index = frame.f_code, frame.f_lasti
+    if index < 0:
+        return ""
+    if dis.opname[code.co_code[index]] in ("BEFORE_WITH", "BEFORE_ASYNC_WITH"):
+        return "__enter__"
+    positions = next(iter(list(code.co_positions())[index // 2 : index // 2 + 1]), (None,) * 4)
+    first, last, start, end = positions
+    if first is None or last is None or start is None or end is None:
+        return ""
+    text = [linecache.getline(code.co_filename, number).encode() for number in range(first, last + 1)]
+    # The end first: on one line both are counted from its beginning. They count bytes.
+    text[-1] = text[-1][:end]
+    text[0] = text[0][start:]
+    return read_call(b"".join(text).decode(errors="replace"))
+
+
+def read_call(expression: str) -> str:
+    """Name the function of an expression that is a call; empty for any other.
+
+    It does without `ast`: in CPython 3.11 a parse in one thread makes one that goes on in another fail
+    ("AST constructor recursion depth mismatch"), and the main thread may be rendering a traceback.
+
+    >>> read_call("np.asarray(f(x))"), read_call("await x.wait()"), read_call("f(a) + g(b)")
+    ('asarray', 'wait', '')
+    """
+    try:
+        tokens = [(t.type, t.string) for t in tokenize.generate_tokens(io.StringIO(f"({expression.strip()})").readline)]
+    except (tokenize.TokenError, SyntaxError):
+        return ""
+    words = [string for kind, string in tokens if kind not in _LAYOUT and string][1:-1]
+    if words[:1] == ["await"]:
+        del words[0]
+    callee = words[: _opening(words)] if words[-1:] == [")"] else []
+    return callee[-1] if callee and callee[-1].isidentifier() and _is_primary(callee) else ""
+
+
+def _opening(words: Sequence[str]) -> int:
+    """Where the bracket stands that the last word closes."""
+    depth = 0
+    for at in range(len(words) - 1, -1, -1):
+        depth += (words[at] in _CLOSE) - (words[at] in _OPEN)
+        if depth == 0:
+            return at
+    return 0
+
+
+def _is_primary(words: Sequence[str]) -> bool:
+    """Whether words are one thing with attributes, calls and indexes, and no operator stands between."""
+    depth, before = 0, ""
+    for word in words:
+        if word in _OPEN:
+            depth += 1
+        elif word in _CLOSE:
+            depth -= 1
+        elif depth == 0 and (keyword.iskeyword(word) or (word == ".") == (before in ("", "."))):
+            return False
+        before = word
+    return True
+
+
+def _used_by(thread: threading.Thread) -> float:
+    """Give the processor time of a thread in seconds; 0 where the system does not tell."""
+    try:
+        fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        # It has ended, or this is no Linux.
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+
+def _queued_by(task: int | str | None) -> float:
+    """Give the seconds for which a thread was ready and had no processor; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/self/task/{task}/schedstat").read_bytes().split()[1]) * 1e-9
+    except (OSError, IndexError):
+        # It has ended, this is no Linux, or the kernel keeps no account of it.
+        return 0.0
+
+
+def _queued_for(but: Collection[int | None]) -> float:
+    tasks = Path("/proc/self/task")
+    names = [path.name for path in tasks.iterdir()] if tasks.is_dir() else []
+    return sum(_queued_by(name) for name in names if int(name) not in but)

@@ -1,0 +1,74 @@
+"""Where a rank keeps what it says: one log for people, and the files its C-level output goes to."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from mhnb.core.life.lastwords import drop_frames, drop_manual
+from mhnb.rank.cell.mark import read_mark
+from mhnb.rank.cell.native import part_noise
+
+__all__ = ["RankPaths", "hub_log", "read_hub_words"]
+
+_TAIL_NBYTES = 64 * 1024
+
+
+def hub_log(run_dir: Path) -> Path:
+    """What the hub says."""
+    return run_dir / "log" / "hub.log"
+
+
+def read_hub_words(run_dir: Path, count: int) -> list[str]:
+    """Return the last lines that the hub has said."""
+    return _tail(hub_log(run_dir), 0)[-count:]
+
+
+@dataclass(frozen=True, slots=True)
+class RankPaths:
+    """The files of one rank in the cluster's run directory."""
+
+    run_dir: Path
+    rank: int
+
+    @property
+    def log(self) -> Path:
+        """Everything the rank said, for people."""
+        return self.run_dir / "log" / f"rank{self.rank}.log"
+
+    @property
+    def native(self) -> tuple[Path, Path]:
+        """What file descriptors 1 and 2 of the rank write to: C code, subprocesses, an abort's last words."""
+        log_dir = self.run_dir / "log"
+        return log_dir / f"rank{self.rank}.native.out", log_dir / f"rank{self.rank}.native.err"
+
+    @property
+    def begun(self) -> Path:
+        """Where its latest cell began in the others."""
+        return self.run_dir / "log" / f"rank{self.rank}.begun"
+
+    def gather_last_words(self, count: int) -> list[str]:
+        """Return the last lines of a rank that died, and append its native output to the log, where nobody else will.
+
+        Only what it said since its latest cell began: what came before did not lead to its end.
+        """
+        begun = read_mark(self.begun)
+        out, err = self.native
+        native = [*_tail(out, begun.out), *_tail(err, begun.err)]
+        said = _tail(self.log, begun.log)
+        fresh = [line for line in native if line not in said]
+        if fresh:
+            with self.log.open("a", encoding="utf-8", errors="replace") as log:
+                log.write("\n--- native output at the end ---\n" + "\n".join(fresh) + "\n")
+        # Libraries that greet one another are no last words.
+        return drop_manual(drop_frames(part_noise("\n".join([*said, *fresh]))[0].splitlines()))[-count:]
+
+
+def _tail(path: Path, since_nbytes: int) -> list[str]:
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(since_nbytes, os.fstat(file.fileno()).st_size - _TAIL_NBYTES))
+        text = file.read().decode("utf-8", "replace")
+    return [line for line in text.splitlines() if line.strip()]

@@ -1,0 +1,375 @@
+"""Run cells on a rank, one at a time and in the order of their numbers, and answer each with exactly one message.
+
+Decides which cell may run, what an interrupt hits, and when what is said is sent. What a cell means is the shell's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import KW_ONLY, asdict, dataclass, replace
+from types import FrameType
+from typing import Any
+
+from IPython.core.interactiveshell import ExecutionResult
+
+from mhnb.core.wire.protocol import (
+    CellEnded,
+    CellRefused,
+    InterruptTaken,
+    Message,
+    OutputProduced,
+    RunCell,
+    SkipCell,
+)
+from mhnb.core.wire.rowpack import pack_rows
+from mhnb.rank.cell.capture import Capture
+from mhnb.rank.cell.looking import Looker
+from mhnb.rank.cell.shell import PreparedCell, RankShell
+from mhnb.rank.cell.taken import TakenInterrupt, is_within
+from mhnb.rank.defects import ends_rank_on_defect
+from mhnb.rank.guard.recording import Launches
+from mhnb.system.sigint import get_handler, set_handler
+from mhnb.values import Outcome
+
+__all__ = ["CellRunner"]
+
+_LIVE_AFTER_S = 0.15
+"""A cell that lasts longer shows its output while it runs."""
+_LIVE_S = 0.05
+_IDLE_S = 0.3
+_STOPPED_WAIT_S = 1.5
+"""After an interrupt: launches that are about to end do, and those that hang are counted as abandoned. Less than the
+time after which ranks are freed from a collective."""
+
+
+@dataclass(eq=False)
+class CellRunner:
+    """Runs the cells of one rank on the main thread."""
+
+    shell: RankShell
+    capture: Capture
+    launches: Launches
+    _: KW_ONLY
+    rank: int
+    generation: int
+    send: Callable[[Message], None]
+    """Called from the main thread and from the service thread, never from both at once."""
+    clock: Callable[[], float]
+    """Seconds, of any origin."""
+    news: Callable[[], dict[str, Any]] = dict
+    """What has become known of this rank during a cell; asked at its end."""
+    look_beside: Callable[[], None] = lambda: None
+    """What else there is to look after: called by the service thread all the time, as the main thread may be stuck, and before a cell."""
+
+    def __post_init__(self) -> None:
+        self._next_seq = 1
+        self._last: CellEnded | None = None
+        self._last_run: RunCell | None = None
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        """Held while something is taken from the capture and sent, so that a cell's end is its last message."""
+        self._running: RunCell | None = None
+        self._began_s = 0.0
+        self._task: asyncio.Task[Any] | None = None
+        self._interrupt = TakenInterrupt(self.clock, self._lock, self._tell_taken)
+        self.shell.attach(self.capture, self.clock)
+        self.shell.note_shown = self.launches.mismatches.note_shown
+        self.launches.is_cell_file = self.shell.is_cell_file
+        self.launches.use_interrupt(self._make_interrupt, self._interrupt.is_handled)
+        self._looker = Looker(
+            self.rank,
+            _USER_CODE,
+            is_cell_file=self.shell.is_cell_file,
+            look_at_launches=self.launches.look,
+            find_awaited=self._find_coroutine,
+        )
+        self._stop = threading.Event()
+        self._service = threading.Thread(target=self._serve, name="mhnb-output", daemon=True)
+        set_handler(self._on_sigint)
+        self._service.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a cell has begun and not ended."""
+        return self._running is not None
+
+    def close(self) -> None:
+        """End the service thread and send what is left; for tests and an orderly end."""
+        self._stop.set()
+        self._interrupt.close()
+        self._service.join()
+        self._tell_late()
+
+    # -- messages
+
+    def handle(self, message: RunCell | SkipCell) -> None:
+        """Run or count a cell. Returns when it has ended, or when it awaits on the event loop."""
+        if reason := self._objection(message):
+            self._tell(CellRefused(self.rank, message.seq, reason))
+            return
+        self._next_seq += 1
+        if isinstance(message, RunCell):
+            self._run(message)
+        else:
+            self.capture.mark()
+            self.launches.leave_cell(message.seq, "skipped")
+            self._last = CellEnded(self.rank, message.seq, "skipped", [], [], abandoned=0, wall_s=0.0)
+            self._tell(self._last)
+
+    def standing(self) -> dict[str, Any]:
+        """Say where this rank stands, for a notebook that takes it over: the number of its next cell, the last one, and how it ended.
+
+        Nobody may have heard of that end. Its output was sent with it: of that only an error is said again.
+        """
+        last, run = self._last, self._last_run
+        if last is None:
+            return {"seq": self._next_seq, "last": None, "cell": None}
+        errors = [event for event in last.events if event[0] == "error"]
+        cell = None if run is None or run.seq != last.seq else [run.source, run.guard, run.ranks]
+        return {"seq": self._next_seq, "last": asdict(replace(last, events=errors, facts={})), "cell": cell}
+
+    def _tell(self, message: Message) -> None:
+        with self._lock:
+            self.send(message)
+
+    def _objection(self, message: RunCell | SkipCell) -> str:
+        if message.generation != self.generation:
+            return f"cell {message.seq} is of generation {message.generation}; this rank is of {self.generation}"
+        if self._running is not None:
+            return f"cell {message.seq} came while cell {self._running.seq} still runs; one cell at a time"
+        if message.seq != self._next_seq:
+            return f"cell {message.seq} is out of order; the next on this rank is cell {self._next_seq}"
+        return ""
+
+    def _run(self, message: RunCell) -> None:
+        if get_handler() != self._on_sigint:
+            # A library or a cell has taken it.
+            set_handler(self._on_sigint)
+        self.look_beside()
+        self._began_s = self.clock()
+        self.capture.begin(message.seq)
+        self.launches.begin_cell(message.seq, message.source, message.guard, message.ranks)
+        self._interrupt.begin_cell()
+        self._running = self._last_run = message
+        cell = self.shell.prepare(message.seq, message.source)
+        if cell.awaits:
+            self._task = asyncio.get_running_loop().create_task(self._user_code_async(cell))
+            self._task.add_done_callback(self._end_task)
+            return
+        try:
+            result: ExecutionResult | BaseException = self._user_code(cell)
+        except BaseException as error:  # noqa: BLE001 - whatever ends the user's code is the cell's error, not the rank's
+            result = error
+        self._end(result)
+
+    # -- the user's code: the only functions that an interrupt may come out of
+
+    def _user_code(self, cell: PreparedCell) -> ExecutionResult:
+        if self._interrupt.came_early:
+            raise KeyboardInterrupt
+        result = self.shell.run_prepared(cell)
+        self._wait_for_launches(result)
+        return result
+
+    async def _user_code_async(self, cell: PreparedCell) -> ExecutionResult | BaseException:
+        try:
+            if self._interrupt.came_early:
+                raise KeyboardInterrupt
+            result = await self.shell.run_prepared_async(cell)
+            self._wait_for_launches(result)
+        except (KeyboardInterrupt, SystemExit) as error:
+            # The event loop would let these two out of itself.
+            return error
+        return result
+
+    def _wait_for_launches(self, result: ExecutionResult) -> None:
+        """Let what the cell launched finish, however its code ended; a hang belongs to the cell that caused it."""
+        error = result.error_before_exec or result.error_in_exec
+        if isinstance(error, KeyboardInterrupt) or (self.shell.interrupted and self.launches.agreed_stop() is None):
+            # Some may have been left alone in what they launched before that; where all stopped together, nobody was.
+            self._finish_launches(error)
+            return
+        try:
+            self._await_launches(error)
+        except KeyboardInterrupt as interrupt:
+            self._finish_launches(interrupt)
+            raise
+
+    def _finish_launches(self, error: BaseException | None) -> None:
+        """Give the launches of an interrupted cell a moment: the signals that still come do not cut it short."""
+        self._interrupt.is_finishing = True
+        self._await_launches(error, _STOPPED_WAIT_S)
+
+    def _await_launches(self, error: BaseException | None, limit_s: float | None = None) -> None:
+        try:
+            self.launches.wait(limit_s)
+        except Exception:
+            # A cell that failed already has said why; a launch that failed with it is a consequence, or the same.
+            if error is None:
+                raise
+
+    # -- the end of a cell
+
+    @ends_rank_on_defect
+    def _end_task(self, task: asyncio.Task[Any]) -> None:
+        self._task = None
+        try:
+            result = task.result()
+        except BaseException as error:  # noqa: BLE001 - as in `_run`
+            result = error
+        self._end(result)
+
+    def _end(self, result: ExecutionResult | BaseException) -> None:
+        """Answer. From here on an interrupt changes nothing."""
+        if os.getpid() != self._pid:
+            # The cell forked, and its child came back from the cell: it must not answer for the rank.
+            os._exit(0)
+        error = result if isinstance(result, BaseException) else result.error_before_exec or result.error_in_exec
+        # IPython shows what a `__repr__`, a `display` or a `%run` raises, and goes on; the ranks that are out of step cannot.
+        error = self.launches.mismatches.take_shown() if error is None else error
+        outcome: Outcome = "ok" if error is None else self._name_outcome(error)
+        if error is not None:
+            self.shell.see_to_error(error)
+        assert self._running is not None
+        seq = self._running.seq
+        made = self.launches.end_making()
+        running = self.launches.count_running()
+        rows, abandoned = self.launches.end_cell()
+        stopped_before = self.launches.agreed_stop() if outcome == "interrupted" else None
+        notes = [*([_RUNNING] if running else []), *self.launches.take_notes()]
+        caught = self.launches.mismatches.take_caught()
+        self.launches.leave_cell(seq, outcome)
+        facts = self.news()
+        with self._lock:
+            events = self.capture.end()
+            self._running = None
+            wall_s = self.clock() - self._began_s
+            self._last = CellEnded(
+                self.rank,
+                seq,
+                outcome,
+                events,
+                pack_rows(rows),
+                abandoned,
+                wall_s,
+                notes,
+                facts,
+                made,
+                stopped_before,
+                caught,
+            )
+            self.send(self._last)
+
+    def _name_outcome(self, error: BaseException) -> Outcome:
+        stopped = isinstance(error, KeyboardInterrupt)
+        cancelled = isinstance(error, asyncio.CancelledError) and self.shell.interrupted
+        return "interrupted" if stopped or cancelled else "error"
+
+    # -- interrupts
+
+    def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
+        """Interrupt the user's code: at once where it is what was interrupted, else by cancelling the cell that awaits.
+
+        Anything else on the main thread is ours, between or at the end of cells, and goes on undisturbed.
+        """
+        del signum
+        if self._running is None or os.getpid() != self._pid or not self.launches.takes_interrupt():
+            return
+        if self._interrupt.changes_nothing():
+            return
+        if self.launches.defer_interrupt():
+            self.shell.interrupted = True
+            return
+        if is_within(frame, _USER_CODE):
+            self.launches.note_lone_interrupt()
+            self._note_got()
+            raise KeyboardInterrupt
+        if self._task is not None:
+            self.shell.interrupted = True
+            self._task.get_loop().call_soon_threadsafe(self._cancel)
+        else:
+            self._interrupt.came_early = True
+
+    def _cancel(self) -> None:
+        """Cancel the cell that awaits: now that the loop is free to, its code gets the interrupt."""
+        if self._task is not None and not self._interrupt.changes_nothing():
+            self.launches.note_lone_interrupt()
+            self._note_got()
+            self._task.cancel()
+
+    def _note_got(self) -> None:
+        self.shell.interrupted = True
+        self._interrupt.note()
+
+    def _tell_taken(self, taken: bool) -> None:  # noqa: FBT001 - a message's one field
+        if self._running is not None:
+            self.send(InterruptTaken(self.rank, self._running.seq, taken))
+
+    def _make_interrupt(self) -> BaseException:
+        """Make what stops the code that is about to launch.
+
+        Out of a task of the cell's own, a KeyboardInterrupt would end the event loop, and the rank with it: there the
+        cell is cancelled instead, as by a signal.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return KeyboardInterrupt()
+        self._note_got()
+        if (task := asyncio.current_task()) is None or task is self._task:
+            return KeyboardInterrupt()
+        if self._task is not None:
+            self._task.cancel()
+        return asyncio.CancelledError()
+
+    # -- output while a cell runs, and after
+
+    def _serve(self) -> None:
+        """Look at the output from time to time. Nobody wakes this thread: a short cell never meets it."""
+        pause_s = _LIVE_S
+        while not self._stop.wait(pause_s):
+            self._tell_live()
+            self._tell_late()
+            self._interrupt.tell()
+            self._tell_where()
+            self.look_beside()
+            pause_s = _LIVE_S if self._running is not None else _IDLE_S
+
+    def _tell_live(self) -> None:
+        with self._lock:
+            running = self._running
+            if running is None or self.clock() - self._began_s < _LIVE_AFTER_S:
+                return
+            self.capture.poll()
+            if events := self.capture.take():
+                self.send(OutputProduced(self.rank, running.seq, events))
+
+    def _tell_late(self) -> None:
+        with self._lock:
+            if self._running is None:
+                self.capture.poll()
+            for seq, events in self.capture.take_late().items():
+                self.send(OutputProduced(self.rank, seq, events))
+
+    def _tell_where(self) -> None:
+        """Say where the cell is, if it has lasted: this thread runs also while the main thread is stuck."""
+        running = self._running
+        if running is None or (status := self._looker.look(running.seq, self.clock() - self._began_s)) is None:
+            return
+        if self._interrupt.is_finishing:
+            # No collective holds this rank: it waits for those that it has left, and not for long.
+            status = replace(status, launched=False)
+        with self._lock:
+            if self._running is running:
+                self.send(status)
+
+    def _find_coroutine(self) -> Any:
+        """Give the coroutine of a cell that awaits at this moment."""
+        coroutine: Any = None if (task := self._task) is None else task.get_coro()
+        return None if coroutine is None or coroutine.cr_running else coroutine
+
+
+_RUNNING = "launches of it, on which all ranks agreed, still run"
+
+_USER_CODE = frozenset({CellRunner._user_code.__code__, CellRunner._user_code_async.__code__})

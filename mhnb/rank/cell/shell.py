@@ -1,0 +1,359 @@
+"""The IPython shell of a rank: what a cell means, with everything it shows sent into the rank's capture.
+
+It does not know messages, nor when a cell may run; that is the runner's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import keyword
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Coroutine
+from subprocess import CalledProcessError
+from typing import Any, NamedTuple
+
+from ipykernel.zmqshell import ZMQInteractiveShell
+from IPython.core.autocall import IPyAutocall, ZMQExitAutocall
+from IPython.core.interactiveshell import ExecutionResult
+from IPython.core.macro import Macro
+from IPython.utils.process import system  # type: ignore[attr-defined]  # chosen by platform there
+from traitlets import Type, default
+
+from mhnb.core.explain.innertrace import shorten_inner_trace
+from mhnb.rank.cell.capture import Capture
+from mhnb.rank.cell.cells import (
+    CellCompiler,
+    RunningCell,
+    cell_file,
+    cut_libraries,
+    find_place,
+    find_site,
+    hide_own_frames,
+)
+from mhnb.rank.cell.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
+from mhnb.rank.cell.history import RankHistory
+from mhnb.rank.cell.keyboard import refuse_keyboard, without_input
+from mhnb.rank.cell.textbars import draw_text_bars
+
+__all__ = ["PreparedCell", "RankShell"]
+
+_FIRST_WORD = re.compile(r"[^\W\d]\w*")
+_PROMPT = re.compile(r"In \[\d+\]: ")
+"""What is pasted with its prompt parses as Python too, as an annotation; IPython takes the prompt away."""
+_INLINE = "module://matplotlib_inline.backend_inline"
+_NO_EXIT = "The rank goes on: a cell cannot end its own rank. %mhjax stop ends the cluster."
+
+
+class PreparedCell(NamedTuple):
+    """A cell after IPython's transformations."""
+
+    source: str
+    transformed: str
+    failure: Any
+    """`exc_info` of a transformation that failed, else None."""
+    awaits: bool
+    """Whether it has a top-level await and needs the event loop."""
+
+
+class _Exit(ZMQExitAutocall):
+    """`exit` and `quit`."""
+
+    def __call__(self, keep_kernel: bool = False) -> None:  # noqa: FBT001, FBT002
+        del keep_kernel
+        raise SystemExit
+
+
+class RankShell(ZMQInteractiveShell):
+    """An IPython shell whose output goes to a capture once one is attached; `execution_count` is the cell's seq."""
+
+    displayhook_class = Type(RankDisplayHook)
+    display_pub_class = Type(RankDisplayPublisher)
+    # Plain attributes instead of traits: nobody observes them, and to set a trait costs more than to run a short cell.
+    execution_count = 1
+    last_execution_result: ExecutionResult | None = None
+    last_execution_succeeded = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.capture: Capture | None = None
+        self.cell: RunningCell | None = None
+        self.clock: Callable[[], float] = float
+        self.tells_exit_code = False
+        """A script is run: who does it is told what `sys.exit` was called with, as Python writes it."""
+        self.before_time: Callable[[], None] = lambda: None
+        self.interrupted = False
+        """Whether the running cell was asked to stop: then a cancellation is the user's interrupt."""
+        self.error_shown: BaseException | None = None
+        """The latest exception of the running cell that was shown."""
+        self.note_shown: Callable[[BaseException], None] = lambda _: None
+        """Told of every exception that is shown; set by whoever has to know."""
+        kwargs["compiler_class"] = CellCompiler
+        super().__init__(*args, **kwargs)
+        manager = self.input_transformer_manager
+        self._own_transformers = (
+            len(manager.cleanup_transforms),
+            len(manager.line_transforms),
+            len(manager.token_transformers),
+        )
+
+    # -- parts that are ours
+
+    def system_piped(self, cmd: str) -> None:
+        """Run `!cmd` as any notebook does, but with nothing to read: what asks something would wait for ever."""
+        if cmd.rstrip().endswith("&"):
+            # It says why it takes none.
+            super().system_piped(cmd)
+            return
+        # Not by the method above: what is quoted must not be expanded, nor what is expanded a second time.
+        self.user_ns["_exit_code"] = code = system(without_input(self.var_expand(cmd, depth=1)))
+        if code and getattr(self, "system_raise_on_error", False):
+            raise CalledProcessError(code, cmd)
+
+    system = system_piped
+
+    @default("exiter")
+    def _default_exiter(self) -> _Exit:
+        return _Exit(self)
+
+    def init_history(self) -> None:
+        """Keep the history in memory."""
+        self.history_manager = RankHistory(shell=self, parent=self)
+        self.configurables.append(self.history_manager)  # type: ignore[arg-type]  # its list is typed by its first item
+
+    def attach(self, capture: Capture, clock: Callable[[], float]) -> None:
+        """Send everything that is shown from now on into the capture; refuse what would wait for a keyboard."""
+        assert isinstance(self.display_pub, RankDisplayPublisher)
+        assert isinstance(self.displayhook, RankDisplayHook)
+        self.capture = self.display_pub.capture = self.displayhook.capture = capture
+        self.clock = clock
+        draw_text_bars()
+        refuse_keyboard(self)
+        # For good, not anew for each cell: nobody but cells has this process.
+        self.builtin_trap.__enter__()
+        self.display_trap.__enter__()
+        # IPython adds to each SystemExit how to leave a terminal.
+        warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)
+        # What `!` forks becomes another program at once, and JAX's warning of a deadlock would stand above everybody's first one.
+        warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning, module="pty")
+        # ipykernel names a terminal of 16 colours, in which neighbours of `visualize_array_sharding` share one. rich does not take
+        # this shell for a notebook's, and that is well: its widgets would reach no browser.
+        os.environ.setdefault("COLORTERM", "truecolor")
+        os.environ.setdefault("MPLBACKEND", _INLINE)
+        # Else plotly sends its whole script, 5 MB of each rank; the front end has it, or draws nothing anyway.
+        os.environ.setdefault("PLOTLY_RENDERER", "plotly_mimetype")
+        if os.environ["MPLBACKEND"] == _INLINE:
+            _reload_inline_backend()
+
+    # -- a cell
+
+    def prepare(self, seq: int, source: str) -> PreparedCell:
+        """Begin a cell: number it and transform it."""
+        self.cell = RunningCell(seq, source, self.clock())
+        self.interrupted, self.error_shown = False, None
+        self.execution_count = seq
+        if self._is_plain(seq, source):
+            return PreparedCell(source, source, None, awaits=False)
+        try:
+            transformed = self.transform_cell(source)
+        except Exception:  # noqa: BLE001
+            # IPython shows it as the cell's own error, as it does in `run_cell`.
+            return PreparedCell(source, source, sys.exc_info(), awaits=False)
+        # To ask IPython costs a compilation; without one of these words the answer is no.
+        maybe = "await" in transformed or "async" in transformed
+        awaits = maybe and self.should_run_async(source, transformed_cell=transformed)
+        return PreparedCell(source, transformed, None, awaits=awaits)
+
+    def _is_plain(self, seq: int, source: str) -> bool:
+        """Whether IPython's transformation would leave the cell as it is, found out at a tenth of its cost.
+
+        What parses as Python has no `%`, `!` or `?` syntax; only a single line can still be a magic or a call without parentheses.
+        """
+        manager = self.input_transformer_manager
+        transformers = (manager.cleanup_transforms, manager.line_transforms, manager.token_transformers)
+        if (
+            tuple(map(len, transformers)) != self._own_transformers
+            or self.input_transformers_post
+            or source[:1].isspace()
+            or _PROMPT.match(source)
+        ):
+            return False
+        if "await" in source or "async" in source:
+            return False
+        if "\n" not in source.strip() and self._may_be_magic(source):
+            return False
+        assert isinstance(self.compile, CellCompiler)
+        return self.compile.parse_ahead(source, cell_file(seq))
+
+    def _may_be_magic(self, line: str) -> bool:
+        found = _FIRST_WORD.match(line)
+        if found is None or keyword.iskeyword(word := found[0]):
+            return False
+        if self.autocall:
+            return True
+        return word in self.magics_manager.magics["line"] or isinstance(self.user_ns.get(word), IPyAutocall | Macro)
+
+    def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
+        """Run a magic; before `%time` reads a clock, what came before it ends."""
+        if magic_name == "time":
+            self.before_time()
+        return super().run_line_magic(magic_name, line, _stack_depth + 1)
+
+    def run_cell_magic(self, magic_name: str, line: str, cell: str) -> Any:
+        """Run a cell magic, as `run_line_magic`."""
+        if magic_name == "time":
+            self.before_time()
+        return super().run_cell_magic(magic_name, line, cell)
+
+    def run_prepared(self, cell: PreparedCell) -> ExecutionResult:
+        """Run a cell that needs no event loop."""
+        try:
+            self._coroutine(cell).send(None)
+        except StopIteration as done:
+            result: ExecutionResult = done.value
+            return result
+        finally:
+            self._after()
+        raise RuntimeError("IPython awaited something in a cell that awaits nothing")
+
+    async def run_prepared_async(self, cell: PreparedCell) -> ExecutionResult:
+        """Run a cell on the event loop."""
+        try:
+            return await self._coroutine(cell)
+        finally:
+            self._after()
+
+    def _coroutine(self, cell: PreparedCell) -> Coroutine[Any, Any, ExecutionResult]:
+        self._last_traceback = None
+        coroutine: Coroutine[Any, Any, ExecutionResult] = self.run_cell_async(
+            cell.source, store_history=True, transformed_cell=cell.transformed, preprocessing_exc_tuple=cell.failure
+        )
+        return coroutine
+
+    def _after(self) -> None:
+        """Let whoever waits for a cell's end act, such as matplotlib, which shows its figures then."""
+        self.events.trigger("post_execute")
+        self.events.trigger("post_run_cell", self.last_execution_result)
+
+    def is_cell_file(self, name: str) -> bool:
+        """Whether a code object of that file name belongs to the running cell."""
+        return self.cell is not None and self.cell.owns(name)
+
+    # -- errors
+
+    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
+        """Show the exception that was just raised, without this package's frames."""
+        exc_tuple = args[0] if args else kwargs.pop("exc_tuple", None)
+        etype, value, tb = exc_tuple or sys.exc_info()
+        if self.capture is None or etype is None or value is None:
+            super().showtraceback(*([exc_tuple, *args[1:]] if args else []), **kwargs)
+            return
+        tb = hide_own_frames(tb)
+        if issubclass(etype, KeyboardInterrupt | asyncio.CancelledError):
+            # Where in JAX it came tells nothing, and to render those frames takes seconds on a machine that is busy.
+            cut_libraries(tb)
+        if isinstance(value, SystemExit):
+            said = f"SystemExit: {value.code!r}" if self.tells_exit_code else f"{etype.__name__}: {value}"
+            self._showtraceback(etype, value, [said, _NO_EXIT])
+        elif _holds_group(value):
+            # IPython's own renderer knows no groups, and would print this to stderr.
+            self._showtraceback(etype, value, traceback.format_exception(etype, value, _below(tb)))
+        else:
+            super().showtraceback((etype, value, tb), *args[1:], **kwargs)
+
+    def see_to_error(self, error: BaseException) -> None:
+        """Show the cell's error unless that has been done, in the plainest form if need be: no error ends unseen."""
+        if self.error_shown is error:
+            return
+        try:
+            self.showtraceback((type(error), error, error.__traceback__), tb_offset=0)
+        except Exception:  # noqa: BLE001 - what cannot be rendered is still told
+            self._showtraceback(type(error), error, traceback.format_exc().splitlines())
+        if self.error_shown is not error:
+            self._showtraceback(type(error), error, [f"{type(error).__name__}: {_text_of(error)}"])
+
+    def show_usage_error(self, exc: BaseException) -> None:
+        """Show a magic's usage error as what it is, an error of the cell."""
+        if self.capture is None:
+            super().show_usage_error(exc)
+        else:
+            self._showtraceback(type(exc), exc, [f"UsageError: {exc}"])
+
+    def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
+        if self.capture is None:
+            super()._showtraceback(etype, evalue, stb)
+            return
+        self._last_traceback = stb
+        self.error_shown = evalue
+        self.note_shown(evalue)
+        ename, full = etype.__name__, _text_of(evalue)
+        text = shorten_inner_trace(full)
+        if text != full:
+            stb = [piece.replace(full, text) for piece in stb]
+        if self.interrupted and issubclass(etype, asyncio.CancelledError):
+            ename, stb = "KeyboardInterrupt", [*stb[:-1], "KeyboardInterrupt: "]
+        elif issubclass(etype, SystemExit):
+            text = f"{text} · {_NO_EXIT}" if text else _NO_EXIT
+        line, code = find_place(evalue, self.cell) if self.cell else (None, None)
+        at_s = self.clock() - self.cell.began_s if self.cell else 0.0
+        site = find_site(evalue, self.cell) if self.cell else []
+        self.capture.publish(["error", ename, text, list(stb), line, code, at_s, site])
+
+    def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
+        """Keep what was shown; IPython would render every traceback a second time."""
+        return {
+            "ename": type(exception).__name__,
+            "evalue": _text_of(exception),
+            "traceback": self._last_traceback or [],
+        }
+
+    # -- what a notebook's front end would do
+
+    def payloadpage_page(self, strg: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
+        """Show `name?` where the cell shows everything else; a rank has no pager."""
+        del start, screen_lines, pager_cmd
+        data = strg if isinstance(strg, dict) else {"text/plain": strg}
+        self.display_pub.publish(clean_bundle(data.get("data", data)))
+
+    def set_next_input(self, text: str, replace: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Show the text that %load and the like would put into a cell."""
+        del replace
+        self.display_pub.publish({"text/plain": text})
+
+    def ask_exit(self) -> None:
+        """Refuse to end the rank."""
+        raise SystemExit
+
+
+def _holds_group(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, BaseExceptionGroup):
+            return True
+        error = error.__context__
+    return False
+
+
+def _below(tb: Any) -> Any:
+    """Leave out the frame of IPython that ran the cell."""
+    while tb is not None and "IPython" in tb.tb_frame.f_code.co_filename:
+        tb = tb.tb_next
+    return tb
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 - the user's __str__
+        return f"<its __str__ raised {type(broken).__name__}>"
+
+
+def _reload_inline_backend() -> None:
+    """Let the inline backend be imported anew, beside a shell.
+
+    It looks for one only as it is imported, and the supervisor did that before there was any.
+    """
+    sys.modules.pop("matplotlib_inline.backend_inline", None)
+    if (matplotlib := sys.modules.get("matplotlib")) is not None:
+        matplotlib.rcParams["backend"] = _INLINE

@@ -1,0 +1,36 @@
+"""What `%time` and `%%time` measure: also what the cell has launched, which goes on while Python is done with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from IPython.utils import timing
+
+from mhnb.rank.cell.shell import RankShell
+
+__all__ = ["time_to_the_end"]
+
+
+def time_to_the_end(shell: RankShell, wait: Callable[[], None], is_stopped: Callable[[], bool]) -> None:
+    """Have IPython's clock of processor time, which its magics read before and after the code, wait first.
+
+    The wall clock is read before the first and after the second reading: so the magics themselves wait before they begin.
+
+    Args:
+        shell: the rank's.
+        wait: waits until what was launched has finished, and raises what that failed with. Called on the main thread.
+        is_stopped: whether the cell was asked to stop, so that there is nothing more to measure.
+    """
+    read = timing.clock2
+
+    def finish() -> None:
+        if threading.current_thread() is threading.main_thread() and not is_stopped():
+            wait()
+
+    def wait_and_read() -> tuple[float, float]:
+        finish()
+        return read()
+
+    timing.clock2 = wait_and_read
+    shell.before_time = finish

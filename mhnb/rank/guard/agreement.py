@@ -1,0 +1,280 @@
+"""Lockstep: before a launch, its participants agree on it at a table; if they do not, none of them launches.
+
+A participant says what it is about to launch and waits until it knows of every other one: that it has come as far, or that its
+cell has ended. Then all decide the same from the same facts. Time decides nothing.
+
+This is the part that a rank plays: whose turn it is among its threads, and what an interrupt or an exception in the
+middle of it may still undo. How a verdict comes about is the table's business, here or on another host.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+
+from mhnb.core.guard.agreement import ENDINGS, Ending, format_mismatch, format_outside
+from mhnb.core.guard.rules import communicates
+from mhnb.core.guard.wishes import Verdict, Wish
+from mhnb.errors import MhnbError, OrderMismatch, RanksLost
+from mhnb.rank.cell.forks import weakly
+from mhnb.rank.guard.tables import Table
+
+__all__ = ["Agreement"]
+
+
+_NOT_HANDLED = (
+    "nothing was launched to handle the interrupt: it came at different places of the cell on different ranks\n"
+    "  what they hold there would be mixed; launch it in a cell of its own, when you know that they hold the same step"
+)
+
+
+class Agreement:
+    """One rank's part of it. `enter` may be called from any thread; a rank makes one launch at a time.
+
+    Args:
+        table: where this rank meets the others.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._main = threading.main_thread()
+        self._turn = threading.Lock()
+        self._seq = 1
+        self._source = ""
+        self._guard = "off"
+        self._chosen: tuple[int, ...] | None = None
+        os.register_at_fork(after_in_child=weakly(self._become_child))
+        self.inside = False
+        """The main thread is between its post and the end of its launch: an interrupt must wait."""
+        self.interrupt_pending = False
+        """One waits."""
+        self._failure: tuple[int, MhnbError] | None = None
+        self._late: BaseException | None = None
+        self._holder = 0
+        self._forked = False
+        self.make_interrupt: Callable[[], BaseException] = KeyboardInterrupt
+        """Makes what stops the code that runs, wherever it runs; set by whoever runs it."""
+        self.handles_interrupt: Callable[[], bool] = lambda: False
+        """Whether the cell's code has got its interrupt and handles it; set likewise."""
+        self._busy: set[int] = set()
+        """Threads other than the main one that are about to launch."""
+        self.pending: tuple[str, tuple[int, ...], int | None] | None = None
+        """What is posted and not yet decided: name, participants, line of the cell."""
+        self.stopped_with: frozenset[int] | None = None
+        """Who stopped with this cell's main thread, each time before the same launch: nobody once it stopped alone; None: no stop yet."""
+
+    def _become_child(self) -> None:
+        """Be a forked child of the cell: it is no rank, whatever it inherited."""
+        self._forked = True
+        self._busy.clear()
+        self._table.let_go()
+
+    # -- cells
+
+    def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:
+        """A cell begins; `chosen` are the ranks that run it, None for all."""
+        self._seq, self._source, self._guard = seq, source, guard
+        self._chosen = None if chosen is None else tuple(chosen)
+        self.interrupt_pending, self.stopped_with = False, None
+        self._failure = None
+
+    def end_cell(self, seq: int, outcome: Ending) -> None:
+        """The cell has ended here: whoever waits for us in it need not. What threads launch from now on belongs to the next."""
+        ending = outcome if outcome in ENDINGS else "error"
+        self._table.end_cell(seq, ENDINGS.index(ending))
+        self._seq = seq + 1
+        self._chosen = None
+
+    def note_lone_interrupt(self) -> None:
+        """The code gets an interrupt that the ranks have not agreed on: they may be at different places from here on."""
+        self.interrupt_pending, self.stopped_with = False, frozenset()
+
+    def is_asked_to_stop(self) -> bool:
+        """Whether the cell that runs here was asked to stop."""
+        return self._table.interrupted_seq == self._seq
+
+    # -- a launch
+
+    def enter(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> bool:
+        """Agree on a launch. After True the launch must be made at once; `leave` is called in any case.
+
+        Returns:
+            False where there is nothing to agree on: no lockstep, or a program that never communicates.
+
+        Raises:
+            OrderMismatch: the participants do not want the same launch; none of them makes it.
+            KeyboardInterrupt: the cell was asked to stop; if the others came as far, all stop here.
+            RanksLost: the others cannot be reached any more; this rank does not launch.
+        """
+        if not communicates(fingerprint):
+            return False
+        if self._forked:
+            raise RuntimeError("a forked process cannot launch a program of several ranks: it is none of them")
+        if self._chosen is not None and not set(participants) <= set(self._chosen):
+            raise OrderMismatch(format_outside(name, participants, self._chosen), result=None)
+        if self._guard != "lockstep":
+            return False
+        if threading.current_thread() is not self._main:
+            return self._enter_from_thread(fingerprint, name, participants, line)
+        self.inside = True
+        try:
+            with _Held(self._turn) as held:
+                self.agree(fingerprint, name, participants, line)
+                held.keep()
+                self._holder = threading.get_ident()
+        except BaseException as error:
+            if self._turn.locked() and not self._busy:
+                # It came between taking the turn and knowing that it was taken.
+                self._turn.release()
+            pending, self.inside, self.interrupt_pending = self.interrupt_pending, False, False
+            if pending and isinstance(error, OrderMismatch):
+                self.note_lone_interrupt()
+                raise self.make_interrupt() from error
+            raise
+        return True
+
+    def _enter_from_thread(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> bool:
+        self._busy.add(threading.get_ident())
+        try:
+            with _Held(self._turn) as held:
+                self.agree(fingerprint, name, participants, line)
+                held.keep()
+                self._holder = threading.get_ident()
+        except BaseException as error:
+            if isinstance(error, OrderMismatch | RanksLost):
+                self.note_failure(error)
+            self._busy.discard(threading.get_ident())
+            raise
+        return True
+
+    def leave(self) -> None:
+        """The launch is made and noted, or there was none to make.
+
+        Raises:
+            BaseException: what came in a thread of the user's when it was too late not to launch.
+        """
+        me = threading.get_ident()
+        if self._holder != me:
+            return
+        self._holder = 0
+        late, self._late = (self._late, None) if threading.current_thread() is not self._main else (None, self._late)
+        self._turn.release()
+        self._busy.discard(me)
+        if late is not None:
+            raise late
+
+    def is_busy(self) -> bool:
+        """Whether a thread of the user's is about to launch."""
+        return bool(self._busy)
+
+    def note_failure(self, error: MhnbError) -> None:
+        """A thread of the user's may not launch: that fails the cell too, or it would be lost with the thread."""
+        if not isinstance(error, _CellEndedError):
+            self._failure = self._failure or (self._seq, error)
+
+    def take_failure(self) -> MhnbError | None:
+        """What was raised in a thread of the user's: it fails the cell too."""
+        failure, self._failure = self._failure, None
+        return failure[1] if failure is not None and failure[0] == self._seq else None
+
+    def settle(self) -> None:
+        """After a launch: on the main thread what had to wait for it comes now.
+
+        An interrupt waits on where the ranks are being stopped together: it comes before the next launch, or by the next
+        signal, so that the result of this one is not lost on the way to its name.
+
+        Raises:
+            BaseException: what came when it was too late not to launch.
+        """
+        if not self.inside or threading.current_thread() is not self._main:
+            return
+        self.inside = False
+        late, self._late = self._late, None
+        if late is not None:
+            raise late
+        if self.interrupt_pending and not self.is_asked_to_stop():
+            self.note_lone_interrupt()
+            raise self.make_interrupt()
+
+    def agree(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> None:
+        """Ask, wait and obey, as `enter` says. A look at this rank's stack knows the wait by this function's name."""
+        if self.interrupt_pending:
+            self.note_lone_interrupt()
+            raise self.make_interrupt()
+        table = self._table
+        # What saves the work of a stopped cell may have to launch for that: it is interrupted only once, its threads every time.
+        # Ranks that did not stop before the same launch may be at different places in the cell, whatever they agree on from there.
+        with_all = self.stopped_with is not None and self.stopped_with.issuperset(participants)
+        handles = with_all and threading.current_thread() is self._main and self.handles_interrupt()
+        wish = Wish(self._seq, int(fingerprint, 16) & ~(1 << 63) | 1, name, participants, line, handles)
+        late: BaseException | None = None
+        try:
+            table.ask(wish)
+            self.pending = name, participants, line
+            table.wait(self._is_interrupted)
+        except BaseException as error:
+            # A signal handler of the user's, say. Nobody may launch on the strength of a rank that has gone away.
+            if table.take_back():
+                raise
+            late = error
+        finally:
+            self.pending = None
+            table.rest()
+        self._obey(table.answer(), wish)
+        self._late = late
+
+    def _is_interrupted(self) -> bool:
+        return self.interrupt_pending
+
+    def _obey(self, verdict: Verdict, wish: Wish) -> None:
+        """Return where the launch is to be made."""
+        match verdict.kind:
+            case "launch":
+                return
+            case "interrupt":
+                raise self._stop_together(frozenset(wish.participants if verdict.agreed else ()))
+            case "mismatch":
+                stands, number = verdict.stands, verdict.number
+                text = format_mismatch(stands, verdict.names, number=number, seq=wish.seq, source=self._source)
+                raise OrderMismatch(text, result=None)
+            case "cell ended":
+                text = "nothing was launched\n  the cell ended while a thread of it waited to launch"
+                raise _CellEndedError(text, result=None)
+            case "refused":
+                raise RuntimeError(verdict.text)
+            case _:
+                raise OrderMismatch(verdict.text, result=None)
+
+    def _stop_together(self, others: frozenset[int]) -> BaseException:
+        """Note with whom this rank is stopped, and make what stops it; where it was before, that says why it is again."""
+        if threading.current_thread() is not self._main:
+            return self.make_interrupt()
+        again = self.handles_interrupt()
+        self.stopped_with = others if self.stopped_with is None else self.stopped_with & others
+        interrupt = self.make_interrupt()
+        if again:
+            interrupt.args = (_NOT_HANDLED,)
+        return interrupt
+
+
+class _CellEndedError(OrderMismatch):
+    """A thread of a cell that has ended: nobody's mismatch, and of no consequence for the next cell."""
+
+
+class _Held:
+    """A lock for the time of a block, or longer where the block says so."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock, self._kept = lock, False
+
+    def keep(self) -> None:
+        self._kept = True
+
+    def __enter__(self) -> _Held:
+        self._lock.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._kept:
+            self._lock.release()

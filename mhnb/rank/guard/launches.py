@@ -1,0 +1,396 @@
+"""The record of one rank's launches: which multi-process programs it started, in order, and which still run.
+
+It decides when a cell is over: once everything the cell launched has finished.
+It knows no JAX: outputs are anything with `is_ready`, `is_deleted` and `block_until_ready`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from types import FrameType
+from typing import Any, Protocol, cast
+
+from mhnb.core.explain.stacks import Flight, cell_line
+from mhnb.core.explain.where import count_launches
+from mhnb.core.guard.made import MadeRow
+from mhnb.core.guard.rules import communicates
+from mhnb.core.wire.protocol import LaunchRow
+from mhnb.rank.guard.agreement import Agreement
+from mhnb.rank.guard.left import LeftLaunches
+from mhnb.rank.guard.localwork import LocalWork, pauses_s
+from mhnb.rank.guard.made import MadeRecord
+from mhnb.rank.guard.mismatches import Mismatches
+from mhnb.values import Outcome
+
+__all__ = ["LaunchRecorder", "Launched"]
+
+_SWEEP_AT = 64
+_LOCAL_STOPPED_WAIT_S = 0.2
+
+
+class _Output(Protocol):
+    """What is needed of a `jax.Array`."""
+
+    def is_ready(self) -> bool: ...
+    def is_deleted(self) -> bool: ...
+    def block_until_ready(self) -> object: ...
+
+
+class Launched:
+    """One launch between its dispatch and its end. `outputs` is None while the dispatch itself is under way."""
+
+    __slots__ = ("agreed", "failure", "lost", "number", "outputs", "row")
+
+    def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None) -> None:
+        self.row = row
+        self.number = number
+        """How many launches that communicate were made in this cell when it was noted."""
+        self.outputs = outputs
+        self.lost = False
+        """An interrupt came between dispatch and record: whether it runs cannot be known any more."""
+        self.failure: Exception | None = None
+        self.agreed = False
+        """Every participant has agreed on it, and so launches it too: it ends by itself, though nobody waits for it."""
+
+    def end_dispatch(self, outputs: Sequence[object]) -> None:
+        """Take what the dispatch gave: the arrays to wait for."""
+        self.outputs = outputs
+
+    def break_dispatch(self, error: BaseException) -> None:
+        """Take note that the dispatch raised: after the program had run (`jax_debug_nans`), or by an interrupt."""
+        if self.outputs is None:
+            self.lost = not isinstance(error, Exception)
+            self.outputs = ()
+
+    def is_over(self) -> bool:
+        """Whether nothing of it runs any more, as far as can be known. Notes the failure of a failed one."""
+        if self.outputs is None:
+            return False
+        output = self._last_alive()
+        if output is None:
+            return True
+        if not output.is_ready():
+            return False
+        try:
+            output.block_until_ready()
+        except Exception as error:  # noqa: BLE001 - whatever the program failed with; `wait` raises it
+            self.failure = error
+        return True
+
+    def is_under_way(self) -> bool:
+        """Whether it still runs, or is being dispatched. Takes note of nothing, so that any thread may ask."""
+        if self.outputs is None:
+            return True
+        try:
+            output = self._last_alive()
+            return output is not None and not output.is_ready()
+        except RuntimeError:
+            # The cell's thread has donated the array in between; what is donated is of no use to wait for.
+            return False
+
+    def _last_alive(self) -> _Output | None:
+        # The last output is looked at first: a training step returns its loss there, while the first ones, the
+        # parameters, are donated to the next step, and what was donated cannot be asked.
+        for output in reversed(self.outputs or ()):
+            array = cast(_Output, output)
+            if not array.is_deleted():
+                return array
+        return None
+
+
+class LaunchRecorder:
+    """What this rank launched in the current cell. `note` and `look` may be called from any thread, the rest from the cell's.
+
+    Launches made between two cells belong to the next one.
+    """
+
+    def __init__(
+        self,
+        is_cell_file: Callable[[str], bool] = bool,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.is_cell_file = is_cell_file
+        """Whether a code object's file name is the running cell's."""
+        self.finish_effects: Callable[[], None] | None = None
+        """Waits for prints and callbacks from inside compiled programs; set by whoever installs the hooks."""
+        self._sleep, self._clock = sleep, clock
+        self._lock = threading.Lock()
+        self._rows: list[LaunchRow] = []
+        self._running: deque[Launched] = deque()
+        self._sweep_at = _SWEEP_AT
+        self._number = 0
+        self._failure: Exception | None = None
+        self._broken: list[int] = []
+        self._failed_in_callback: list[int] = []
+        self._is_cell: dict[str, bool] = {}
+        self.local: LocalWork | None = None
+        """What programs of this process alone have still to make; None where there is no JAX."""
+        self.made: MadeRecord | None = None
+        """What the cell made of host data; None where that is not seen."""
+        self.gate: Agreement | None = None
+        """Where the ranks agree before each launch; None where they do not share a board."""
+        self._counted = 0
+        """So many of the rows are in `_counts` already."""
+        self._counts: dict[tuple[int, ...], int] = {}
+        self._seq = self._stopped_before = 0
+        self._programs: dict[str, Any] = {}
+        self.left = LeftLaunches()
+        self.mismatches = Mismatches()
+        self.ended_seq = 0
+        """The cell that ended last; what it launched is kept until the next one has ended."""
+        self.ended_rows: list[LaunchRow] = []
+        self.ended_programs: dict[str, Any] = {}
+        """By fingerprint."""
+
+    def begin_cell(
+        self, seq: int = 0, source: str = "", guard: str = "off", chosen: Sequence[int] | None = None
+    ) -> None:
+        """Forget which files were the last cell's; from now on launches belong to this one."""
+        self._is_cell.clear()
+        self.mismatches.begin_cell()
+        if self.local is not None:
+            self.local.begin_cell(source)
+        if self.made is not None:
+            self.made.begin_cell(active=guard != "off")
+        self._seq, self._stopped_before, self.left.refused = seq, 0, False
+        if self.gate is not None:
+            self.gate.begin_cell(seq, source, guard, chosen)
+
+    def leave_cell(self, seq: int, outcome: Outcome) -> None:
+        """Tell the other ranks that nothing more comes from here in this cell."""
+        if self.gate is not None:
+            self.gate.end_cell(seq, "left" if self.left.refused and outcome == "error" else outcome)
+
+    def takes_interrupt(self) -> bool:
+        """Whether an interrupt is meant for the cell that runs: a late one may be the last cell's."""
+        return self.gate is None or self.gate.is_asked_to_stop()
+
+    def defer_interrupt(self) -> bool:
+        """Put an interrupt off until the launch under way is made or given up; false where none is."""
+        if self.gate is None or not self.gate.inside:
+            return False
+        self.gate.interrupt_pending = True
+        return True
+
+    def use_interrupt(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None:
+        """Have what stops the code before a launch made by who runs it; and ask there whether the code handles it already."""
+
+        def make_here() -> BaseException:
+            if self.agreed_stop() == 0:
+                with self._lock:
+                    self._stopped_before = sum(self._count_rows().values()) + 1
+            return make()
+
+        if self.gate is not None:
+            self.gate.make_interrupt, self.gate.handles_interrupt = make_here, handles
+
+    def note_lone_interrupt(self) -> None:
+        """The code gets an interrupt by a signal, which the ranks have not agreed on."""
+        if self.gate is not None:
+            self.gate.note_lone_interrupt()
+
+    def agreed_stop(self) -> int | None:
+        """Give which launch of the cell it was that every participant stopped before; None where they did not do so together."""
+        return self._stopped_before if self.gate is not None and self.gate.stopped_with else None
+
+    def find_line(self) -> int | None:
+        """The line of the innermost frame of the caller's stack that belongs to the running cell."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            ours = self._is_cell.get(name)
+            if ours is None:
+                ours = self._is_cell[name] = self.is_cell_file(name)
+            if ours:
+                return cell_line(name, frame.f_lineno)
+            frame = frame.f_back
+        return None
+
+    def note(
+        self,
+        fingerprint: str,
+        name: str,
+        participants: tuple[int, ...],
+        line: int | None,
+        outputs: Sequence[object] | None,
+        *,
+        program: Any = None,
+    ) -> Launched:
+        """Record a launch.
+
+        Args:
+            outputs: None when the dispatch is about to be made: then call `end_dispatch` of what is returned.
+            program: what may be asked about once the cell has ended.
+        """
+        with self._lock:
+            self._programs[fingerprint] = program
+            self._sweep()
+            self._number += communicates(fingerprint)
+            launched = Launched(self._count(fingerprint, name, participants, line), self._number, outputs)
+            self._running.append(launched)
+        return launched
+
+    def withdraw(self, launched: Launched) -> None:
+        """Take a launch back that was noted and then refused before anything ran."""
+        with self._lock:
+            self._running.remove(launched)
+            self._forget_counts()
+            launched.row[4] -= 1
+            if launched.row[4] == 0:
+                self._rows = [row for row in self._rows if row is not launched.row]
+
+    def wait(self, limit_s: float | None = None) -> None:
+        """Wait until everything that was launched has finished. An interrupt ends the wait at once.
+
+        To be called however the cell's code ended: what it launched before it raised is still under way.
+
+        Args:
+            limit_s: give up after about so long, and leave what still runs to `end_cell`; None waits for ever.
+                Meant for a cell that was interrupted: most launches are about to end anyway.
+
+        Raises:
+            Exception: what the first launch that failed failed with.
+        """
+        gave_up = self._is_busy() and not self._outwait(limit_s)
+        # After an interrupt nobody misses what is local: it is not waited for as long.
+        local_limit_s = 0.0 if gave_up else limit_s and min(limit_s, _LOCAL_STOPPED_WAIT_S)
+        local = None if self.local is None else self.local.wait(local_limit_s)
+        if gave_up:
+            return
+        if self.finish_effects is not None:
+            self.finish_effects()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if self.gate is not None and (mismatch := self.gate.take_failure()) is not None:
+            raise mismatch
+        if local is not None:
+            raise local
+
+    def count(self) -> int:
+        """How many launches that communicate were made in this cell so far."""
+        return self._number
+
+    def count_running(self) -> int:
+        """How many launches that communicate still run, and end by themselves."""
+        with self._lock:
+            self._sweep(every=True)
+            return sum(launched.agreed and communicates(launched.row[0]) for launched in self._running)
+
+    def end_making(self) -> list[MadeRow]:
+        """Hand out what the cell made of host data; to be called before `end_cell`."""
+        return [] if self.made is None else self.made.end_cell()
+
+    def take_notes(self) -> list[str]:
+        """Say what the user should know of how the cell is compared."""
+        return [] if self.made is None else self.made.take_notes()
+
+    def _is_busy(self) -> bool:
+        return bool(self._running) or (self.gate is not None and self.gate.is_busy())
+
+    def end_cell(self) -> tuple[list[LaunchRow], int]:
+        """Hand out the rows, and the number of launches that were abandoned, and begin anew.
+
+        Abandoned is a launch that communicates and has not finished, or has failed, so that a peer may still wait
+        for it. One on which all ranks agreed ends by itself, though nobody waits for it here: it is not counted.
+        Nor is one that failed in a callback of the user's, and was this rank's last: if a peer waits for the rest
+        of it, that peer says so itself.
+        """
+        with self._lock:
+            self._sweep(every=True)
+            unfinished = [left for left in self._running if communicates(left.row[0]) and not left.agreed]
+            excused = [number for number in self._failed_in_callback if number == self._number]
+            abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
+            rows, self._rows = self._rows, []
+            self.left.add(self._seq, [launched for launched in unfinished if launched.outputs])
+            self.ended_seq, self.ended_rows = self._seq, rows
+            self.ended_programs, self._programs = self._programs, {}
+            self._forget_counts()
+            self._running.clear()
+            self._number, self._failure, self._broken, self._failed_in_callback = 0, None, [], []
+        return rows, abandoned
+
+    def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
+        """Count the cell's launches by participants, and give the oldest that has not finished. From any thread."""
+        with self._lock:
+            counts = self._count_rows()
+            running = [launched for launched in self._running if communicates(launched.row[0])]
+            for place, launched in enumerate(running):
+                if launched.is_under_way():
+                    _, name, participants, line, _ = launched.row
+                    later = sum(other.row[2] == participants for other in running[place + 1 :])
+                    key = tuple(participants)
+                    return counts, Flight(name, key, line, counts[key] - later)
+            if self.gate is not None and (pending := self.gate.pending) is not None:
+                # It has come as far, though it is not launched before all have.
+                name, key, line = pending
+                counts[key] = counts.get(key, 0) + 1
+                return counts, Flight(name, key, line, counts[key], made=False)
+        return counts, None
+
+    def _count_rows(self) -> dict[tuple[int, ...], int]:
+        # Rows before the last do not change any more, and there may be many: each is counted once.
+        fixed = max(len(self._rows) - 1, 0)
+        _add(self._counts, count_launches(islice(self._rows, self._counted, fixed)))
+        self._counted = fixed
+        return _add(dict(self._counts), count_launches(self._rows[fixed:]))
+
+    def _forget_counts(self) -> None:
+        self._counted, self._counts = 0, {}
+
+    def _count(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> LaunchRow:
+        rows = self._rows
+        if rows:
+            last = rows[-1]
+            if last[0] == fingerprint and last[3] == line and last[1] == name and last[2] == participants:
+                last[4] += 1
+                return last
+        # A tuple is written to JSON as a list is, and shared by every row of a program.
+        row: LaunchRow = [fingerprint, name, participants, line, 1]
+        rows.append(row)
+        return row
+
+    def _outwait(self, limit_s: float | None) -> bool:
+        """Look again and again until nothing runs; give up, with False, after the limit."""
+        pauses, began_s = pauses_s(), self._clock()
+        while True:
+            with self._lock:
+                self._sweep(every=True)
+            if not self._is_busy():
+                return True
+            # By the clock: on a loaded machine a pause is longer than it was meant to be.
+            if limit_s is not None and self._clock() - began_s >= limit_s:
+                return False
+            self._sleep(next(pauses))
+
+    def _sweep(self, *, every: bool = False) -> None:
+        # Outputs are let go as soon as they are ready, or a long loop would keep all of its arrays.
+        # Launches end about in order, so a look at the oldest is enough until many have gathered.
+        running = self._running
+        while running and self._is_over(running[0]):
+            running.popleft()
+        if running and (every or len(running) > self._sweep_at):
+            self._running = deque(launched for launched in running if not self._is_over(launched))
+            self._sweep_at = max(_SWEEP_AT, 2 * len(self._running))
+
+    def _is_over(self, launched: Launched) -> bool:
+        if not launched.is_over():
+            return False
+        failure = launched.failure
+        if failure is not None and self._failure is None:
+            self._failure = failure
+        if (failure is not None or launched.lost) and communicates(launched.row[0]):
+            (self._failed_in_callback if "allback" in str(failure) else self._broken).append(launched.number)
+        return True
+
+
+def _add(counts: dict[tuple[int, ...], int], more: dict[tuple[int, ...], int]) -> dict[tuple[int, ...], int]:
+    for participants, count in more.items():
+        counts[participants] = counts.get(participants, 0) + count
+    return counts

@@ -1,0 +1,60 @@
+"""What this rank left behind in cells that have ended: collectives that still run or wait, and that no later launch may meet."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from mhnb.core.guard.rules import STILL_LEFT, communicates
+from mhnb.core.wire.protocol import LaunchRow
+from mhnb.errors import OrderMismatch
+
+__all__ = ["LeftLaunches"]
+
+
+class _Launch(Protocol):
+    row: LaunchRow
+
+    def is_under_way(self) -> bool: ...
+
+
+class LeftLaunches:
+    """Launches that communicate and were under way when their cell ended."""
+
+    def __init__(self) -> None:
+        self._left: list[tuple[int, _Launch]] = []
+        # A thread of the user's may look while a cell ends: nothing that was left may be lost.
+        self._lock = threading.Lock()
+        self.refused = False
+        """Whether one stood in the way of a launch of the cell that runs."""
+
+    def add(self, seq: int, launches: Sequence[_Launch]) -> None:
+        """Take in what a cell has left."""
+        with self._lock:
+            self._left += [(seq, launch) for launch in launches]
+
+    def count(self) -> int:
+        """Say how many still run or wait."""
+        with self._lock:
+            self._left = [(seq, left) for seq, left in self._left if left.is_under_way()]
+            return len(self._left)
+
+    def check(self, fingerprint: str, name: str, participants: Collection[int]) -> None:
+        """Hold that none of them waits for ranks that a new launch would reach.
+
+        The ranks that met it would take the one for the other, and read a wrong number: also where the user has accepted that.
+
+        Raises:
+            OrderMismatch: there is one.
+        """
+        if not self._left or not communicates(fingerprint) or not self.count():
+            return
+        for seq, left in self._left:
+            if not set(participants).isdisjoint(left.row[2]):
+                self.refused = True
+                raise OrderMismatch(
+                    f"nothing was launched\n  {name} would meet {left.row[1]} of cell {seq}, {STILL_LEFT}"
+                    "\n  Wait until it ends, if it does; else %mhjax restart --replay",
+                    result=None,
+                )

@@ -1,0 +1,218 @@
+"""The record of the arrays that a cell made of host data: shapes, and hashes of what other ranks should hold too.
+
+It launches nothing and waits for nothing: what is not computed yet is hashed at the cell's end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeAlias
+
+from mhnb.core.exchange.variables import format_array
+from mhnb.core.guard.made import MadeRow
+
+__all__ = ["MadeRecord"]
+
+_LIMIT_NBYTES = 16 * 2**20
+"""Of a box; larger ones are compared by shape here, and by `%mhjax check`."""
+_LATER = 64
+"""So many arrays at most are kept until the cell's end."""
+_WORD = 2**64
+_FACTOR = 0x9E3779B97F4A7C15
+
+Source: TypeAlias = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What a sharding makes of a shape: which ranks share the array, and which boxes of ours others hold too."""
+
+    ranks: tuple[int, ...]
+    name: str
+    """Devices and spec, as a hash: the same on every rank."""
+    shared: dict[Any, tuple[Any, str]] = field(default_factory=dict)
+    """By local device: index and text of the box; each box once."""
+
+
+class _Sums:
+    """Hashes of things in the order in which they came; see `core.made.MadeRow`."""
+
+    __slots__ = ("_group", "_here", "_here_count", "count", "groups", "last", "ordered", "total")
+
+    def __init__(self) -> None:
+        self.count = self.groups = self.ordered = self.total = 0
+        self.last = ""
+        self._group = self._here = self._here_count = 0
+
+    def add(self, group: int, what: str, word: int) -> None:
+        if group != self._group:
+            self._close()
+            self._group = group
+        self.count, self.last = self.count + 1, what
+        self.total = (self.total + word) % _WORD
+        self._here, self._here_count = (self._here + word) % _WORD, self._here_count + 1
+
+    def _close(self) -> None:
+        if self._here_count:
+            self.groups = (self.groups * _FACTOR + self._group * 65537 + self._here_count) % _WORD
+            self.ordered = (self.ordered * _FACTOR + self._here) % _WORD
+            self._here = self._here_count = 0
+
+    def to_wire(self) -> list[Any]:
+        self._close()
+        return [self.count, f"{self.groups:x}", f"{self.ordered:x}", f"{self.total:x}", self.last]
+
+
+@dataclass(slots=True)
+class _Row:
+    kinds: _Sums = field(default_factory=_Sums)
+    boxes: dict[str, _Sums] = field(default_factory=dict)
+
+
+class MadeRecord:
+    """What this rank made in the current cell. `note` may be called from any thread.
+
+    Args:
+        find_line: the cell's line that the caller is in.
+        count_launches: how many launches were made in this cell so far.
+        read: the bytes of a value, as a type of element.
+    """
+
+    def __init__(
+        self,
+        find_line: Callable[[], int | None],
+        count_launches: Callable[[], int],
+        read: Callable[[Any, Any], Any],
+    ) -> None:
+        self._find_line, self._count_launches, self._read = find_line, count_launches, read
+        self._main = threading.main_thread()
+        self._lock = threading.Lock()
+        self._rows: dict[tuple[Any, ...], _Row] = {}
+        self._later: list[tuple[_Sums, int, Any]] = []
+        self.active = False
+        """Whether anybody will compare."""
+        self._large: tuple[int | None, int] | None = None
+        """Line and size of the first box that was too large to be hashed; told once."""
+        self._told_large = False
+        self._trouble, self._told_trouble = "", False
+        """Why an array could not be recorded; told once."""
+
+    def begin_cell(self, *, active: bool) -> None:
+        """Forget the last cell."""
+        with self._lock:
+            self._rows, self._later, self.active = {}, [], active
+
+    def note(self, array: Any, source: Source) -> None:
+        """Record an array that was just made. What cannot be recorded is told of, and no error of the cell's.
+
+        Args:
+            source: gives what a device got, from the device and its index of the whole.
+        """
+        try:
+            self._note(array, source)
+        except Exception as error:  # noqa: BLE001 - arrays are of JAX's private making: the user's program goes on
+            if not self._trouble:
+                where = _say_line(self._find_line())
+                self._trouble = f"{where} makes an array that cannot be compared with the other ranks' ({error!r})"
+
+    def _note(self, array: Any, source: Source) -> None:
+        place = _find_place(array.sharding, array.shape) if self.active else None
+        if place is None:
+            return
+        line = self._find_line()
+        # Other threads run at their own pace: of theirs only what there is in all can be compared.
+        group = self._count_launches() if threading.current_thread() is self._main else 0
+        kind = format_array(array.shape, str(array.dtype))
+        values = {text: source(device, index) for device, (index, text) in place.shared.items()}
+        words = {text: self._word(value, array.dtype) for text, value in values.items()}
+        if not self._told_large:
+            self._note_large(line, values.values())
+        with self._lock:
+            row = self._rows.setdefault((line, place.ranks, place.name), _Row())
+            row.kinds.add(group, kind, _hash(kind.encode()))
+            for text, word in words.items():
+                sums = row.boxes.setdefault(text, _Sums())
+                if word is not None:
+                    sums.add(group, f"{word:016x}", word)
+                elif len(self._later) < _LATER:
+                    self._later.append((sums, group, values[text]))
+
+    def take_notes(self) -> list[str]:
+        """Say, each once in this process's life, what could not be recorded, and what was too large to be compared."""
+        told = []
+        if self._trouble and not self._told_trouble:
+            self._told_trouble = True
+            told = [f"{self._trouble}; please report it (said once)"]
+        large, self._large = self._large, None
+        if large is None or self._told_large:
+            return told
+        self._told_large = True
+        line, nbytes = large
+        where = _say_line(line)
+        size, limit = f"{nbytes / 2**20:.1f} MiB", f"{_LIMIT_NBYTES >> 20} MiB"
+        copies = f"{where} makes copies of {size} on several ranks: above {limit} only shapes are compared"
+        return [*told, f"{copies}, and %mhjax check NAME compares what is in them (said once)"]
+
+    def end_cell(self) -> list[MadeRow]:
+        """Hand out the rows. Everything that the cell launched has ended by now, or was given up."""
+        with self._lock:
+            rows, later, self._rows, self._later = self._rows, self._later, {}, []
+        for sums, group, value in later:
+            if (word := self._word(value, value.dtype)) is not None:
+                sums.add(group, f"{word:016x}", word)
+        return [
+            [line, list(ranks), name, row.kinds.to_wire(), {text: sums.to_wire() for text, sums in row.boxes.items()}]
+            for (line, ranks, name), row in rows.items()
+        ]
+
+    def _note_large(self, line: int | None, values: Iterable[Any]) -> None:
+        nbytes = max((getattr(value, "nbytes", 0) for value in values), default=0)
+        if nbytes > _LIMIT_NBYTES and self._large is None:
+            self._large = line, nbytes
+
+    def _word(self, value: Any, dtype: Any) -> int | None:
+        """Hash a value's bytes; None where they are not there yet, or no longer. Of large ones the shape must do."""
+        if hasattr(value, "is_ready") and (value.is_deleted() or not value.is_ready()):
+            return None
+        if getattr(value, "nbytes", 0) > _LIMIT_NBYTES:
+            return 0
+        return _hash(self._read(value, dtype))
+
+
+def _say_line(line: int | None) -> str:
+    return "a line of another file" if line is None else f"line {line}"
+
+
+def _hash(data: Any) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+@lru_cache(4096)
+def _find_place(sharding: Any, shape: tuple[int, ...]) -> _Place | None:
+    """Say who shares an array; None where one rank has it all, or it is empty."""
+    if sharding.is_fully_addressable or not prod(shape):
+        return None
+    boxes: dict[str, set[int]] = {}
+    texts = {}
+    for device, index in sharding.devices_indices_map(shape).items():
+        texts[device] = _box_text(index, shape)
+        boxes.setdefault(texts[device], set()).add(device.process_index)
+    ranks = tuple(sorted(set().union(*boxes.values())))
+    if len(ranks) < 2:
+        return None
+    name = f"{[device.id for device in texts]} {getattr(sharding, 'spec', '')}"
+    shared: dict[Any, tuple[Any, str]] = {}
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        if len(boxes[texts[device]]) > 1 and texts[device] not in {text for _, text in shared.values()}:
+            shared[device] = index, texts[device]
+    return _Place(ranks, f"{_hash(name.encode()):x}", shared)
+
+
+def _box_text(index: Any, shape: tuple[int, ...]) -> str:
+    ranges = (part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+    return ", ".join(f"{start}:{stop}" for start, stop in ranges) or "whole"

@@ -1,0 +1,119 @@
+"""Sees the arrays that JAX makes of a process's own data, and has them recorded."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from mhnb.rank.asks.transfer_arrays import raw_bytes
+from mhnb.rank.asks.transfer_jax import host_copy, shards_of
+from mhnb.rank.guard.launches import LaunchRecorder
+from mhnb.rank.guard.made import MadeRecord
+from mhnb.rank.jaxhooks import find_plain
+from mhnb.rank.jaxseams import wrap_makers
+
+__all__ = ["watch_making"]
+
+_HOST_VALUES = (np.ndarray, np.generic, bool, int, float, complex)
+_PMAP = "jax._src.pmap"
+"""Its arguments that are not mapped are each process's own: nobody promises that they are equal."""
+
+_Function = Callable[..., Any]
+
+
+def watch_making(recorder: LaunchRecorder) -> None:
+    """Record what is made from now on with the launches. To be called once, where the hooks have been found to fit."""
+    recorder.made = MadeRecord(recorder.find_line, recorder.count, _read)
+    watcher = _Watcher(recorder.made)
+    wrap_makers(watcher.wrap_shard, watcher.wrap_put, watcher.wrap_join)
+
+
+class _Watcher:
+    def __init__(self, record: MadeRecord) -> None:
+        self._record = record
+        self._thread = threading.local()
+
+    def wrap_shard(self, shard: _Function) -> _Function:
+        """Wrap the layout of arguments: host values, and arrays of this process alone, become replicas here."""
+
+        @functools.wraps(shard)
+        def shard_args(shardings: Any, layouts: Any, semantics: Any, args: Any, **more: Any) -> Any:
+            __tracebackhide__ = True
+            if not self._record.active or self._is_inside():
+                return shard(shardings, layouts, semantics, args, **more)
+            self._thread.inside = True
+            try:
+                made = shard(shardings, layouts, semantics, args, **more)
+            finally:
+                self._thread.inside = False
+            # Mostly every argument is a global array already, and stays the object it is.
+            if any(map(operator.is_not, args, made)):
+                self._note_arguments(args, made)
+            return made
+
+        return shard_args
+
+    def _note_arguments(self, args: Any, made: Any) -> None:
+        for arg, out in zip(args, made, strict=True):
+            if isinstance(arg, _HOST_VALUES):
+                self._record.note(out, functools.partial(_pick, arg))
+            elif out is not arg and isinstance(arg, jax.Array) and arg.is_fully_addressable:
+                self._note_shards(out)
+
+    def _note_shards(self, array: Any) -> None:
+        """Record an array by what this rank holds of it."""
+        plain = find_plain(array)
+        self._record.note(plain, functools.partial(_shard, plain))
+
+    def wrap_put(self, put: _Function) -> _Function:
+        """Wrap the copy to devices."""
+
+        @functools.wraps(put)
+        def batched_device_put(aval: Any, sharding: Any, xs: Any, devices: Any, *rest: Any, **more: Any) -> Any:
+            __tracebackhide__ = True
+            made = put(aval, sharding, xs, devices, *rest, **more)
+            if self._record.active and not self._is_inside() and sys._getframe(1).f_globals.get("__name__") != _PMAP:
+                self._record.note(find_plain(made), functools.partial(_find, xs, devices))
+            return made
+
+        return batched_device_put
+
+    def wrap_join(self, join: _Function) -> _Function:
+        """Wrap the making of one array of several."""
+
+        @functools.wraps(join)
+        def make_array_from_single_device_arrays(*args: Any, **more: Any) -> Any:
+            __tracebackhide__ = True
+            made = join(*args, **more)
+            if self._record.active:
+                self._note_shards(made)
+            return made
+
+        return make_array_from_single_device_arrays
+
+    def _is_inside(self) -> bool:
+        return getattr(self._thread, "inside", False)
+
+
+def _shard(array: Any, device: Any, _index: Any) -> Any:
+    return next(shard.data for shard in shards_of(array) if shard.device == device)
+
+
+def _pick(value: Any, _device: Any, index: Any) -> Any:
+    return value[index] if isinstance(value, np.ndarray) and value.ndim else value
+
+
+def _find(xs: Any, devices: Any, device: Any, _index: Any) -> Any:
+    return xs[list(devices).index(device)]
+
+
+def _read(value: Any, dtype: Any) -> memoryview:
+    data = host_copy(value) if isinstance(value, jax.Array) else np.asarray(value)
+    return raw_bytes(data if data.dtype == dtype else data.astype(dtype))

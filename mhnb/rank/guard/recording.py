@@ -1,0 +1,60 @@
+"""What is asked of the record of a cell's launches by who runs the cells; it knows neither JAX nor the ranks' agreement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from mhnb.core.explain.stacks import Flight
+from mhnb.core.guard.made import MadeRow
+from mhnb.core.wire.protocol import LaunchRow
+from mhnb.rank.guard.mismatches import Mismatches
+from mhnb.values import Outcome
+
+__all__ = ["Launches"]
+
+
+class Launches(Protocol):
+    """The record of what a cell launched."""
+
+    is_cell_file: Callable[[str], bool]
+    mismatches: Mismatches
+
+    def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:
+        """From now on launches belong to a new cell."""
+
+    def leave_cell(self, seq: int, outcome: Outcome) -> None:
+        """Tell the other ranks that this one is done with a cell."""
+
+    def takes_interrupt(self) -> bool:
+        """Whether an interrupt is meant for the cell that runs."""
+
+    def defer_interrupt(self) -> bool:
+        """Put an interrupt off while a launch is under way; false where none is."""
+
+    def use_interrupt(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None:
+        """Have what stops the code before a launch made here; and ask here whether the code handles it already."""
+
+    def note_lone_interrupt(self) -> None:
+        """The code gets an interrupt by a signal, which the ranks have not agreed on."""
+
+    def agreed_stop(self) -> int | None:
+        """Give which launch it was that all who take part in it stopped before together; None where they did not."""
+
+    def wait(self, limit_s: float | None = None) -> None:
+        """Wait until what was launched has finished, at most `limit_s`; raise what a launch failed with."""
+
+    def count_running(self) -> int:
+        """How many launches on which all ranks agreed still run."""
+
+    def end_making(self) -> list[MadeRow]:
+        """Return what was made of host data."""
+
+    def take_notes(self) -> list[str]:
+        """Return what the user should know of how the cell is compared."""
+
+    def end_cell(self) -> tuple[list[LaunchRow], int]:
+        """Return the rows, and how many launches were abandoned."""
+
+    def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
+        """Count launches by participants, and give the oldest that has not finished; from any thread."""

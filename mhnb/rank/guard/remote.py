@@ -1,0 +1,266 @@
+"""The table of a rank on a host without the board: it tells its wishes to the board's host, and hears the verdicts.
+
+What is sent is sent whole by who waits; what comes is read by a thread, so that an exception out of a signal handler of the
+user's cannot lose half of it. When the connection is gone, every wait ends with an error, and nothing is launched
+without a verdict. Time decides nothing here either: that the other machine is gone is the kernel's to find out.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from mhnb.core.guard.wishes import (
+    Asked,
+    CellOver,
+    RankMessage,
+    Verdict,
+    Wish,
+    Withdrawn,
+    decode_verdict,
+    encode_from_rank,
+)
+from mhnb.core.wire.framing import Frame, MessageCutter, join_frames
+from mhnb.errors import HostUnreachable, RanksLost, UnknownMessage
+from mhnb.rank.channel import connect
+from mhnb.rank.guard.interrupts import InterruptWord
+from mhnb.rank.guard.seat import CELL_ENDED, INTERRUPTED
+from mhnb.rank.guard.tables import insist
+from mhnb.system.sealing import make_opener, make_sealer
+
+__all__ = ["RemoteTable", "keep_alive", "reach_board", "signer_names"]
+
+_REACH_S, _TRY_S, _AGAIN_S = 110.0, 10.0, 0.1
+"""How long the board's host may take to listen, less than a start may take; a try; and the time between two tries."""
+_LOOK_S = 0.02
+"""Between two looks at whether this rank was interrupted. A verdict wakes the wait at once."""
+_WELCOME_LOOKS = 1500
+"""So long may the board's host take to let a rank in."""
+_GONE_S = 60
+"""A host that does not answer the kernel for so long is gone: as long as JAX itself gives a rank."""
+_BUFFER_NBYTES, _LONGEST_NBYTES = 1 << 16, 1 << 24
+
+
+def signer_names(rank: int) -> tuple[bytes, bytes]:
+    """Name the two directions between a rank and the board under the key; unlike those of the link to the notebook.
+
+    >>> signer_names(3)
+    (b'r3>board', b'board>r3')
+    """
+    return f"r{rank}>board".encode(), f"board>r{rank}".encode()
+
+
+def keep_alive(connected: socket.socket) -> None:
+    """Send what is written at once, and have the kernel find out when the other machine is gone."""
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _GONE_S // 3)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _GONE_S // 6)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _GONE_S * 1000)
+
+
+def reach_board(
+    url: str,
+    limit_s: float = _REACH_S,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> socket.socket:
+    """Connect to the board's host, which may still be starting.
+
+    Raises:
+        HostUnreachable: nobody listened there in time.
+    """
+    until = clock() + limit_s
+    while True:
+        try:
+            return connect(url, _TRY_S)
+        except OSError as error:
+            if clock() >= until:
+                raise HostUnreachable(
+                    f"the host of rank 0 did not answer at {url} within {limit_s:g} s ({error}). There the ranks agree on"
+                    " launches: its address and port must be reachable from here; or start with --guard parity"
+                ) from error
+        sleep(_AGAIN_S)
+
+
+class RemoteTable:
+    """The table of one rank.
+
+    Args:
+        connected: to the board's host; ours from now on.
+        key: the cluster's.
+        rank: our own.
+        asked: which cell the supervisor of this host was told to stop.
+
+    Raises:
+        HostUnreachable: who answers does not have the key, or nobody does.
+    """
+
+    def __init__(self, connected: socket.socket, key: bytes, rank: int, asked: InterruptWord) -> None:
+        out, back = signer_names(rank)
+        self._socket, self._rank, self._asked = connected, rank, asked
+        self._signer, self._verifier, self._sender = (
+            make_sealer(key, out, encrypt=True),
+            make_opener(key, encrypt=True),
+            back,
+        )
+        self._sending = threading.Lock()
+        self._number = self._answered = 0
+        self._wish: Wish | None = None
+        self._verdicts: dict[int, Verdict] = {}
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._lost = ""
+        """Why the connection has ended; said by the thread alone, after everything that came."""
+        self._why = ""
+        """What is known of it before."""
+        keep_alive(connected)
+        self._thread = threading.Thread(target=self._listen, name="mhnb-board", daemon=True)
+        self._thread.start()
+        self._greet()
+
+    def _greet(self) -> None:
+        """Say who we are. Verdict 0 is the welcome."""
+        name = str(self._rank).encode()
+        # The name also stands before its seal: the seal cannot be checked without it.
+        self._put([name, *self._signer.sign([name])])
+        for _ in range(_WELCOME_LOOKS):
+            if self._is_decided(0):
+                break
+            self._rest()
+        if self._verdicts.pop(0, None) is None:
+            self.close()
+            raise HostUnreachable(
+                f"the host of rank 0 did not let rank {self._rank} take part in the agreement on launches "
+                f"({self._lost or 'no answer'}); is another cluster at that address?"
+            )
+
+    # -- what a table does
+
+    @property
+    def interrupted_seq(self) -> int:
+        """What the supervisor of this host was told."""
+        return self._asked.interrupted_seq
+
+    def end_cell(self, seq: int, ending: int) -> None:
+        """Tell it; where the connection is gone, the board knows already."""
+        self._send(CellOver(seq, ending))
+
+    def ask(self, wish: Wish) -> None:
+        """Number the wish. It is sent by `wait`, whose exceptions are followed by `take_back`."""
+        self._number += 1
+        self._wish = wish
+        self._verdicts.clear()
+
+    def wait(self, interrupted: Callable[[], bool]) -> None:
+        """Send the wish and wait for its verdict.
+
+        Raises:
+            RanksLost: the connection has ended without one.
+        """
+        number, asked_back = self._number, False
+        assert self._wish is not None
+        self._send(Asked(number, self._wish))
+        while not self._is_decided(number):
+            if not asked_back and interrupted():
+                asked_back = True
+                self._send(Withdrawn(number, INTERRUPTED))
+            self._rest()
+        if number not in self._verdicts:
+            raise RanksLost(
+                f"nothing was launched on rank {self._rank}\n  its connection to the host of rank 0, where the ranks agree "
+                f"on launches, has ended: {self._lost}\n  %mhjax restart --replay",
+                ranks=(self._rank,),
+            )
+
+    def take_back(self) -> bool:
+        """Ask for the wish back, and wait for what became of it."""
+        if self._answered == self._number:
+            return True
+        insist(self._withdraw)
+        verdict = self._verdicts.get(self._number)
+        return verdict is None or verdict.kind == "cell ended"
+
+    def _withdraw(self) -> None:
+        self._send(Withdrawn(self._number, CELL_ENDED))
+        while not self._is_decided(self._number):
+            self._rest()
+
+    def rest(self) -> None:
+        """The delegate sees to it."""
+
+    def answer(self) -> Verdict:
+        """The verdict that came."""
+        self._answered = self._number
+        return self._verdicts.pop(self._number)
+
+    def let_go(self) -> None:
+        """Close the child's copy of the socket: the board must hear of the rank's end though a child of it lives on."""
+        self._socket.close()
+
+    def close(self) -> None:
+        """End the connection; for tests, and a start that failed."""
+        self._hang_up("it was closed here")
+        self._thread.join()
+        self._socket.close()
+
+    # -- the connection
+
+    def _send(self, message: RankMessage) -> None:
+        with self._sending:
+            self._put(self._signer.sign(encode_from_rank(message)))
+
+    def _put(self, frames: Sequence[Frame]) -> None:
+        data = b"".join(join_frames(frames))
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                # Not the socket's own: a signal handler of the user's came in this very moment, and raised a TimeoutError, say.
+                raise
+            self._hang_up(str(error))
+
+    def _hang_up(self, why: str) -> None:
+        """Have the thread find the end of the stream; first it takes what has come before that, a verdict perhaps."""
+        self._why = self._why or why
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            self._why = f"{self._why} ({error})"
+
+    def _is_decided(self, number: int) -> bool:
+        return number in self._verdicts or bool(self._lost)
+
+    def _rest(self) -> None:
+        try:
+            self._wakes.get(timeout=_LOOK_S)
+        except queue.Empty:
+            return
+
+    def _listen(self) -> None:
+        """Take verdicts until the end of the stream. In a thread of its own."""
+        why = "what came from there could not be read"
+        try:
+            why = self._take_verdicts()
+        finally:
+            self._lost = self._why or why
+            self._wakes.put(None)
+
+    def _take_verdicts(self) -> str:
+        """Return why no more will come."""
+        cutter = MessageCutter(_LONGEST_NBYTES)
+        try:
+            while data := self._socket.recv(_BUFFER_NBYTES):
+                for frames in cutter.feed(data):
+                    number, verdict = decode_verdict(self._verifier.verify(self._sender, frames))
+                    self._verdicts[number] = verdict
+                    self._wakes.put(None)
+        except (OSError, UnknownMessage) as error:
+            return str(error) or repr(error)
+        return "the other end closed it"

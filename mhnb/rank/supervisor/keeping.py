@@ -1,0 +1,64 @@
+"""What the supervisor of a host has of the board: the board itself, with a delegate for other hosts, or one word for its ranks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from mhnb.core.wire.hostspec import HostSpec
+from mhnb.rank.delegate import listen
+from mhnb.rank.guard.board import Board, make_board
+from mhnb.rank.guard.interrupts import InterruptWord, make_interrupt_word
+from mhnb.rank.guard.seat import lose
+from mhnb.rank.supervisor.spawn import spawn_delegate
+
+__all__ = ["BoardKeeper"]
+
+
+class BoardKeeper:
+    """Makes what the ranks of this host will look for; to be made before them, while this process has one thread.
+
+    Raises:
+        LaunchError: the board's address cannot be had.
+    """
+
+    def __init__(self, spec: HostSpec) -> None:
+        run_dir = Path(spec.run_dir)
+        self.delegate: int | None = None
+        """The process that sits at the board for ranks of other hosts, where there are any."""
+        self._board: Board | None = None
+        self._word: InterruptWord | None = None
+        self._others = sorted(set(range(spec.process_count)) - set(spec.ranks))
+        if spec.board:
+            make_board(run_dir, spec.process_count)
+            self._board = Board(run_dir, spec.process_count)
+            if spec.board_url:
+                with listen(spec.board_url) as listener:
+                    self.delegate = spawn_delegate(spec, listener)
+        elif spec.board_url:
+            make_interrupt_word(run_dir, spec.supervisor or 0)
+            self._word = InterruptWord(run_dir, spec.supervisor or 0)
+
+    def ask_interrupt(self, seq: int) -> None:
+        """Ask the ranks of this host to stop a cell before their next launch."""
+        for place in (self._board, self._word):
+            if place is not None:
+                place.ask_interrupt(seq)
+
+    def ask_close(self) -> None:
+        """Ask the ranks of this host to close their connections to each other."""
+        for place in (self._board, self._word):
+            if place is not None:
+                place.ask_close()
+
+    def lose_delegate(self, status: int) -> None:
+        """Have nobody here wait for ranks of other hosts any more: the delegate has ended.
+
+        Args:
+            status: of `waitpid`.
+        """
+        self.delegate = None
+        print(f"mhnb: the board's delegate ended with status {status}; see log/board.log", file=sys.stderr, flush=True)
+        assert self._board is not None
+        for rank in self._others:
+            lose(self._board, rank)

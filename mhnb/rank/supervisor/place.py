@@ -1,0 +1,176 @@
+"""Where a supervisor settles: its number, its directory, the environment, and the files that its ranks read."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import secrets
+import socket
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, MutableMapping
+from dataclasses import replace
+from pathlib import Path
+
+from mhnb.core.reach.gpus import share_gpus
+from mhnb.core.wire.hostspec import HostSpec
+from mhnb.errors import LaunchError
+from mhnb.rank.cell.paths import hub_log
+from mhnb.system.gpus import find_gpus, list_gpus
+from mhnb.system.resources import profile_dir
+from mhnb.system.rundir import make_run_dir, mark_alive, prune_run_dirs
+
+__all__ = ["assign_gpus", "await_connection_file", "find_task_number", "settle_in", "write_connection_file"]
+
+_TASK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+"""What Slurm, Open MPI, PMIx and MPICH call the number of a task. Slurm's first: an mpiexec may run under it, but not the reverse."""
+_CONNECTION = Path("profile", "security", "ipcontroller-engine.json")
+_LOOK_S = 0.02
+_CONNECTION_WAIT_S = 60.0
+
+
+def find_task_number(environment: Mapping[str, str]) -> int:
+    """Find which of several tasks alike this process is.
+
+    Raises:
+        LaunchError: nothing in the environment says it.
+
+    >>> find_task_number({"SLURM_PROCID": "3"})
+    3
+    """
+    for name in _TASK_VARIABLES:
+        if environment.get(name, "").isdecimal():
+            return int(environment[name])
+    raise LaunchError(f"the launcher has not numbered this task: none of {', '.join(_TASK_VARIABLES)} is set")
+
+
+def settle_in(spec: HostSpec, environment: MutableMapping[str, str]) -> HostSpec:
+    """Take the place that the spec gives; return the spec with what this machine adds.
+
+    Raises:
+        LaunchError: the interpreter was started with another seed of its hashes; sets would differ between the ranks.
+    """
+    seed = spec.environment.get("PYTHONHASHSEED")
+    if spec.waits and environment.get("PYTHONHASHSEED") != seed:
+        raise LaunchError(
+            f"this interpreter has PYTHONHASHSEED={environment.get('PYTHONHASHSEED')}, and {seed} is needed"
+        )
+    if spec.supervisor is None:
+        number, each = find_task_number(environment), len(spec.ranks)
+        spec = replace(spec, supervisor=number, ranks=list(range(number * each, (number + 1) * each)))
+    environment.update(spec.environment)
+    if not spec.run_dir:
+        spec = replace(spec, run_dir=str(_own_run_dir(spec)))
+    _enter_folder(spec)
+    if importlib.util.find_spec("matplotlib") is not None:
+        environment.update(_house_matplotlib(environment, Path(spec.run_dir)))
+    return spec
+
+
+def _house_matplotlib(environment: Mapping[str, str], run_dir: Path) -> dict[str, str]:
+    """Give matplotlib folders that can be written, where it has none; say so by the names that it knows.
+
+    Each rank would make one of its own, tell of it in a cell, and leave it behind.
+    """
+    home, ours = environment.get("HOME", ""), {"MPLCONFIGDIR": str(run_dir / "matplotlib")}
+    if named := environment.get("MPLCONFIGDIR"):
+        return {} if _is_ours(Path(named)) else ours
+    if sys.platform == "darwin":
+        return {} if home and _is_ours(Path(home, ".matplotlib")) else ours
+    settings = environment.get("XDG_CONFIG_HOME") or (home and f"{home}/.config")
+    cache = environment.get("XDG_CACHE_HOME") or (home and f"{home}/.cache")
+    if not settings or not _is_ours(Path(settings, "matplotlib")):
+        return ours
+    # The user's settings stay in force.
+    return {} if cache and _is_ours(Path(cache, "matplotlib")) else {"XDG_CACHE_HOME": str(run_dir / "cache")}
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether the folder is there, made if need be, and can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def _enter_folder(spec: HostSpec) -> None:
+    if not spec.cwd:
+        return
+    home = Path.home()
+    try:
+        if spec.makes_cwd:
+            Path(spec.cwd).mkdir(parents=True, exist_ok=True)
+        os.chdir(spec.cwd)
+    except OSError as error:
+        if not spec.waits:
+            raise
+        # Another machine need not have the notebook's folder.
+        other = home / Path(spec.cwd).name if spec.makes_cwd else home
+        print(f"mhnb: {spec.cwd} is not here ({error.strerror}); the ranks run in {other}", file=sys.stderr)
+        other.mkdir(exist_ok=True)
+        os.chdir(other)
+
+
+def _own_run_dir(spec: HostSpec) -> Path:
+    """Make a directory on this machine's own disk: a home that hosts share may be slow, and pids differ only on one machine.
+
+    Raises:
+        LaunchError: the place for it is somebody else's.
+    """
+    own = re.sub(r"[^\w-]", "-", socket.gethostname())
+    home = Path(tempfile.gettempdir()) / f"mhnb-{os.getuid()}-{own}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    found = home.lstat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700 or not stat.S_ISDIR(found.st_mode):
+        raise LaunchError(f"{home} is not a folder that only this user can enter; remove it")
+    place = {"MHNB_HOME": str(home)}
+    prune_run_dirs(place)
+    # Neither is a number of its own where several containers have this folder.
+    run_dir = make_run_dir(
+        f"host-{secrets.token_hex(4)}", spec.generation, environment=place, profile=profile_dir("local")
+    )
+    # Until this process ends, and so without a name.
+    mark_alive(run_dir)
+    (run_dir / "supervisor.json").write_text(json.dumps({"pid": os.getpid(), "keep": spec.keep}))
+    return run_dir
+
+
+def assign_gpus(spec: HostSpec, environment: Mapping[str, str]) -> dict[int, list[str]]:
+    """Say which GPUs each rank of this machine has: its own part, or all that there are.
+
+    Raises:
+        LaunchError: there is none, or they cannot be shared out.
+    """
+    if spec.share_gpus:
+        shared = share_gpus(find_gpus(environment), spec.ranks, socket.gethostname())
+        return {rank: list(own) for rank, own in shared.items()}
+    # Simulated devices are CPUs, also where a GPU is present.
+    gpus = [] if spec.devices is not None else list(list_gpus(environment))
+    return dict.fromkeys(spec.ranks, gpus)
+
+
+def write_connection_file(run_dir: Path, text: str) -> None:
+    """Put the hub's connection file where the engines of this machine look for it. It holds the hub's key."""
+    path = run_dir / _CONNECTION
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def await_connection_file(run_dir: Path, wait_s: float = _CONNECTION_WAIT_S) -> str:
+    """Wait until the hub of this machine has written its connection file; return what is in it.
+
+    Raises:
+        LaunchError: it has not, in that time; its log says why.
+    """
+    path = run_dir / _CONNECTION
+    for _ in range(int(wait_s / _LOOK_S)):
+        if path.exists() and (text := path.read_text()).rstrip().endswith("}"):
+            return text
+        time.sleep(_LOOK_S)
+    raise LaunchError(f"the hub did not come up in {wait_s:g} s; its log is {hub_log(run_dir)}")

@@ -1,0 +1,215 @@
+"""Make the processes of a machine: by fork where that is safe, afresh otherwise.
+
+Forking after the imports saves each rank the half second of CPU time that they take.
+It is safe here because nothing that was imported has started a thread or initialised a backend, which `preload` keeps true.
+Apple's frameworks do not survive a fork, so macOS starts each rank afresh.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import importlib.metadata
+import os
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from mhnb.core.wire.hostspec import HostSpec, format_hostspec
+from mhnb.rank.cell.paths import RankPaths, hub_log
+
+__all__ = ["end_with_parent", "preload", "run_child", "spawn_delegate", "spawn_hub", "spawn_rank"]
+
+_HEAVY = (
+    "zmq",
+    "numpy",
+    "jax.numpy",
+    "jax.experimental.multihost_utils",
+    "ipykernel.ipkernel",
+    "ipyparallel.engine.app",
+    "tornado.platform.asyncio",
+    "mhnb.rank.main",
+    "mhnb.rank.engine",
+    "mhnb.rank.bootstrap",
+    "mhnb.rank.jaxhooks",
+    "mhnb.rank.jaxseams",
+    "mhnb.rank.guard.making",
+)
+"""What every rank imports when it starts, in order."""
+_PR_SET_PDEATHSIG = 1
+
+
+def preload() -> None:
+    """Import what every rank that is forked from here needs, and leave the garbage collector nothing to touch in the shared pages.
+
+    Without collections meanwhile: they would take a quarter of the time, and find a thousand objects.
+    """
+    gc.disable()
+    _do_without_debugger()
+    with _no_search_for_rocm():
+        import jax  # noqa: F401
+    for name in _HEAVY:
+        importlib.import_module(name)
+    _warm_tracebacks()
+    gc.freeze()
+    gc.enable()
+
+
+def _warm_tracebacks() -> None:
+    """Prepare what the first error of each rank would prepare: the lexer's expressions, 0.03 s here and for every rank there."""
+    names = ("stack_data", "pygments", "pygments.lexers.python", "pygments.formatters.terminal256")
+    _, pygments, lexers, formatters = map(importlib.import_module, names)
+    pygments.highlight("x = 1", lexers.Python3Lexer(), formatters.Terminal256Formatter())
+
+
+def _do_without_debugger() -> None:
+    """Have ipykernel believe that there is no debugpy: nobody can attach one to a rank, and it costs each rank 0.1 s."""
+    sys.modules["debugpy"] = None  # type: ignore[assignment]
+    importlib.import_module("ipykernel.debugger")
+    del sys.modules["debugpy"]
+
+
+@contextmanager
+def _no_search_for_rocm() -> Iterator[None]:
+    """Spare the import of JAX a look at every installed distribution, in search of AMD's plugin: 0.04 s, for nothing on CPU devices."""
+    found = importlib.metadata.distributions
+    if os.environ.get("JAX_PLATFORMS") == "cpu":
+        importlib.metadata.distributions = lambda **_: iter(())
+    try:
+        yield
+    finally:
+        importlib.metadata.distributions = found
+
+
+def spawn_hub(spec: HostSpec) -> int:
+    """Start ipyparallel's controller for this cluster; return its process id."""
+    from mhnb.rank.hub import run_hub
+
+    log = hub_log(Path(spec.run_dir))
+    if spec.fork:
+        importlib.import_module("ipyparallel.controller.app")
+        return _fork(lambda: run_hub(spec), (log, log))
+    return _afresh("mhnb.rank.hub", spec, (log, log))
+
+
+def spawn_delegate(spec: HostSpec, listener: socket.socket) -> int:
+    """Start the process that sits at the board for the ranks of other hosts; return its id.
+
+    Args:
+        listener: where they connect; the caller closes its own copy.
+    """
+    log = Path(spec.run_dir) / "log" / "board.log"
+    if not spec.fork:
+        return _afresh("mhnb.rank.delegate", spec, (log, log), listener.fileno())
+    from mhnb.rank.delegate import run_delegate
+
+    return _fork(lambda: run_delegate(spec, listener), (log, log))
+
+
+def spawn_rank(spec: HostSpec, rank: int) -> int:
+    """Start one rank; return its process id. Its process group has the same number."""
+    paths = RankPaths(Path(spec.run_dir), rank)
+    share = replace(spec, ranks=[rank], hub=False)
+    if spec.share_gpus:
+        # Before CUDA is asked for anything: it reads this once.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
+    if not spec.fork:
+        return _afresh("mhnb.rank", share, paths.native)
+    from mhnb.rank.main import run_rank
+
+    return _fork(lambda: run_rank(share), paths.native)
+
+
+def _fork(run: Callable[[], None], native: tuple[Path, Path]) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        run_child(run, native, parent)
+    _own_group(pid)
+    return pid
+
+
+def run_child(run: Callable[[], None], native: tuple[Path, Path], parent: int) -> NoReturn:
+    """Be the child: own group, own descriptors, ended with the parent; then run, and never return into the parent's code."""
+    code = 1
+    try:
+        _own_group(0)
+        end_with_parent(parent)
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(signum, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        _redirect(native)
+        _reseed()
+        run()
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:  # noqa: BLE001  # the last frame of a process
+        # The last frame of this process: say it where the supervisor will look.
+        traceback.print_exc()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        # Also on a full disk: an error that left this function would have the child end its siblings.
+        os._exit(code)
+
+
+def _own_group(pid: int) -> None:
+    """Give a child a process group of its own, so that a signal reaches what it started too. Parent and child both try: one is first."""
+    try:
+        os.setpgid(pid, pid)
+    except (PermissionError, ProcessLookupError):
+        return
+
+
+def end_with_parent(parent: int) -> None:
+    """Die when the supervisor dies, even by SIGKILL. Linux only; elsewhere the rank's own lifeline looks."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _redirect(native: tuple[Path, Path]) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    for fd, path in zip((1, 2), native, strict=True):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, fd)
+        os.close(file)
+    os.close(null)
+
+
+def _reseed() -> None:
+    """Forked ranks share NumPy's global state, which processes of their own would not."""
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        np.random.seed()  # noqa: NPY002  # the legacy state is the one that the fork has copied
+
+
+def _afresh(module: str, spec: HostSpec, native: tuple[Path, Path], *fds: int) -> int:
+    with native[0].open("ab") as out, native[1].open("ab") as err:
+        process = subprocess.Popen(
+            # -P, as for the supervisor. Its own id goes along: the child is to end with it.
+            [sys.executable, "-P", "-m", module, str(os.getpid()), *map(str, fds)],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=err,
+            process_group=0,
+            pass_fds=fds,
+        )
+    assert process.stdin is not None
+    process.stdin.write(format_hostspec(spec).encode())
+    process.stdin.close()
+    process.returncode = 0  # the supervisor's own waitpid reaps it
+    return process.pid

@@ -1,0 +1,168 @@
+"""Shows what is no cell: a start while it goes on, the status, the variables.
+
+Decides how it appears and that a start leaves one display, its summary. The values come from the caller.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+from typing import Self
+
+from mhnb.core.guard.check import CheckRow
+from mhnb.core.preflight.report import PreflightReport
+from mhnb.sharding.report import Report
+from mhnb.view.boards.check import format_check_html, format_check_text
+from mhnb.view.boards.collectives import format_collectives_html, format_collectives_text
+from mhnb.view.boards.preflight import format_preflight_html, format_preflight_text
+from mhnb.view.boards.start import (
+    StartSnapshot,
+    StartSummary,
+    format_failed_start,
+    format_start_html,
+    format_start_text,
+    format_summary_html,
+    format_summary_text,
+)
+from mhnb.view.boards.tables import (
+    Status,
+    VarRow,
+    format_status_html,
+    format_status_text,
+    format_vars_html,
+    format_vars_text,
+)
+from mhnb.view.live.panel import warm_up
+from mhnb.view.mime import pre
+from mhnb.view.region import Region
+from mhnb.view.screen import Screen, detect_screen
+from mhnb.view.style import wrap
+from mhnb.view.uids import new_uid
+
+__all__ = ["ProgressLine", "StartBoard", "show_check", "show_preflight", "show_status", "show_vars"]
+
+
+class _OneDisplay:
+    """One display, shown once and then replaced by what follows."""
+
+    def __init__(self, screen: Screen | None = None, *, uid: str | None = None) -> None:
+        self._screen = screen or detect_screen()
+        self._uid = uid or new_uid()
+        self._shown = False
+        self._region: Region | None = None
+
+    def _follow(self, html: str, text: str) -> None:
+        """Show how far it is: in the display, or in a place of the terminal that is taken away again."""
+        if self._screen.rich:
+            self._show({"text/html": html, "text/plain": text})
+            return
+        self._region = self._region or self._screen.open_region()
+        if self._region is not None:
+            self._region.show(text)
+
+    def _show(self, data: dict[str, str]) -> None:
+        if self._region is not None:
+            region, self._region = self._region, None
+            region.close()
+        if self._shown:
+            self._screen.replace(data, self._uid)
+        else:
+            self._shown = True
+            self._screen.show(data, self._uid)
+
+
+class StartBoard(_OneDisplay):
+    """One display that follows a start and becomes its summary, in a terminal too; where text is for ever, the summary alone.
+
+    As a context it leaves, when the start fails, how far each rank had come.
+    """
+
+    _last: StartSnapshot | None = None
+    _last_at = 0.0
+    _is_cold = True
+    _clock = staticmethod(time.monotonic)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._last is not None and (self._shown or self._region is not None):
+            self._fail(self._last, "failed" if issubclass(kind, Exception) else "was broken off")
+
+    def update(self, snapshot: StartSnapshot) -> None:
+        """Show how far the ranks are, and so how long it has taken."""
+        self._warm_up()
+        self._last, self._last_at = snapshot, self._clock()
+        self._follow(format_start_html(snapshot), format_start_text(snapshot))
+
+    def finish(self, summary: StartSummary) -> None:
+        """Show what has started."""
+        self._warm_up()
+        self._show({"text/html": format_summary_html(summary), "text/plain": format_summary_text(summary)})
+
+    def break_off(self, how: str) -> None:
+        """Leave how far each rank had come, with what came of it."""
+        if self._last is not None:
+            self._fail(self._last, how)
+
+    def _warm_up(self) -> None:
+        """While the ranks come up there is time; not sooner, since imports keep the interpreter from who launches them."""
+        if self._is_cold and self._screen.rich:
+            self._is_cold = False
+            threading.Thread(target=warm_up, name="mhnb-warm-up", daemon=True).start()
+
+    def _fail(self, snapshot: StartSnapshot, how: str) -> None:
+        """Leave the last phases without a bar that no longer moves; the error says why."""
+        lasted_s = snapshot.elapsed_s and snapshot.elapsed_s + self._clock() - self._last_at
+        text = format_failed_start(replace(snapshot, elapsed_s=lasted_s), how)
+        self._show({"text/html": pre(text), "text/plain": text})
+
+
+class ProgressLine(_OneDisplay):
+    """One line that follows something step by step and becomes its outcome; where text is for ever, the outcome alone."""
+
+    def update(self, text: str, share: float) -> None:
+        """Show how far it is.
+
+        Args:
+            share: from 0 to 1.
+        """
+        bar = f' <progress max="1" value="{share:.3f}"></progress>'
+        self._follow(wrap(f"<div>{escape(text)}{bar}</div>"), text)
+
+    def finish(self, text: str) -> None:
+        """Show what came of it, in place of the line; a text may have several lines."""
+        self._show({"text/html": pre(text), "text/plain": text})
+
+
+def show_status(status: Status, screen: Screen | None = None) -> None:
+    """Show the cluster's status."""
+    data = {"text/html": format_status_html(status), "text/plain": format_status_text(status)}
+    (screen or detect_screen()).show(data, new_uid())
+
+
+def show_vars(rows: Sequence[VarRow], screen: Screen | None = None) -> None:
+    """Show what the ranks hold."""
+    data = {"text/html": format_vars_html(rows), "text/plain": format_vars_text(rows)}
+    (screen or detect_screen()).show(data, new_uid())
+
+
+def show_check(rows: Sequence[CheckRow], screen: Screen | None = None) -> None:
+    """Show whether the ranks hold the same."""
+    data = {"text/html": format_check_html(rows), "text/plain": format_check_text(rows)}
+    (screen or detect_screen()).show(data, new_uid())
+
+
+def show_collectives(reports: Sequence[Report], *, why: bool = False, screen: Screen | None = None) -> None:
+    """Show what programs communicate."""
+    text = format_collectives_text(reports, why=why)
+    (screen or detect_screen()).show({"text/html": format_collectives_html(reports), "text/plain": text}, new_uid())
+
+
+def show_preflight(report: PreflightReport, screen: Screen | None = None) -> None:
+    """Show what preflight found."""
+    data = {"text/html": format_preflight_html(report), "text/plain": format_preflight_text(report)}
+    (screen or detect_screen()).show(data, new_uid())

@@ -1,0 +1,32 @@
+"""What `%mhjax check` shows: for each array of a name whether the ranks hold the same, and where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mhnb.core.guard.check import CheckRow
+from mhnb.view.mime import pre
+from mhnb.view.style import wrap
+
+__all__ = ["format_check_html", "format_check_text"]
+
+
+def format_check_text(rows: Sequence[CheckRow]) -> str:
+    """Write the rows; those that differ come first.
+
+    >>> print(format_check_text([CheckRow("w", "f32[2]", True, "value held by ranks 0-1: equal")]))
+    w   f32[2]   value held by ranks 0-1: equal
+    """
+    ordered = sorted(rows, key=lambda row: row.same)
+    names, kinds = max((len(row.name) for row in rows), default=0), max((len(row.kind) for row in rows), default=0)
+    indent = " " * (names + kinds + 6)
+    return "\n".join(
+        f"{row.name:{names}}   {row.kind:{kinds}}   " + row.text.replace("\n", "\n" + indent) for row in ordered
+    )
+
+
+def format_check_html(rows: Sequence[CheckRow]) -> str:
+    """Write the rows as HTML."""
+    bad = sum(not row.same for row in rows)
+    heading = f'<div class="mhnb-bad"><b>{bad} of {len(rows)} differ</b></div>' if bad else ""
+    return wrap(f"{heading}{pre(format_check_text(rows))}")

@@ -1,0 +1,64 @@
+"""What preflight found, as text and HTML: a table of hosts and checks, then each fault with its cure."""
+
+from __future__ import annotations
+
+from html import escape
+
+from mhnb.core.preflight.report import Cell, Finding, PreflightReport
+from mhnb.core.ranks import say_count
+from mhnb.view.boards.tables import format_table_html, format_table_text
+from mhnb.view.style import QUIET, wrap
+from mhnb.view.words import format_seconds
+
+__all__ = ["format_preflight_html", "format_preflight_text"]
+
+_MARKS = {"failure": " ✗", "warning": " !", "note": "", None: ""}
+_SIGNS = {"failure": "✗", "warning": "!", "note": "·"}
+
+
+def format_preflight_text(report: PreflightReport) -> str:
+    """Write the report as text.
+
+    >>> from mhnb.core.preflight.report import Column
+    >>> print(format_preflight_text(PreflightReport(("a",), (Column("login", {0: Cell("ok")}),), ())))
+    preflight · 1 host · all well
+       login
+    a  ok
+    """
+    lines = [_heading(report), format_table_text(*_table(report))]
+    for finding in report.findings:
+        lines.append(f"{_SIGNS[finding.level]} {finding.text}")
+        lines += [f"  {line}" for line in finding.cure.splitlines()]
+    return "\n".join(lines)
+
+
+def format_preflight_html(report: PreflightReport) -> str:
+    """Write the report as HTML."""
+    color = "" if report.ok else ' class="mhnb-bad"'
+    table = format_table_html(*_table(report))
+    return wrap(f"<div{color}><b>{escape(_heading(report))}</b></div>{table}{''.join(map(_finding, report.findings))}")
+
+
+def _finding(finding: Finding) -> str:
+    cure = f'<div style="{QUIET};padding-left:1em;white-space:pre-wrap">{escape(finding.cure, quote=False)}</div>'
+    return f"<div>{_SIGNS[finding.level]} {escape(finding.text, quote=False)}</div>{cure}"
+
+
+def _heading(report: PreflightReport) -> str:
+    counts = [
+        f"{count} {word}{'' if count == 1 else 's'}"
+        for word in ("failure", "warning")
+        if (count := sum(finding.level == word for finding in report.findings))
+    ]
+    hosts = say_count(len(report.hosts), "host")
+    cost = [] if report.cost_s is None else [format_seconds(report.cost_s)]
+    return " · ".join(["preflight", hosts, ", ".join(counts) or "all well", *cost])
+
+
+def _table(report: PreflightReport) -> tuple[list[str], list[list[str]]]:
+    rows = [[name, *(_cell(column.cells.get(at)) for column in report.columns)] for at, name in enumerate(report.hosts)]
+    return ["", *(column.header for column in report.columns)], rows
+
+
+def _cell(cell: Cell | None) -> str:
+    return "·" if cell is None else f"{cell.text}{_MARKS[cell.level]}"

@@ -1,0 +1,106 @@
+"""The hang card as people read it: text, and HTML for the live view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from mhnb.core.explain.where import Place, WhereCard
+from mhnb.core.ranks import say_ranks
+from mhnb.view.mime import PRE_STYLE
+from mhnb.view.words import format_seconds
+
+__all__ = ["format_where_html", "format_where_text"]
+
+_SEVERAL_CHARS = 110
+_AT_WORK = ("compiling", "computing")
+_WORDS = {
+    "ended": "ended the cell",
+    "outside": "not asked to run this cell (--ranks)",
+    "unknown": "under way",
+    "silent": "in one long call that lets nothing else run",
+    "compiling": "compiling",
+    "computing": "computing",
+    "await": "awaiting",
+    "error": "ended the cell by an error",
+    "interrupted": "interrupted",
+}
+
+
+def format_where_text(card: WhereCard, *, name: str = "", ends: str = "the stop button or %mhjax interrupt") -> str:
+    """Write who waits where, who is absent and where those are, and what can be done.
+
+    Args:
+        card: the card.
+        name: the cluster's, for the command that shows the card in a terminal.
+        ends: what the user has at hand to end the cell.
+    """
+    rows = list(_rows(card))
+    width = max(len(head) for head, _ in rows)
+    lines = [f"{head:<{width}} · {text}" for head, text in rows]
+    return "\n".join([*lines, _last_line(card, name, ends)])
+
+
+def format_where_html(card: WhereCard, *, name: str = "") -> str:
+    """Write the same for the live view, under the cell's output. A verb would wait behind the cell that it is to interrupt."""
+    text = escape(format_where_text(card, name=name, ends="the stop button or Interrupt"), quote=False)
+    return f'<div style="border-left:3px solid #d9822b;margin:3px 0;padding-left:8px"><pre style="{PRE_STYLE}">{text}</pre></div>'
+
+
+def _rows(card: WhereCard) -> Iterator[tuple[str, str]]:
+    """Give each place with its head: those who wait first, then those they wait for, then the others."""
+    age = format_seconds(card.age_s)
+    others = "elsewhere" if card.waiting else f"running {age}"
+    heads = {rank: others for place in card.places for rank in place.ranks}
+    heads |= dict.fromkeys(card.waiting, f"waiting {age}") | dict.fromkeys(card.absent, "absent")
+    order = [f"waiting {age}", "absent", others]
+    split = [(head, ranks, place) for place in card.places for head, ranks in _split(place, heads)]
+    shown = ""
+    for head, ranks, place in sorted(split, key=lambda row: (order.index(row[0]), row[1])):
+        yield ("" if head == shown else head), f"{say_ranks(ranks)} {_describe(place)}"
+        shown = head
+
+
+def _split(place: Place, heads: dict[int, str]) -> list[tuple[str, tuple[int, ...]]]:
+    """Part the ranks of a place by what they are to the others: stacks alone may be equal."""
+    words = dict.fromkeys(heads[rank] for rank in place.ranks)
+    return [(word, tuple(rank for rank in place.ranks if heads[rank] == word)) for word in words]
+
+
+def _describe(place: Place) -> str:
+    """Write where a rank is, as `in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)`."""
+    word = _WORDS.get(place.activity)
+    if word is None:
+        word = f"in {place.what or 'a call'}" if place.what else _nameless(place.activity)
+    elif place.what:
+        word = f"{word} {'in ' if place.activity in _AT_WORK else ''}{place.what}"
+    number = f" (launch {place.number} of the cell)" if place.number is not None else ""
+    code = place.code if len(place.code) <= _SEVERAL_CHARS else f"{place.code[: _SEVERAL_CHARS - 1]}…"
+    line = f"line {place.line}:  {code}" if place.line is not None else ""
+    at = " ← ".join(filter(None, [place.place, line]))
+    return f"{word}{number}, {at}" if at else f"{word}{number}"
+
+
+def _nameless(activity: str) -> str:
+    return "in a call that waits" if activity == "blocked" else activity
+
+
+def _last_line(card: WhereCard, name: str, ends: str) -> str:
+    where = f" · mhnb where {name}" if name else ""
+    return f"{_progress(card)} · {ends} ends it{where}"
+
+
+def _progress(card: WhereCard) -> str:
+    if not card.known:
+        return "the ranks have not been looked at twice yet"
+    if card.progress:
+        return "progress between two looks" + _of(card)
+    working = [rank for place in card.places if place.activity in (*_AT_WORK, "silent") for rank in place.ranks]
+    if working:
+        return f"{say_ranks(sorted(working))} at work"
+    return "no progress between two looks"
+
+
+def _of(card: WhereCard) -> str:
+    moved: Sequence[int] = card.moved
+    return f" on {say_ranks(moved)}" if moved and len(moved) < len(card.lines) else ""

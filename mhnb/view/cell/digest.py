@@ -1,0 +1,340 @@
+"""What a cell's result says, put in the order in which a person should read it.
+
+Decides who is the odd one out, which failure comes first, who was left waiting and which ranks share a block;
+HTML and text both draw from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mhnb.core.output.alike import Folded, Picture, Text, find_majority, fold_outputs, is_plain
+from mhnb.core.output.differ import Row, compare_lines
+from mhnb.core.output.outputs import GAP
+from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
+from mhnb.core.output.template import OWN
+from mhnb.core.ranks import say_ranks
+from mhnb.values import Output
+from mhnb.view.cell.failures import Failure, failure_heading, find_failures
+from mhnb.view.cell.folded import block_items, cut_line, left_out_line, said_lines
+from mhnb.view.words import format_nbytes, format_seconds
+
+__all__ = [
+    "Block",
+    "Digest",
+    "MAX_READ_NBYTES",
+    "clip_outputs",
+    "digest",
+    "heading",
+    "noise_label",
+    "without_errors",
+]
+
+MAX_READ_NBYTES = 192 * 1024
+"""Text of one rank that is folded: its beginning and its end. More is never shown, and would cost time."""
+_LONG_LINE_NBYTES = MAX_READ_NBYTES // 8
+_MUCH_ALIKE = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Ranks that said the same, but for numbers that the block tells."""
+
+    folded: Folded
+    rows: tuple[Row, ...] = ()
+    """How it differs from the majority; empty for the majority itself, and where the two have little in common."""
+    usual: tuple[int, ...] = ()
+    """The majority's ranks, where `rows` are told."""
+    omitted_nbytes: int = 0
+    """Bytes that the notebook never got; only the log file has them."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Whose it is."""
+        return self.folded.ranks
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its ranks said nothing."""
+        return not self.folded.parts
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A cell's result in reading order."""
+
+    heading: str
+    """As `ranks 0-3 · 0.21 s`."""
+    verdict: str
+    """As `rank 2 differs`; empty when all agree."""
+    blocks: tuple[Block, ...]
+    """The odd ones out first, the majority last; by rank where there is no majority. Empty when all were silent."""
+    odd: frozenset[int]
+    """Ranks outside the majority; empty where there is none. One that failed before it said anything is none of them."""
+    failures: tuple[Failure, ...]
+    """The first to fail on top, then by rank; those who waited for it last."""
+    failure_heading: str
+    """As `ValueError on rank 2 · ranks 0-1,3 finished`; empty when nothing failed."""
+    notes: tuple[str, ...]
+    noise: tuple[tuple[tuple[int, ...], str], ...] = ()
+    """Ranks, and what C++ libraries said on them."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not (self.blocks or self.failures or self.notes)
+
+    @property
+    def alarming(self) -> frozenset[int]:
+        """The odd ranks, unless the others were silent: that only some ranks speak is common."""
+        return self.odd if self.blocks and not self.blocks[-1].is_silent else frozenset()
+
+    @property
+    def is_literal(self) -> bool:
+        """Whether the blocks show each rank's text as it was said."""
+        return all(block.folded.is_literal and not block.rows for block in self.blocks)
+
+
+def digest(result: CellResult) -> Digest:
+    """Put a result in reading order."""
+    failures = find_failures(result)
+    blocks = _blocks(result)
+    spoke = any(not block.is_silent or block.omitted_nbytes for block in blocks)
+    majority = find_majority([block.folded for block in blocks])
+    odd = {rank for block in blocks if block.folded is not majority for rank in block.ranks} if majority else set()
+    # That one which failed said nothing is no difference of its own: its card tells why.
+    odd -= {
+        r.rank for r in result.ranks if r.failure is not None and not (without_errors(r).outputs or r.omitted_nbytes)
+    }
+    return Digest(
+        heading=heading(result),
+        verdict=_verdict(blocks, sorted(odd)) if spoke else "",
+        blocks=blocks if spoke else (),
+        odd=frozenset(odd),
+        failures=failures,
+        failure_heading=failure_heading(result, failures),
+        notes=(*result.notes, *_compared_note(result, blocks)),
+        noise=_noise(result),
+    )
+
+
+def _compared_note(result: CellResult, blocks: Sequence[Block]) -> tuple[str, ...]:
+    """Say so where ranks share a block and only the ends of what they said were compared."""
+    shared = {rank for block in blocks if len(block.ranks) > 1 for rank in block.ranks}
+    long = [r for r in result.ranks if r.rank in shared and sum(len(_text_of(o)) for o in r.outputs) > MAX_READ_NBYTES]
+    if not long or len(group_by_outputs(without_errors(r) for r in long)) == 1:
+        return ()
+    return ("Of this much text only the beginning and the end were compared between ranks; the log files have all.",)
+
+
+def _noise(result: CellResult) -> tuple[tuple[tuple[int, ...], str], ...]:
+    said = [
+        ((r.rank,), [{"output_type": "stream", "name": "stdout", "text": r.noise}]) for r in result.ranks if r.noise
+    ]
+    texts = [(b.ranks, part.template.shown()) for b in fold_outputs(said) for part in b.parts if isinstance(part, Text)]
+    return tuple(texts)
+
+
+def noise_label(result: CellResult) -> str:
+    """Count the lines of noise by who wrote them, as `6 lines of C++ libraries (Gloo 4, absl 2)`; empty for none."""
+    lines = [line for r in result.ranks for line in r.noise.splitlines()]
+    if not lines:
+        return ""
+    gloo = sum("peer rank" in line or "[Gloo]" in line for line in lines)
+    counts = [f"{name} {count}" for name, count in (("Gloo", gloo), ("absl", len(lines) - gloo)) if count]
+    return f"{len(lines)} {'line' if len(lines) == 1 else 'lines'} of C++ libraries ({', '.join(counts)})"
+
+
+def heading(result: CellResult) -> str:
+    """Say who runs the cell, and for how long; while it runs also for whom it waits."""
+    label = say_ranks([r.rank for r in result.ranks])
+    if len(result.ranks) < result.process_count:
+        label += f" of {result.process_count}"
+    if result.done:
+        return f"{label} · {format_seconds(result.wall_s)}"
+    busy = [r.rank for r in result.ranks if r.outcome == "running"]
+    who = "" if len(busy) in (0, len(result.ranks)) else f" · waiting for {say_ranks(busy)}"
+    return f"{label} · running {format_seconds(result.wall_s)}{who}{_handling_words(result)}"
+
+
+def _handling_words(result: CellResult) -> str:
+    if not result.handling:
+        return ""
+    running = tuple(rank.rank for rank in result.ranks if rank.outcome == "running")
+    who = "" if result.handling == running else f"{say_ranks(result.handling)} "
+    return f" · interrupted, {who}cleaning up · interrupt again to end that"
+
+
+# -- blocks
+
+
+def _blocks(result: CellResult) -> tuple[Block, ...]:
+    if not any(r.outputs or r.omitted_nbytes for r in result.ranks):
+        return ()  # most cells say nothing, and are to cost nothing
+    groups = group_by_outputs(without_errors(r) for r in result.ranks)
+    outputs = _shorten([g.outputs for g in groups])
+    omitted = {r.rank: r.omitted_nbytes for r in result.ranks}
+    folded = fold_outputs((g.ranks, shown) for g, shown in zip(groups, outputs, strict=True))
+    majority = find_majority(folded)
+    usual = said_lines(majority, named=False) if majority is not None and majority.parts else []
+    blocks = [_block(f, majority, usual, max(omitted[rank] for rank in f.ranks)) for f in folded]
+    return tuple(sorted(blocks, key=lambda b: (b.folded is majority, len(b.ranks) if majority else 0, b.ranks[0])))
+
+
+def _block(folded: Folded, majority: Folded | None, usual: list[tuple[str, str]], omitted_nbytes: int) -> Block:
+    # A figure is shown, not told; and of a template there is no one text to compare.
+    is_told = all(isinstance(part, Text) for part in folded.parts) and not folded.varies
+    if majority is None or folded is majority or not is_told or not folded.parts or not usual:
+        return Block(folded, omitted_nbytes=omitted_nbytes)
+    lines = said_lines(folded)
+    rows = compare_lines(lines, usual)
+    if len(folded.ranks) == 1:
+        # Its own number is no difference, also where the text beside it did not let it be known for that.
+        own = compare_lines(_of_rank(lines, folded.ranks[0]), _of_rank(usual, folded.ranks[0]))
+        rows = min(rows, own, key=lambda rows: sum(row.kind != "same" for row in rows))
+    alike = sum(row.count for row in rows if row.kind in ("same", "changed"))
+    if alike < _MUCH_ALIKE * len(lines):
+        return Block(folded, omitted_nbytes=omitted_nbytes)
+    return Block(folded, rows, majority.ranks, omitted_nbytes)
+
+
+def _of_rank(lines: list[tuple[str, str]], rank: int) -> list[tuple[str, str]]:
+    return [(channel, text.replace(OWN, str(rank))) for channel, text in lines]
+
+
+def _shorten(groups: Sequence[Sequence[Output]]) -> list[Sequence[Output]]:
+    """Take the same lines from the beginning and the end of each, so that ranks that say alike still do."""
+    size = max((sum(len(_text_of(o)) for o in outputs) for outputs in groups), default=0)
+    if size <= MAX_READ_NBYTES:
+        return list(groups)
+    groups = [[_cut_lines(output) for output in outputs] for outputs in groups]
+    size = max(sum(len(_text_of(o)) for o in outputs) for outputs in groups)
+    lines = max(sum(_text_of(o).count("\n") + 1 for o in outputs) for outputs in groups)
+    keep = max(1, int(lines * MAX_READ_NBYTES / size / 2))
+    return [
+        clip_outputs(_clip_lines(outputs, keep), MAX_READ_NBYTES, where="the log file") if outputs else outputs
+        for outputs in groups
+    ]
+
+
+def _cut_lines(output: Output) -> Output:
+    """Cut lines that alone would fill what is read."""
+    lines = _text_of(output).split("\n")
+    if all(len(line) <= _LONG_LINE_NBYTES for line in lines):
+        return output
+    return _with_text(output, "\n".join(cut_line(line, _LONG_LINE_NBYTES) for line in lines))
+
+
+def _clip_lines(outputs: Sequence[Output], keep: int) -> list[Output]:
+    """Keep `keep` lines of each end."""
+    clipped = []
+    for output in outputs:
+        lines = _text_of(output).split("\n")
+        left_out = len(lines) - 2 * keep
+        if left_out <= 0:
+            clipped.append(output)
+            continue
+        note = left_out_line(lines[keep:-keep], where="the log file")
+        clipped.append(_with_text(output, "\n".join([*lines[:keep], note, *lines[-keep:]])))
+    return clipped
+
+
+def without_errors(result: RankResult) -> RankResult:
+    """Leave out a failure, which has its own place above; what did not end the cell, of a `__repr__` say, is told where it came."""
+    if all(output["output_type"] != "error" for output in result.outputs):
+        return result
+    if result.outcome == "ok":
+        return replace(result, outputs=tuple(map(_told_error, result.outputs)))
+    return replace(result, outputs=tuple(o for o in result.outputs if o["output_type"] != "error"))
+
+
+def _told_error(output: Output) -> Output:
+    if output["output_type"] != "error":
+        return output
+    return {"output_type": "stream", "name": "stderr", "text": "\n".join(output["traceback"]) + "\n"}
+
+
+def _verdict(blocks: Sequence[Block], odd: Sequence[int]) -> str:
+    lost = _lost_numbers(blocks)
+    more = f" · not a finite number on {say_ranks(lost)}" if lost else ""
+    if not odd:
+        spoke = [block for block in blocks if not block.is_silent]
+        if len(blocks) == 2 and len(spoke) == 1:
+            return f"only {say_ranks(spoke[0].ranks)} said something{more}"
+        if len(blocks) > 1:
+            return f"{len(blocks)} different outputs{more}"
+        return f"{_what_varies(blocks[0].folded)}{more}" if blocks and blocks[0].folded.varies else ""
+    label = say_ranks(odd)
+    if blocks[-1].is_silent:
+        return f"only {label} said something{more}"
+    return (f"{label} differs" if len(odd) == 1 else f"{label} differ") + more
+
+
+def _what_varies(block: Folded) -> str:
+    if any(isinstance(part, Text) and part.template.varying for part in block.parts):
+        lines = [item for item in block_items(block) if not isinstance(item, Picture)]
+        # The speed of progress bars always differs.
+        return "numbers differ by rank" if any(line.slots for line in lines) else ""
+    pictures = [part for part in block.parts if isinstance(part, Picture) and len(part.variants) > 1]
+    kinds = {kind for picture in pictures for _, output in picture.variants for kind in output.get("data", ())}
+    return f"{'figures' if any(kind.startswith('image/') for kind in kinds) else 'displays'} differ by rank"
+
+
+def _lost_numbers(blocks: Sequence[Block]) -> list[int]:
+    """Ranks that have a nan or inf where others have a number."""
+    lost: set[int] = set()
+    for block in blocks:
+        for part in block.folded.parts:
+            for slot in part.template.varying if isinstance(part, Text) else ():
+                bad = {
+                    rank
+                    for rank, n in zip(block.ranks, slot.numbers, strict=True)
+                    if n is not None and not math.isfinite(n)
+                }
+                lost |= bad if len(bad) < len(block.ranks) else set()
+    return sorted(lost)
+
+
+# -- too much text
+
+
+def clip_outputs(outputs: Sequence[Output], limit_nbytes: int, *, where: str) -> tuple[Output, ...]:
+    r"""Keep the beginning and the end of what was printed, and say in between how much is left out and `where` it is.
+
+    Figures and HTML stay: they have a limit of their own.
+
+    >>> clip_outputs([{"output_type": "stream", "name": "stdout", "text": "abcdef"}], 4, where="a.log")[0]["text"]
+    'ab\n… 2 B left out, all of it is in a.log …\nef'
+    """
+    total = sum(len(_text_of(output)) for output in outputs)
+    if total <= limit_nbytes:
+        return tuple(outputs)
+    begin, end = limit_nbytes // 2, total - (limit_nbytes - limit_nbytes // 2)
+    middle = "".join(map(_text_of, outputs))[begin:end]
+    # What the rank left out itself lies there too.
+    left_out = end - begin + sum(int(gap[1].replace(",", "")) - len(gap[0]) for gap in GAP.finditer(middle))
+    note = f"\n… {format_nbytes(left_out)} left out, all of it is in {where} …\n"
+    kept, at = [], 0
+    for output in outputs:
+        text = _text_of(output)
+        head, tail = text[: max(0, begin - at)], text[max(0, end - at) :]
+        middle = note if at <= begin < at + len(text) else ""
+        at += len(text)
+        if head or middle or tail or not text:
+            kept.append(_with_text(output, head + middle + tail) if middle or len(head) < len(text) else output)
+    return tuple(kept)
+
+
+def _text_of(output: Output) -> str:
+    if not is_plain(output):
+        return ""
+    text = output["text"] if output["output_type"] == "stream" else output["data"]["text/plain"]
+    return text if isinstance(text, str) else "".join(text)
+
+
+def _with_text(output: Output, text: str) -> Output:
+    if output["output_type"] == "stream":
+        return {**output, "text": text}
+    return {**output, "data": {**output["data"], "text/plain": text}}

@@ -1,0 +1,123 @@
+"""A running cell as the notebook's file may come to hold it: no file holds a widget, and not every cell comes to its end.
+
+Decides what a display beside the widget says of the cell so far, and how often. The cell's end empties it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from html import escape
+from pathlib import PurePath
+from typing import Any, Protocol
+
+from mhnb.core.output.results import KEPT_RESULTS, CellResult
+from mhnb.view.boards.where import format_where_html, format_where_text
+from mhnb.view.cell.digest import Digest, clip_outputs, digest, heading
+from mhnb.view.cell.html import format_cell_html
+from mhnb.view.cell.text import format_cell_text
+from mhnb.view.style import QUIET
+from mhnb.view.words import Places
+
+__all__ = ["DRAFT_AFTER_S", "DraftDisplay", "Showing", "draft_id", "format_draft", "format_widget_text"]
+
+DRAFT_AFTER_S = 5.0
+"""A cell that ends sooner leaves no draft; later ones are as far apart, at first."""
+_SELDOM_S = 30.0
+_PART_OF_CELL = 20
+"""Of a cell that has run for so many times five seconds a draft may be older than five seconds."""
+_READ_NBYTES, _MIN_READ_NBYTES = 512 * 1024, 8 * 1024
+"""Text of all ranks together that a draft is made of, and of each at least: it is made in the thread that waits for the ranks."""
+
+
+class Showing(Protocol):
+    """The part of a screen that a draft needs."""
+
+    def show(self, data: Mapping[str, Any], display_id: str) -> None:
+        """Make a display in the current cell."""
+
+    def replace(self, data: Mapping[str, Any], display_id: str) -> None:
+        """Replace a display."""
+
+
+def draft_id(uid: str) -> str:
+    """Name the draft's display, and the class of its HTML, by which a living widget hides it.
+
+    >>> draft_id("mhnb-7")
+    'mhnb-7-draft'
+    """
+    return f"{uid}-draft"
+
+
+class DraftDisplay:
+    """Keeps the draft of one cell. One that says nothing is never shown."""
+
+    def __init__(self, screen: Showing, uid: str, places: Places) -> None:
+        self._screen, self._uid, self._places = screen, uid, places
+        self._due_s = DRAFT_AFTER_S
+        self._told: object = None
+        self._is_shown = False
+
+    def update(self, snapshot: CellResult) -> None:
+        """Show the cell as far as it has come, where it is time and something was said since."""
+        if snapshot.wall_s < self._due_s:
+            return
+        self._due_s = snapshot.wall_s + min(_SELDOM_S, max(DRAFT_AFTER_S, snapshot.wall_s / _PART_OF_CELL))
+        short = _shorten(snapshot, self._places)
+        # Who is a line ahead at this moment is no odd one out.
+        seen = replace(digest(short), verdict="", odd=frozenset())
+        told = (seen.blocks, seen.failures, _stuck_text(short, self._places))
+        if told == self._told or not any(told):
+            return
+        act = self._screen.replace if self._is_shown else self._screen.show
+        act(format_draft(short, seen, uid=self._uid, places=self._places), draft_id(self._uid))
+        self._told, self._is_shown = told, True
+
+    def close(self) -> None:
+        """Empty it. A display cannot be taken back; an empty one has no height, and without any type nbconvert would complain."""
+        if self._is_shown:
+            self._is_shown = False
+            self._screen.replace({"text/html": "", "text/plain": ""}, draft_id(self._uid))
+
+
+def format_draft(
+    snapshot: CellResult, seen: Digest, *, uid: str = "mhnb-0", places: Places | None = None
+) -> dict[str, str]:
+    """Write a running cell so that it can be read without a kernel: what was said, where the ranks hang, where the rest is."""
+    where = places or Places()
+    name, note = draft_id(uid), _saved_words(snapshot, where)
+    html = format_cell_html(snapshot, uid=name, places=where, seen=seen)
+    text = format_cell_text(snapshot, places=where, seen=seen)
+    if card := _stuck_text(snapshot, where):
+        assert snapshot.where is not None
+        html += format_where_html(snapshot.where, name=where.cluster)
+    note_html = f'<div style="{QUIET}">{escape(note, quote=False)}</div>'
+    lines = [text or heading(snapshot), *filter(None, [card]), note]
+    return {"text/html": f'<div class="{name}">{html}{note_html}</div>', "text/plain": "\n".join(lines)}
+
+
+def format_widget_text(snapshot: CellResult, *, places: Places | None = None) -> str:
+    """Write what stands in the widget's place where no widget can be shown, as in a file that was saved while the cell ran."""
+    return f"{heading(snapshot)}\n  {_saved_words(snapshot, places or Places())}"
+
+
+def _saved_words(snapshot: CellResult, places: Places) -> str:
+    logs = sorted({str(PurePath(path).parent) for path in places.logs.values()})
+    kept = f"; all of it is in {', '.join(logs)}" if logs else ""
+    return f"saved while it ran: %mhjax panel {snapshot.seq} shows its output while it is among the last {KEPT_RESULTS} of the kernel{kept}"
+
+
+def _stuck_text(snapshot: CellResult, places: Places) -> str:
+    card = snapshot.where
+    return format_where_text(card, name=places.cluster) if card is not None and card.stuck else ""
+
+
+def _shorten(snapshot: CellResult, places: Places) -> CellResult:
+    limit = max(_MIN_READ_NBYTES, _READ_NBYTES // max(1, len(snapshot.ranks)))
+    return replace(
+        snapshot,
+        ranks=tuple(
+            replace(r, outputs=clip_outputs(r.outputs, limit, where=places.logs.get(r.rank) or "the log file"))
+            for r in snapshot.ranks
+        ),
+    )

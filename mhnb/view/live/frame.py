@@ -1,0 +1,237 @@
+"""What a live view shows of a running cell, as small named parts, so that only those that changed are sent.
+
+Decides what of a long output is seen while it runs, and how many bytes a second may be sent. The size of a frame is bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from html import escape
+
+from mhnb.core.explain.where import WhereCard
+from mhnb.core.output.alike import Folded, fold_outputs
+from mhnb.core.output.results import CellResult, RankResult
+from mhnb.core.ranks import say_ranks
+from mhnb.values import Output
+from mhnb.view.ansi import strip_ansi
+from mhnb.view.boards.where import format_where_html
+from mhnb.view.cell.digest import Block, heading
+from mhnb.view.cell.foldedhtml import Pictures, block_to_html
+from mhnb.view.live.strip import StripCell, make_strip
+from mhnb.view.style import host_color
+from mhnb.view.words import Places, format_hosts_of
+
+__all__ = [
+    "ACTS_AFTER_S",
+    "BLOCKS",
+    "ByteBudget",
+    "CHUNKS",
+    "LiveBlock",
+    "LiveFrame",
+    "changed_parts",
+    "fold_tails",
+    "frame_parts",
+    "hangs",
+    "make_frame",
+    "tail_text",
+]
+
+BLOCKS, CHUNKS = 24, 16
+"""Parts there are: blocks of output, and chunks of the strip."""
+ACTS_AFTER_S = 1.0
+"""A cell that ends sooner needs no buttons, and is not to flash any."""
+_CHUNK = 4
+_LINES, _VARYING_LINES = 12, 1
+_RANK_CHARS = 2000
+_TEXT_BUDGET = 12_000
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBlock:
+    """The last lines of ranks that say the same."""
+
+    label: str
+    color: str
+    html: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFrame:
+    """One picture of a running cell."""
+
+    head: str
+    strip: tuple[StripCell, ...]
+    blocks: tuple[LiveBlock, ...]
+    more: str = ""
+    """Ranks that found no place."""
+    card: str = ""
+    """Where the ranks hang, as HTML."""
+    acts: bool = False
+    """Whether buttons are offered: the cell lasts."""
+
+
+def make_frame(
+    snapshot: CellResult,
+    places: Places | None = None,
+    *,
+    asked: bool = False,
+    show_all: bool = False,
+    talking: bool = False,
+) -> LiveFrame:
+    """Make the picture of a cell as far as it has come.
+
+    Args:
+        snapshot: the cell.
+        places: where the ranks live.
+        asked: whether the user wants to see where the ranks are, also when nothing hangs.
+        show_all: whether he wants each rank by itself.
+        talking: whether something was printed of late: then nobody hangs, unless some wait for others.
+    """
+    where = places or Places()
+    groups = _each(snapshot) if show_all else fold_tails(snapshot.ranks)
+    shown = groups[:BLOCKS]
+    errors = {rank.rank: rank for rank in snapshot.ranks if rank.failure is not None}
+    budget = _TEXT_BUDGET // max(1, len(shown))
+    rest = sorted(rank for block in groups[len(shown) :] for rank in block.ranks)
+    card = snapshot.where
+    return LiveFrame(
+        heading(snapshot),
+        make_strip(snapshot),
+        tuple(_live_block(block, errors, where, budget, labelled=len(groups) > 1) for block in shown),
+        f"… and {say_ranks(rest)}, shown when the cell ends" if rest else "",
+        format_where_html(card, name=where.cluster) if card and (asked or hangs(card, talking=talking)) else "",
+        acts=snapshot.wall_s >= ACTS_AFTER_S,
+    )
+
+
+def hangs(card: WhereCard, *, talking: bool) -> bool:
+    """Whether the card is worth showing unasked; `talking` where something was printed of late: then only who waits for others hangs."""
+    return card.stuck and (bool(card.waiting) or not talking)
+
+
+def _each(snapshot: CellResult) -> list[Folded]:
+    return _odd_first(fold_outputs([((r.rank,), _tail(r, _LINES))])[0] for r in snapshot.ranks)
+
+
+def fold_tails(ranks: Sequence[RankResult], lines: int = _LINES) -> list[Folded]:
+    """Fold the last lines alone: comparing all of a large output ten times a second would cost too much.
+
+    Returns:
+        The one that is behind, or fails, first: it is what one looks for.
+    """
+    by_failure: dict[str, list[RankResult]] = {}
+    for rank in ranks:
+        by_failure.setdefault(rank.error.ename if rank.error else "", []).append(rank)
+    return _odd_first(block for same in by_failure.values() for block in _fold_some(same, lines))
+
+
+def _odd_first(groups: Iterable[Folded]) -> list[Folded]:
+    return sorted(groups, key=lambda block: (len(block.ranks), block.ranks[0]))
+
+
+def _fold_some(ranks: Sequence[RankResult], lines: int) -> list[Folded]:
+    lines = lines if len(ranks) <= 64 else min(lines, 3)
+    blocks = fold_outputs(((r.rank,), _tail(r, lines)) for r in ranks)
+    if not any(block.varies for block in blocks):
+        return list(blocks)
+    # Ranks that are at different steps: of those the last line says it all.
+    return list(fold_outputs(((r.rank,), _tail(r, _VARYING_LINES)) for r in ranks))
+
+
+def _tail(rank: RankResult, lines: int) -> list[Output]:
+    text = tail_text(rank.outputs, max_lines=lines, max_chars=_RANK_CHARS)
+    return [{"output_type": "stream", "name": "stdout", "text": text}] if text else []
+
+
+def tail_text(outputs: Sequence[Output], *, max_lines: int, max_chars: int) -> str:
+    r"""Take the last lines of what was printed or shown; a figure is named, not drawn.
+
+    >>> tail_text([{"output_type": "stream", "name": "stdout", "text": "a\nb\nc\n"}], max_lines=2, max_chars=80)
+    'b\nc'
+    """
+    pieces: list[str] = []
+    size = lines = 0
+    for output in reversed(outputs):
+        piece = strip_ansi(_last_of(output, max_chars))
+        pieces.append(piece)
+        size, lines = size + len(piece), lines + piece.count("\n")
+        if size >= max_chars or lines > max_lines:
+            break
+    text = "".join(reversed(pieces)).removesuffix("\n")
+    return "\n".join(text.split("\n")[-max_lines:])[-max_chars:] if max_chars else ""
+
+
+def _last_of(output: Output, max_chars: int) -> str:
+    if output["output_type"] == "stream":
+        return str(output["text"][-2 * max_chars :])
+    if output["output_type"] == "error":
+        return ""
+    data = output.get("data", {})
+    return f"{str(data.get('text/plain', '…'))[-max_chars:]}\n"
+
+
+def _live_block(
+    block: Folded, errors: Mapping[int, RankResult], places: Places, budget: int, *, labelled: bool
+) -> LiveBlock:
+    while True:
+        html = block_to_html(Block(block), Pictures(), limit_nbytes=budget, where="the log file", brief=True)
+        if len(html) <= 2 * budget + 600 or budget < 50:
+            break
+        budget //= 2
+    if len(html) > 2 * budget + 600:
+        html = "<i>one long line, shown when the cell ends</i>"
+    failed = errors.get(block.ranks[0])
+    if failed is not None and failed.error is not None:
+        told = escape(f"✗ {failed.error.ename}: {failed.error.evalue[:200]}", quote=False)
+        html += f'<div class="mhnb-bad">{told}</div>'
+    host = format_hosts_of(places, block.ranks)
+    label = " ".join(filter(None, (say_ranks(block.ranks), host))) if labelled else ""
+    return LiveBlock(label, host_color(places, block.ranks), html if block.parts or failed else "", failed is not None)
+
+
+# -- as parts
+
+
+def frame_parts(frame: LiveFrame) -> dict[str, str]:
+    """Name the parts of a frame; each is text, the lists as JSON."""
+    strip = [asdict(cell) for cell in frame.strip]
+    parts = {"head": frame.head, "card": frame.card, "more": frame.more, "acts": "yes" if frame.acts else ""}
+    parts |= {f"strip_{at}": "" for at in range(CHUNKS)} | {f"block_{at}": "" for at in range(BLOCKS)}
+    for at in range(0, len(strip), _CHUNK):
+        chunk = min(at // _CHUNK, CHUNKS - 1)
+        # What finds no chunk of its own goes into the last one.
+        earlier = json.loads(parts[f"strip_{chunk}"] or "[]")
+        parts[f"strip_{chunk}"] = json.dumps([*earlier, *strip[at : at + _CHUNK]], ensure_ascii=False)
+    for at, block in enumerate(frame.blocks):
+        parts[f"block_{at}"] = json.dumps(asdict(block), ensure_ascii=False)
+    return parts
+
+
+def changed_parts(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """Give the parts that differ.
+
+    >>> changed_parts({"head": "1 s", "more": ""}, {"head": "2 s", "more": ""})
+    {'head': '2 s'}
+    """
+    return {name: text for name, text in after.items() if before.get(name) != text}
+
+
+@dataclass(frozen=True, slots=True)
+class ByteBudget:
+    """How much may be sent to the browser: a burst, then a steady rate."""
+
+    rate_nbytes_per_s: float = 48 * 1024
+    burst_nbytes: float = 128 * 1024
+    left_nbytes: float = 128 * 1024
+    at_s: float = 0.0
+
+    def spend(self, nbytes: int, now_s: float) -> ByteBudget | None:
+        """Give what is left after sending `nbytes`; None where that is too much for now.
+
+        >>> ByteBudget(rate_nbytes_per_s=10, burst_nbytes=20, left_nbytes=20).spend(15, 0).spend(15, 0.5)
+        """
+        left = min(self.burst_nbytes, self.left_nbytes + (now_s - self.at_s) * self.rate_nbytes_per_s)
+        return None if nbytes > left else replace(self, left_nbytes=left - nbytes, at_s=now_s)

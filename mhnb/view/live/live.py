@@ -1,0 +1,275 @@
+"""One cell on the screen, from its first snapshot to output that comes after its end.
+
+Decides when a widget is opened, when nothing is shown, and that no widget is left behind.
+It knows no clock and no cluster: time comes with the snapshots.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+from mhnb.core.output.results import CellResult
+from mhnb.view.cell.digest import digest
+from mhnb.view.cell.figures import FigureDisplays
+from mhnb.view.cell.html import View, format_cell_html
+from mhnb.view.cell.text import format_cell_text
+from mhnb.view.live.draft import DraftDisplay, format_widget_text
+from mhnb.view.live.frame import LiveFrame, make_frame, tail_text
+from mhnb.view.live.livetext import format_running_text
+from mhnb.view.region import Region
+from mhnb.view.screen import LiveBox, Screen, detect_screen
+from mhnb.view.uids import new_uid
+from mhnb.view.words import Places
+
+__all__ = ["CellView", "LIVE_AFTER_S"]
+
+QUIET_AFTER_S = 3.0
+"""A cell that has printed nothing for so long may hang, if its ranks do not move either."""
+LIVE_AFTER_S = 0.15
+"""A cell that ends sooner shows only its static form."""
+
+
+class CellView:
+    """Shows one cell. Make it when the cell starts, in the cell's own thread, for a `with` block that ends with `finish`.
+
+    A view that fails says so in one line and falls back to text; it never raises.
+
+    Args:
+        view: fold, tabs or grid.
+        quiet: Show nothing unless the cell failed.
+        places: Where the ranks live and log.
+        badge: Say where the cell ran, also when it said nothing: it was a plain cell, sent by auto mode.
+        screen: Where to show; the process's own by default.
+        uid: Unique in the notebook; one that no other has, by default.
+    """
+
+    def __init__(
+        self,
+        *,
+        view: View = "fold",
+        quiet: bool = False,
+        places: Places | None = None,
+        badge: bool = False,
+        screen: Screen | None = None,
+        uid: str | None = None,
+    ) -> None:
+        self._view, self._quiet, self._places, self._badge = view, quiet, places or Places(), badge
+        self._screen = screen or detect_screen()
+        self._uid = uid or new_uid()
+        self._figures = FigureDisplays(self._screen, self._uid)
+        self._lock = threading.RLock()  # late output comes from another thread
+        self._live: LiveBox | None = None
+        self._draft = DraftDisplay(self._screen, self._uid, self._places)
+        self._region: Region | None = None
+        self.interrupt: Callable[[], None] | None = None
+        """Interrupts the cell; called by a button, from another thread."""
+        self._asked_where = self._show_all = False
+        self._said: object = None
+        self._said_at_s = 0.0
+        self._latest: CellResult | None = None
+        self._shown = False
+        self._finished = False
+        self._broken = False
+        self._early_late: CellResult | None = None
+        self._written = ""
+
+    def update(self, snapshot: CellResult) -> None:
+        """Show a cell that still runs, at most ten times a second."""
+        with self._lock:
+            if not self._finished:
+                self._guarded(self._update, snapshot)
+
+    def finish(self, result: CellResult) -> None:
+        """Replace whatever is shown with the form that is stored."""
+        with self._lock:
+            self._finished = True
+            self._guarded(self._close_region)
+            last, self._early_late = self._early_late or result, None
+            if last.is_silent and not (self._shown or self._badge):
+                # Most cells only bind names: nothing is put in order, to find that there is nothing.
+                return
+            # Before the widget goes, which hides it.
+            self._guarded(self._draft.close)
+            if not self._guarded(self._finish, last):
+                self._fall_back(last)
+            self._guarded(self._show_figures, last, late=False)
+            self._guarded(self._close_live)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Without a result nothing follows the cell any more; what its ranks had said stays."""
+        if kind is None:
+            return
+        with self._lock:
+            self._finished = True
+            self._guarded(self._close_region)
+            self._guarded(self._draft.close)
+            if self._live is not None and self._latest is not None:
+                self._fall_back(self._latest)
+            self._guarded(self._close_live)
+
+    def late(self, result: CellResult) -> None:
+        """Show a cell again whose output went on after its end; from any thread."""
+        with self._lock:
+            if not self._finished:
+                self._early_late = result
+            elif not self._guarded(self._late, result):
+                self._fall_back(result)
+            else:
+                self._guarded(self._show_figures, result, late=True)
+
+    # -- what each does
+
+    def _update(self, snapshot: CellResult) -> None:
+        if self._quiet or self._broken:
+            return
+        if not self._screen.rich:
+            self._update_region(snapshot)
+            return
+        self._latest = snapshot
+        if self._live is not None:
+            self._live.show(self._frame(snapshot), snapshot.wall_s)
+            if self._live.hides_draft:
+                self._draft.update(snapshot)
+        elif not self._shown and self._is_worth_opening(snapshot):
+            self._live = self._screen.open_live(
+                self._frame(snapshot), format_widget_text(snapshot, places=self._places), self._uid, self.act
+            )
+            self._shown = self._live is not None
+
+    def _frame(self, snapshot: CellResult) -> LiveFrame:
+        asked, talking = self._asked_where, self._is_talking(snapshot)
+        frame = make_frame(snapshot, self._places, asked=asked, show_all=self._show_all, talking=talking)
+        self._note_said(frame.blocks, snapshot)
+        return frame
+
+    def _is_talking(self, snapshot: CellResult) -> bool:
+        return snapshot.wall_s - self._said_at_s < QUIET_AFTER_S
+
+    def _note_said(self, said: object, snapshot: CellResult) -> None:
+        if said != self._said:
+            self._said, self._said_at_s = said, snapshot.wall_s
+
+    def _update_region(self, snapshot: CellResult) -> None:
+        if self._region is None and self._is_worth_opening(snapshot):
+            self._region = self._screen.open_region()
+        if self._region is not None:
+            self._note_said([tail_text(rank.outputs, max_lines=1, max_chars=200) for rank in snapshot], snapshot)
+            height, talking = self._region.height, self._is_talking(snapshot)
+            text = format_running_text(snapshot, self._places, height=height, color=self._screen.color, talking=talking)
+            self._region.show(text)
+
+    def act(self, name: str) -> None:
+        """Do what a button says: interrupt, where, all or fold; called from another thread while the cell blocks."""
+        if name == "interrupt":
+            if self.interrupt is not None:
+                self.interrupt()
+            return
+        with self._lock:
+            self._asked_where ^= name == "where"
+            self._show_all = name == "all" or (self._show_all and name != "fold")
+            if self._latest is not None and not self._finished:
+                self._guarded(self._update, self._latest)
+
+    def _is_worth_opening(self, snapshot: CellResult) -> bool:
+        return snapshot.wall_s >= LIVE_AFTER_S or self._view != "fold"
+
+    def _finish(self, result: CellResult) -> None:
+        if not self._screen.rich:
+            self._write(result, late=False)
+        elif self._shown:
+            self._screen.replace(self._bundle(result), self._uid)
+        elif data := self._bundle_if_any(result, badge=self._badge):
+            self._shown = True
+            self._screen.show(data, self._uid)
+
+    def _late(self, result: CellResult) -> None:
+        if not self._screen.rich:
+            self._write(result, late=True)
+        elif self._shown:
+            self._screen.replace_late(self._bundle(result), self._uid)
+        elif data := self._bundle_if_any(result, badge=self._badge):
+            self._shown = True
+            self._screen.show_late(data, self._uid)
+
+    def _show_figures(self, result: CellResult, *, late: bool) -> None:
+        if not (self._quiet and result.ok):
+            self._figures.show(result, late=late)
+
+    def _bundle(self, result: CellResult) -> dict[str, str]:
+        """The stored form; a display that was opened is replaced also where nothing was said: by who ran, and for how long."""
+        if found := self._bundle_if_any(result, badge=self._badge) or self._bundle_if_any(result, badge=True):
+            return found
+        return {"text/html": "", "text/plain": ""}
+
+    def _bundle_if_any(self, result: CellResult, *, badge: bool) -> dict[str, str] | None:
+        if self._quiet and result.ok:
+            return None
+        seen, places = digest(result), self._places
+        html = format_cell_html(result, view=self._view, uid=self._uid, places=places, badge=badge, seen=seen)
+        text = format_cell_text(result, places=places, badge=badge, seen=seen)
+        return {"text/html": html, "text/plain": text} if html else None
+
+    def _write(self, result: CellResult, *, late: bool) -> None:
+        """Print the text; after the cell's end only what is new, below a line that names the cell."""
+        if self._quiet and result.ok:
+            return
+        seen = digest(result)
+        text = format_cell_text(result, color=self._screen.color, places=self._places, badge=self._badge, seen=seen)
+        if not text or text == self._written:
+            return
+        # Of several blocks the lines before tell whose the new ones are.
+        news = _new_lines(self._written, text) if len(seen.blocks) == 1 else text
+        self._screen.write(f"cell {result.seq} went on after its end:\n{news}" if late else text)
+        self._written = text
+
+    def _close_region(self) -> None:
+        if self._region is not None:
+            region, self._region = self._region, None
+            region.close()
+
+    def _close_live(self) -> None:
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.close()
+
+    # -- when a view fails
+
+    def _guarded(self, act: Callable[..., None], *arguments: Any, **named: Any) -> bool:
+        """Run a step of the view; report, once, that it failed."""
+        try:
+            act(*arguments, **named)
+        except Exception as error:  # noqa: BLE001  # a view that fails never fails the cell
+            self._report(error)
+            return False
+        return True
+
+    def _report(self, error: Exception) -> None:
+        if not self._broken:
+            self._broken = True
+            line = f"mhnb: the view failed ({type(error).__name__}: {error}); what the ranks said follows as text"
+            self._screen.complain(line.replace("\n", " ")[:400])
+
+    def _fall_back(self, result: CellResult) -> None:
+        """Say what the ranks said with as little machinery as possible, in the place of a widget where one is open."""
+        lines = list(_plain_lines(result)) if not (self._quiet and result.ok) else []
+        if self._live is not None and self._guarded(self._screen.replace, {"text/plain": "\n".join(lines)}, self._uid):
+            return
+        for line in lines:
+            self._screen.write(line)
+
+
+def _new_lines(written: str, text: str) -> str:
+    """Leave out what stands on the screen already; nothing where it has changed."""
+    return text.removeprefix(f"{written}\n")
+
+
+def _plain_lines(result: CellResult) -> Iterator[str]:
+    for rank in result:
+        said = [rank.stdout, rank.stderr, rank.text or "", "\n".join(rank.error.traceback) if rank.error else ""]
+        for line in "\n".join(filter(None, said)).splitlines():
+            yield f"rank {rank.rank} │ {line}"

@@ -1,0 +1,107 @@
+"""The one widget of our own: a running cell as parts that change, and the panel over a result.
+
+ipywidgets' HTML would send the whole page with every change and has no keyboard of its own. What is drawn is decided elsewhere;
+where anywidget is missing the HTML forms are shown instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mhnb.view.live.frame import BLOCKS, CHUNKS
+
+__all__ = ["make_live_widget", "make_panel_widget", "warm_up", "work_while_blocked"]
+
+_HERE = Path(__file__).parent
+_CLASSES: dict[str, Any] = {}
+
+
+def _widget_class() -> Any:
+    """Make the class when it is first needed: importing anywidget takes a while.
+
+    Raises:
+        ImportError: anywidget is not installed.
+    """
+    if "widget" not in _CLASSES:
+        import anywidget
+        import traitlets
+
+        names = [
+            "head",
+            "more",
+            "card",
+            "acts",
+            *(f"strip_{at}" for at in range(CHUNKS)),
+            *(f"block_{at}" for at in range(BLOCKS)),
+        ]
+        parts = {name: traitlets.Unicode("").tag(sync=True) for name in names}
+        fixed = {
+            "_esm": (_HERE / "panel.js").read_text(encoding="utf-8"),
+            "_css": (_HERE / "panel.css").read_text(encoding="utf-8"),
+            "mode": traitlets.Unicode("live").tag(sync=True),
+            "blocks": traitlets.Int(BLOCKS).tag(sync=True),
+            "chunks": traitlets.Int(CHUNKS).tag(sync=True),
+            "view": traitlets.Unicode("fold").tag(sync=True),
+            "page": traitlets.Unicode("").tag(sync=True),
+            "ranks": traitlets.List().tag(sync=True),
+            "number": traitlets.Int(0).tag(sync=True),
+            "draft": traitlets.Unicode("").tag(sync=True),
+        }
+        _CLASSES["widget"] = type("MhnbPanel", (anywidget.AnyWidget,), {**fixed, **parts})
+    return _CLASSES["widget"]
+
+
+def warm_up() -> None:
+    """Load what a widget needs, so that the first cell that lasts need not wait for it; without anywidget there is nothing to load."""
+    with contextlib.suppress(ImportError):
+        _widget_class()
+
+
+def make_live_widget(parts: Mapping[str, str], draft: str, act: Callable[[str], None]) -> Any:
+    """Make the widget of a running cell.
+
+    Args:
+        parts: as `frame_parts` names them.
+        draft: the class of what it hides as long as it is kept up to date.
+        act: called with the name of a button, from another thread.
+
+    Raises:
+        ImportError: anywidget is not installed.
+    """
+    widget = _widget_class()(mode="live", draft=draft, **parts)
+    widget.on_msg(lambda _widget, content, _buffers: act(str(content.get("act", ""))))
+    work_while_blocked(widget)
+    return widget
+
+
+def make_panel_widget(state: Mapping[str, Any], body_of: Callable[[int], str]) -> Any:
+    """Make the panel.
+
+    Args:
+        state: head, page, ranks, view and number.
+        body_of: writes what one rank said as HTML; asked for ranks that somebody looks at.
+
+    Raises:
+        ImportError: anywidget is not installed.
+    """
+    widget = _widget_class()(mode="panel", **state)
+
+    def answer(_widget: Any, content: Any, _buffers: Any) -> None:
+        widget.send({"bodies": {rank: body_of(rank) for rank in content.get("ask", ())}})
+
+    widget.on_msg(answer)
+    work_while_blocked(widget)
+    return widget
+
+
+def work_while_blocked(widget: Any) -> None:
+    """Have what the browser says to a widget handled while a cell blocks.
+
+    since ipykernel 7.4: it is handled where the widget was made, which is the thread that the cell blocks.
+    So it stays in the subshell that it comes through.
+    """
+    if hasattr(widget.comm, "_reply_subshell_for"):
+        widget.comm._reply_subshell_for = lambda _data, default: default  # noqa: SLF001 - it has no public name

@@ -1,0 +1,148 @@
+"""The panel over a result: fold, tabs and grid, filter, search and differences, in a widget; it goes on to the next results.
+
+When it is closed its display is replaced by the stored form, so that a notebook keeps no widget of it; for one that is never closed
+words stand beside it that a notebook keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mhnb.core.output.results import CellResult
+from mhnb.view.cell.digest import digest, without_errors
+from mhnb.view.cell.html import View, format_cell_html, rank_body_html
+from mhnb.view.cell.text import format_cell_text
+from mhnb.view.live.frame import ByteBudget, make_frame
+from mhnb.view.live.livehtml import frame_to_html
+from mhnb.view.live.panel import make_panel_widget
+from mhnb.view.live.still import LIVE_TEXT, format_still
+from mhnb.view.mime import pre
+from mhnb.view.screen import Screen, detect_screen
+from mhnb.view.style import host_color
+from mhnb.view.uids import new_uid
+from mhnb.view.words import Places
+
+__all__ = ["ResultPanel", "panel_state"]
+
+_WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class ResultPanel:
+    """One panel. A terminal gets the result as text instead; without anywidget the stored form takes its place."""
+
+    def __init__(
+        self, result: CellResult, places: Places, *, view: View = "fold", screen: Screen | None = None
+    ) -> None:
+        self._screen = screen or detect_screen()
+        self._uid = new_uid()
+        self._result, self._places, self._view = result, places, view
+        self._number = 0
+        self._budget = ByteBudget()
+        self._widget: Any = None
+
+    @property
+    def is_rich(self) -> bool:
+        """Whether there is a front end that shows more than text."""
+        return self._screen.rich
+
+    def open(self) -> None:
+        """Show it in the current cell."""
+        if not self._screen.rich:
+            self._screen.write(
+                format_cell_text(self._result, color=self._screen.color, places=self._places)
+                or "mhjax · it said nothing"
+            )
+            return
+        state = panel_state(self._result, self._places, uid=self._uid, view=self._view)
+        try:
+            self._widget = make_panel_widget(state, self.body_of)
+        except ImportError:
+            self._screen.show(self._static(), self._uid)
+            return
+        bundle = self._widget._repr_mimebundle_()[0]
+        self._screen.show(self._still(), self._still_uid)
+        self._screen.show({_WIDGET_VIEW: bundle[_WIDGET_VIEW], "text/plain": LIVE_TEXT}, self._uid)
+
+    def body_of(self, rank: int) -> str:
+        """Write what a rank said."""
+        found = [one for one in self._result if one.rank == rank]
+        if not found:
+            return "(this rank did not run the cell)"
+        error = found[0].failure
+        failed = pre(f"✗ {error.ename}: {error.evalue}") if error is not None else ""
+        said = without_errors(found[0]).outputs or found[0].omitted_nbytes
+        return failed + (rank_body_html(found[0], self._places) if said or not failed else "")
+
+    def update(self, snapshot: CellResult) -> None:
+        """Show a cell that runs now."""
+        if self._widget is None:
+            return
+        html = frame_to_html(replace(make_frame(snapshot, self._places), head=""))
+        left = self._budget.spend(len(html), max(self._budget.at_s, snapshot.wall_s))
+        if left is not None:
+            self._budget, self._result = left, snapshot
+            self._renew({**panel_state(snapshot, self._places, uid=self._uid, view=self._view, page=html)})
+
+    def finish(self, result: CellResult) -> None:
+        """Show a cell that has ended."""
+        self._result, self._budget = result, ByteBudget()
+        if self._widget is not None:
+            self._renew(panel_state(result, self._places, uid=self._uid, view=self._view))
+            self._screen.replace_late(self._still(), self._still_uid)
+        elif self._screen.rich:
+            self._screen.replace_late(self._static(), self._uid)
+
+    def _renew(self, state: dict[str, Any]) -> None:
+        self._number += 1
+        with self._widget.hold_sync():
+            for name in ("head", "page", "ranks"):
+                setattr(self._widget, name, state[name])
+            self._widget.number = self._number
+
+    def close(self) -> None:
+        """Put the stored form in its place."""
+        widget, self._widget = self._widget, None
+        if widget is not None:
+            self._screen.replace_late({"text/html": "", "text/plain": ""}, self._still_uid)
+            self._screen.replace_late(self._static(), self._uid)
+            widget.close()
+            widget.layout.close()
+
+    @property
+    def _still_uid(self) -> str:
+        return f"{self._uid}-still"
+
+    def _still(self) -> dict[str, str]:
+        return format_still(self._result, self._places, uid=self._still_uid)
+
+    def _static(self) -> dict[str, str]:
+        html = format_cell_html(self._result, view=self._view, uid=self._uid, places=self._places, badge=True)
+        return {"text/html": html, "text/plain": format_cell_text(self._result, places=self._places, badge=True)}
+
+
+def panel_state(result: CellResult, places: Places, *, uid: str, view: View, page: str | None = None) -> dict[str, Any]:
+    """Say what the panel starts with: the folded page, and the ranks with the marks of those that differ.
+
+    Args:
+        result: what is shown.
+        places: where the ranks live.
+        uid: unique in the notebook.
+        view: how it is laid out first.
+        page: the folded page, where the caller has another than the stored form.
+    """
+    seen = digest(result)
+    if page is None:
+        # Its head says who ran and for how long; the page says only how they differ.
+        page = format_cell_html(result, uid=uid, places=places, seen=replace(seen, heading="")) or "(it said nothing)"
+    ranks = [
+        {
+            "rank": one.rank,
+            "host": places.hosts.get(one.rank, ""),
+            "mark": " ✗" if one.failure else " ≠" if one.rank in seen.alarming else "",
+            "odd": one.failure is not None or one.rank in seen.alarming,
+            "color": host_color(places, (one.rank,)),
+        }
+        for one in result
+    ]
+    return {"head": f"cell {result.seq} · {seen.heading}", "page": page, "ranks": ranks, "view": view}

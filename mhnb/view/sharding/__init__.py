@@ -1,0 +1,1 @@
+"""Layouts, meshes and plans as tables and maps."""

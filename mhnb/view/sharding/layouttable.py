@@ -1,0 +1,102 @@
+"""A pytree's arrays as a table: text, and HTML whose columns sort where scripts run."""
+
+from __future__ import annotations
+
+from html import escape
+
+from mhnb.sharding.tree import LayoutRow, LayoutTree
+from mhnb.sharding.words import format_device_count, format_kind, format_nbytes
+from mhnb.view.boards.tables import format_table_text
+from mhnb.view.style import QUIET, wrap
+
+__all__ = ["format_tree_html", "format_tree_text"]
+
+_HEADER = ("path", "array", "spec", "bytes", "bytes/device", "replication", "waste", "")
+_NUMBERS = ("bytes", "bytes/device", "replication", "waste")
+_MAX_ROWS = 300
+"""Rows of HTML, about 180 KB; `to_csv()` has all."""
+_SORT = (
+    "var h=this.parentNode,n=h.cellIndex,t=h.closest('table').tBodies[0],u=h.getAttribute('aria-sort')!='ascending';"
+    "h.parentNode.querySelectorAll('th').forEach(function(e){e.removeAttribute('aria-sort')});"
+    "h.setAttribute('aria-sort',u?'ascending':'descending');"
+    "function k(r){var c=r.cells[n],v=c.getAttribute('data-v');return v==null?c.textContent:+v}"
+    "Array.from(t.rows).sort(function(a,b){var x=k(a),y=k(b);return (x<y?-1:x>y?1:0)*(u?1:-1)})"
+    ".forEach(function(r){t.appendChild(r)})"
+)
+_KEY = "if(event.key=='Enter'||event.key==' '){event.preventDefault();this.onclick()}"
+
+
+def _cells(row: LayoutRow, tree: LayoutTree) -> tuple[str, ...]:
+    layout = row.layout
+    if layout is None:
+        return row.path, row.kind, "", "", "", "", "", ""
+    spec = str(layout.spec) if layout.spec is not None else format_device_count(layout)
+    sizes = (format_nbytes(layout.nbytes), format_nbytes(layout.nbytes_per_device))
+    waste = format_nbytes(layout.nbytes_waste) if layout.nbytes_waste else ""
+    return row.path, format_kind(layout), spec, *sizes, f"{layout.replication:g}", waste, tree.remark(row)
+
+
+def _values(row: LayoutRow) -> tuple[float | None, ...]:
+    """What numeric columns sort by; None for words."""
+    layout = row.layout
+    if layout is None:
+        return (None, None, None, -1, -1, -1, -1, None)
+    return (None, None, None, layout.nbytes, layout.nbytes_per_device, layout.replication, layout.nbytes_waste, None)
+
+
+def _totals(tree: LayoutTree) -> str:
+    count = len(tree.layouts)
+    words = [f"{count} array{'' if count == 1 else 's'}", format_nbytes(tree.nbytes)]
+    words += [
+        f"{format_nbytes(tree.nbytes_per_device)} a device",
+        f"{format_nbytes(tree.nbytes_waste)} waste",
+    ]
+    return " · ".join(words)
+
+
+def _title(name: str, tree: LayoutTree) -> str:
+    return f"{name}  {_totals(tree)}" if name else _totals(tree)
+
+
+def format_tree_text(tree: LayoutTree, *, name: str = "", notes: tuple[str, ...] = ()) -> str:
+    """Write the table as text, what stands out marked with an arrow."""
+    rows = [("→" if row.path in tree.fallen_back else "", *_cells(row, tree)) for row in tree.rows]
+    return "\n".join([_title(name, tree), format_table_text(("", *_HEADER), rows), *notes])
+
+
+def format_tree_html(tree: LayoutTree, *, name: str = "", notes: tuple[str, ...] = ()) -> str:
+    """Write the table as HTML; a click, Enter or Space on a heading sorts by it."""
+    shown = tree.rows[:_MAX_ROWS]
+    said = [*notes]
+    if len(tree.rows) > len(shown):
+        said.append(f"{len(tree.rows) - len(shown)} more rows: mhnb.layout(...).to_csv() has all")
+    heads = "".join(_head(word) for word in _HEADER)
+    body = "".join(_row(row, tree) for row in shown)
+    table = f'<table style="border-collapse:collapse"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
+    told = "".join(f'<div style="{QUIET}">{escape(note, quote=False)}</div>' for note in said)
+    return wrap(f"<div><b>{escape(_title(name, tree), quote=False)}</b></div>{table}{told}")
+
+
+def _head(word: str) -> str:
+    if not word:
+        return "<th></th>"
+    act = f'role="button" tabindex="0" onclick="{escape(_SORT)}" onkeydown="{escape(_KEY)}"'
+    side = "right" if word in _NUMBERS else "left"
+    return (
+        f'<th scope="col" style="text-align:{side};padding:1px 10px 1px 0"><span {act} title="sort">{word}</span></th>'
+    )
+
+
+def _row(row: LayoutRow, tree: LayoutTree) -> str:
+    odd = row.path in tree.fallen_back
+    style = ' class="mhnb-bad" style="font-weight:bold"' if odd else ""
+    cells = "".join(
+        f'<td style="text-align:{"left" if value is None else "right"};padding:1px 10px 1px 0"'
+        f"{_raw(value)}>{escape(cell, quote=False)}</td>"
+        for cell, value in zip(_cells(row, tree), _values(row), strict=True)
+    )
+    return f"<tr{style}>{cells}</tr>"
+
+
+def _raw(value: float | None) -> str:
+    return "" if value is None else f' data-v="{value}"'
