@@ -11,6 +11,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_cell_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
+from mhnb.core.asked.misspelt import add_meant_flag
 from mhnb.core.asked.numerals import seconds
 from mhnb.core.asked.select import route_cell
 from mhnb.errors import InvalidRequest, NotClean, NotStarted
@@ -19,6 +20,7 @@ from mhnb.frontend import assist
 from mhnb.frontend.notebook import CellFlags, Notebook
 from mhnb.startup.starting import is_rank_shell
 from mhnb.verbs import life, table
+from mhnb.verbs.verb import list_flags
 
 __all__ = ["MhjaxMagics", "load", "unload"]
 
@@ -57,7 +59,8 @@ def parse_cell_flags(line: str) -> CellFlags:
     except UsageError as error:
         if line.split(maxsplit=1)[0] in table.VERBS:
             raise _is_verb(line) from error
-        raise UsageError(f"%%mhjax {line}: {error}; %%mhjax? lists the flags") from error
+        told = add_meant_flag(str(error), list_flags(_cell_parser))
+        raise UsageError(f"%%mhjax {line}: {told}; %%mhjax? lists the flags") from error
     if args.out is not None and (not args.out.isidentifier() or iskeyword(args.out)):
         raise UsageError(f"%%mhjax --out {args.out!r}: give a Python name to bind the result to")
     return CellFlags(args.ranks, args.guard, args.timeout, args.out, args.view, args.quiet, args.auto, args.collectives)

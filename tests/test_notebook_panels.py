@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mhnb.frontend.boards import gather_places
-from mhnb.frontend.notebook import CellFlags, Notebook
+from mhnb.frontend.notebook import Notebook
 from mhnb.view.words import Places
 from tests.view.samples import cell, out
 
@@ -38,7 +38,7 @@ def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -
         for name, seq in (("a", 1), ("a", 2), ("b", 3), ("a", 3), ("b", 1))
     }
     for (name, _), result in ran.items():
-        notebook._show_in_panels(name, result, Places(), CellFlags())
+        notebook._remember(name, result, Places())
     for seq, meant in ((None, ("b", 1)), (1, ("b", 1)), (2, ("a", 2)), (3, ("b", 3))):
         assert notebook.open_panel(seq)
         assert opened[-1] is ran[meant]

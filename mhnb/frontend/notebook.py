@@ -86,7 +86,8 @@ class Notebook:
         self._keep(cluster, result, view)
         if flags.collectives:
             show_launched(cluster, result)
-        self._show_in_panels(cluster.name, result, places, flags)
+        self.remember(cluster, result)
+        self._leave_panel(result, places, flags)
         result.check()
 
     def _explain(self, result: CellResult) -> CellResult:
@@ -149,13 +150,22 @@ class Notebook:
 
         return both
 
-    def _show_in_panels(self, cluster: str, result: CellResult, places: Places, flags: CellFlags) -> None:
+    def remember(self, cluster: Cluster, result: CellResult) -> None:
+        """Let the panel be opened over a result; one that is open over the last shows it now.
+
+        A cell that a replay ran again takes the place of the one that is gone.
+        """
+        self._remember(cluster.name, result, self._places_of(cluster))
+
+    def _remember(self, cluster: str, result: CellResult, places: Places) -> None:
         self._results.pop((cluster, result.seq), None)
         self._results[cluster, result.seq] = (result, places)
         while len(self._results) > KEPT_RESULTS:
             self._results.popitem(last=False)
         if self._panel is not None and self._follows:
             _try(self._panel.finish, result)
+
+    def _leave_panel(self, result: CellResult, places: Places, flags: CellFlags) -> None:
         if self.keep_panels and not flags.quiet and any(rank.outputs for rank in result):
             panel = ResultPanel(result, places, view=flags.view)
             if panel.is_rich and _try(panel.open):

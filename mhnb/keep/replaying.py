@@ -34,7 +34,10 @@ def check_replay(cluster: Cluster, to: int | None, *, replay: bool = True) -> No
 
 
 def replay(
-    cluster: Cluster, to: int | None = None, on_step: Callable[[ReplayStep], None] | None = None
+    cluster: Cluster,
+    to: int | None = None,
+    on_step: Callable[[ReplayStep], None] | None = None,
+    on_result: Callable[[CellResult], None] | None = None,
 ) -> ReplayReport:
     """Do again, on a cluster that has just started, what made the state of before.
 
@@ -42,6 +45,7 @@ def replay(
         cluster: fresh; nothing was run on it.
         to: the number of the last cell to run; None for all.
         on_step: called before each cell and push.
+        on_result: called after each cell, also after one that did other than before.
 
     Raises:
         ReplayStopped: a cell did other than before; `report` says what was done. The cluster stays as it is judged.
@@ -50,7 +54,7 @@ def replay(
     plan = plan_replay(records, cluster.generation, to)
     faults += filter(None, map(cluster.journal.fault_of, range(plan.generation, cluster.generation)))
     began = cluster.journal.now()
-    done, stop = _run_steps(cluster, plan, on_step)
+    done, stop = _run_steps(cluster, plan, on_step, on_result)
     cluster.replayed = report = ReplayReport(plan, done, cluster.journal.now() - began, notes=tuple(faults), stop=stop)
     told = format_stop(report, cluster.state) if stop else ""
     if plan.steps:
@@ -60,13 +64,18 @@ def replay(
     return report
 
 
-def _run_steps(cluster: Cluster, plan: Plan, on_step: Callable[[ReplayStep], None] | None) -> tuple[int, str]:
+def _run_steps(
+    cluster: Cluster,
+    plan: Plan,
+    on_step: Callable[[ReplayStep], None] | None,
+    on_result: Callable[[CellResult], None] | None,
+) -> tuple[int, str]:
     """Do the steps; return how many were done as before, and why it stopped."""
     for at, step in enumerate(plan.steps):
         if on_step is not None:
             on_step(ReplayStep(step_name(step), at, plan))
         try:
-            stop = _run_cell(cluster, step) if isinstance(step, CellRecord) else _push(cluster, step)
+            stop = _run_cell(cluster, step, on_result) if isinstance(step, CellRecord) else _push(cluster, step)
         except MhnbError as error:
             stop = f"{step_name(step)} was not done again\n{error}"
         except KeyboardInterrupt:
@@ -76,8 +85,10 @@ def _run_steps(cluster: Cluster, plan: Plan, on_step: Callable[[ReplayStep], Non
     return len(plan.steps), ""
 
 
-def _run_cell(cluster: Cluster, before: CellRecord) -> str:
+def _run_cell(cluster: Cluster, before: CellRecord, on_result: Callable[[CellResult], None] | None) -> str:
     result = cluster.run_again(before)
+    if on_result is not None:
+        on_result(result)
     if result.how == "interrupted":
         return f"the replay was interrupted in cell {before.seq}"
     differing = describe_difference(before, cluster.journal.find_cell(result.seq))

@@ -18,7 +18,7 @@ from mhnb.startup.options import OPTION_NAMES, StartOptions
 from mhnb.supply.syncing import check_folder
 from mhnb.system.gpus import find_gpus
 
-__all__ = ["check_alike", "name_hosts", "take_shape"]
+__all__ = ["check_alike", "name_hosts", "take_shape", "usual_shape"]
 
 _OF_NO_CLUSTER = ("connection", "start_timeout_s")
 """Options that say nothing of a cluster that is there."""
@@ -77,6 +77,11 @@ def take_shape(
     )
     check_counts(shape)
     return shape
+
+
+def usual_shape() -> Shape:
+    """Give the shape of a start that is asked for nothing."""
+    return take_shape(None, None, None, {})
 
 
 def check_alike(name: str, shape: Shape, running: StartOptions, asked: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ from mhnb.keep.journaling import draw_generation, note_generation
 from mhnb.launch.allocation import drop_handed, hand_over
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.local import check_platform
-from mhnb.startup.asking import check_alike, take_shape
+from mhnb.startup.asking import check_alike, take_shape, usual_shape
 from mhnb.startup.looking import look_before
 from mhnb.startup.options import StartOptions, take_options
 from mhnb.startup.spares import keep_spare, take_over
@@ -149,7 +149,8 @@ def find_running(name: str, shape: Shape, asked: Mapping[str, Any]) -> Cluster |
         return None
     if cluster.shape != shape:
         raise AlreadyStarted(
-            f"cluster {name!r} runs with {cluster.shape.describe()}, and {shape.describe()} was asked for\n"
+            f"cluster {name!r} runs with {cluster.shape.describe()}, and {shape.describe()} was asked for"
+            f"{', which is what start makes where nothing is said' if shape == usual_shape() else ''}\n"
             f"  %mhjax restart keeps its shape with fresh processes; %mhjax stop ends it, then start again; or --name another",
             name=name,
         )

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from IPython.core.magic_arguments import MagicArgumentParser
@@ -83,17 +84,17 @@ def _restart(notebook: Notebook, args: argparse.Namespace) -> None:
         summary = gather_summary(fresh)
         progress.finish(replace(summary, notes=(*summary.notes, starting.FRESH)) if held else summary)
     if args.replay:
-        _replay(fresh, args.to)
+        _replay(notebook, fresh, args.to)
 
 
-def _replay(cluster: Cluster, to: int | None) -> None:
+def _replay(notebook: Notebook, cluster: Cluster, to: int | None) -> None:
     line = board.ProgressLine()
 
     def show(step: ReplayStep) -> None:
         line.update(format_step(step), step.done / len(step.plan.steps))
 
     try:
-        report = replaying.replay(cluster, to, show)
+        report = replaying.replay(cluster, to, show, partial(notebook.remember, cluster))
     except BaseException as error:
         # The error says the rest; the line must not look as if it still moved.
         line.finish("mhjax · replay stopped" if isinstance(error, MhnbError) else "mhjax · replay broken off")

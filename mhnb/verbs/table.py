@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from difflib import get_close_matches
 from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import MagicArgumentParser
 
 from mhnb.core.asked.expression import split_expression, unquote
+from mhnb.core.asked.misspelt import add_meant_flag, nearest
 from mhnb.errors import InvalidRequest, NotStarted, ShardingError
 from mhnb.frontend.notebook import Notebook
 from mhnb.verbs import collectives, doctor, export, hosts, layout, life, outputs, start, transfer
-from mhnb.verbs.verb import Verb
+from mhnb.verbs.verb import Verb, list_flags
 
 __all__ = ["VERBS", "plain_help", "run_verb", "verb_parser"]
 
@@ -74,16 +74,17 @@ def run_verb(notebook: Notebook, line: str) -> Any:
         )
         return None
     if (parser := verb_parser(name)) is None:
-        near = get_close_matches(name, VERBS, 1)
+        near = nearest(name, VERBS)
         # A flag here is one of `%%mhjax`, most often.
-        meant = f"did you mean {near[0]}? Else " if near else "%%mhjax takes flags; " if name.startswith("-") else ""
+        meant = f"did you mean {near}? Else " if near else "%%mhjax takes flags; " if name.startswith("-") else ""
         raise UsageError(f"%mhjax {name}: there is no such verb; {meant}choose one of {', '.join(sorted(VERBS))}")
     try:
         args = parser.parse_args(rest)
         # For a verb that takes a call: words lose their quotes.
         args.line = line.strip()[len(name) :].strip()
     except UsageError as error:
-        raise UsageError(f"%mhjax {name}: {error}; %mhjax {name} --help tells more") from error
+        told = add_meant_flag(str(error), list_flags(parser))
+        raise UsageError(f"%mhjax {name}: {told}; %mhjax {name} --help tells more") from error
     except SystemExit:
         # argparse ends the program after --help; a notebook goes on.
         return None

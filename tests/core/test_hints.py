@@ -173,7 +173,7 @@ def test_hints_are_sentences() -> None:
 
 def test_hints_name_verbs_that_exist() -> None:
     """A cure sends nobody to a verb that this version lacks."""
-    named = set(re.findall(r"%mhjax (\w+)", (PACKAGE / "core" / "cures.py").read_text()))
+    named = set(re.findall(r"%mhjax (\w+)", (PACKAGE / "core" / "explain" / "cures.py").read_text()))
     assert {"pull", "restart", "start"} <= named
     assert named <= VERBS.keys()
 

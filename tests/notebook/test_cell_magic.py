@@ -103,7 +103,8 @@ def test_a_failure_is_one_short_block(nb: Session) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("--bogus", "unrecognized arguments: --bogus"),
+        ("--bogus", "unrecognized arguments: --bogus;"),
+        ("--qiet", "unrecognized arguments: --qiet (did you mean --quiet?);"),
         ("--guard maybe", "choose from"),
         ("--view maybe", "choose from"),
         ("--timeout soon", "expected a number of seconds, as 30 or 0.5, and got 'soon'"),

@@ -87,7 +87,7 @@ def test_a_replay_in_the_notebook(alone: Session) -> None:
     """The start's summary, then one line of what ran again, and what did not; a replay that stops is one short error."""
     said = alone.run("%mhjax start -n 2 --devices 1 --spare").out
     assert "2 more ranks start in reserve" in said
-    alone.run("%%mhjax\nx = 1\nran = False")
+    alone.run("%%mhjax\nimport os\nx = 1\nran = False\nprint('pid', os.getpid())")
     alone.run("here = 7\n%mhjax push here")
     alone.try_("%%mhjax --guard off\nimport jax\nassert not jax.process_index()")
     alone.run("%mhjax accept")
@@ -96,6 +96,8 @@ def test_a_replay_in_the_notebook(alone: Session) -> None:
     assert "ready in" in said
     assert "mhjax · replayed cells 1,3 and 1 push · " in said
     assert said.endswith("\n  left out · cell 2: split, accepted then\n")
+    # A number of a cell means the one that is there now.
+    assert str(starting.current().ranks[1].pid) in alone.run("%mhjax panel 1").out
     assert "  8\n" in alone.run("%%mhjax\nx").out
     assert "replayed cell 1 and 1 push" not in alone.run("%mhjax restart --replay --to 1").out
     assert "  1\n" in alone.run("%%mhjax\nx").out

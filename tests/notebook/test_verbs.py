@@ -40,6 +40,12 @@ def test_another_shape_names_the_ways_out(nb: Session, cluster: Cluster, flags: 
     assert starting.current() is cluster
 
 
+def test_a_start_without_flags_beside_another_shape_says_what_it_asked_for(nb: Session) -> None:
+    """Who typed no shape is told where the one in the error comes from."""
+    said = str(nb.try_("%mhjax start").error)
+    assert "and 4 hosts x 2 devices was asked for, which is what start makes where nothing is said\n" in said
+
+
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
@@ -229,6 +235,7 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("strat -n 2", "there is no such verb; did you mean start? Else choose one of accept"),
         ("--ranks 0", "there is no such verb; %%mhjax takes flags; choose one of accept"),
         ("start --bogus", "unrecognized arguments: --bogus; %mhjax start --help"),
+        ("start --devcies 2", "unrecognized arguments: --devcies 2 (did you mean --devices?); %mhjax start --help"),
         ("status extra", "unrecognized arguments: extra"),
         ("auto maybe", "choose from"),
         ("pull", "the following arguments are required"),
@@ -240,6 +247,7 @@ def test_list_names_each_cluster(nb: Session, cluster: Cluster) -> None:
         ("stop nobody", "there is no cluster 'nobody' here; there are default"),
         ("pull 'open", "has a quote that is not closed"),
         ("start --hosts a,b[", "is not a machine's name"),
+        ("start --hosts 4", "--hosts 4: give names of machines, like --hosts a,b; -n 4 says how many hosts"),
         ("start --profile nowhere", "there is no such profile"),
         ("start --set partition", "write NAME=VALUE"),
         ("start --partition x", "partition is a setting of the profile slurm"),

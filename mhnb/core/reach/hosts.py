@@ -42,6 +42,8 @@ def parse_hosts(text: str) -> tuple[HostName, ...]:
     >>> [str(host) for host in parse_hosts("a, me@b:2222, n[09-10]")]
     ['a', 'me@b:2222', 'n09', 'n10']
     """
+    if text.strip().isdecimal():
+        raise InvalidRequest(f"--hosts {text}: give names of machines, like --hosts a,b; -n {text} says how many hosts")
     found = [parse_host(name) for part in _split(text) for name in _expand(part)]
     return _distinct(found, f"--hosts {text!r}")
 
