@@ -63,12 +63,11 @@ class Cluster:
     ) -> None:
         check_guard(options.guard)
         self.shape, self.options, self.generation = shape, options, generation
-        self.name = check_name(options.name)
+        self.name, self.cwd = check_name(options.name), find_cwd()
         self.started_in_s = 0.0
         self.looked_in_s: float | None = None
         self.notes = check_initialize(shape.initialize, shape.process_count)
         self._began = time.monotonic()
-        self.cwd = find_cwd()
         self._listener = ClusterListener(report_start)
         self.journal = ClusterJournal(
             self.name, generation, environment=os.environ, clock=time.time, tell=self._listener.on_notice, origin=origin
@@ -86,13 +85,16 @@ class Cluster:
         try:
             self._listener.keep_where(self._ground.run_dir)
             if berth is None:
-                self._ground.launch(shape, options, self.cwd)
+                self._launch()
             with CtrlC():
                 self._serve()
         except BaseException:
             # Also by Ctrl-C: nobody holds this object yet, so nobody else could end it.
             see_through(self._ground.take_back if self._ended else self._let_go if self._is_taken_over else self._end)
             raise
+
+    def _launch(self) -> None:
+        self._ground.launch(self.shape, self.options, self.cwd)
 
     def _serve(self) -> None:
         link, listener, keep = self._ground.link, self._listener, self.journal.write
@@ -321,7 +323,7 @@ class Cluster:
             The value of one name; a tuple for several.
 
         Raises:
-            ValueDiffers: a name is missing on a rank, or its value is not the same on all.
+            ValueDiffers: a value is not the same on all ranks, or its name is missing on one (NameMissing).
         """
         return exchange.pull(self, names, ranks=choose_ranks(ranks, self.process_count), each=each)
 
@@ -341,7 +343,7 @@ class Cluster:
 
         Raises:
             InvalidRequest: no name, or one that is no variable's.
-            ValueDiffers: a name is missing on some rank.
+            NameMissing: a name is missing on some rank.
         """
         return exchange.check_values(self, names)
 

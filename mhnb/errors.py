@@ -23,7 +23,8 @@
     │   ├── OutOfOrder         a cell with a number that is not the next
     │   ├── VersionMismatch    the two ends speak different versions
     │   └── UnknownMessage     a message that cannot be read
-    ├── ValueDiffers           a name is missing on a rank or its value differs
+    ├── ValueDiffers           a value differs between the ranks
+    │   └── NameMissing        a name is missing, on some ranks or on all
     ├── NotYet                 an answer to an exercise that is not right yet
     ├── HloError               a compiled program's text cannot be read
     │   └── UnknownForm        a spelling of HLO that mhnb does not know
@@ -61,6 +62,7 @@ __all__ = [
     "LaunchError",
     "LayoutDiffers",
     "MhnbError",
+    "NameMissing",
     "NoKeyboard",
     "NotClean",
     "NotDriver",
@@ -226,7 +228,11 @@ class UnknownMessage(ProtocolError):
 
 
 class ValueDiffers(MhnbError):
-    """A name is missing on some rank, or its value is not the same everywhere."""
+    """A value is not the same on every rank. What is missing on some is not the same either: see `NameMissing`."""
+
+
+class NameMissing(ValueDiffers):
+    """There is no such name on some rank, or on any."""
 
 
 class NotYet(MhnbError):

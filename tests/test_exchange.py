@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mhnb import exchange
-from mhnb.errors import InvalidRequest, ValueDiffers
+from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
 from tests.rank.piped import PipedRanks
 
 pytestmark = pytest.mark.ranks
@@ -192,7 +192,7 @@ def test_a_name_missing_on_one_rank_says_where(ranks: PipedRanks) -> None:
     ranks.run("partial_name = 1", ranks=(0,))
     ranks.run("partial_nome = 1", ranks=(1,))
     with pytest.raises(
-        ValueDiffers, match=r"missing on rank 1, not on rank 0\. Similar names there: partial_nome"
+        NameMissing, match=r"missing on rank 1, not on rank 0\. Similar names there: partial_nome"
     ) as caught:
         exchange.pull(ranks, ["partial_name"])
     assert caught.value.parts["missing"] == (1,)

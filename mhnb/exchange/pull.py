@@ -53,7 +53,7 @@ def pull(asker: Asker, names: Sequence[str], *, ranks: Sequence[int] | None = No
         each: for each name a list with every rank's value, in rank order, instead of the one value that all hold.
 
     Raises:
-        ValueDiffers: a name is missing on a rank, or its value differs.
+        ValueDiffers: its value differs between the ranks, or its name is missing on one (NameMissing).
         InvalidRequest: the value cannot be sent, or the ranks named lack a part of it.
     """
     wanted = check_names(names, "pull")

@@ -9,7 +9,7 @@ from typing import Any
 from mhnb.core.exchange.variables import VarFacts, VarRow, merge_vars
 from mhnb.core.guard.check import CheckRow, compare_leaves
 from mhnb.core.ranks import say_ranks
-from mhnb.errors import ValueDiffers
+from mhnb.errors import NameMissing
 from mhnb.exchange.asks import Asker, ask_all, check_names, check_ranks, settle
 
 __all__ = ["Completion", "check_values", "complete", "inspect", "list_variables", "names"]
@@ -40,14 +40,14 @@ def check_values(asker: Asker, wanted: Sequence[str]) -> tuple[CheckRow, ...]:
 
     Raises:
         InvalidRequest: no name, or one that is no variable's.
-        ValueDiffers: a name is missing on some rank.
+        NameMissing: a name is missing on some rank.
     """
     asked = check_names(wanted, "check")
     answers = ask_all(asker, check_ranks(None, asker.process_count), "check", {"names": asked})
     for name in asked:
         if absent := [rank for rank, answer in answers.items() if name not in answer.value]:
             who = say_ranks(absent)
-            raise ValueDiffers(f"there is no {name!r} on {who}; %mhjax vars lists what the ranks hold", name=name)
+            raise NameMissing(f"there is no {name!r} on {who}; %mhjax vars lists what the ranks hold", name=name)
     by_name = [{rank: answer.value[name] for rank, answer in answers.items()} for name in asked]
     return tuple(row for name, leaves in zip(asked, by_name, strict=True) for row in compare_leaves(name, leaves))
 

@@ -24,7 +24,7 @@ from mhnb.core.exchange.transfer import (
     join_views,
     plan_fetches,
 )
-from mhnb.errors import InvalidRequest, ValueDiffers
+from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
 
 ROWS: dict[Box, str] = {((0, 2), (0, 3)): "aa", ((2, 4), (0, 3)): "bb"}
 
@@ -139,7 +139,7 @@ def test_a_missing_name_says_where_and_what_is_similar() -> None:
     """A name that some ranks lack is an error with those ranks, similar names, and the ranks to take it from."""
     answers: dict[int, ValueRow | Refusal] = {0: value(), 1: Refusal("missing", "is missing", ("xs",)), 2: value()}
     with pytest.raises(
-        ValueDiffers, match=r"x is missing on rank 1, not on ranks 0,2\. Similar .* xs\. .*--ranks 0,2"
+        NameMissing, match=r"x is missing on rank 1, not on ranks 0,2\. Similar .* xs\. .*--ranks 0,2"
     ) as caught:
         check_present("x", answers)
     assert caught.value.parts["missing"] == (1,)
@@ -147,7 +147,7 @@ def test_a_missing_name_says_where_and_what_is_similar() -> None:
 
 def test_a_name_that_no_rank_has_says_so() -> None:
     """A name missing everywhere points to the list of names, not to ranks that have it."""
-    with pytest.raises(ValueDiffers, match=r"^x does not exist on ranks 0-1\. %mhjax vars"):
+    with pytest.raises(NameMissing, match=r"^x does not exist on ranks 0-1\. %mhjax vars"):
         check_present("x", {rank: Refusal("missing", "is missing") for rank in (0, 1)})
 
 

@@ -14,7 +14,7 @@ import pytest
 from mhnb.cluster import Cluster
 from mhnb.core.explain.where import WhereCard
 from mhnb.core.output.results import CellResult
-from mhnb.errors import OrderMismatch, ValueDiffers
+from mhnb.errors import NameMissing, OrderMismatch
 
 SETUP = """
 import threading, time
@@ -519,7 +519,7 @@ def test_check_names_what_is_missing_and_shapes_that_differ(ready: Cluster) -> N
         "uneven = jax.make_array_from_process_local_data(rows, np.zeros(2 * (1 + rank % 2), np.float32))",
         guard="off",
     )
-    with pytest.raises(ValueDiffers, match="no 'there' on rank 0"):
+    with pytest.raises(NameMissing, match="no 'there' on rank 0"):
         ready.check("there")
     (row,) = ready.check("uneven")
     assert not row.same

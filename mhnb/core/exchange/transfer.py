@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from mhnb.core.exchange.boxes import Box, box_size, find_hole, format_box
 from mhnb.core.exchange.variables import format_array
 from mhnb.core.ranks import format_ranks, say_ranks
-from mhnb.errors import InvalidRequest, ValueDiffers
+from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
 
 __all__ = [
     "ArrayRow",
@@ -173,7 +173,7 @@ def check_present(name: str, answers: Mapping[int, ValueRow | Refusal]) -> dict[
     """Return every rank's row.
 
     Raises:
-        ValueDiffers: some rank, or all of them, has no such name; `missing` are those ranks.
+        NameMissing: some rank, or all of them, has no such name; `missing` are those ranks.
         InvalidRequest: a rank has it and cannot give it; `ranks` are those ranks.
 
     >>> sorted(check_present("n", {0: ValueRow("n", "1", 0, (), "9a", ()), 1: ValueRow("n", "1", 0, (), "9a", ())}))
@@ -190,7 +190,7 @@ def check_present(name: str, answers: Mapping[int, ValueRow | Refusal]) -> dict[
     return {rank: answer for rank, answer in answers.items() if isinstance(answer, ValueRow)}
 
 
-def _missing(name: str, missing: Sequence[int], answers: Mapping[int, ValueRow | Refusal]) -> ValueDiffers:
+def _missing(name: str, missing: Sequence[int], answers: Mapping[int, ValueRow | Refusal]) -> NameMissing:
     similar = sorted({word for answer in answers.values() if isinstance(answer, Refusal) for word in answer.similar})
     hint = f" Similar names there: {', '.join(similar[:5])}." if similar else ""
     having = [rank for rank in answers if rank not in missing]
@@ -201,7 +201,7 @@ def _missing(name: str, missing: Sequence[int], answers: Mapping[int, ValueRow |
         )
     else:
         text = f"{name} does not exist on {say_ranks(missing)}.{hint} %mhjax vars lists what the ranks hold"
-    return ValueDiffers(text, name=name, missing=tuple(sorted(missing)), similar=tuple(similar))
+    return NameMissing(text, name=name, missing=tuple(sorted(missing)), similar=tuple(similar))
 
 
 def join_views(rows: Mapping[int, ValueRow]) -> dict[int, ValueRow]:
