@@ -14,7 +14,7 @@ from mhnb.core.life import ladder
 __all__ = ["agrees_late", "frees_soon", "kills_soon", "patience", "write_patience"]
 
 _FREE_S, _KILL_S, _AGREE_S = 20.0, 90.0, 20.0
-_IN_KERNELS = f"""from mhnb.core import ladder as _ladder
+_IN_KERNELS = f"""from mhnb.core.life import ladder as _ladder
 _ladder.INTERRUPT_KILL_S = {_KILL_S}
 del _ladder
 """

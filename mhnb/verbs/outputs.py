@@ -24,7 +24,9 @@ def _panel(notebook: Notebook, args: argparse.Namespace) -> None:
             raise UsageError("%mhjax panel off: no panel is open; %mhjax panel opens one")
         return
     if args.what is not None and not args.what.isdecimal():
-        raise UsageError(f"%mhjax panel {args.what!r}: give the number of a cell, as its output tells, or off")
+        raise UsageError(
+            f"%mhjax panel {args.what!r}: give the number of a cell, which the tip of its first line tells, or off"
+        )
     wanted = None if args.what is None else int(args.what)
     if not notebook.open_panel(wanted, view=args.view):
         which = (
@@ -37,7 +39,10 @@ def _panel(notebook: Notebook, args: argparse.Namespace) -> None:
 
 def _panel_flags(parser: MagicArgumentParser) -> None:
     parser.add_argument(
-        "what", nargs="?", metavar="SEQ|off", help="the number of an earlier cell; off closes the panel"
+        "what",
+        nargs="?",
+        metavar="SEQ|off",
+        help="the number of an earlier cell, which the tip of its first line tells; off closes the panel",
     )
     parser.add_argument("--view", choices=("fold", "tabs", "grid"), default="fold", help="how it is laid out first")
 

@@ -31,6 +31,14 @@ RESULTS = {
 WORDS = cell(*[[out(f"said {word}\n")] for word in "abc"])
 
 
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", ["agree", "rows", "many"])
+def test_the_first_line_has_the_cells_number_as_its_tip(name: str, view: View) -> None:
+    """Other cells and `panel` call it by that number."""
+    result = replace(RESULTS[name], seq=12)
+    assert '<div title="cell 12"' in format_cell_html(result, view=view, uid="mhnb-1", places=PLACES)
+
+
 @pytest.mark.parametrize("view", ["fold", "tabs", "grid"])
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
 def test_every_ranks_text_survives_a_strict_page(result: CellResult, view: View) -> None:

@@ -80,6 +80,8 @@ class Digest:
     notes: tuple[str, ...]
     noise: tuple[tuple[tuple[int, ...], str], ...] = ()
     """Ranks, and what C++ libraries said on them."""
+    name: str = ""
+    """As `cell 12`: what other cells and verbs call it."""
 
     @property
     def empty(self) -> bool:
@@ -117,6 +119,7 @@ def digest(result: CellResult) -> Digest:
         failure_heading=failure_heading(result, failures),
         notes=(*result.notes, *_compared_note(result, blocks)),
         noise=_noise(result),
+        name=f"cell {result.seq}",
     )
 
 

@@ -78,12 +78,13 @@ def format_cell_html(
 
 
 def _heading(seen: Digest) -> str:
-    """Say who ran it and how they differ; a panel has said the first already."""
+    """Say who ran it and how they differ; a panel has said the first already. The cell's number is its tip."""
+    tip = f' title="{seen.name}"' if seen.name else ""
     if seen.alarming:
         head = f'<span style="{QUIET}">{escape(seen.heading)} ·</span> ' if seen.heading else ""
-        return f"<div>{head}<b>{escape(seen.verdict)}</b></div>"
+        return f"<div{tip}>{head}<b>{escape(seen.verdict)}</b></div>"
     words = " · ".join(filter(None, (seen.heading, seen.verdict)))
-    return f'<div style="{QUIET}">{escape(words)}</div>' if words else ""
+    return f'<div{tip} style="{QUIET}">{escape(words)}</div>' if words else ""
 
 
 def _fold_part(seen: Digest, places: Places, pictures: Pictures) -> str:
