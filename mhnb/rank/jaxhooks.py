@@ -24,6 +24,7 @@ from mhnb.core.guard.rules import FREE_PREFIX
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launches import Launched, LaunchRecorder
 from mhnb.rank.guard.programs import CompiledProgram, check_may_launch, find_meshes, ranks_of_devices
+from mhnb.sharding.hlo_bare import bare_text
 
 __all__ = [
     "HookStatus",
@@ -333,8 +334,8 @@ def find_plain(output: Any) -> Any:
 def _fingerprint(unloaded: Any, module: str) -> str:
     """Hash what makes it this program: the lowered module without locations, the devices, the options.
 
-    The module holds shardings and donations. Neither XLA's optimised text nor `executable.fingerprint` would do:
-    the one may differ per host, the other changes with the line of the call.
+    The module holds shardings and donations. Neither XLA's optimised text nor `executable.fingerprint` would do
+    where there is a module: the one may differ per host, the other changes with the line of the call.
     """
     devices = ",".join(str(device.id) for device in unloaded.device_list)
     parts = (module, devices, str(sorted(map(str, getattr(_current, "options", ())))))
@@ -346,18 +347,26 @@ def _module_text(unloaded: Any) -> str:
     module = getattr(_current, "module", None)
     if module is not None:
         return str(module.operation.get_asm(enable_debug_info=False, assume_verified=True))
-    # An executable that was serialised comes without its module: name and types must do.
+    # An executable that was serialised comes without its module. Its name and types say too little: a sum and a maximum
+    # have the same. So what XLA made of it must do, though that may differ between machines that are not alike.
     facts = (unloaded.name, unloaded.input_avals, unloaded.input_shardings, unloaded.output_avals)
-    return repr((*facts, unloaded.output_shardings))
+    made = map(bare_text, _optimised_texts(unloaded.xla_executable) or ())
+    return "\0".join([repr((*facts, unloaded.output_shardings)), *made])
 
 
 def _may_communicate(xla_executable: Any) -> bool:
     # Only XLA knows: its partitioner puts most collectives in after lowering. Whether there are any does not depend
     # on the host, as the rest of this text may.
+    texts = _optimised_texts(xla_executable)
+    return texts is None or any(map(_MAY_COMMUNICATE.search, texts))
+
+
+def _optimised_texts(xla_executable: Any) -> list[str] | None:
+    """Give what XLA made of a program; None from a plugin that does not give it away."""
     try:
-        return any(_MAY_COMMUNICATE.search(module.to_string()) for module in xla_executable.hlo_modules())
-    except (AttributeError, RuntimeError):  # a plugin that does not give the text away
-        return True
+        return [module.to_string() for module in xla_executable.hlo_modules()]
+    except (AttributeError, RuntimeError):
+        return None
 
 
 def _full_name(unloaded: Any) -> str:

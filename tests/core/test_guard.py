@@ -12,7 +12,6 @@ from mhnb.core.guard.rules import (
     FREE_PREFIX,
     LaunchDifference,
     LaunchSide,
-    apart_notes,
     communicates,
     compare_launches,
     format_difference,
@@ -227,18 +226,6 @@ def test_a_rank_that_refused_its_cell_is_out_of_step() -> None:
     assert state == "tainted"
     assert notes[0] == "rank 1 refused the cell, and will refuse every other one"
     assert "restart" in notes[-1]
-
-
-def test_an_interrupt_between_programs_without_collectives_is_told() -> None:
-    """Nobody agrees on them: one rank may be steps ahead of another, in arrays of all."""
-    free = FREE_PREFIX + "a"
-    rows = {0: [row("b", [0, 1]), row(free, [0, 1], 1, 23), row(free, [0, 1], 2)], 1: [row("b", [0, 1])]}
-    said = (
-        f"the ranks were interrupted at different places: jit({free}) without a collective was launched 0 to 24 times"
-        " · arrays that this cell sets may mix steps"
-    )
-    assert apart_notes(rows) == (said,)
-    assert apart_notes({0: rows[0], 1: rows[0]}) == ()
 
 
 def test_an_interrupt_without_a_record_is_not_trusted() -> None:

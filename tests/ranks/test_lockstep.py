@@ -72,6 +72,11 @@ got = [float(step.f(x)) for step in order]""",
 part = jax.make_array_from_callback((8 * (1 + rank % 2),), rows, lambda i: np.zeros(8 * (1 + rank % 2), np.float32)[i])
 float(add(part))""",
     "different donation": "float(jax.jit(lambda a: a.sum(), donate_argnums=(0,) if rank else (), out_shardings=whole)(x + 0))",
+    "programs that were serialised": """
+from jax.experimental import serialize_executable as se
+def passed_on(f): return se.deserialize_and_load(*se.serialize(jax.jit(f, out_shardings=whole).lower(x).compile()))
+steps = passed_on(lambda a: a.sum()), passed_on(lambda a: a.max())
+got = [float(step(x)) for step in (steps if rank % 2 else steps[::-1])]""",
     "different constants": "float(jax.jit(lambda a: (a * (rank + 1)).sum(), out_shardings=whole)(x))",
 }
 
@@ -471,6 +476,48 @@ def test_rank_local_programs_are_nobody_elses_business(ready: Cluster) -> None:
     code = "for n in range(1 + rank): jax.jit(lambda a: a * (n + rank))(np.ones(3)).block_until_ready()\nfloat(add(x))"
     result = ready.run(code).check()
     assert {rank.text for rank in result} == {"28.0"}
+
+
+def test_programs_that_were_serialised_meet(ready: Cluster) -> None:
+    """The same one is the same, from whatever line it was compiled."""
+    code = """
+from jax.experimental import serialize_executable as se
+def passed_on(compiled): return se.deserialize_and_load(*se.serialize(compiled))
+if rank % 2: step = passed_on(add.lower(x).compile())
+else:
+    step = passed_on(add.lower(x).compile())
+float(step(x))"""
+    assert {rank.text for rank in ready.run(code).check()} == {"28.0"}
+
+
+MIXED = {
+    "one line": "y = jax.jit((lambda a: a * 2) if rank == 1 else (lambda a: a * 3))(x)",
+    "two branches": "if rank == 1: y = jax.jit(lambda a: a * 2)(x)\nelse: y = jax.jit(lambda a: a * 3)(x)",
+    "a loop left early": "y, step = x, jax.jit(lambda a: a * 2)\nfor _ in range(3 + (rank == 1)): y = step(y)",
+}
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("code", MIXED.values(), ids=MIXED.keys())
+def test_different_programs_without_a_collective_are_told(ready: Cluster, code: str) -> None:
+    """Nobody waits in them, so nothing is stopped; but one array has shards of different programs, and a sum of it would be wrong."""
+    result = ready.run(code).check()
+    assert result.state == "clean"
+    (note,) = result.notes
+    assert note.startswith("the ranks ran different programs on arrays that they share\n  ranks 0,2-3   jit(<lambda>)")
+    assert "\n  rank 1        jit(<lambda>)" in note
+
+
+def test_programs_without_a_collective_that_differ_in_nothing_are_not_told(ready: Cluster) -> None:
+    """Another order, one rank that looks at something alone, arrays of its own."""
+    code = """
+order = [lambda: x + 1, lambda: x * 2]
+for step in (order if rank % 2 else order[::-1]): step()
+if rank == 1: print(x * 3)
+mine = jnp.arange(3) * rank
+[shard.data * rank for shard in x.addressable_shards]
+y = jax.device_put(np.arange(8.0), rows)"""
+    assert ready.run(code).check().notes == ()
 
 
 @pytest.mark.parametrize("guard", ["parity", "off"])

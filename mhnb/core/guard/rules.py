@@ -24,6 +24,7 @@ __all__ = [
     "communicates",
     "compare_launches",
     "format_difference",
+    "format_sides",
     "judge_state",
 ]
 
@@ -107,17 +108,25 @@ def format_difference(difference: LaunchDifference, seq: int | None = None, sour
       ranks 1,3   ended the cell without it
     """
     head = f"launch {difference.index + 1}{'' if seq is None else f' of cell {seq}'} differs"
-    named = [side.name for side in difference.sides if side.name is not None]
-    who = [say_ranks(side.ranks) for side in difference.sides]
-    what = [_what(side, ambiguous=named.count(side.name or "") > 1) for side in difference.sides]
+    return "\n".join([head, *format_sides(difference.sides, source)])
+
+
+def format_sides(sides: Sequence[LaunchSide], source: str = "") -> list[str]:
+    """Say what the ranks of each side launched and where, in columns, a line a side.
+
+    >>> format_sides([LaunchSide((0,), "a1", "jit(f)", 1), LaunchSide((1,), "b2", "jit(g)", 1)], "h(x)")
+    ['  rank 0   jit(f)   line 1:  h(x)', '  rank 1   jit(g)   line 1:  h(x)']
+    """
+    named = [side.name for side in sides if side.name is not None]
+    who = [say_ranks(side.ranks) for side in sides]
+    what = [_what(side, ambiguous=named.count(side.name or "") > 1) for side in sides]
     # The words of a side that ended stand alone on their line, and do not widen the column of the names.
-    widths = [len(text) for text, side in zip(what, difference.sides, strict=True) if side.name is not None]
+    widths = [len(text) for text, side in zip(what, sides, strict=True) if side.name is not None]
     who_width, what_width = max(map(len, who)), max(widths)
-    lines = [
+    return [
         f"  {w:{who_width}}   {text:{what_width if side.name else 0}}{_where(side.line, source)}".rstrip()
-        for w, text, side in zip(who, what, difference.sides, strict=True)
+        for w, text, side in zip(who, what, sides, strict=True)
     ]
-    return "\n".join([head, *lines])
 
 
 def judge_state(
@@ -159,31 +168,6 @@ def judge_state(
     if rows_by_rank is None:
         return "split", (f"{_outcome_words(ran)} · no launch record to judge by: %mhjax accept, or {WAY_OUT}",)
     return "clean", (f"{_outcome_words(ran)} · the ranks are in step; variables that this cell sets may differ",)
-
-
-def apart_notes(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[str, ...]:
-    """Say which program without a collective some ranks of an interrupted cell had launched more often than others.
-
-    Nobody agrees on such a program. But the shards of what it made are of different steps, and what is computed from them is wrong.
-
-    >>> apart_notes({0: [[f"{FREE_PREFIX}a", "jit(f)", [0, 1], 1, 5]], 1: []})[0].partition(":")[0]
-    'the ranks were interrupted at different places'
-    """
-    counts: dict[_Participants, dict[tuple[str, str], dict[int, int]]] = {}
-    for rank, rows in rows_by_rank.items():
-        for fingerprint, name, participants, _, count in rows:
-            if not communicates(fingerprint):
-                launched = counts.setdefault(tuple(participants), {}).setdefault((fingerprint, name), {})
-                launched[rank] = launched.get(rank, 0) + count
-    for participants, programs in counts.items():
-        for (_, name), launched in programs.items():
-            times = [launched.get(rank, 0) for rank in participants if rank in rows_by_rank]
-            if len(set(times)) > 1:
-                said = f"{name} without a collective was launched {min(times)} to {max(times)} times"
-                return (
-                    f"the ranks were interrupted at different places: {said} · arrays that this cell sets may mix steps",
-                )
-    return ()
 
 
 class _Record:
@@ -299,7 +283,7 @@ def _what(side: LaunchSide, *, ambiguous: bool) -> str:
     if side.name is None or side.fingerprint is None:
         return side.why or "ended the cell without it"
     # Equal names, other programs: a constant, a sharding or a donation differs.
-    return f"{side.name} (program {side.fingerprint[:6]})" if ambiguous else side.name
+    return f"{side.name} (program {side.fingerprint.removeprefix(FREE_PREFIX)[:6]})" if ambiguous else side.name
 
 
 def _where(line: int | None, source: str) -> str:

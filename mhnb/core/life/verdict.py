@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mhnb.core.guard.made import compare_made, format_made
-from mhnb.core.guard.rules import TAINTED, apart_notes, judge_state
+from mhnb.core.guard.mixed import apart_notes, mixed_notes
+from mhnb.core.guard.rules import TAINTED, judge_state
 from mhnb.core.life.cell import Cell
 from mhnb.errors import OrderMismatch
 from mhnb.values import ClusterState
@@ -40,9 +41,8 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
         seq=cell.seq,
         source=source,
     )
-    if state == "clean" and recorded and cell.how:
-        # Also where the code has handled its interrupt, and ended well.
-        notes = (*notes, *apart_notes({rank: part.launches for rank, part in parts}))
+    if state == "clean" and recorded:
+        notes = (*notes, *_mixed(cell))
     notes = (*cell.freed_notes(), *notes)
     if state == "clean" and freed_in and cell.broke_off():
         return "tainted", (f"connections between the ranks were closed in cell {freed_in}", *notes, TAINTED)
@@ -50,6 +50,16 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
         # Or a replay, where nothing was left, would take its error for the cell's own.
         return "tainted", ("a collective of an earlier cell was left, and still runs or waits", *notes, TAINTED)
     return _judge_made(cell, state, notes) if recorded and state in ("clean", "tainted") else (state, notes)
+
+
+def _mixed(cell: Cell) -> tuple[str, ...]:
+    """Say where programs without a collective set the ranks apart; of ranks that raised it is plain that they did not go on."""
+    launches = {rank: part.launches for rank, part in cell.parts.items()}
+    if cell.how:
+        # Also where the code has handled its interrupt, and ended well.
+        return apart_notes(launches)
+    ended_well = all(part.outcome in ("ok", "skipped") for part in cell.parts.values())
+    return mixed_notes(launches, cell.request.source) if ended_well else ()
 
 
 def _judge_made(cell: Cell, state: ClusterState, notes: tuple[str, ...]) -> _Verdict:
