@@ -31,7 +31,7 @@ def test_what_all_launched_otherwise_is_told(mine: list[LaunchRow], theirs: list
     """At one line, in the branches of a condition, in a loop that one rank has left a step early."""
     (said,) = _two(mine, theirs)
     assert said.startswith(f"{MIXED}\n  rank 0 ")
-    assert "hand in what differs as data" in said
+    assert "Let every rank run the same program" in said
 
 
 @pytest.mark.parametrize(

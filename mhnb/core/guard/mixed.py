@@ -20,7 +20,7 @@ _ByRank: TypeAlias = dict[int, list[LaunchRow]]
 _MIXED = "the ranks ran different programs on arrays that they share"
 _SO = (
     "None has a collective, so nothing hangs and nothing was stopped; but the shards of what they made do not belong "
-    "together. Let every rank run the same program, and hand in what differs as data"
+    "together. Let every rank run the same program, on data of its own where the ranks are to differ"
 )
 
 

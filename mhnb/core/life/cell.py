@@ -166,6 +166,10 @@ class Cell:
             for part in self.parts.values()
         )
 
+    def ended_well(self) -> bool:
+        """Whether it ran to its end on every rank that ran it: nobody stopped it, and no rank raised."""
+        return not self.how and all(part.outcome in ("ok", "skipped") for part in self.parts.values())
+
     def freed_notes(self) -> tuple[str, ...]:
         """What freeing ranks from a collective has cost."""
         return () if self.ladder is None else self.ladder.notes()

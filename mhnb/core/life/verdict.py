@@ -33,33 +33,27 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
     if not lost_ranks and cell.is_uneventful():
         return "clean", ()
     parts, source = cell.parts.items(), cell.request.source
+    launches = {rank: part.launches for rank, part in parts}
     state, notes = judge_state(
         {rank: part.outcome for rank, part in parts},
-        {rank: part.launches for rank, part in parts} if recorded else None,
+        launches if recorded else None,
         cell.abandoned(),
         lost_ranks,
         seq=cell.seq,
         source=source,
     )
-    if state == "clean" and recorded:
-        notes = (*notes, *_mixed(cell))
+    if state == "clean" and recorded and cell.how:
+        # Also where the code has handled its interrupt, and ended well.
+        notes = (*notes, *apart_notes(launches))
     notes = (*cell.freed_notes(), *notes)
     if state == "clean" and freed_in and cell.broke_off():
         return "tainted", (f"connections between the ranks were closed in cell {freed_in}", *notes, TAINTED)
     if state == "clean" and cell.met_left():
         # Or a replay, where nothing was left, would take its error for the cell's own.
         return "tainted", ("a collective of an earlier cell was left, and still runs or waits", *notes, TAINTED)
+    if state == "clean" and recorded and cell.ended_well() and (mixed := mixed_notes(launches, source)):
+        state, notes = "tainted", (*mixed, *notes, TAINTED)
     return _judge_made(cell, state, notes) if recorded and state in ("clean", "tainted") else (state, notes)
-
-
-def _mixed(cell: Cell) -> tuple[str, ...]:
-    """Say where programs without a collective set the ranks apart; of ranks that raised it is plain that they did not go on."""
-    launches = {rank: part.launches for rank, part in cell.parts.items()}
-    if cell.how:
-        # Also where the code has handled its interrupt, and ended well.
-        return apart_notes(launches)
-    ended_well = all(part.outcome in ("ok", "skipped") for part in cell.parts.values())
-    return mixed_notes(launches, cell.request.source) if ended_well else ()
 
 
 def _judge_made(cell: Cell, state: ClusterState, notes: tuple[str, ...]) -> _Verdict:
