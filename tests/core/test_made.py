@@ -23,6 +23,22 @@ def test_equal_data_is_no_difference() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mine", "theirs", "head"),
+    [
+        ("i32[2]", "f32[2]", "of different types"),
+        ("f32[2]", "f32[4]", "in different shapes"),
+        ("i32[2]", "f32[4]", "in different shapes"),
+    ],
+)
+def test_what_differs_is_named(mine: str, theirs: str, head: str) -> None:
+    """More rows do not help where it is the type."""
+    found = compare_made({0: [row("a", kind=mine)], 1: [row("b", kind=theirs)]})
+    said = format_made(found[0])
+    assert said.startswith(f"the ranks made one array {head}\n")
+    assert ("dtype" in said) == ("types" in head)
+
+
+@pytest.mark.parametrize(
     ("one", "two"),
     [
         pytest.param([row("a", count=2)], [row("b", count=3)], id="one rank made more of them"),

@@ -126,9 +126,9 @@ def format_made(difference: MadeDifference, source: str = "") -> str:
         )
         # A scalar has no ranges to tell.
         told = told if difference.box == "whole" else f"box [{difference.box}]: {told}"
+    elif len({what.partition("[")[2] for what in difference.by_what}) < len(difference.by_what) == 2:
+        head, cure = "the ranks made one array of different types", "Give it one dtype, whatever the rank."
     else:
-        head, cure = (
-            "the ranks made one array in different shapes",
-            "Give every rank as many rows: pad, or drop the rest.",
-        )
+        head = "the ranks made one array in different shapes"
+        cure = "Give every rank as many rows: pad, or drop the rest."
     return "\n".join([head, *where, f"  {told}{many}", f"  {cure}"])
