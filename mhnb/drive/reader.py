@@ -274,7 +274,7 @@ class Reader:
         # A rank whose supervisor is gone went with it, though nobody was left to tell.
         lost = item.rank not in self._machine.roster.alive
         if lost or self._machine.state == "stopped":
-            item.future.set_exception(self._say_gone(item.rank, "is gone"))
+            item.future.set_exception(self._say_gone(item.rank, "cannot be asked any more"))
             return
         self._asks[item.ask.ask_id] = (item.rank, item.future)
         self._link.send(rank_peer(item.rank), item.ask)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mhnb.core.guard.rules import FREE_PREFIX
+from mhnb.core.guard.rules import FREE_PREFIX, communicates
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launches import Launched, LaunchRecorder
 from mhnb.rank.guard.programs import CompiledProgram, check_may_launch, find_meshes, ranks_of_devices
@@ -268,7 +268,7 @@ class _NotingExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         check_may_launch(program.name)
-        line, gate = recorder.find_line(), recorder.gate
+        line, gate = _find_line(recorder, program), recorder.gate
         try:
             recorder.left.check(program.fingerprint, program.name, program.participants)
             if gate is None:
@@ -301,6 +301,12 @@ class _NotingExecutable:
             recorder.withdraw(launched)
             _current.launched = None
             raise
+
+
+def _find_line(recorder: LaunchRecorder, program: _Program) -> int | None:
+    """The line of the cell; none where a thread of the user's launches what nobody waits in: it may be ahead on one rank."""
+    in_step = communicates(program.fingerprint) or threading.current_thread() is threading.main_thread()
+    return recorder.find_line() if in_step else None
 
 
 class _NotingResults:

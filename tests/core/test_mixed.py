@@ -23,9 +23,9 @@ def _two(mine: list[LaunchRow], theirs: list[LaunchRow]) -> tuple[str, ...]:
         ([row(A, [0, 1], 3)], [row(B, [0, 1], 3)]),
         ([row(A, [0, 1], 3, 24)], [row(A, [0, 1], 3, 25)]),
         ([row(A, [0, 1], 3)], [row(B, [0, 1], 5)]),
-        ([row("c", [0, 1]), row(A, [0, 1], None)], [row("c", [0, 1]), row(B, [0, 1], None)]),
+        ([row("c", [0, 1]), row(A, [0, 1], 3)], [row("c", [0, 1]), row(A, [0, 1], 2), row(B, [0, 1], 3)]),
     ],
-    ids=["one line", "a loop left early", "two branches", "no line"],
+    ids=["one line", "a loop left early", "two branches", "beside others"],
 )
 def test_what_all_launched_otherwise_is_told(mine: list[LaunchRow], theirs: list[LaunchRow]) -> None:
     """At one line, in the branches of a condition, in a loop that one rank has left a step early."""
@@ -43,6 +43,7 @@ def test_what_all_launched_otherwise_is_told(mine: list[LaunchRow], theirs: list
         ([row(A, [0, 1], 2)], [row(A, [0, 1], 4)]),
         ([row("a", [0, 1])], [row("b", [0, 1])]),
         ([row(A, [0, 2])], [row(B, [1, 3])]),
+        ([row(A, [0, 1], None, 3)], [row(A, [0, 1], None, 2), row(B, [0, 1], None)]),
     ],
     ids=[
         "on one rank alone",
@@ -51,6 +52,7 @@ def test_what_all_launched_otherwise_is_told(mine: list[LaunchRow], theirs: list
         "the same in two branches",
         "agreed on",
         "apart",
+        "of a thread that is ahead",
     ],
 )
 def test_no_difference(mine: list[LaunchRow], theirs: list[LaunchRow]) -> None:

@@ -511,14 +511,19 @@ def test_different_programs_without_a_collective_are_told(ready: Cluster, code: 
 
 
 def test_programs_without_a_collective_that_differ_in_nothing_are_not_told(ready: Cluster) -> None:
-    """Another order, one rank that looks at something alone, arrays of its own."""
+    """Another order, one rank that looks at something alone, arrays of its own, a thread that is ahead on one rank."""
     code = """
 order = [lambda: x + 1, lambda: x * 2]
 for step in (order if rank % 2 else order[::-1]): step()
 if rank == 1: print(x * 3)
 mine = jnp.arange(3) * rank
 [shard.data * rank for shard in x.addressable_shards]
-y = jax.device_put(np.arange(8.0), rows)"""
+y = jax.device_put(np.arange(8.0), rows)
+def prefetch():
+    for _ in range(3 + rank): z = x / 2
+thread = threading.Thread(target=prefetch)
+thread.start()
+thread.join()"""
     assert ready.run(code).check().notes == ()
 
 

@@ -28,7 +28,8 @@ def mixed_notes(rows_by_rank: Mapping[int, Sequence[LaunchRow]], source: str = "
     """Say where a cell that ended well ran different programs without a collective on different ranks, or other numbers of them.
 
     Compared is what all ranks of an array launched at one line of the cell, and what each launched at lines that others
-    passed by. A rank that alone launched something there, to print it say, is no difference.
+    passed by. A rank that alone launched something there, to print it say, is no difference; nor is what a thread of the
+    user's launched, which may be ahead on one rank: it comes without a line.
 
     Args:
         rows_by_rank: what each rank launched.
@@ -57,7 +58,7 @@ def _by_participants(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> Iterato
     found: dict[tuple[int, ...], _ByRank] = {}
     for rank, rows in rows_by_rank.items():
         for row in rows:
-            if not communicates(row[0]):
+            if not communicates(row[0]) and row[3] is not None:
                 found.setdefault(tuple(row[2]), {}).setdefault(rank, []).append(row)
     for participants, by_rank in found.items():
         if all(rank in by_rank for rank in participants if rank in rows_by_rank):
@@ -66,7 +67,7 @@ def _by_participants(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> Iterato
 
 def _places(by_rank: _ByRank) -> Iterator[_ByRank]:
     """Give what was launched at each line where all launched something; then what each launched at the other lines."""
-    lines: dict[int | None, _ByRank] = {}
+    lines: dict[object, _ByRank] = {}
     for rank, rows in by_rank.items():
         for row in rows:
             lines.setdefault(row[3], {}).setdefault(rank, []).append(row)
