@@ -247,6 +247,8 @@ class _Recorded:
                 launched.break_dispatch(error)
             raise
         finally:
+            # Or the arrays that it made would live until the next launch.
+            _current.launched = None
             if _recorder is not None and _recorder.gate is not None:
                 _recorder.gate.settle()
 

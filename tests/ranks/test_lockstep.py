@@ -493,6 +493,7 @@ float(step(x))"""
 MIXED = {
     "one line": "y = jax.jit((lambda a: a * 2) if rank == 1 else (lambda a: a * 3))(x)",
     "two branches": "if rank == 1: y = jax.jit(lambda a: a * 2)(x)\nelse: y = jax.jit(lambda a: a * 3)(x)",
+    "dropped after a sum": "float(add(jax.jit((lambda a: a * 2) if rank == 1 else (lambda a: a * 3))(x)))",
     "a loop left early": "y, step = x, jax.jit(lambda a: a * 2)\nfor _ in range(3 + (rank == 1)): y = step(y)",
 }
 
@@ -511,7 +512,7 @@ def test_different_programs_without_a_collective_are_told(ready: Cluster, code: 
 
 
 def test_programs_without_a_collective_that_differ_in_nothing_are_not_told(ready: Cluster) -> None:
-    """Another order, one rank that looks at something alone, arrays of its own, a thread that is ahead on one rank."""
+    """Another order, one rank that looks at something alone, arrays of its own, a thread that is ahead, a loop that measures."""
     code = """
 order = [lambda: x + 1, lambda: x * 2]
 for step in (order if rank % 2 else order[::-1]): step()
@@ -523,7 +524,8 @@ def prefetch():
     for _ in range(3 + rank): z = x / 2
 thread = threading.Thread(target=prefetch)
 thread.start()
-thread.join()"""
+thread.join()
+for _ in range(5 + rank): x * 7"""
     assert ready.run(code).check().notes == ()
 
 

@@ -25,6 +25,7 @@ from mhnb.rank.guard.left import LeftLaunches
 from mhnb.rank.guard.localwork import LocalWork, pauses_s
 from mhnb.rank.guard.made import MadeRecord
 from mhnb.rank.guard.mismatches import Mismatches
+from mhnb.rank.guard.outcomes import FreeOutputs
 from mhnb.values import Outcome
 
 __all__ = ["LaunchRecorder", "Launched"]
@@ -44,10 +45,10 @@ class _Output(Protocol):
 class Launched:
     """One launch between its dispatch and its end. `outputs` is None while the dispatch itself is under way."""
 
-    __slots__ = ("agreed", "failure", "lost", "number", "outputs", "row")
+    __slots__ = ("agreed", "failure", "free", "lost", "number", "outputs", "row")
 
-    def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None) -> None:
-        self.row = row
+    def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None, free: FreeOutputs | None) -> None:
+        self.row, self.free = row, free
         self.number = number
         """How many launches that communicate were made in this cell when it was noted."""
         self.outputs = outputs
@@ -60,6 +61,8 @@ class Launched:
     def end_dispatch(self, outputs: Sequence[object]) -> None:
         """Take what the dispatch gave: the arrays to wait for."""
         self.outputs = outputs
+        if self.free is not None:
+            self.free.note(self.row, outputs)
 
     def break_dispatch(self, error: BaseException) -> None:
         """Take note that the dispatch raised: after the program had run (`jax_debug_nans`), or by an interrupt."""
@@ -124,7 +127,7 @@ class LaunchRecorder:
         self._rows: list[LaunchRow] = []
         self._running: deque[Launched] = deque()
         self._sweep_at = _SWEEP_AT
-        self._number = 0
+        self._number, self._free = 0, FreeOutputs()
         self._failure: Exception | None = None
         self._broken: list[int] = []
         self._failed_in_callback: list[int] = []
@@ -231,8 +234,9 @@ class LaunchRecorder:
         with self._lock:
             self._programs[fingerprint] = program
             self._sweep()
-            self._number += communicates(fingerprint)
-            launched = Launched(self._count(fingerprint, name, participants, line), self._number, outputs)
+            self._number += (meets := communicates(fingerprint))
+            row = self._count(fingerprint, name, participants, line)
+            launched = Launched(row, self._number, outputs, None if meets else self._free)
             self._running.append(launched)
         return launched
 
@@ -314,7 +318,7 @@ class LaunchRecorder:
             self._forget_counts()
             self._running.clear()
             self._number, self._failure, self._broken, self._failed_in_callback = 0, None, [], []
-        return rows, abandoned
+        return self._free.settle(rows), abandoned
 
     def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
         """Count the cell's launches by participants, and give the oldest that has not finished. From any thread."""
