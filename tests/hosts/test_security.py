@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,10 @@ def ask_hub(context: zmq.Context[zmq.Socket[bytes]], hub: dict[str, Any]) -> zmq
         asking.curve_serverkey = hub["curve_serverkey"].encode()
         asking.curve_publickey, asking.curve_secretkey = zmq.curve_keypair()
     asking.connect(f"{hub['interface']}:{hub['registration']}")
-    Session(key=hub["key"].encode()).send(asking, "connection_request")
+    asking.sndtimeo = 10_000
+    # One whose handshake is refused may lose its way to the hub between two frames, and then never gets rid of the rest.
+    with suppress(zmq.Again):
+        Session(key=hub["key"].encode()).send(asking, "connection_request")
     return asking
 
 
