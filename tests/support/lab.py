@@ -237,8 +237,15 @@ class LabPage:
 
         The prompts do not tell: after a cell that raises, Lab empties those of the cells that are still to run.
         """
-        idle = "jupyterapp.shell.currentWidget?.context?.sessionContext?.session?.kernel?.status === 'idle'"
-        self._wait_until(lambda: not self.pending and bool(self.page.evaluate(idle)), "the kernel is idle", limit_s)
+        status = "jupyterapp.shell.currentWidget?.context?.sessionContext?.session?.kernel?.status"
+        try:
+            self._wait_until(
+                lambda: not self.pending and self.page.evaluate(status) == "idle", "the kernel is idle", limit_s
+            )
+        except TimeoutError as error:
+            seen = f"{len(self.pending)} cells are not ended, the kernel is {self.page.evaluate(status)}"
+            dialogs = self.page.locator(".jp-Dialog").all_inner_texts()
+            raise TimeoutError(f"{error}; {seen}, dialogs: {dialogs}") from error
 
     def interrupt(self) -> None:
         """Press the stop button."""
