@@ -23,6 +23,7 @@ from typing import Any
 from mhnb.core.guard.rules import FREE_PREFIX, communicates
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launches import Launched, LaunchRecorder
+from mhnb.rank.guard.origins import Birth, mark
 from mhnb.rank.guard.programs import CompiledProgram, check_may_launch, find_meshes, ranks_of_devices
 from mhnb.sharding.hlo_bare import bare_text
 
@@ -41,6 +42,7 @@ _MAY_COMMUNICATE = re.compile(
 """Operations of optimised HLO that reach another device, or (custom-call) could."""
 
 _SHOWN_TYPES = 4
+_UNKNOWN = Birth(agreed=False)
 
 _current = threading.local()
 """`.module`, `.options`: what is being compiled; `.launched`: the launch being made; all by thread."""
@@ -114,10 +116,13 @@ def _finish_effects() -> None:
 def _probe() -> str | None:
     """Say why the hooks do not fit the installed JAX; None when they do."""
     import jax
-    from jax._src import dispatch, pjit
+    from jax._src import array, dispatch, pjit
     from jax._src.interpreters import pxla
 
     missing = _missing_names(pxla)
+    if not array.ArrayImpl.__dictoffset__:
+        # An array carries where it comes from.
+        missing.append("ArrayImpl.__dict__")
     missing += [name for name in ("shard_args", "batched_device_put") if not callable(getattr(pxla, name, None))]
     if not callable(getattr(dispatch.runtime_tokens, "clear", None)):
         missing.append("runtime_tokens.clear")
@@ -265,7 +270,7 @@ class _NotingExecutable:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executable, name)
 
-    def execute_sharded(self, *args: Any, **kwargs: Any) -> Any:
+    def execute_sharded(self, inputs: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
@@ -273,10 +278,10 @@ class _NotingExecutable:
         line, gate = _find_line(recorder, program), recorder.gate
         try:
             recorder.left.check(program.fingerprint, program.name, program.participants)
-            if gate is None:
-                return self._launch(line, *args, **kwargs)
-            agreed = gate.enter(program.fingerprint, program.name, program.participants, line)
-            return self._launch(line, *args, agreed=agreed, **kwargs)
+            birth = _UNKNOWN
+            if gate is not None:
+                birth = gate.enter(program.fingerprint, program.name, program.participants, line, inputs)
+            return self._launch(inputs, kwargs, line, birth)
         except OrderMismatch as error:
             if threading.current_thread() is threading.main_thread():
                 recorder.mismatches.note_raised(error, program.name, line)
@@ -288,16 +293,16 @@ class _NotingExecutable:
             if gate is not None:
                 gate.leave()
 
-    def _launch(self, line: int | None, *args: Any, agreed: bool = False, **kwargs: Any) -> _NotingResults:
+    def _launch(self, inputs: Any, kwargs: Any, line: int | None, birth: Birth) -> _NotingResults:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
         who, compiled = program.participants, program.compiled
         launched = recorder.note(program.fingerprint, program.name, who, line, outputs=None, program=compiled)
-        launched.agreed = agreed
+        launched.agreed = birth.agreed
         _current.launched = launched
         try:
-            return _NotingResults(self._executable.execute_sharded(*args, **kwargs), launched)
+            return _NotingResults(self._executable.execute_sharded(inputs, **kwargs), launched, birth)
         except Exception:
             # The runtime refused it (a deleted argument, say) before anything ran: it was no launch.
             recorder.withdraw(launched)
@@ -314,11 +319,11 @@ def _find_line(recorder: LaunchRecorder, program: _Program) -> int | None:
 class _NotingResults:
     """Hands the arrays of a launch to its record when JAX makes them; also those that end up in a mutable array."""
 
-    __slots__ = ("_launched", "_results")
+    __slots__ = ("_birth", "_launched", "_results")
 
-    def __init__(self, results: Any, launched: Launched) -> None:
+    def __init__(self, results: Any, launched: Launched, birth: Birth) -> None:
         self._results = results
-        self._launched = launched
+        self._launched, self._birth = launched, birth
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._results, name)
@@ -328,7 +333,9 @@ class _NotingResults:
         outputs = self._results.consume_with_handlers(handlers, **kwargs)
         # A program with ordered effects consumes its tokens first, by an incomplete list of handlers.
         if kwargs.get("strict", True):
-            self._launched.end_dispatch([find_plain(output) for output in outputs])
+            plain = [find_plain(output) for output in outputs]
+            self._launched.end_dispatch(plain)
+            mark(plain, self._birth)
         return outputs
 
 

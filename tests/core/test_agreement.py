@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.guard.agreement import Stand, format_mismatch, judge_launch
+from mhnb.core.guard.agreement import Stand, format_mismatch, judge_launch, letter_origins
 
 NAMES = {1: "jit(add) f32[8] → f32[]", 3: "jit(top) f32[8] → f32[]"}
 
@@ -21,6 +21,9 @@ NAMES = {1: "jit(add) f32[8] → f32[]", 3: "jit(top) f32[8] → f32[]"}
         ([Stand(0, 1, handles=True), Stand(1, 1, handles=True)], "launch"),
         ([Stand(0, 1, handles=True), Stand(1, 3, handles=True)], "mismatch"),
         ([Stand(0, 1, handles=True), Stand(1)], "mismatch"),
+        ([Stand(0, 1, origin=5), Stand(1, 1, origin=5)], "launch"),
+        ([Stand(0, 1, origin=5), Stand(1, 1, origin=6)], "mismatch"),
+        ([Stand(0, 1, origin=5), Stand(1, 1)], "mismatch"),
     ],
 )
 def test_verdicts(stands: list[Stand], verdict: str) -> None:
@@ -45,6 +48,27 @@ def test_the_report_groups_ranks_and_shows_lines() -> None:
         "  ranks 0,2   jit(add) f32[8] → f32[]   line 2:  got = [f(x) for f in order]",
         "  ranks 1,3   jit(top) f32[8] → f32[]   line 2:  got = [f(x) for f in order]",
     ]
+
+
+def test_the_report_of_one_program_on_other_arrays_names_them_by_letters() -> None:
+    """Where the programs differ, those are told; where somebody is absent, that."""
+    stands = [Stand(0, 1, 1, origin=5), Stand(1, 1, 1), Stand(2, 1, 1, origin=5), Stand(3, 1, 1, origin=9)]
+    text = format_mismatch(stands, NAMES, number=1, seq=2, source="add(x)")
+    assert text.splitlines()[2:5] == [
+        "  ranks 0,2   jit(add) f32[8] → f32[] of arrays A   line 1:  add(x)",
+        "  rank 1      jit(add) f32[8] → f32[] of arrays B   line 1:  add(x)",
+        "  rank 3      jit(add) f32[8] → f32[] of arrays C   line 1:  add(x)",
+    ]
+    assert "by the same steps on every rank" in text.splitlines()[6]
+    for other in (Stand(3, 3, 1, origin=9), Stand(3)):
+        assert "arrays" not in format_mismatch([*stands[:3], other], NAMES, number=1, seq=2, source="add(x)")
+
+
+def test_many_sides_have_a_letter_each() -> None:
+    """Each of 60 ranks chose one."""
+    letters = letter_origins([Stand(rank, 1, origin=rank + 1) for rank in range(60)])
+    assert len(set(letters.values())) == 60
+    assert [letters[n] for n in (1, 26, 27, 60)] == ["A", "Z", "A1", "H2"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.guard.board import Board, Place, make_board
+from mhnb.rank.guard.board import Board, Place, Post, make_board
 
 
 @pytest.fixture
@@ -27,7 +27,9 @@ def post(board: Board, rank: int, seq: int, fingerprint: int, line: int = 1) -> 
     """Post as an agreement does."""
     group = board.index_of((0, 1))
     with board.locked():
-        return board.post(rank, seq, group, fingerprint, line)
+        place = board.next_place(rank, seq, group)
+        board.post(rank, place, Post(fingerprint, line, 0, 77))
+    return place
 
 
 def test_what_one_posts_the_other_reads(boards: tuple[Board, Board]) -> None:
@@ -38,7 +40,7 @@ def test_what_one_posts_the_other_reads(boards: tuple[Board, Board]) -> None:
     assert theirs.index_of((0, 1)) == place.group
     assert theirs.has_posted(0, place)
     assert not theirs.has_posted(1, place)
-    assert theirs.read(0, place) == (2**63 - 1, 12, 0)
+    assert theirs.read(0, place) == (2**63 - 1, 12, 0, 77)
 
 
 def test_numbers_begin_anew_with_each_cell_and_set(boards: tuple[Board, Board]) -> None:

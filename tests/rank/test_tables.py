@@ -149,9 +149,11 @@ def far(tmp_path: Path) -> Iterator[Rig]:
     made.close()
 
 
-def wish(fingerprint: int = 5, seq: int = 1, participants: tuple[int, ...] = ALL, line: int | None = 2) -> Wish:
+def wish(
+    fingerprint: int = 5, seq: int = 1, participants: tuple[int, ...] = ALL, line: int | None = 2, origin: int = 0
+) -> Wish:
     """One that is called after its number."""
-    return Wish(seq, fingerprint, f"jit(f{fingerprint})", participants, line)
+    return Wish(seq, fingerprint, f"jit(f{fingerprint})", participants, line, origin=origin)
 
 
 def text_of(verdict: Verdict) -> str:
@@ -169,6 +171,16 @@ def test_who_wants_the_same_launches(rig: Rig) -> None:
     for rank in ALL:
         rig.tables[rank].end_cell(1, OK)
     assert rig.all(*[wish(9, seq=2)] * 3) == [LAUNCH] * 3
+
+
+def test_who_wants_the_same_on_other_arrays_is_told_so(rig: Rig) -> None:
+    """Also where only one of them knows where they come from."""
+    assert rig.all(*[wish(origin=2**63 - 1)] * 3) == [LAUNCH] * 3
+    verdicts = rig.all(wish(origin=7), wish(), wish(origin=7))
+    assert [verdict.kind for verdict in verdicts] == ["mismatch"] * 3
+    (text,) = {text_of(verdict) for verdict in verdicts}
+    assert "ranks 0,2   jit(f5) of arrays A" in text
+    assert "rank 1      jit(f5) of arrays B" in text
 
 
 def test_who_wants_something_else_is_told_the_same_as_the_others(rig: Rig) -> None:

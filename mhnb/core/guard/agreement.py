@@ -20,10 +20,12 @@ __all__ = [
     "MARKS",
     "Stand",
     "format_behind",
+    "format_makers",
     "format_mismatch",
     "format_outside",
     "format_ring",
     "judge_launch",
+    "letter_origins",
 ]
 
 Ending: TypeAlias = Outcome | Literal["left"]
@@ -43,6 +45,11 @@ _WORDS: dict[Ending, str] = {
 }
 _NOTHING = "nothing was launched"
 _INTACT = f"{_NOTHING}, the cluster is clean"
+_SAME_STEPS = (
+    "  The program is the same, the arrays are not: a rank ran something alone before it, or chose an array by its rank.\n"
+    "  Make them by the same steps on every rank; what is to differ on purpose is made in a cell with --guard off."
+)
+_SHOWN_MAKERS = 3
 _AFTER_LEFT = "  Wait until that one ends, if it does; else %mhjax restart --replay"
 
 
@@ -60,6 +67,8 @@ class Stand:
     """It had stopped together with others before, and wants this to handle that."""
     ending: Ending = "ok"
     """How its cell ended; of meaning only where it did not post."""
+    origin: int = 0
+    """Where the arrays come from that it would launch on, as a hash; 0 where that is not known of any."""
 
 
 def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
@@ -83,7 +92,20 @@ def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
         return "interrupt"
     if interrupted and any(stand.fingerprint is None and stand.ending == "interrupted" for stand in stands):
         return "interrupt"
-    return "launch" if len({stand.fingerprint for stand in stands}) == 1 else "mismatch"
+    return "launch" if len({(stand.fingerprint, stand.origin) for stand in stands}) == 1 else "mismatch"
+
+
+def letter_origins(stands: Sequence[Stand]) -> dict[int, str]:
+    """Name the arrays of each side by a letter where all want the same program, but not of the same arrays; else none.
+
+    >>> letter_origins([Stand(1, 7), Stand(0, 7, origin=5), Stand(2, 7)]), letter_origins([Stand(0, 7, origin=5), Stand(1)])
+    ({5: 'A', 0: 'B'}, {})
+    """
+    wanted = {stand.fingerprint for stand in stands}
+    origins = dict.fromkeys(stand.origin for stand in sorted(stands, key=lambda stand: stand.rank))
+    if len(wanted) > 1 or None in wanted or len(origins) == 1:
+        return {}
+    return {origin: chr(ord("A") + n % 26) + str(n // 26 or "") for n, origin in enumerate(origins)}
 
 
 def format_mismatch(stands: Sequence[Stand], names: Mapping[int, str], *, number: int, seq: int, source: str) -> str:
@@ -99,26 +121,40 @@ def format_mismatch(stands: Sequence[Stand], names: Mapping[int, str], *, number
       rank 0   jit(f)   line 2
       rank 1   ended the cell without it
     """
+    letters = letter_origins(stands)
     members: dict[tuple[int | None, str], list[Stand]] = {}
     for stand in sorted(stands, key=lambda stand: stand.rank):
         why = _WORDS.get(stand.ending, "") if stand.fingerprint is None else ""
-        members.setdefault((stand.fingerprint, why), []).append(stand)
-    sides = tuple(
-        LaunchSide(tuple(stand.rank for stand in same), None, None, None, why)
-        if fingerprint is None
-        else LaunchSide(
-            tuple(stand.rank for stand in same),
-            f"{fingerprint:016x}",
-            names.get(fingerprint, "a program"),
-            same[0].line,
-        )
-        for (fingerprint, why), same in members.items()
-    )
+        members.setdefault((stand.origin if letters else stand.fingerprint, why), []).append(stand)
+    sides = tuple(_side(same, names, why, letters) for (_, why), same in members.items())
     told = format_difference(LaunchDifference(number - 1, sides), seq, source)
     if any(stand.fingerprint is None and stand.ending == "left" for stand in stands):
         return f"{_NOTHING}\n{told}\n{_AFTER_LEFT}"
-    cure = _cure(source, [side.line for side in sides if side.line is not None])
-    return "\n".join([_INTACT, told, *([f"  {cure}"] if cure else [])])
+    cure = _SAME_STEPS if letters else _cure(source, [side.line for side in sides if side.line is not None])
+    return "\n".join([_INTACT, told, *([cure] if cure else [])])
+
+
+def _side(same: Sequence[Stand], names: Mapping[int, str], why: str, letters: Mapping[int, str]) -> LaunchSide:
+    ranks, wanted = tuple(stand.rank for stand in same), same[0].fingerprint
+    if wanted is None:
+        return LaunchSide(ranks, None, None, None, why)
+    of = f" of arrays {letters[same[0].origin]}" if letters else ""
+    return LaunchSide(ranks, f"{wanted:016x}", names.get(wanted, "a program") + of, same[0].line)
+
+
+def format_makers(letter: str, makers: Sequence[tuple[str, int, int | None]]) -> str:
+    """Say which launches made the arrays of one side: only its own ranks know.
+
+    Args:
+        makers: name, cell and line.
+
+    >>> format_makers("A", [("jit(multiply)", 4, 2), ("jit(step)", 3, None)])
+    'arrays A come from jit(multiply) (cell 4, line 2) and jit(step) (cell 3)'
+    """
+    told = [f"{name} (cell {seq}{f', line {line}' if line else ''})" for name, seq, line in makers[:_SHOWN_MAKERS]]
+    told += ["others"] if len(makers) > _SHOWN_MAKERS else []
+    who = " and ".join([", ".join(told[:-1]), told[-1]]) if len(told) > 1 else "".join(told)
+    return f"arrays {letter} come from {who or 'host data'}"
 
 
 def format_outside(name: str, participants: Sequence[int], chosen: Sequence[int]) -> str:
@@ -175,7 +211,7 @@ def _cure(source: str, lines: Sequence[int]) -> str:
     """The way out where the cell's own text shows what is wrong."""
     for line in lines:
         if (condition := _rank_condition(source, line)) is not None:
-            return f"The call stands under `if {condition}`. Let every rank compute, and one print."
+            return f"  The call stands under `if {condition}`. Let every rank compute, and one print."
     return ""
 
 

@@ -47,6 +47,8 @@ class Wish(NamedTuple):
     """1-based, of the cell; None where it is not in the cell's own text."""
     handles: bool = False
     """The ranks have stopped together, and this is what the cell does about it: it is not stopped once more."""
+    origin: int = 0
+    """Where the arrays come from that it launches on, as a hash, less than 2**63; 0 where that is not known of any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +125,18 @@ def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> 
     Withdrawn(number=3, mark=1)
     """
     match _read(frames):
-        case ["asked", int(number), int(seq), int(fp), str(name), list(members), int() | None as line, bool(handles)]:
-            wish = Wish(seq, fp, name, tuple(members), line, handles)
+        case [
+            "asked",
+            int(number),
+            int(seq),
+            int(fp),
+            str(name),
+            list(members),
+            int() | None as line,
+            bool(handles),
+            int(origin),
+        ]:
+            wish = Wish(seq, fp, name, tuple(members), line, handles, origin)
             if number > 0 and _can_be(wish, rank, process_count):
                 return Asked(number, wish)
         case ["withdrawn", int(number), int(mark)] if 0 < mark < len(MARKS):
@@ -143,6 +155,7 @@ def _can_be(wish: Wish, rank: int, process_count: int) -> bool:
         and 0 < wish.fingerprint < 1 << 63
         and wish.fingerprint % 2 == 1
         and 0 <= (wish.line or 0) < 1 << 63
+        and 0 <= wish.origin < 1 << 63
     )
 
 
@@ -152,7 +165,7 @@ def encode_verdict(number: int, verdict: Verdict) -> list[bytes]:
     >>> encode_verdict(3, LAUNCH)
     [b'[3, "launch", false, 0, [], [], ""]']
     """
-    stands = [[s.rank, s.fingerprint, s.line, s.stopped, s.handles, s.ending] for s in verdict.stands]
+    stands = [[s.rank, s.fingerprint, s.line, s.stopped, s.handles, s.ending, s.origin] for s in verdict.stands]
     names = [[fingerprint, name] for fingerprint, name in verdict.names.items()]
     row = [number, verdict.kind, verdict.agreed, verdict.number, stands, names, verdict.text]
     return [json.dumps(row).encode()]
@@ -170,7 +183,7 @@ def decode_verdict(frames: Sequence[Frame]) -> tuple[int, Verdict]:
     match _read(frames):
         case [int(number), str(kind), bool(agreed), int(place), list(stands), list(names), str(text)] if (
             kind in get_args(VerdictKind)
-            and all(len(row) == 6 for row in stands)
+            and all(len(row) == 7 for row in stands)
             and all(len(row) == 2 for row in names)
         ):
             found = tuple(Stand(*row) for row in stands)

@@ -11,13 +11,22 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 
-from mhnb.core.guard.agreement import ENDINGS, Ending, format_mismatch, format_outside
-from mhnb.core.guard.rules import communicates
+from mhnb.core.guard.agreement import (
+    ENDINGS,
+    Ending,
+    format_makers,
+    format_mismatch,
+    format_outside,
+    letter_origins,
+)
+from mhnb.core.guard.rules import FREE_PREFIX, communicates
 from mhnb.core.guard.wishes import Verdict, Wish
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.cell.forks import weakly
+from mhnb.rank.guard.origins import Birth, Maker, bear_agreed, bear_alone, combine, find_makers
 from mhnb.rank.guard.tables import Table
 
 __all__ = ["Agreement"]
@@ -50,9 +59,12 @@ class Agreement:
         self.interrupt_pending = False
         """One waits."""
         self._failure: tuple[int, MhnbError] | None = None
+        self._note = ""
         self._late: BaseException | None = None
         self._holder = 0
         self._forked = False
+        self._agreed_seq, self._agreed = 0, Counter[tuple[int, ...]]()
+        """How many launches of a cell each set of participants has agreed on: on each of them the same number."""
         self.make_interrupt: Callable[[], BaseException] = KeyboardInterrupt
         """Makes what stops the code that runs, wherever it runs; set by whoever runs it."""
         self.handles_interrupt: Callable[[], bool] = lambda: False
@@ -77,7 +89,7 @@ class Agreement:
         self._seq, self._source, self._guard = seq, source, guard
         self._chosen = None if chosen is None else tuple(chosen)
         self.interrupt_pending, self.stopped_with = False, None
-        self._failure = None
+        self._failure, self._note = None, ""
 
     def end_cell(self, seq: int, outcome: Ending) -> None:
         """The cell has ended here: whoever waits for us in it need not. What threads launch from now on belongs to the next."""
@@ -85,6 +97,11 @@ class Agreement:
         self._table.end_cell(seq, ENDINGS.index(ending))
         self._seq = seq + 1
         self._chosen = None
+
+    def take_notes(self) -> list[str]:
+        """Say where the arrays of the last mismatch come from, if it was for those: it is said for ranks that know only their own."""
+        note, self._note = self._note, ""
+        return [note] if note else []
 
     def note_lone_interrupt(self) -> None:
         """The code gets an interrupt that the ranks have not agreed on: they may be at different places from here on."""
@@ -96,11 +113,16 @@ class Agreement:
 
     # -- a launch
 
-    def enter(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> bool:
-        """Agree on a launch. After True the launch must be made at once; `leave` is called in any case.
+    def enter(
+        self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None, inputs: Sequence[object]
+    ) -> Birth:
+        """Agree on a launch. When that is done the launch must be made at once; `leave` is called in any case.
+
+        Args:
+            inputs: the arrays that it launches on.
 
         Returns:
-            False where there is nothing to agree on: no lockstep, or a program that never communicates.
+            What its outputs are to be known by; not agreed where there is no lockstep, or the program never communicates.
 
         Raises:
             OrderMismatch: the participants do not want the same launch; none of them makes it.
@@ -108,19 +130,19 @@ class Agreement:
             RanksLost: the others cannot be reached any more; this rank does not launch.
         """
         if not communicates(fingerprint):
-            return False
+            return self._bear_alone(fingerprint, name, line, inputs)
         if self._forked:
             raise RuntimeError("a forked process cannot launch a program of several ranks: it is none of them")
         if self._chosen is not None and not set(participants) <= set(self._chosen):
             raise OrderMismatch(format_outside(name, participants, self._chosen), result=None)
         if self._guard != "lockstep":
-            return False
+            return Birth(agreed=False)
         if threading.current_thread() is not self._main:
-            return self._enter_from_thread(fingerprint, name, participants, line)
+            return self._enter_from_thread(fingerprint, name, participants, line, inputs)
         self.inside = True
         try:
             with _Held(self._turn) as held:
-                self.agree(fingerprint, name, participants, line)
+                birth = self.agree(fingerprint, name, participants, line, inputs)
                 held.keep()
                 self._holder = threading.get_ident()
         except BaseException as error:
@@ -132,13 +154,21 @@ class Agreement:
                 self.note_lone_interrupt()
                 raise self.make_interrupt() from error
             raise
-        return True
+        return birth
 
-    def _enter_from_thread(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> bool:
+    def _bear_alone(self, fingerprint: str, name: str, line: int | None, inputs: Sequence[object]) -> Birth:
+        if self._guard == "off":
+            # There the ranks may make what differs, on purpose.
+            return Birth(agreed=False)
+        return bear_alone(int(fingerprint.removeprefix(FREE_PREFIX), 16), inputs, Maker(name, self._seq, line))
+
+    def _enter_from_thread(
+        self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None, inputs: Sequence[object]
+    ) -> Birth:
         self._busy.add(threading.get_ident())
         try:
             with _Held(self._turn) as held:
-                self.agree(fingerprint, name, participants, line)
+                birth = self.agree(fingerprint, name, participants, line, inputs)
                 held.keep()
                 self._holder = threading.get_ident()
         except BaseException as error:
@@ -146,7 +176,7 @@ class Agreement:
                 self.note_failure(error)
             self._busy.discard(threading.get_ident())
             raise
-        return True
+        return birth
 
     def leave(self) -> None:
         """The launch is made and noted, or there was none to make.
@@ -197,7 +227,9 @@ class Agreement:
             self.note_lone_interrupt()
             raise self.make_interrupt()
 
-    def agree(self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None) -> None:
+    def agree(
+        self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None, inputs: Sequence[object]
+    ) -> Birth:
         """Ask, wait and obey, as `enter` says. A look at this rank's stack knows the wait by this function's name."""
         if self.interrupt_pending:
             self.note_lone_interrupt()
@@ -207,7 +239,8 @@ class Agreement:
         # Ranks that did not stop before the same launch may be at different places in the cell, whatever they agree on from there.
         with_all = self.stopped_with is not None and self.stopped_with.issuperset(participants)
         handles = with_all and threading.current_thread() is self._main and self.handles_interrupt()
-        wish = Wish(self._seq, int(fingerprint, 16) & ~(1 << 63) | 1, name, participants, line, handles)
+        number = int(fingerprint, 16) & ~(1 << 63) | 1
+        wish = Wish(self._seq, number, name, participants, line, handles, combine(inputs))
         late: BaseException | None = None
         try:
             table.ask(wish)
@@ -221,13 +254,21 @@ class Agreement:
         finally:
             self.pending = None
             table.rest()
-        self._obey(table.answer(), wish)
+        self._obey(table.answer(), wish, inputs)
         self._late = late
+        return self._bear_agreed(wish)
+
+    def _bear_agreed(self, wish: Wish) -> Birth:
+        if self._agreed_seq != wish.seq:
+            self._agreed_seq = wish.seq
+            self._agreed.clear()
+        self._agreed[wish.participants] += 1
+        return bear_agreed(wish.participants, self._agreed[wish.participants], Maker(wish.name, wish.seq, wish.line))
 
     def _is_interrupted(self) -> bool:
         return self.interrupt_pending
 
-    def _obey(self, verdict: Verdict, wish: Wish) -> None:
+    def _obey(self, verdict: Verdict, wish: Wish, inputs: Sequence[object]) -> None:
         """Return where the launch is to be made."""
         match verdict.kind:
             case "launch":
@@ -237,6 +278,8 @@ class Agreement:
             case "mismatch":
                 stands, number = verdict.stands, verdict.number
                 text = format_mismatch(stands, verdict.names, number=number, seq=wish.seq, source=self._source)
+                if letter := letter_origins(stands).get(wish.origin):
+                    self._note = format_makers(letter, find_makers(inputs))
                 raise OrderMismatch(text, result=None)
             case "cell ended":
                 text = "nothing was launched\n  the cell ended while a thread of it waited to launch"

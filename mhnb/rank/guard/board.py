@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 __all__ = ["Board", "Place", "Post", "make_board"]
 
-_MAGIC = 0x6D686E6201
+_MAGIC = 0x6D686E6202
 _MAX_SETS = 256
 _RING = 4
 """A participant is at most one launch ahead of another on the same set; the rest is room."""
-_POST_WORDS = 3
+_POST_WORDS = 4
 _HEAD = 8 + _MAX_SETS
 _SET_WORDS = 1 + _RING * _POST_WORDS
 _SLOT = 8 + _MAX_SETS * _SET_WORDS
@@ -55,6 +55,8 @@ class Post(NamedTuple):
     """1-based, of the cell; 0 for none."""
     mark: int
     """0: it stands. Otherwise it was taken back; what the number means is the agreement's business."""
+    origin: int
+    """Where the arrays come from that it would launch on, as a hash; 0 where that is not known."""
 
 
 def _paths(run_dir: Path) -> tuple[Path, Path]:
@@ -210,13 +212,12 @@ class Board:
         state = self._words[self._entry(rank, group)]
         return state >> 32, state & 0xFFFFFFFF
 
-    def post(self, rank: int, seq: int, index: int, fingerprint: int, line: int) -> Place:
-        """Say what a rank is about to launch, as its next in that set. To be called under the lock."""
-        place = self.next_place(rank, seq, index)
+    def post(self, rank: int, place: Place, post: Post) -> None:
+        """Say what a rank is about to launch, at its next place. To be called under the lock."""
         ring = self._ring(rank, place)
-        self._words[ring], self._words[ring + 1], self._words[ring + 2] = fingerprint, line, 0
-        self._words[self._entry(rank, index)] = seq << 32 | place.number
-        return place
+        for offset, word in enumerate(post):
+            self._words[ring + offset] = word
+        self._words[self._entry(rank, place.group)] = place.seq << 32 | place.number
 
     def next_place(self, rank: int, seq: int, index: int) -> Place:
         """Where a rank's next post in a set will stand."""
@@ -231,7 +232,7 @@ class Board:
     def read(self, rank: int, place: Place) -> Post:
         """What a rank posted there."""
         ring = self._ring(rank, place)
-        return Post(self._words[ring], self._words[ring + 1], self._words[ring + 2])
+        return Post(*self._words[ring : ring + _POST_WORDS])
 
     def mark(self, rank: int, place: Place, mark: int) -> None:
         """Take a post back. To be called under the lock, while somebody has not posted there yet."""

@@ -292,8 +292,8 @@ class LaunchRecorder:
         return [] if self.made is None else self.made.end_cell()
 
     def take_notes(self) -> list[str]:
-        """Say what the user should know of how the cell is compared."""
-        return [] if self.made is None else self.made.take_notes()
+        """Say what the user should know of what was compared in the cell."""
+        return [note for record in (self.gate, self.made) if record is not None for note in record.take_notes()]
 
     def _is_busy(self) -> bool:
         return bool(self._running) or (self.gate is not None and self.gate.is_busy())

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from mhnb.core.exchange.variables import format_array
 from mhnb.core.guard.made import MadeRow
+from mhnb.rank.guard.origins import mark_copies
 
 __all__ = ["MadeRecord"]
 
@@ -35,6 +36,8 @@ class _Place:
     ranks: tuple[int, ...]
     name: str
     """Devices and spec, as a hash: the same on every rank."""
+    is_whole: bool
+    """Every device holds all of it."""
     shared: dict[Any, tuple[Any, str]] = field(default_factory=dict)
     """By local device: index and text of the box; each box once."""
 
@@ -130,6 +133,8 @@ class MadeRecord:
         kind = format_array(array.shape, str(array.dtype))
         values = {text: source(device, index) for device, (index, text) in place.shared.items()}
         words = {text: self._word(value, array.dtype) for text, value in values.items()}
+        if place.is_whole:
+            _mark_copies(array, kind, values, words)
         if not self._told_large:
             self._note_large(line, values.values())
         with self._lock:
@@ -184,6 +189,13 @@ class MadeRecord:
         return _hash(self._read(value, dtype))
 
 
+def _mark_copies(array: Any, kind: str, values: dict[str, Any], words: dict[str, int | None]) -> None:
+    ((text, word),) = words.items()
+    # What is still computed has no content yet, and whether it is differs between ranks.
+    if word is not None and not hasattr(values[text], "is_ready"):
+        mark_copies(array, hash((_hash(kind.encode()), word)))
+
+
 def _say_line(line: int | None) -> str:
     return "a line of another file" if line is None else f"line {line}"
 
@@ -210,7 +222,7 @@ def _find_place(sharding: Any, shape: tuple[int, ...]) -> _Place | None:
     for device, index in sharding.addressable_devices_indices_map(shape).items():
         if len(boxes[texts[device]]) > 1 and texts[device] not in {text for _, text in shared.values()}:
             shared[device] = index, texts[device]
-    return _Place(ranks, f"{_hash(name.encode()):x}", shared)
+    return _Place(ranks, f"{_hash(name.encode()):x}", len(boxes) == 1, shared)
 
 
 def _box_text(index: Any, shape: tuple[int, ...]) -> str:

@@ -77,8 +77,9 @@ class Seat:
                 stop = board.interrupted_seq == wish.seq and not wish.handles
                 fingerprint = (wish.fingerprint & ~1 if stop else wish.fingerprint) | (_HANDLES if wish.handles else 0)
                 # Known before it stands there: an exception out of a signal handler may come in between.
-                self._place, self._participants = board.next_place(rank, wish.seq, index), participants
-                board.post(rank, wish.seq, index, fingerprint, wish.line or 0)
+                place = board.next_place(rank, wish.seq, index)
+                self._place, self._participants = place, participants
+                board.post(rank, place, Post(fingerprint, wish.line or 0, 0, wish.origin))
         self._unknown = [other for other in participants if other != rank]
         self.looks = 0
         return True
@@ -197,7 +198,7 @@ class Seat:
         verdict = judge_launch(stands, interrupted=board.interrupted_seq == place.seq)
         if verdict == "interrupt":
             # Before the same launch, that is: else they may be at different places in the cell.
-            agreed = len({(stand.fingerprint, stand.handles) for stand in stands}) == 1
+            agreed = len({(stand.fingerprint, stand.origin, stand.handles) for stand in stands}) == 1
             return Verdict("interrupt", agreed=agreed)
         return LAUNCH if verdict == "launch" else self._mismatch(stands, place)
 
@@ -217,7 +218,7 @@ class Seat:
             return Stand(rank, ending="died")
         stopped = post.mark == INTERRUPTED or not post.fingerprint & 1
         handles = bool(post.fingerprint & _HANDLES)
-        return Stand(rank, _program_of(post), post.line or None, stopped=stopped, handles=handles)
+        return Stand(rank, _program_of(post), post.line or None, stopped=stopped, handles=handles, origin=post.origin)
 
 
 def _program_of(post: Post) -> int:

@@ -1,0 +1,82 @@
+"""Where the arrays that several ranks share come from: which launch made each, and of what.
+
+Two ranks may launch the same program on arrays that do not belong together: one that a rank made alone before it, or one
+that was chosen by the rank. So an array carries its origin, and where the ranks agree on a launch they compare those too.
+
+It goes by what was launched, and reads no array. The same steps give the same origin on every rank, in whatever order
+threads take them. A value that was copied to every device has its content for one. What else was made of host data has
+none, nor has what a collective made under another guard than lockstep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["Birth", "Maker", "bear_agreed", "bear_alone", "combine", "find_makers", "mark", "mark_copies"]
+
+_ATTRIBUTE = "_mhnb_origin"
+"""Of an array: it goes where the array goes, and ends with it."""
+_NONE: tuple[int, Maker | None] = (0, None)
+_WORD = (1 << 63) - 1
+"""As much of a hash as goes on the board."""
+
+
+class Maker(NamedTuple):
+    """The launch that made an array, as it is told."""
+
+    name: str
+    seq: int
+    line: int | None
+
+
+class Birth(NamedTuple):
+    """What the outputs of a launch are to be known by."""
+
+    agreed: bool
+    """Every participant launches it too."""
+    origin: int = 0
+    """0: by nothing."""
+    maker: Maker | None = None
+
+
+def combine(inputs: Iterable[object]) -> int:
+    """Hash which launches made the arrays of this one; less than 2**63, and 0 where none did.
+
+    Copies of host data do not count here: they are compared at the cell's end, and told by their line.
+    """
+    tags = tuple([tag if maker is not None else 0 for tag, maker in _read(inputs)])
+    return hash(tags) & _WORD if any(tags) else 0
+
+
+def bear_agreed(participants: tuple[int, ...], number: int, maker: Maker) -> Birth:
+    """Of a launch that all participants agreed on, as the n-th of theirs in the cell."""
+    return Birth(True, hash((participants, maker.seq, number)), maker)
+
+
+def bear_alone(fingerprint: int, inputs: Iterable[object], maker: Maker) -> Birth:
+    """Of a launch that nobody agreed on, for it has no collective: by the program, and where its arrays come from."""
+    return Birth(False, hash((fingerprint, *[tag for tag, _ in _read(inputs)])), maker)
+
+
+def mark(outputs: Sequence[Any], birth: Birth) -> None:
+    """Have the outputs of a launch carry their origin."""
+    if birth.origin:
+        for place, output in enumerate(outputs):
+            setattr(output, _ATTRIBUTE, (hash((birth.origin, place)), birth.maker))
+
+
+def mark_copies(array: Any, content: int) -> None:
+    """Have an array whose every device holds the same host data carry that: two ranks that made it alike may use it alike."""
+    setattr(array, _ATTRIBUTE, (content, None))
+
+
+def find_makers(inputs: Iterable[object]) -> list[Maker]:
+    """Say which launches made these arrays, each once, the latest cell's first."""
+    makers = dict.fromkeys(maker for _, maker in _read(inputs) if maker is not None)
+    return sorted(makers, key=lambda maker: -maker.seq)
+
+
+def _read(inputs: Iterable[object]) -> list[tuple[int, Maker | None]]:
+    # Numbers and tuples of them hash alike in every process of one version of Python, and all ranks have one.
+    return [getattr(array, _ATTRIBUTE, _NONE) for array in inputs]

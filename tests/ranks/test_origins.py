@@ -1,0 +1,170 @@
+"""Arrays that do not belong together, with real ranks: no collective is launched on them, whichever way they came about."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.cluster import Cluster
+from mhnb.core.output.results import CellResult
+
+SETUP = """
+import threading, time
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec as P
+from jax.experimental import multihost_utils
+rank = jax.process_index()
+mesh = jax.make_mesh((8,), ('x',))
+rows, whole = NamedSharding(mesh, P('x')), NamedSharding(mesh, P())
+def spread(values): return jax.make_array_from_callback(values.shape, rows, lambda i: values[i])
+x = spread(np.arange(8, dtype=np.float32))
+add = jax.jit(lambda a: a.sum(), out_shardings=whole)
+scale = jax.jit(lambda a, by: a * by)
+pair = jax.jit(lambda a: (a + 1, a + 2))
+several = [scale(x + add(x), n) for n in range(4)]
+"""
+
+
+@pytest.fixture
+def ready(cluster: Cluster) -> Cluster:
+    """The shared cluster with a global array, and programs with and without a collective."""
+    cluster.run(SETUP).check()
+    return cluster
+
+
+def told(result: CellResult) -> list[str]:
+    """The words of each rank's mismatch; empty for none."""
+    return [rank.error.evalue if rank.error and rank.error.ename == "OrderMismatch" else "" for rank in result]
+
+
+APART = {
+    "one rank alone": "if rank == 1: x = x * 2",
+    "another number": "x = scale(x, 1.0) if rank == 1 else x",
+    "an output of another place": "x, y = pair(x)\nif rank == 1: x = y",
+    "by the rank": "x = several[1 if rank == 1 else 2]",
+    "by the rank, of one program with two numbers": "x, y = scale(x, 2.0), scale(x, 3.0)\nif rank == 1: x = y",
+    "keys": """
+draw = jax.jit(jax.vmap(jax.random.uniform))
+x = jax.jit(lambda: jax.random.split(jax.random.key(0), 8), out_shardings=rows)()
+if rank == 1: x = jax.jit(jax.vmap(lambda k: jax.random.fold_in(k, 1)))(x)
+x = draw(x)""",
+    "through programs that all ranks ran": "if rank == 1: x = x * 2\nx = jax.device_put(pair(x)[0], rows)",
+}
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("code", APART.values(), ids=APART.keys())
+def test_no_collective_is_launched_on_arrays_that_do_not_belong_together(ready: Cluster, code: str) -> None:
+    """Each of these was a wrong number on every rank, without a word; the cluster is clean before and after."""
+    ready.run(code).check()
+    assert ready.state == "clean"
+    result = ready.run("float(add(x))")
+    words = told(result)
+    assert all(words)
+    assert result.state == "clean"
+    (text,) = set(words)
+    assert "\n  ranks 0,2-3   jit(<lambda>) f32[8@x] → f32[] of arrays A   line 1:  float(add(x))\n" in text
+    assert "\n  rank 1        jit(<lambda>) f32[8@x] → f32[] of arrays B   line 1:  float(add(x))\n" in text
+    first, second = result.notes
+    assert first.startswith("arrays A come from ")
+    assert second.startswith("arrays B come from jit(")
+
+
+def test_who_made_the_arrays_is_said_beside_it(ready: Cluster) -> None:
+    """With the cell and the line, where there was a program; and only of the mismatch of this cell."""
+    made = ready.run("pass\nif rank == 1: x = x * 2").check()
+    assert ready.run("float(add(x))").notes == (
+        "arrays A come from host data · clean",
+        f"arrays B come from jit(multiply) f32[8@x], i32[] → f32[8@x] (cell {made.seq}, line 2) · clean",
+    )
+    assert all(note.startswith("rank") for note in ready.run("if rank == 1: raise ValueError\nadd(several[0])").notes)
+
+
+@pytest.mark.usefixtures("ready")
+def test_a_rank_that_raised_before_its_step_is_a_step_behind(cluster: Cluster) -> None:
+    """The note after the cell says that variables may differ; this is where they do."""
+    cluster.run("if rank == 1: raise ValueError('mine')\nx = x * 2")
+    assert cluster.state == "clean"
+    assert all(told(cluster.run("add(x)")))
+    # It takes that step, and all have the same again.
+    cluster.run("x = x * 2", ranks=[1]).check()
+    assert {rank.text for rank in cluster.run("float(add(x))").check()} == {"56.0"}
+
+
+def test_a_thread_is_held_to_it_too(ready: Cluster) -> None:
+    """Whatever catches its error."""
+    result = ready.run(
+        "thread = threading.Thread(target=lambda: add(several[rank % 2 + 1]))\nthread.start()\nthread.join()"
+    )
+    assert all("of arrays B" in words for words in told(result))
+
+
+TOGETHER = {
+    "ranks take the step one after the other": [("x = x * 2.0", [n]) for n in range(4)],
+    "one rank looks at something scaled": [
+        ("total = add(x)\nif rank == 1: print(total * 100, x * 3)\nx = x * 2.0", None),
+    ],
+    "one rank logs inside of a loop": [
+        (
+            """
+slope = jax.jit(lambda w, x: w * 0 + jnp.mean(x))
+def log(loss):
+    if rank == 1: print(f'{float(loss * 100):.1f}')
+def train(w):
+    for n in range(5):
+        w = w - 0.1 * slope(w, x)
+        log(add(w))
+    return w
+w = train(x)
+x = x * 2.0 + 0 * w""",
+            None,
+        ),
+    ],
+    "threads at their own pace": [
+        (
+            """
+made = []
+def work():
+    time.sleep(0.05 * rank)
+    made.append(x * 2.0)
+thread = threading.Thread(target=work)
+thread.start()
+add(x)
+thread.join()
+x = made[0]""",
+            None,
+        ),
+    ],
+    "shards that are put together again": [
+        (
+            """
+if rank == 1: x = x + 0
+x = jax.make_array_from_single_device_arrays(x.shape, x.sharding, [shard.data for shard in x.addressable_shards])
+x = x * 2.0""",
+            None,
+        ),
+    ],
+    "donated and overwritten": [
+        ("step = jax.jit(lambda a: a + a, donate_argnums=0)\nx = step(x + 0)\nif rank == 1: del several", None),
+    ],
+    "a sum that was read and spread again": [
+        ("h = multihost_utils.process_allgather(x, tiled=True)\nx = spread(h * 2)", None),
+    ],
+}
+
+
+@pytest.mark.parametrize("cells", TOGETHER.values(), ids=TOGETHER.keys())
+def test_arrays_that_came_about_by_the_same_steps_belong_together(
+    ready: Cluster, cells: list[tuple[str, list[int] | None]]
+) -> None:
+    """Whatever a rank does beside it, and whenever."""
+    for code, ranks in cells:
+        ready.run(code, ranks=ranks).check()
+    result = ready.run("float(add(x))").check()
+    assert {rank.text for rank in result} == {"56.0"}
+    assert result.notes == ()
+
+
+def test_what_was_made_without_the_guard_is_taken_as_it_is(ready: Cluster) -> None:
+    """Shards that differ on purpose: the way to say so is a cell of its own."""
+    ready.run("if rank == 1: x = x * 2", guard="off").check()
+    assert {rank.text for rank in ready.run("float(add(x))").check()} == {"33.0"}
