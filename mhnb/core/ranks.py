@@ -1,13 +1,16 @@
-"""Rank sets as people write them: `0,2-3`."""
+"""Rank sets as people write them, `0,2-3`, and which ranks have the same."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from mhnb.errors import InvalidRequest
 
-__all__ = ["choose_ranks", "format_ranks", "parse_ranks", "say_count", "say_ranks"]
+__all__ = ["choose_ranks", "format_ranks", "group_ranks", "parse_ranks", "say_count", "say_ranks"]
+
+_K = TypeVar("_K")
 
 _PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
@@ -97,3 +100,16 @@ def say_count(count: int, noun: str) -> str:
     ('1 rank', '4 CPU devices')
     """
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def group_ranks(keys: Mapping[int, _K]) -> tuple[tuple[tuple[int, ...], _K], ...]:
+    """Group ranks by equal keys: the largest group first, then by first rank.
+
+    >>> group_ranks({0: "a", 1: "b", 2: "b"})
+    (((1, 2), 'b'), ((0,), 'a'))
+    """
+    groups: dict[_K, list[int]] = {}
+    for rank in sorted(keys):
+        groups.setdefault(keys[rank], []).append(rank)
+    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0]))
+    return tuple((tuple(ranks), key) for key, ranks in ordered)

@@ -21,16 +21,16 @@ from mhnb.core.exchange.transfer import (
     Refusal,
     ValueRow,
     check_coverage,
+    check_origins,
     check_present,
     check_replicas,
     check_views,
     differs,
-    group_ranks,
     join_views,
     plan_fetches,
 )
 from mhnb.core.exchange.ways import advise
-from mhnb.core.ranks import say_ranks
+from mhnb.core.ranks import group_ranks, say_ranks
 from mhnb.core.wire.protocol import Answer
 from mhnb.errors import InvalidRequest, ValueDiffers
 from mhnb.exchange.asks import Asker, Job, Transfer, ask_all, check_names, check_ranks, open_transfer, stream
@@ -220,6 +220,7 @@ class _Puller:
 
         row = next(iter(rows.values()))
         check_views(name, rows)
+        check_origins(name, rows)
         if prefer is None:
             check_replicas(name, rows)
         check_coverage(name, rows)

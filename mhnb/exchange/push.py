@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mhnb.core.exchange.pack import pack
-from mhnb.core.exchange.transfer import CHUNK_NBYTES, IN_FLIGHT, INLINE_NBYTES, group_ranks
-from mhnb.core.ranks import say_ranks
+from mhnb.core.exchange.transfer import CHUNK_NBYTES, IN_FLIGHT, INLINE_NBYTES
+from mhnb.core.ranks import group_ranks, say_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.asks import Asker, Job, Transfer, ask_all, check_names, check_ranks, open_transfer, stream
 from mhnb.rank.asks.transfer_arrays import dtype_name, is_plain, order_of, raw_bytes, stored_form

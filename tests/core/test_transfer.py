@@ -20,10 +20,10 @@ from mhnb.core.exchange.transfer import (
     check_replicas,
     check_views,
     differs,
-    group_ranks,
     join_views,
     plan_fetches,
 )
+from mhnb.core.ranks import group_ranks
 from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
 
 ROWS: dict[Box, str] = {((0, 2), (0, 3)): "aa", ((2, 4), (0, 3)): "bb"}

@@ -6,6 +6,7 @@ import pytest
 
 from mhnb.cluster import Cluster
 from mhnb.core.output.results import CellResult
+from mhnb.errors import ValueDiffers
 
 SETUP = """
 import threading, time
@@ -168,3 +169,27 @@ def test_what_was_made_without_the_guard_is_taken_as_it_is(ready: Cluster) -> No
     """Shards that differ on purpose: the way to say so is a cell of its own."""
     ready.run("if rank == 1: x = x * 2", guard="off").check()
     assert {rank.text for rank in ready.run("float(add(x))").check()} == {"33.0"}
+
+
+def test_an_array_whose_shards_do_not_belong_together_is_not_pulled(ready: Cluster) -> None:
+    """It would be put together from two steps; copies that are equal are the same array, whoever made them."""
+    made = ready.run("total = add(x)\nif rank == 1: x, total, mine = x * 2, total + 0, x * 3").check()
+    with pytest.raises(ValueDiffers) as caught:
+        ready.pull("x")
+    assert str(caught.value) == (
+        "x is one array whose shards do not belong together: it comes from host data on ranks 0,2-3, from jit(multiply)"
+        f" f32[8@x], i32[] → f32[8@x] (cell {made.seq}, line 2) on rank 1. Make it by the same steps on every rank;"
+        " what a rank holds of it is in x.addressable_shards there"
+    )
+    assert caught.value.groups == ((0, 2, 3), (1,))
+    assert float(ready.pull("total")) == 28.0
+    assert ready.pull("several")[2].shape == (8,)
+
+
+def test_check_tells_of_shards_that_do_not_belong_together(ready: Cluster) -> None:
+    """Where there are no copies to compare, what made them is."""
+    ready.run("tree = {'w': x * 2 if rank == 1 else x, 'v': several[1]}").check()
+    same, odd = ready.check("tree")
+    assert (same.name, same.same) == ("tree['v']", True)
+    assert (odd.name, odd.same) == ("tree['w']", False)
+    assert odd.text.startswith("the shards do not belong together: from host data on ranks 0,2-3, from jit(multiply) ")

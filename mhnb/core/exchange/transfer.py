@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from mhnb.core.exchange.boxes import Box, box_size, find_hole, format_box
 from mhnb.core.exchange.variables import format_array
-from mhnb.core.ranks import format_ranks, say_ranks
+from mhnb.core.guard.origins import tell_origins
+from mhnb.core.ranks import format_ranks, group_ranks, say_ranks
 from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
 
 __all__ = [
@@ -28,11 +29,11 @@ __all__ = [
     "Refusal",
     "ValueRow",
     "check_coverage",
+    "check_origins",
     "check_present",
     "check_replicas",
     "check_views",
     "differs",
-    "group_ranks",
     "join_views",
     "lacking_box",
     "plan_fetches",
@@ -53,8 +54,6 @@ COMPARE_NBYTES = 16 * 2**20
 
 Owners: TypeAlias = tuple[tuple[Box, tuple[int, ...]], ...]
 """Where all of a global array is: each box with the rank of every device that holds it."""
-
-_K = TypeVar("_K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +81,8 @@ class ArrayRow:
     """None for a NumPy array."""
     is_global: bool = False
     """Whether it is one array of several ranks."""
+    origin: tuple[int, str] = (0, "")
+    """Which launch made it: a hash, the same on ranks that made it by the same steps, and words; 0 for none."""
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -91,14 +92,15 @@ class ArrayRow:
     @classmethod
     def from_wire(cls, row: Sequence[Any], tables: Sequence[Owners]) -> ArrayRow:
         """Read a row as `to_wire` wrote it."""
-        shape, dtype, order, held, table, is_global = row
+        shape, dtype, order, held, table, is_global, (origin, maker) = row
         boxes = tuple(HeldBox(_box(box), ordinal, part, digest) for box, ordinal, part, digest in held)
-        return cls(tuple(shape), dtype, order, boxes, None if table is None else tables[table], is_global)
+        owners = None if table is None else tables[table]
+        return cls(tuple(shape), dtype, order, boxes, owners, is_global, (origin, maker))
 
     def to_wire(self, table: int | None) -> list[Any]:
         """Write the row for JSON, its owners as the number of a table that many rows share."""
         held = [[h.box, h.ordinal, h.part, h.digest] for h in self.held]
-        return [self.shape, self.dtype, self.order, held, table, self.is_global]
+        return [self.shape, self.dtype, self.order, held, table, self.is_global, self.origin]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,19 +156,6 @@ def _local_signature(row: ArrayRow) -> tuple[Any, ...]:
     if row.is_global:
         return ("global",)
     return (row.shape, row.dtype, row.order, tuple(sorted({(held.box, held.digest) for held in row.held})))
-
-
-def group_ranks(keys: Mapping[int, _K]) -> tuple[tuple[tuple[int, ...], _K], ...]:
-    """Group ranks by equal keys: the largest group first, then by first rank.
-
-    >>> group_ranks({0: "a", 1: "b", 2: "b"})
-    (((1, 2), 'b'), ((0,), 'a'))
-    """
-    groups: dict[_K, list[int]] = {}
-    for rank in sorted(keys):
-        groups.setdefault(keys[rank], []).append(rank)
-    ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[1][0]))
-    return tuple((tuple(ranks), key) for key, ranks in ordered)
 
 
 def check_present(name: str, answers: Mapping[int, ValueRow | Refusal]) -> dict[int, ValueRow]:
@@ -280,6 +269,25 @@ def check_views(name: str, rows: Mapping[int, ArrayRow]) -> None:
         name=name,
         groups=tuple(ranks for ranks, _ in seen),
     )
+
+
+def check_origins(name: str, rows: Mapping[int, ArrayRow]) -> None:
+    """Hold that the shards of an array belong together: copies are compared by their bytes, others by what made them.
+
+    Raises:
+        ValueDiffers: they do not.
+
+    >>> check_origins("x", {0: ArrayRow((2,), "float32", "C", (), origin=(7, "jit(f)"))})
+    """
+    told = tell_origins({rank: row.origin for rank, row in rows.items()})
+    if told and any(lacking_box({rank: row}) is not None for rank, row in rows.items()):
+        groups = group_ranks({rank: row.origin[0] for rank, row in rows.items()})
+        raise ValueDiffers(
+            f"{name} is one array whose shards do not belong together: it comes {told}. Make it by the same steps on every rank;"
+            f" what a rank holds of it is in {name}.addressable_shards there",
+            name=name,
+            groups=tuple(ranks for ranks, _ in groups),
+        )
 
 
 def check_replicas(name: str, rows: Mapping[int, ArrayRow]) -> None:

@@ -20,7 +20,6 @@ __all__ = [
     "MARKS",
     "Stand",
     "format_behind",
-    "format_makers",
     "format_mismatch",
     "format_outside",
     "format_ring",
@@ -49,7 +48,6 @@ _SAME_STEPS = (
     "  The program is the same, the arrays are not: a rank ran something alone before it, or chose an array by its rank.\n"
     "  Make them by the same steps on every rank; what is to differ on purpose is made in a cell with --guard off."
 )
-_SHOWN_MAKERS = 3
 _AFTER_LEFT = "  Wait until that one ends, if it does; else %mhjax restart --replay"
 
 
@@ -140,21 +138,6 @@ def _side(same: Sequence[Stand], names: Mapping[int, str], why: str, letters: Ma
         return LaunchSide(ranks, None, None, None, why)
     of = f" of arrays {letters[same[0].origin]}" if letters else ""
     return LaunchSide(ranks, f"{wanted:016x}", names.get(wanted, "a program") + of, same[0].line)
-
-
-def format_makers(letter: str, makers: Sequence[tuple[str, int, int | None]]) -> str:
-    """Say which launches made the arrays of one side: only its own ranks know.
-
-    Args:
-        makers: name, cell and line.
-
-    >>> format_makers("A", [("jit(multiply)", 4, 2), ("jit(step)", 3, None)])
-    'arrays A come from jit(multiply) (cell 4, line 2) and jit(step) (cell 3)'
-    """
-    told = [f"{name} (cell {seq}{f', line {line}' if line else ''})" for name, seq, line in makers[:_SHOWN_MAKERS]]
-    told += ["others"] if len(makers) > _SHOWN_MAKERS else []
-    who = " and ".join([", ".join(told[:-1]), told[-1]]) if len(told) > 1 else "".join(told)
-    return f"arrays {letter} come from {who or 'host data'}"
 
 
 def format_outside(name: str, participants: Sequence[int], chosen: Sequence[int]) -> str:

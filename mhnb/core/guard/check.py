@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mhnb.core.guard.origins import tell_origins
 from mhnb.core.ranks import say_ranks
 
 __all__ = ["CheckRow", "compare_leaves"]
@@ -32,7 +33,7 @@ def compare_leaves(name: str, leaves_by_rank: Mapping[int, Sequence[Mapping[str,
 
     Args:
         leaves_by_rank: for each rank its leaves as `{"path", "kind", "boxes": [[box, digest], ...]}`; a box is the text of
-            its ranges, empty for a value of the rank's own.
+            its ranges, empty for a value of the rank's own. A global array has an "origin" too: hash and words.
 
     >>> leaf = {"path": "", "kind": "f32[2]", "boxes": [["0:2", "a1"]]}
     >>> compare_leaves("w", {0: [leaf], 1: [leaf]})[0].text
@@ -69,6 +70,9 @@ def _compare_boxes(name: str, kind: str, found: Mapping[int, Mapping[str, Any]])
     if differing:
         return CheckRow(name, kind, False, "\n".join(differing))
     shared = [box for box, digests in boxes.items() if len(next(iter(digests.values()))) > 1]
+    origins = {rank: leaf["origin"] for rank, leaf in found.items() if "origin" in leaf}
+    if len(shared) < len(boxes) and len(origins) == len(found) and (told := tell_origins(origins)):
+        return CheckRow(name, kind, False, f"the shards do not belong together: {told}")
     if not shared:
         return CheckRow(name, kind, True, "each rank holds boxes of its own: nothing to compare")
     word = "value" if shared == [""] else f"{len(shared)} {'box' if len(shared) == 1 else 'boxes'}"

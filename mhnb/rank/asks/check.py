@@ -12,6 +12,7 @@ from mhnb.core.exchange.boxes import Box
 from mhnb.core.exchange.variables import format_array
 from mhnb.rank.asks.transfer_arrays import raw_bytes
 from mhnb.rank.asks.transfer_jax import Unpullable, check_readable, digest_of, host_copy, local_shards
+from mhnb.rank.guard.origins import origin_of
 
 __all__ = ["describe_leaves"]
 
@@ -43,7 +44,8 @@ def _describe_jax(array: jax.Array) -> dict[str, Any]:
         for shard, box in local_shards(array)
     ]
     # A rank's own array in several copies: one is enough, unless they differ.
-    return {"kind": kind, "boxes": [list(box) for box in dict.fromkeys(map(tuple, boxes))]}
+    told = {"kind": kind, "boxes": [list(box) for box in dict.fromkeys(map(tuple, boxes))]}
+    return told if own else {**told, "origin": origin_of(array)}
 
 
 def _box_text(box: Box) -> str:

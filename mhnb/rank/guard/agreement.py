@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from mhnb.core.guard.agreement import (
     ENDINGS,
     Ending,
-    format_makers,
     format_mismatch,
     format_outside,
     letter_origins,
 )
+from mhnb.core.guard.origins import format_makers
 from mhnb.core.guard.rules import FREE_PREFIX, communicates
 from mhnb.core.guard.wishes import Verdict, Wish
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost

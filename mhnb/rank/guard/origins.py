@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Birth", "Maker", "bear_agreed", "bear_alone", "combine", "find_makers", "mark", "mark_copies"]
+from mhnb.core.guard.origins import say_maker
+
+__all__ = ["Birth", "Maker", "bear_agreed", "bear_alone", "combine", "find_makers", "mark", "mark_copies", "origin_of"]
 
 _ATTRIBUTE = "_mhnb_origin"
 """Of an array: it goes where the array goes, and ends with it."""
@@ -75,6 +77,12 @@ def find_makers(inputs: Iterable[object]) -> list[Maker]:
     """Say which launches made these arrays, each once, the latest cell's first."""
     makers = dict.fromkeys(maker for _, maker in _read(inputs) if maker is not None)
     return sorted(makers, key=lambda maker: -maker.seq)
+
+
+def origin_of(array: object) -> tuple[int, str]:
+    """Give the hash of the launch that made an array, and its words; 0 and none where no launch did."""
+    ((tag, maker),) = _read([array])
+    return (0, "") if maker is None else (tag, say_maker(*maker))
 
 
 def _read(inputs: Iterable[object]) -> list[tuple[int, Maker | None]]:
