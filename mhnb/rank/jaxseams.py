@@ -54,20 +54,23 @@ def bind_gloo(address: str) -> None:
     library.make_gloo_tcp_collectives = functools.partial(original, hostname=address)
 
 
-def wrap_makers(shard: _Wrapper, put: _Wrapper, join: _Wrapper) -> None:
-    """Wrap what makes arrays of a process's own data, by what each of the three gives for the function it is given.
+def wrap_makers(shard: _Wrapper, put: _Wrapper, join: _Wrapper, keep: _Wrapper) -> None:
+    """Wrap what makes arrays of a process's own data, by what each of the four gives for the function it is given.
 
     Args:
         shard: of `shard_args(shardings, layouts, copy_semantics, args)`, which lays out arguments, of jit and device_put too.
         put: of `batched_device_put(aval, sharding, xs, devices)`, by which `make_array_from_callback` ends.
         join: of `make_array_from_single_device_arrays(shape, sharding, arrays)`.
+        keep: of the method by which `device_put` makes the user's array of what `shard_args` laid out.
     """
     import jax
-    from jax._src import array
+    from jax._src import array, dispatch
     from jax._src.interpreters import pxla
 
     private: Any = pxla
     private.shard_args, private.batched_device_put = shard(private.shard_args), put(private.batched_device_put)
+    deferred: Any = dispatch._DeferredShardArg
+    deferred.result_handler = keep(deferred.result_handler)
     joining = join(jax.make_array_from_single_device_arrays)
     modules: tuple[Any, ...] = (array, jax)
     for module in modules:

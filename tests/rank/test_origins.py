@@ -25,11 +25,20 @@ STEP, HALF = Maker("jit(step)", 3, 2), Maker("jit(half)", 4, None)
 
 
 def test_arrays_of_no_launch_have_none() -> None:
-    """Nor have copies of host data, where a collective takes them: the end of the cell compares those."""
+    """Nor have arguments that are made of a number: the end of the cell compares those."""
     copy = Array()
-    mark_copies(copy, 5)
+    mark_copies(copy, 5, None)
     assert combine([Array(), copy, 3.0]) == 0
     assert find_makers([Array(), copy]) == []
+
+
+def test_copies_of_host_data_are_known_by_it() -> None:
+    """Wherever they were made."""
+    one, same, other = Array(), Array(), Array()
+    for array, content, line in ((one, 5, 1), (same, 5, 2), (other, 6, 1)):
+        mark_copies(array, content, Maker("host data", 2, line))
+    assert combine([one]) == combine([same]) != combine([other])
+    assert find_makers([one, other]) == [Maker("host data", 2, 1)]
 
 
 def test_outputs_are_known_by_launch_and_place() -> None:
@@ -46,8 +55,8 @@ def test_what_a_rank_made_alone_is_known_by_its_program_and_all_that_went_into_i
     """Also by a number."""
     (mine,) = outputs(bear_agreed((0, 1), 1, STEP))
     two, three = Array(), Array()
-    mark_copies(two, 2)
-    mark_copies(three, 3)
+    mark_copies(two, 2, None)
+    mark_copies(three, 3, None)
     ways = [(7, [mine, two]), (7, [mine, three]), (7, [Array(), two]), (8, [mine, two]), (7, [mine]), (7, [])]
     origins = [combine(outputs(bear_alone(program, inputs, HALF))) for program, inputs in ways]
     assert len(set(origins)) == len(ways)

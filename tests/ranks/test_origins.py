@@ -70,6 +70,24 @@ def test_no_collective_is_launched_on_arrays_that_do_not_belong_together(ready: 
     assert second.startswith("arrays B come from jit(")
 
 
+COPIES = {
+    "put on devices": "jax.device_put(np.full(8, n, np.float32), whole)",
+    "of each rank's own": "jax.make_array_from_process_local_data(whole, np.full(8, n, np.float32))",
+    "by a callback": "jax.make_array_from_callback((8,), whole, lambda i: np.full(8, n, np.float32))",
+}
+
+
+@pytest.mark.parametrize("make", COPIES.values(), ids=COPIES.keys())
+def test_copies_of_host_data_are_chosen_alike_by_all_ranks(ready: Cluster, make: str) -> None:
+    """They are told by what is in them: equal ones are as good as one."""
+    made = ready.run(f"models = [{make} for n in (2, 3, 2)]\ndot = jax.jit(lambda w, a: (w * a).sum())").check()
+    result = ready.run("float(dot(models[1 if rank == 1 else 0], x))")
+    assert all("of arrays B" in words for words in told(result))
+    assert result.notes[0] == f"arrays A come from host data (cell {made.seq}, line 1) · clean"
+    result = ready.run("float(dot(models[2 if rank == 1 else 0], x))").check()
+    assert {rank.text for rank in result} == {"56.0"}
+
+
 def test_who_made_the_arrays_is_said_beside_it(ready: Cluster) -> None:
     """With the cell and the line, where there was a program; and only of the mismatch of this cell."""
     made = ready.run("pass\nif rank == 1: x = x * 2").check()

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from mhnb.core.ranks import group_ranks, say_ranks
 
-__all__ = ["format_makers", "say_maker", "tell_origins"]
+__all__ = ["HOST_DATA", "format_makers", "say_maker", "tell_origins"]
 
 _SHOWN = 3
-_HOST_DATA = "host data"
+HOST_DATA = "host data"
+"""What made an array that no launch made."""
 
 
 def say_maker(name: str, seq: int, line: int | None) -> str:
@@ -33,7 +34,7 @@ def format_makers(letter: str, makers: Sequence[tuple[str, int, int | None]]) ->
     told = [say_maker(*maker) for maker in makers[:_SHOWN]]
     told += ["others"] if len(makers) > _SHOWN else []
     who = " and ".join([", ".join(told[:-1]), told[-1]]) if len(told) > 1 else "".join(told)
-    return f"arrays {letter} come from {who or _HOST_DATA}"
+    return f"arrays {letter} come from {who or HOST_DATA}"
 
 
 def tell_origins(origins: Mapping[int, tuple[int, str]]) -> str:
@@ -48,6 +49,6 @@ def tell_origins(origins: Mapping[int, tuple[int, str]]) -> str:
     groups = group_ranks({rank: origin for rank, (origin, _) in origins.items()})
     if len(groups) == 1:
         return ""
-    words = [f"from {origins[ranks[0]][1] or _HOST_DATA}" for ranks, _ in groups]
+    words = [f"from {origins[ranks[0]][1] or HOST_DATA}" for ranks, _ in groups]
     words = [f"{word} once more" if word in words[:at] else word for at, word in enumerate(words)]
     return ", ".join(f"{word} on {say_ranks(ranks)}" for word, (ranks, _) in zip(words, groups, strict=True))

@@ -160,7 +160,7 @@ class LaunchRecorder:
         if self.local is not None:
             self.local.begin_cell(source)
         if self.made is not None:
-            self.made.begin_cell(active=guard != "off")
+            self.made.begin_cell(seq, active=guard != "off")
         self._seq, self._stopped_before, self.left.refused = seq, 0, False
         if self.gate is not None:
             self.gate.begin_cell(seq, source, guard, chosen)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from mhnb.core.exchange.variables import format_array
 from mhnb.core.guard.made import MadeRow
-from mhnb.rank.guard.origins import mark_copies
+from mhnb.rank.guard.origins import HOST_DATA, Maker, mark_copies
 
 __all__ = ["MadeRecord"]
 
@@ -95,6 +95,7 @@ class MadeRecord:
         self._find_line, self._count_launches, self._read = find_line, count_launches, read
         self._main = threading.main_thread()
         self._lock = threading.Lock()
+        self._seq = 0
         self._rows: dict[tuple[Any, ...], _Row] = {}
         self._later: list[tuple[_Sums, int, Any]] = []
         self.active = False
@@ -105,25 +106,26 @@ class MadeRecord:
         self._trouble, self._told_trouble = "", False
         """Why an array could not be recorded; told once."""
 
-    def begin_cell(self, *, active: bool) -> None:
+    def begin_cell(self, seq: int = 0, *, active: bool) -> None:
         """Forget the last cell."""
         with self._lock:
-            self._rows, self._later, self.active = {}, [], active
+            self._seq, self._rows, self._later, self.active = seq, {}, [], active
 
-    def note(self, array: Any, source: Source) -> None:
+    def note(self, array: Any, source: Source, *, passing: bool = False) -> None:
         """Record an array that was just made. What cannot be recorded is told of, and no error of the cell's.
 
         Args:
             source: gives what a device got, from the device and its index of the whole.
+            passing: it was made of an argument, for one launch.
         """
         try:
-            self._note(array, source)
+            self._note(array, source, passing)
         except Exception as error:  # noqa: BLE001 - arrays are of JAX's private making: the user's program goes on
             if not self._trouble:
                 where = _say_line(self._find_line())
                 self._trouble = f"{where} makes an array that cannot be compared with the other ranks' ({error!r})"
 
-    def _note(self, array: Any, source: Source) -> None:
+    def _note(self, array: Any, source: Source, passing: bool) -> None:  # noqa: FBT001 - as `note` was told
         place = _find_place(array.sharding, array.shape) if self.active else None
         if place is None:
             return
@@ -134,7 +136,8 @@ class MadeRecord:
         values = {text: source(device, index) for device, (index, text) in place.shared.items()}
         words = {text: self._word(value, array.dtype) for text, value in values.items()}
         if place.is_whole:
-            _mark_copies(array, kind, values, words)
+            maker = None if passing else Maker(HOST_DATA, self._seq, line)
+            _mark_copies(array, kind, (*values.values(), *words.values()), maker)
         if not self._told_large:
             self._note_large(line, values.values())
         with self._lock:
@@ -146,6 +149,10 @@ class MadeRecord:
                     sums.add(group, f"{word:016x}", word)
                 elif len(self._later) < _LATER:
                     self._later.append((sums, group, values[text]))
+
+    def find_maker(self) -> Maker:
+        """Say where host data is made an array now."""
+        return Maker(HOST_DATA, self._seq, self._find_line())
 
     def take_notes(self) -> list[str]:
         """Say, each once in this process's life, what could not be recorded, and what was too large to be compared."""
@@ -189,11 +196,11 @@ class MadeRecord:
         return _hash(self._read(value, dtype))
 
 
-def _mark_copies(array: Any, kind: str, values: dict[str, Any], words: dict[str, int | None]) -> None:
-    ((text, word),) = words.items()
+def _mark_copies(array: Any, kind: str, held: tuple[Any, ...], maker: Maker | None) -> None:
+    value, word = held
     # What is still computed has no content yet, and whether it is differs between ranks.
-    if word is not None and not hasattr(values[text], "is_ready"):
-        mark_copies(array, hash((_hash(kind.encode()), word)))
+    if word is not None and not hasattr(value, "is_ready"):
+        mark_copies(array, hash((_hash(kind.encode()), word)), maker)
 
 
 def _say_line(line: int | None) -> str:

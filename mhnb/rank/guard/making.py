@@ -16,6 +16,7 @@ from mhnb.rank.asks.transfer_arrays import raw_bytes
 from mhnb.rank.asks.transfer_jax import host_copy, shards_of
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.made import MadeRecord
+from mhnb.rank.guard.origins import hand_on
 from mhnb.rank.jaxhooks import find_plain
 from mhnb.rank.jaxseams import wrap_makers
 
@@ -32,7 +33,7 @@ def watch_making(recorder: LaunchRecorder) -> None:
     """Record what is made from now on with the launches. To be called once, where the hooks have been found to fit."""
     recorder.made = MadeRecord(recorder.find_line, recorder.count, _read)
     watcher = _Watcher(recorder.made)
-    wrap_makers(watcher.wrap_shard, watcher.wrap_put, watcher.wrap_join)
+    wrap_makers(watcher.wrap_shard, watcher.wrap_put, watcher.wrap_join, watcher.wrap_keep)
 
 
 class _Watcher:
@@ -63,7 +64,7 @@ class _Watcher:
     def _note_arguments(self, args: Any, made: Any) -> None:
         for arg, out in zip(args, made, strict=True):
             if isinstance(arg, _HOST_VALUES):
-                self._record.note(out, functools.partial(_pick, arg))
+                self._record.note(out, functools.partial(_pick, arg), passing=True)
             elif out is not arg and isinstance(arg, jax.Array) and arg.is_fully_addressable:
                 self._note_shards(out)
 
@@ -84,6 +85,18 @@ class _Watcher:
             return made
 
         return batched_device_put
+
+    def wrap_keep(self, keep: _Function) -> _Function:
+        """Wrap the making of an array of what was laid out: where that comes from is known by now."""
+
+        @functools.wraps(keep)
+        def result_handler(deferred: Any, laid_out: Any) -> Any:
+            __tracebackhide__ = True
+            kept = keep(deferred, laid_out)
+            hand_on(laid_out, find_plain(kept), self._record.find_maker)
+            return kept
+
+        return result_handler
 
     def wrap_join(self, join: _Function) -> _Function:
         """Wrap the making of one array of several."""

@@ -10,12 +10,24 @@ none, nor has what a collective made under another guard than lockstep.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from mhnb.core.guard.origins import say_maker
+from mhnb.core.guard.origins import HOST_DATA, say_maker
 
-__all__ = ["Birth", "Maker", "bear_agreed", "bear_alone", "combine", "find_makers", "mark", "mark_copies", "origin_of"]
+__all__ = [
+    "Birth",
+    "HOST_DATA",
+    "Maker",
+    "bear_agreed",
+    "bear_alone",
+    "combine",
+    "find_makers",
+    "hand_on",
+    "mark",
+    "mark_copies",
+    "origin_of",
+]
 
 _ATTRIBUTE = "_mhnb_origin"
 """Of an array: it goes where the array goes, and ends with it."""
@@ -25,7 +37,7 @@ _WORD = (1 << 63) - 1
 
 
 class Maker(NamedTuple):
-    """The launch that made an array, as it is told."""
+    """What made an array, as it is told: a launch, or nothing but host data."""
 
     name: str
     seq: int
@@ -45,7 +57,7 @@ class Birth(NamedTuple):
 def combine(inputs: Iterable[object]) -> int:
     """Hash which launches made the arrays of this one; less than 2**63, and 0 where none did.
 
-    Copies of host data do not count here: they are compared at the cell's end, and told by their line.
+    What was made of a number for this launch alone does not count: that is compared at the cell's end, and told by its line.
     """
     tags = tuple([tag if maker is not None else 0 for tag, maker in _read(inputs)])
     return hash(tags) & _WORD if any(tags) else 0
@@ -68,9 +80,20 @@ def mark(outputs: Sequence[Any], birth: Birth) -> None:
             setattr(output, _ATTRIBUTE, (hash((birth.origin, place)), birth.maker))
 
 
-def mark_copies(array: Any, content: int) -> None:
-    """Have an array whose every device holds the same host data carry that: two ranks that made it alike may use it alike."""
-    setattr(array, _ATTRIBUTE, (content, None))
+def mark_copies(array: Any, content: int, maker: Maker | None) -> None:
+    """Have an array whose every device holds the same host data carry that: two ranks that made it alike may use it alike.
+
+    Args:
+        maker: where it was made; None for an argument that is made of a number for one launch.
+    """
+    setattr(array, _ATTRIBUTE, (content, maker))
+
+
+def hand_on(source: object, kept: Any, find_maker: Callable[[], Maker]) -> None:
+    """Have an array carry what it was made of does; `find_maker` says where, if that is not known."""
+    ((tag, maker),) = _read([source])
+    if tag:
+        setattr(kept, _ATTRIBUTE, (tag, maker or find_maker()))
 
 
 def find_makers(inputs: Iterable[object]) -> list[Maker]:
