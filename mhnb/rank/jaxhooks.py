@@ -165,7 +165,7 @@ _FIELDS = {
     "UnloadedMeshExecutable": "device_list input_avals input_shardings name output_avals output_shardings "
     "xla_executable",
     "MeshExecutable": "_unsafe_call build_unsafe_call",
-    "ExecuteReplicated": "xla_executable",
+    "ExecuteReplicated": "mut ordered_effects xla_executable",
 }
 """What we read and set, by private class."""
 
@@ -226,7 +226,10 @@ def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
 
 def _build_recorded(build: Callable[[], Any], program: _Program) -> _Recorded:
     call = build()
-    call.xla_executable = _NotingExecutable(call.xla_executable, program)
+    # What goes into a mutable array: as which output, and from which input, behind the tokens.
+    places = enumerate(call.mut.out_mut if call.mut else ())
+    written = [(output, len(call.ordered_effects) + place) for output, place in places if place is not None]
+    call.xla_executable = _NotingExecutable(call.xla_executable, program, written)
     return _Recorded(call)
 
 
@@ -261,11 +264,11 @@ class _Recorded:
 class _NotingExecutable:
     """Agrees on a launch and notes it at the very moment it is made: after the arguments were laid out, which may launch others."""
 
-    __slots__ = ("_executable", "_program")
+    __slots__ = ("_executable", "_program", "_written")
 
-    def __init__(self, executable: Any, program: _Program) -> None:
+    def __init__(self, executable: Any, program: _Program, written: list[tuple[int, int]]) -> None:
         self._executable = executable
-        self._program = program
+        self._program, self._written = program, written
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executable, name)
@@ -302,7 +305,8 @@ class _NotingExecutable:
         launched.agreed = birth.agreed
         _current.launched = launched
         try:
-            return _NotingResults(self._executable.execute_sharded(inputs, **kwargs), launched, birth)
+            results = self._executable.execute_sharded(inputs, **kwargs)
+            return _NotingResults(results, launched, birth, {place: inputs[n] for place, n in self._written})
         except Exception:
             # The runtime refused it (a deleted argument, say) before anything ran: it was no launch.
             recorder.withdraw(launched)
@@ -319,11 +323,10 @@ def _find_line(recorder: LaunchRecorder, program: _Program) -> int | None:
 class _NotingResults:
     """Hands the arrays of a launch to its record when JAX makes them; also those that end up in a mutable array."""
 
-    __slots__ = ("_birth", "_launched", "_results")
+    __slots__ = ("_birth", "_launched", "_results", "_written")
 
-    def __init__(self, results: Any, launched: Launched, birth: Birth) -> None:
-        self._results = results
-        self._launched, self._birth = launched, birth
+    def __init__(self, results: Any, launched: Launched, birth: Birth, written: dict[int, Any]) -> None:
+        self._results, self._launched, self._birth, self._written = results, launched, birth, written
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._results, name)
@@ -335,7 +338,7 @@ class _NotingResults:
         if kwargs.get("strict", True):
             plain = [find_plain(output) for output in outputs]
             self._launched.end_dispatch(plain)
-            mark(plain, self._birth)
+            mark(plain, self._birth, self._written)
         return outputs
 
 

@@ -23,9 +23,10 @@ def _two(mine: list[LaunchRow], theirs: list[LaunchRow]) -> tuple[str, ...]:
         ([row(A, [0, 1], 3)], [row(B, [0, 1], 3)]),
         ([row(A, [0, 1], 3, 24)], [row(A, [0, 1], 3, 25)]),
         ([row(A, [0, 1], 3)], [row(B, [0, 1], 5)]),
+        ([row(A, [0, 1], 3, 0)], [row(B, [0, 1], 3, 0)]),
         ([row("c", [0, 1]), row(A, [0, 1], 3)], [row("c", [0, 1]), row(A, [0, 1], 2), row(B, [0, 1], 3)]),
     ],
-    ids=["one line", "a loop left early", "two branches", "beside others"],
+    ids=["one line", "a loop left early", "two branches", "kept by nobody", "beside others"],
 )
 def test_what_all_launched_otherwise_is_told(mine: list[LaunchRow], theirs: list[LaunchRow]) -> None:
     """At one line, in the branches of a condition, in a loop that one rank has left a step early."""
@@ -44,6 +45,7 @@ def test_what_all_launched_otherwise_is_told(mine: list[LaunchRow], theirs: list
         ([row("a", [0, 1])], [row("b", [0, 1])]),
         ([row(A, [0, 2])], [row(B, [1, 3])]),
         ([row(A, [0, 1], None, 3)], [row(A, [0, 1], None, 2), row(B, [0, 1], None)]),
+        ([row(A, [0, 1], 1, 3)], [row(A, [0, 1], 1, 0)]),
     ],
     ids=[
         "on one rank alone",
@@ -53,6 +55,7 @@ def test_what_all_launched_otherwise_is_told(mine: list[LaunchRow], theirs: list
         "agreed on",
         "apart",
         "of a thread that is ahead",
+        "kept on one rank",
     ],
 )
 def test_no_difference(mine: list[LaunchRow], theirs: list[LaunchRow]) -> None:

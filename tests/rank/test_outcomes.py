@@ -22,7 +22,7 @@ def _row(name: str, line: int | None = 1, count: int = 1) -> LaunchRow:
 def test_what_is_held_is_told_in_full() -> None:
     """A loop that another one interleaves is several rows; each counts."""
     free, held, row = FreeOutputs(), _Array(), _row("f", count=3)
-    rows = [row, _row("g", 2), _row("f", count=2)]
+    rows = [row, _row("g", 2, count=0), _row("f", count=2)]
     free.note(row, [held])
     assert free.settle(rows) == rows
 
@@ -33,7 +33,10 @@ def test_what_nobody_holds_is_told_once() -> None:
     free.note(_row("f"), [_Array()])
     donated = _Array(deleted=True)
     free.note(_row("g"), [donated])
-    assert free.settle([_row("f", count=70), _row("g", count=3), _row("f", count=9)]) == [_row("f"), _row("g")]
+    assert free.settle([_row("f", count=70), _row("g", count=3), _row("f", count=9)]) == [
+        _row("f", count=0),
+        _row("g", count=0),
+    ]
 
 
 def test_the_last_launch_of_a_line_decides() -> None:
@@ -42,7 +45,7 @@ def test_the_last_launch_of_a_line_decides() -> None:
     free.note(_row("f"), [held])
     free.note(_row("f"), [_Array()])
     free.note(_row("f", 2), [held])
-    assert free.settle([_row("f", count=2), _row("f", 2, count=4)]) == [_row("f"), _row("f", 2, count=4)]
+    assert free.settle([_row("f", count=2), _row("f", 2, count=4)]) == [_row("f", count=0), _row("f", 2, count=4)]
 
 
 def test_collectives_are_told_as_they_are() -> None:
@@ -56,4 +59,4 @@ def test_each_cell_begins_anew() -> None:
     free, held = FreeOutputs(), _Array()
     free.note(_row("f"), [held])
     free.settle([_row("f", count=2)])
-    assert free.settle([_row("f", count=2)]) == [_row("f")]
+    assert free.settle([_row("f", count=2)]) == [_row("f", count=0)]

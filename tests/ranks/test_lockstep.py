@@ -501,8 +501,9 @@ MIXED = {
 @pytest.mark.other_python
 @pytest.mark.parametrize("code", MIXED.values(), ids=MIXED.keys())
 def test_different_programs_without_a_collective_are_told(ready: Cluster, code: str) -> None:
-    """Nobody waits in them, so nothing is stopped; but one array has shards of different programs."""
-    result = ready.run(code).check()
+    """Nobody waits in them, so nothing is stopped; but one array has shards of different programs. In lockstep it meets no collective."""
+    assert ready.run(code).check().notes == ()
+    result = ready.run(code, guard="parity").check()
     assert ready.state == "tainted"
     note, state = result.notes
     ready.accept()
@@ -511,8 +512,9 @@ def test_different_programs_without_a_collective_are_told(ready: Cluster, code: 
     assert "\n  rank 1        jit(<lambda>)" in note
 
 
-def test_programs_without_a_collective_that_differ_in_nothing_are_not_told(ready: Cluster) -> None:
-    """Another order, one rank that looks at something alone, arrays of its own, a thread that is ahead, a loop that measures."""
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+def test_programs_without_a_collective_that_differ_in_nothing_are_not_told(ready: Cluster, guard: str) -> None:
+    """Another order, one rank that looks at something alone, or keeps it, a thread that is ahead, a loop that measures."""
     code = """
 order = [lambda: x + 1, lambda: x * 2]
 for step in (order if rank % 2 else order[::-1]): step()
@@ -525,8 +527,12 @@ def prefetch():
 thread = threading.Thread(target=prefetch)
 thread.start()
 thread.join()
-for _ in range(5 + rank): x * 7"""
-    assert ready.run(code).check().notes == ()
+for _ in range(5 + rank): x * 7
+w = x
+for _ in range(3): w = w - x
+best = w if rank == 1 else None
+w = w * 2"""
+    assert ready.run(code, guard=guard).check().notes == ()
 
 
 @pytest.mark.parametrize("guard", ["parity", "off"])

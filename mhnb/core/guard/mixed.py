@@ -1,13 +1,14 @@
 """Programs without a collective: nobody waits for another in them, but the arrays that they make belong to several ranks.
 
-They are not agreed on, and a rank may launch one alone. Where all of them launched some, and not the same, an array has
-shards of different programs or steps: no rank hangs, and what is computed from it may be wrong. That is said.
+They are not agreed on, and a rank may launch one alone. Where all of them launched some, and not the same, an array may
+have shards of different programs or steps: no rank hangs, and what is computed from it may be wrong. In lockstep a
+collective that takes such an array is refused; where launches are compared after the cell, it is said then.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from mhnb.core.guard.rules import LaunchSide, communicates, format_sides
@@ -84,7 +85,9 @@ def _places(by_rank: _ByRank) -> Iterator[_ByRank]:
 
 def _sides(place: _ByRank) -> list[LaunchSide] | None:
     """Who launched what at a place; None where all launched the same, in whatever order."""
-    tallies = {rank: _tally(rows) for rank, rows in sorted(place.items())}
+    # How often one ran whose output some rank has let go of is of no consequence there.
+    dropped = {row[0] for rows in place.values() for row in rows if row[4] == 0}
+    tallies = {rank: _tally(rows, dropped) for rank, rows in sorted(place.items())}
     members: dict[frozenset[tuple[str, int]], list[int]] = {}
     for rank, tally in tallies.items():
         members.setdefault(frozenset(tally.items()), []).append(rank)
@@ -94,10 +97,10 @@ def _sides(place: _ByRank) -> list[LaunchSide] | None:
     return [_side(ranks, place[ranks[0]], tallies[ranks[0]], common) for ranks in members.values()]
 
 
-def _tally(rows: Sequence[LaunchRow]) -> Counter[str]:
+def _tally(rows: Sequence[LaunchRow], dropped: Collection[str]) -> Counter[str]:
     tally: Counter[str] = Counter()
     for fingerprint, _, _, _, count in rows:
-        tally[fingerprint] += count
+        tally[fingerprint] += 0 if fingerprint in dropped else count
     return tally
 
 
@@ -107,7 +110,7 @@ def _side(
     # What sets these ranks apart; where they did the same and less, whatever they did last.
     own = next((row for row in rows if (row[0], tally[row[0]]) not in common), rows[-1])
     times = tally[own[0]]
-    name = own[1] if times == 1 else f"{own[1]} {times} times"
+    name = own[1] if times < 2 else f"{own[1]} {times} times"
     return LaunchSide(tuple(ranks), own[0], name, own[3])
 
 
@@ -120,9 +123,10 @@ def apart_notes(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[str, .
     'the ranks were interrupted at different places'
     """
     counts: dict[tuple[int, ...], dict[tuple[str, str], dict[int, int]]] = {}
+    dropped = {row[0] for rows in rows_by_rank.values() for row in rows if row[4] == 0}
     for rank, rows in rows_by_rank.items():
         for fingerprint, name, participants, _, count in rows:
-            if not communicates(fingerprint):
+            if not communicates(fingerprint) and fingerprint not in dropped:
                 launched = counts.setdefault(tuple(participants), {}).setdefault((fingerprint, name), {})
                 launched[rank] = launched.get(rank, 0) + count
     for participants, programs in counts.items():

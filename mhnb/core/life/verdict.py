@@ -51,7 +51,9 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
     if state == "clean" and cell.met_left():
         # Or a replay, where nothing was left, would take its error for the cell's own.
         return "tainted", ("a collective of an earlier cell was left, and still runs or waits", *notes, TAINTED)
-    if state == "clean" and recorded and cell.ended_well() and (mixed := mixed_notes(launches, source)):
+    # In lockstep no collective takes an array that the ranks made otherwise, and until one does nothing is wrong.
+    later = state == "clean" and recorded and cell.guard != "lockstep" and cell.ended_well()
+    if later and (mixed := mixed_notes(launches, source)):
         state, notes = "tainted", (*mixed, *notes, TAINTED)
     return _judge_made(cell, state, notes) if recorded and state in ("clean", "tainted") else (state, notes)
 

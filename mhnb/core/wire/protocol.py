@@ -57,7 +57,8 @@ OutputEvent: TypeAlias = list[Any]
 LaunchRow: TypeAlias = list[Any]
 """A run of equal multi-process launches: [fingerprint, name, participants, line, count].
 
-participants is a sorted list of ranks; line is the 1-based line of the cell or None; count >= 1.
+participants is a sorted list of ranks; line is the 1-based line of the cell or None; count >= 1, or 0 of a program without
+a collective that ran, and of whose outputs none is held.
 """
 
 

@@ -10,7 +10,7 @@ none, nor has what a collective made under another guard than lockstep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mhnb.core.guard.origins import HOST_DATA, say_maker
@@ -73,10 +73,14 @@ def bear_alone(fingerprint: int, inputs: Iterable[object], maker: Maker) -> Birt
     return Birth(False, hash((fingerprint, *[tag for tag, _ in _read(inputs)])), maker)
 
 
-def mark(outputs: Sequence[Any], birth: Birth) -> None:
-    """Have the outputs of a launch carry their origin."""
+def mark(outputs: Sequence[Any], birth: Birth, written: Mapping[int, Any] | None = None) -> None:
+    """Have the outputs of a launch carry their origin.
+
+    Args:
+        written: mutable arrays that take what was put out at a place.
+    """
     if birth.origin:
-        for place, output in enumerate(outputs):
+        for place, output in [*enumerate(outputs), *(written or {}).items()]:
             setattr(output, _ATTRIBUTE, (hash((birth.origin, place)), birth.maker))
 
 

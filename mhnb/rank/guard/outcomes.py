@@ -26,7 +26,7 @@ class FreeOutputs:
         """Give the rows as they are compared, and begin anew.
 
         How often a program ran whose output nobody holds is of no consequence: `%timeit` chooses that on each rank for
-        itself. That it ran is told, once.
+        itself. That it ran is told, as one row with a count of 0.
         """
         last, self._last = self._last, {}
         told: set[tuple[str, int | None]] = set()
@@ -37,7 +37,7 @@ class FreeOutputs:
                 compared.append(row)
             elif key not in told:
                 told.add(key)
-                compared.append([*row[:4], 1])
+                compared.append([*row[:4], 0])
         return compared
 
 
