@@ -16,7 +16,7 @@ from mhnb.rank.asks.transfer_arrays import raw_bytes
 from mhnb.rank.asks.transfer_jax import host_copy, shards_of
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.made import MadeRecord
-from mhnb.rank.guard.origins import hand_on
+from mhnb.rank.guard.origins import hand_on, has_origin
 from mhnb.rank.jaxhooks import find_plain
 from mhnb.rank.jaxseams import wrap_makers
 
@@ -93,7 +93,8 @@ class _Watcher:
         def result_handler(deferred: Any, laid_out: Any) -> Any:
             __tracebackhide__ = True
             kept = keep(deferred, laid_out)
-            hand_on(laid_out, find_plain(kept), self._record.find_maker)
+            if has_origin(laid_out):
+                hand_on(laid_out, find_plain(kept), self._record.find_maker())
             return kept
 
         return result_handler

@@ -10,7 +10,7 @@ none, nor has what a collective made under another guard than lockstep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mhnb.core.guard.origins import HOST_DATA, say_maker
@@ -24,6 +24,7 @@ __all__ = [
     "combine",
     "find_makers",
     "hand_on",
+    "has_origin",
     "mark",
     "mark_copies",
     "origin_of",
@@ -93,11 +94,15 @@ def mark_copies(array: Any, content: int, maker: Maker | None) -> None:
     setattr(array, _ATTRIBUTE, (content, maker))
 
 
-def hand_on(source: object, kept: Any, find_maker: Callable[[], Maker]) -> None:
-    """Have an array carry what it was made of does; `find_maker` says where, if that is not known."""
-    ((tag, maker),) = _read([source])
-    if tag:
-        setattr(kept, _ATTRIBUTE, (tag, maker or find_maker()))
+def has_origin(array: object) -> bool:
+    """Whether an array carries one."""
+    return hasattr(array, _ATTRIBUTE)
+
+
+def hand_on(source: object, kept: Any, maker: Maker) -> None:
+    """Have an array carry the origin of what it was made of; `maker` where that was made for one launch."""
+    ((tag, known),) = _read([source])
+    setattr(kept, _ATTRIBUTE, (tag, known or maker))
 
 
 def find_makers(inputs: Iterable[object]) -> list[Maker]:
