@@ -7,9 +7,9 @@ from typing import Any
 from mhnb.core.guard.check import compare_leaves
 
 
-def leaf(*boxes: tuple[str, str], path: str = "", kind: str = "f32[4]") -> dict[str, Any]:
+def leaf(*boxes: tuple[str, str], path: str = "", kind: str = "f32[4]", **more: object) -> dict[str, Any]:
     """What a rank says of one array."""
-    return {"path": path, "kind": kind, "boxes": [list(box) for box in boxes]}
+    return {"path": path, "kind": kind, "boxes": [list(box) for box in boxes], **more}
 
 
 def test_boxes_of_ones_own_are_nothing_to_compare() -> None:
@@ -39,3 +39,20 @@ def test_kinds_that_differ_and_leaves_that_are_missing() -> None:
     rows = compare_leaves("p", {0: [leaf(path="['w']"), leaf(path="['b']")], 1: [leaf(path="['w']")]})
     assert [(row.name, row.same) for row in rows] == [("p['w']", True), ("p['b']", False)]
     assert rows[1].text == "rank 1 has none"
+
+
+def test_shards_of_several_origins_do_not_belong_together() -> None:
+    """Also where each has a copy; but not where all are copies of one, nor by the word of who holds none."""
+    upper, lower = ("0:2", "a"), ("2:4", "b")
+    old, new = [0, ""], [7, "jit(f) (cell 2)"]
+    rows = {0: [leaf(upper, origin=old)], 1: [leaf(upper, origin=old)], 2: [leaf(lower, origin=new)]}
+    for spread in (rows, {**rows, 3: [leaf(lower, origin=new)]}):
+        (row,) = compare_leaves("x", spread)
+        assert not row.same
+        assert row.text.startswith(
+            "the shards do not belong together: from host data on ranks 0-1, from jit(f) (cell 2) on "
+        )
+    (row,) = compare_leaves("x", {0: [leaf(upper, origin=old)], 1: [leaf(upper, origin=new)], 2: [leaf(origin=new)]})
+    assert row.text == "1 box held by ranks 0-2: equal"
+    (row,) = compare_leaves("x", {0: [leaf(upper, origin=new)], 1: [leaf(lower, origin=new)]})
+    assert row.same

@@ -16,6 +16,7 @@ from mhnb.core.exchange.transfer import (
     Refusal,
     ValueRow,
     check_coverage,
+    check_origins,
     check_present,
     check_replicas,
     check_views,
@@ -207,3 +208,19 @@ def test_rows_survive_the_wire(rows: dict[int, ArrayRow]) -> None:
     for row in rows.values():
         assert row.owners is not None
         assert ArrayRow.from_wire(json.loads(json.dumps(row.to_wire(0))), [row.owners]) == row
+
+
+def test_shards_of_several_origins_are_no_array() -> None:
+    """Copies are, whoever made them: those are compared by their bytes. Who holds none of it is not asked."""
+    (upper, lower), made = ROWS.items(), (7, "jit(f) (cell 2)")
+    mine, theirs = array(dict([upper])), array(dict([lower]), origin=made)
+    with pytest.raises(
+        ValueDiffers, match=r"x is one .*: it comes from host data on rank 0, from jit\(f\) \(cell 2\) on rank 1"
+    ):
+        check_origins("x", {0: mine, 1: theirs})
+    check_origins("x", {0: array(dict([upper]), origin=made), 1: theirs, 2: array({})})
+    check_origins("x", {0: array(ROWS), 1: array(ROWS, origin=made)})
+    with pytest.raises(
+        ValueDiffers, match=r"from jit\(f\) \(cell 2\) on rank 0, from jit\(f\) \(cell 2\) once more on rank 1"
+    ):
+        check_origins("x", {0: array(dict([upper]), origin=made), 1: array(dict([lower]), origin=(8, made[1]))})

@@ -70,8 +70,9 @@ def _compare_boxes(name: str, kind: str, found: Mapping[int, Mapping[str, Any]])
     if differing:
         return CheckRow(name, kind, False, "\n".join(differing))
     shared = [box for box, digests in boxes.items() if len(next(iter(digests.values()))) > 1]
-    origins = {rank: leaf["origin"] for rank, leaf in found.items() if "origin" in leaf}
-    if len(shared) < len(boxes) and len(origins) == len(found) and (told := tell_origins(origins)):
+    origins = {rank: leaf["origin"] for rank, leaf in found.items() if "origin" in leaf and leaf["boxes"]}
+    is_spread = any(len({box for box, _ in found[rank]["boxes"]}) < len(boxes) for rank in origins)
+    if is_spread and (told := tell_origins(origins)):
         return CheckRow(name, kind, False, f"the shards do not belong together: {told}")
     if not shared:
         return CheckRow(name, kind, True, "each rank holds boxes of its own: nothing to compare")

@@ -47,7 +47,7 @@ def tell_origins(origins: Mapping[int, tuple[int, str]]) -> str:
     ('from host data on ranks 1-2, from jit(f) (cell 2) on rank 0', '')
     """
     groups = group_ranks({rank: origin for rank, (origin, _) in origins.items()})
-    if len(groups) == 1:
+    if len(groups) < 2:
         return ""
     words = [f"from {origins[ranks[0]][1] or HOST_DATA}" for ranks, _ in groups]
     words = [f"{word} once more" if word in words[:at] else word for at, word in enumerate(words)]
