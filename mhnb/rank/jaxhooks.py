@@ -22,7 +22,8 @@ from typing import Any
 
 from mhnb.core.guard.rules import FREE_PREFIX, communicates
 from mhnb.errors import OrderMismatch
-from mhnb.rank.guard.launches import Launched, LaunchRecorder
+from mhnb.rank.guard.launched import Launched
+from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.origins import Birth, mark
 from mhnb.rank.guard.programs import CompiledProgram, check_may_launch, find_meshes, ranks_of_devices
 from mhnb.sharding.hlo_bare import bare_text

@@ -64,6 +64,10 @@ SEEN: dict[str, tuple[Sight, Activity, str]] = {
     "busy in a launch": (
         Sight(frames(("jax/array.py", "_value")), CELL, busy=0.8, flight=STEP), "computing", "jit(step)",
     ),
+    "left": (
+        Sight(frames(("rank/guard/tables.py", "pause"), ("rank/guard/left.py", "_outlast")), CELL, busy=0.5),
+        "blocked", "a collective of an earlier cell, which still runs or waits",
+    ),
     "agreement": (
         Sight(frames(("rank/guard/agreement.py", "agree"), ("jax/pjit.py", "cache_miss")), CELL, busy=0.5),
         "agreement", "the next launch",

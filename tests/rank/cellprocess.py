@@ -208,6 +208,9 @@ class PlayedLaunches:
     def count_running(self) -> int:
         return self._names.get("running", 0)  # type: ignore[no-any-return]
 
+    def count_failed(self) -> int:
+        return 0
+
     def take_notes(self) -> list[str]:
         return []
 

@@ -10,7 +10,8 @@ import pytest
 from mhnb.core.explain.stacks import Flight
 from mhnb.core.guard.rules import FREE_PREFIX
 from mhnb.errors import OrderMismatch
-from mhnb.rank.guard.launches import Launched, LaunchRecorder
+from mhnb.rank.guard.launched import Launched
+from mhnb.rank.guard.launches import LaunchRecorder
 
 
 class FakeArray:
@@ -153,6 +154,7 @@ def test_failure_in_a_callback(launches_after: int, abandoned: int) -> None:
     note(recorder, [FakeArray(ready=True, failure=RuntimeError("CpuCallback error calling callback"))])
     for _ in range(launches_after):
         note(recorder, [FakeArray(ready=True)])
+    assert recorder.count_failed() == 1
     with pytest.raises(RuntimeError, match="CpuCallback"):
         recorder.wait()
     assert recorder.end_cell()[1] == abandoned
@@ -296,12 +298,17 @@ def test_what_would_meet_a_collective_that_was_left_is_refused() -> None:
 
 
 def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
-    """The others launch it too, and it ends by itself; the next cell's collectives may come after it."""
-    recorder, slow = LaunchRecorder(sleep=Sleeper()), FakeArray()
+    """The others launch it too, and it ends by itself; the next cell's collectives come after it."""
+    recorder, slow = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
     recorder.begin_cell(4)
     note(recorder, [slow]).agreed = True
     recorder.wait(0.01)
     assert recorder.count_running() == 1
     assert recorder.end_cell()[1] == 0
     recorder.begin_cell(5)
+    recorder.left.check("f2", "jit(g)", (2, 3))
+    recorder.left.check(FREE_PREFIX + "f2", "jit(g)", (0, 1))
+    looks = iter([False] * 100 + [True] * 100)
+    slow.is_ready = lambda: next(looks)  # type: ignore[method-assign]
     recorder.left.check("f2", "jit(g)", (0, 1))
+    assert next(looks)

@@ -36,9 +36,16 @@ def is_running(pid: int) -> bool:
         return False
 
 
+def _find(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+
+
 def wait_gone(pids: list[int], timeout_s: float = 60.0) -> list[int]:
     """Wait until processes are gone; return those that are not."""
-    there = [psutil.Process(pid) for pid in pids if is_running(pid)]
+    there = [process for pid in pids if is_running(pid) and (process := _find(pid)) is not None]
     _, left = psutil.wait_procs(there, timeout=timeout_s)
     return [process.pid for process in left if is_running(process.pid)]
 

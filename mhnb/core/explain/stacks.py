@@ -155,6 +155,8 @@ def _judge(sight: Sight, library: Sequence[tuple[str, str]], compiles: bool) -> 
     ours = {function for function, home in library if home == "mhnb"}
     if "agree" in ours:
         return "agreement", _name_launch(library, sight.flight) or "the next launch"
+    if "_outlast" in ours:
+        return "blocked", "a collective of an earlier cell, which still runs or waits"
     blocked = _find_blocked(sight, library)
     if blocked is not None:
         return blocked

@@ -32,6 +32,8 @@ class RankPart:
     error: RankError | None = None
     launches: list[LaunchRow] = field(default_factory=list)
     abandoned: int = 0
+    running: int = 0
+    failed: int = 0
     wall_s: float = 0.0
     notes: list[str] = field(default_factory=list)
     made: list[list[Any]] = field(default_factory=list)
@@ -183,9 +185,16 @@ class Cell:
         return any(part.error is not None and STILL_LEFT in part.error.evalue for part in self.parts.values())
 
     def abandoned(self) -> dict[int, int]:
-        """How many launches each rank left before their end: those that failed because connections were closed, too."""
+        """How many launches each rank left before their end: those that failed because connections were closed, too.
+
+        What still runs where another rank failed in a callback may wait for that one, and never ends.
+        """
         freed = () if self.ladder is None else self.ladder.freed
-        return {rank: part.abandoned or int(rank in freed) for rank, part in self.parts.items()}
+        failed = [rank for rank, part in self.parts.items() if part.failed]
+        return {
+            rank: part.abandoned or int(rank in freed) or (part.running if set(failed) - {rank} else 0)
+            for rank, part in self.parts.items()
+        }
 
     def told_by_ranks(self) -> tuple[str, ...]:
         """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
@@ -202,7 +211,9 @@ class Cell:
         for rank, part in self.parts.items():
             if part.stopped_before is not None:
                 stopped.setdefault(part.stopped_before, []).append(rank)
-        if not stopped and self.state == "clean" and any(part.outcome == "interrupted" for part in self.parts.values()):
+        parts = self.parts.values()
+        apart = any(part.outcome == "interrupted" for part in parts) and not any(part.running for part in parts)
+        if not stopped and self.state == "clean" and apart:
             return ["Interrupted while no rank was in a launch, so variables that this cell sets may differ"]
         return [
             f"Interrupted before launch {number} on {'every rank' if len(ranks) == len(self.parts) else say_ranks(ranks)}"
@@ -228,6 +239,7 @@ class Cell:
         part.folder.settle()
         part.outcome, part.launches = ended.outcome, unpack_rows(ended.launches)
         part.abandoned, part.wall_s, part.notes, part.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
+        part.running, part.failed = ended.running, ended.failed
         part.stopped_before, part.caught = ended.stopped_before, ended.caught
 
     def lose_rank(self, rank: int, outcome: Outcome, error: RankError) -> None:

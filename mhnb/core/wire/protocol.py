@@ -264,6 +264,10 @@ class CellEnded:
     """Which of its launches it was that the rank was interrupted before, together with all who take part in it."""
     caught: list[list[Any]] = field(default_factory=list)
     """Launches that were refused, and the cell's code caught why: each the program's name, and the cell's line or None."""
+    running: int = 0
+    """Launches on which all ranks agreed, and which the rank did not wait for: they end by themselves, unless one failed."""
+    failed: int = 0
+    """Launches that failed on this rank in a callback: another may wait for the rest of them."""
 
 
 @dataclass(frozen=True, slots=True)

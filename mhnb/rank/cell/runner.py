@@ -236,7 +236,7 @@ class CellRunner:
         assert self._running is not None
         seq = self._running.seq
         made = self.launches.end_making()
-        running = self.launches.count_running()
+        running, failed = self.launches.count_running(), self.launches.count_failed()
         rows, abandoned = self.launches.end_cell()
         stopped_before = self.launches.agreed_stop() if outcome == "interrupted" else None
         notes = [*([_RUNNING] if running else []), *self.launches.take_notes()]
@@ -260,6 +260,8 @@ class CellRunner:
                 made,
                 stopped_before,
                 caught,
+                running,
+                failed,
             )
             self.send(self._last)
 

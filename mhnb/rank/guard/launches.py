@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Any
 
 from mhnb.core.explain.stacks import Flight, cell_line
 from mhnb.core.explain.where import count_launches
@@ -21,6 +21,7 @@ from mhnb.core.guard.made import MadeRow
 from mhnb.core.guard.rules import communicates
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.rank.guard.agreement import Agreement
+from mhnb.rank.guard.launched import Launched
 from mhnb.rank.guard.left import LeftLaunches
 from mhnb.rank.guard.localwork import LocalWork, pauses_s
 from mhnb.rank.guard.made import MadeRecord
@@ -28,82 +29,10 @@ from mhnb.rank.guard.mismatches import Mismatches
 from mhnb.rank.guard.outcomes import FreeOutputs
 from mhnb.values import Outcome
 
-__all__ = ["LaunchRecorder", "Launched"]
+__all__ = ["LaunchRecorder"]
 
 _SWEEP_AT = 64
 _LOCAL_STOPPED_WAIT_S = 0.2
-
-
-class _Output(Protocol):
-    """What is needed of a `jax.Array`."""
-
-    def is_ready(self) -> bool: ...
-    def is_deleted(self) -> bool: ...
-    def block_until_ready(self) -> object: ...
-
-
-class Launched:
-    """One launch between its dispatch and its end. `outputs` is None while the dispatch itself is under way."""
-
-    __slots__ = ("agreed", "failure", "free", "lost", "number", "outputs", "row")
-
-    def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None, free: FreeOutputs | None) -> None:
-        self.row, self.free = row, free
-        self.number = number
-        """How many launches that communicate were made in this cell when it was noted."""
-        self.outputs = outputs
-        self.lost = False
-        """An interrupt came between dispatch and record: whether it runs cannot be known any more."""
-        self.failure: Exception | None = None
-        self.agreed = False
-        """Every participant has agreed on it, and so launches it too: it ends by itself, though nobody waits for it."""
-
-    def end_dispatch(self, outputs: Sequence[object]) -> None:
-        """Take what the dispatch gave: the arrays to wait for."""
-        self.outputs = outputs
-        if self.free is not None:
-            self.free.note(self.row, outputs)
-
-    def break_dispatch(self, error: BaseException) -> None:
-        """Take note that the dispatch raised: after the program had run (`jax_debug_nans`), or by an interrupt."""
-        if self.outputs is None:
-            self.lost = not isinstance(error, Exception)
-            self.outputs = ()
-
-    def is_over(self) -> bool:
-        """Whether nothing of it runs any more, as far as can be known. Notes the failure of a failed one."""
-        if self.outputs is None:
-            return False
-        output = self._last_alive()
-        if output is None:
-            return True
-        if not output.is_ready():
-            return False
-        try:
-            output.block_until_ready()
-        except Exception as error:  # noqa: BLE001 - whatever the program failed with; `wait` raises it
-            self.failure = error
-        return True
-
-    def is_under_way(self) -> bool:
-        """Whether it still runs, or is being dispatched. Takes note of nothing, so that any thread may ask."""
-        if self.outputs is None:
-            return True
-        try:
-            output = self._last_alive()
-            return output is not None and not output.is_ready()
-        except RuntimeError:
-            # The cell's thread has donated the array in between; what is donated is of no use to wait for.
-            return False
-
-    def _last_alive(self) -> _Output | None:
-        # The last output is looked at first: a training step returns its loss there, while the first ones, the
-        # parameters, are donated to the next step, and what was donated cannot be asked.
-        for output in reversed(self.outputs or ()):
-            array = cast(_Output, output)
-            if not array.is_deleted():
-                return array
-        return None
 
 
 class LaunchRecorder:
@@ -267,7 +196,8 @@ class LaunchRecorder:
         local = None if self.local is None else self.local.wait(local_limit_s)
         if gave_up:
             return
-        if self.finish_effects is not None:
+        # The effects of what an earlier cell left may never come.
+        if self.finish_effects is not None and not self.left.is_under_way():
             self.finish_effects()
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -286,6 +216,12 @@ class LaunchRecorder:
         with self._lock:
             self._sweep(every=True)
             return sum(launched.agreed and communicates(launched.row[0]) for launched in self._running)
+
+    def count_failed(self) -> int:
+        """How many launches that communicate failed here, in a callback of the user's: a peer may wait for the rest of them."""
+        with self._lock:
+            self._sweep(every=True)
+            return len(self._failed_in_callback)
 
     def end_making(self) -> list[MadeRow]:
         """Hand out what the cell made of host data; to be called before `end_cell`."""
@@ -313,6 +249,7 @@ class LaunchRecorder:
             abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
             self.left.add(self._seq, [launched for launched in unfinished if launched.outputs])
+            self.left.expect([left for left in self._running if communicates(left.row[0]) and left.agreed])
             self.ended_seq, self.ended_rows = self._seq, rows
             self.ended_programs, self._programs = self._programs, {}
             self._forget_counts()

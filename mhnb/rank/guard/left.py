@@ -9,6 +9,7 @@ from typing import Protocol
 from mhnb.core.guard.rules import STILL_LEFT, communicates
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.errors import OrderMismatch
+from mhnb.rank.guard.tables import pause
 
 __all__ = ["LeftLaunches"]
 
@@ -24,6 +25,7 @@ class LeftLaunches:
 
     def __init__(self) -> None:
         self._left: list[tuple[int, _Launch]] = []
+        self._expected: list[_Launch] = []
         # A thread of the user's may look while a cell ends: nothing that was left may be lost.
         self._lock = threading.Lock()
         self.refused = False
@@ -34,20 +36,32 @@ class LeftLaunches:
         with self._lock:
             self._left += [(seq, launch) for launch in launches]
 
+    def expect(self, launches: Sequence[_Launch]) -> None:
+        """Take in what a cell has not waited for, though it ends by itself: all who take part in it launched it."""
+        with self._lock:
+            self._expected += launches
+
     def count(self) -> int:
         """Say how many still run or wait."""
         with self._lock:
             self._left = [(seq, left) for seq, left in self._left if left.is_under_way()]
             return len(self._left)
 
+    def is_under_way(self) -> bool:
+        """Whether anything still runs or waits, also of what ends by itself."""
+        return bool(self._left or self._expected) and bool(self.count() or self._still_expected())
+
     def check(self, fingerprint: str, name: str, participants: Collection[int]) -> None:
-        """Hold that none of them waits for ranks that a new launch would reach.
+        """Hold that none of them waits for ranks that a new launch would reach; what ends by itself is waited for.
 
         The ranks that met it would take the one for the other, and read a wrong number: also where the user has accepted that.
+        Nor does what all launched end where it failed on one of them: that rank would meet the others in it.
 
         Raises:
             OrderMismatch: there is one.
         """
+        if self._expected and communicates(fingerprint):
+            self._outlast(participants)
         if not self._left or not communicates(fingerprint) or not self.count():
             return
         for seq, left in self._left:
@@ -58,3 +72,15 @@ class LeftLaunches:
                     "\n  Wait until it ends, if it does; else %mhjax restart --replay",
                     result=None,
                 )
+
+    def _outlast(self, participants: Collection[int]) -> None:
+        """Wait. A look at this rank's stack knows the wait by this function's name."""
+        looks = 0
+        while any(not set(participants).isdisjoint(launch.row[2]) for launch in self._still_expected()):
+            looks += 1
+            pause(looks)
+
+    def _still_expected(self) -> list[_Launch]:
+        with self._lock:
+            self._expected = [launch for launch in self._expected if launch.is_under_way()]
+            return self._expected

@@ -47,6 +47,9 @@ class Launches(Protocol):
     def count_running(self) -> int:
         """How many launches on which all ranks agreed still run."""
 
+    def count_failed(self) -> int:
+        """How many launches that communicate failed in a callback of the user's."""
+
     def end_making(self) -> list[MadeRow]:
         """Return what was made of host data."""
 

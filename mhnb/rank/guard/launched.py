@@ -1,0 +1,86 @@
+"""One launch of a multi-process program, between its dispatch and its end.
+
+It knows no JAX: outputs are anything with `is_ready`, `is_deleted` and `block_until_ready`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from mhnb.core.wire.protocol import LaunchRow
+from mhnb.rank.guard.outcomes import FreeOutputs
+
+__all__ = ["Launched"]
+
+
+class _Output(Protocol):
+    """What is needed of a `jax.Array`."""
+
+    def is_ready(self) -> bool: ...
+    def is_deleted(self) -> bool: ...
+    def block_until_ready(self) -> object: ...
+
+
+class Launched:
+    """One launch between its dispatch and its end. `outputs` is None while the dispatch itself is under way."""
+
+    __slots__ = ("agreed", "failure", "free", "lost", "number", "outputs", "row")
+
+    def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None, free: FreeOutputs | None) -> None:
+        self.row, self.free = row, free
+        self.number = number
+        """How many launches that communicate were made in this cell when it was noted."""
+        self.outputs = outputs
+        self.lost = False
+        """An interrupt came between dispatch and record: whether it runs cannot be known any more."""
+        self.failure: Exception | None = None
+        self.agreed = False
+        """Every participant has agreed on it, and so launches it too: it ends by itself, though nobody waits for it."""
+
+    def end_dispatch(self, outputs: Sequence[object]) -> None:
+        """Take what the dispatch gave: the arrays to wait for."""
+        self.outputs = outputs
+        if self.free is not None:
+            self.free.note(self.row, outputs)
+
+    def break_dispatch(self, error: BaseException) -> None:
+        """Take note that the dispatch raised: after the program had run (`jax_debug_nans`), or by an interrupt."""
+        if self.outputs is None:
+            self.lost = not isinstance(error, Exception)
+            self.outputs = ()
+
+    def is_over(self) -> bool:
+        """Whether nothing of it runs any more, as far as can be known. Notes the failure of a failed one."""
+        if self.outputs is None:
+            return False
+        output = self._last_alive()
+        if output is None:
+            return True
+        if not output.is_ready():
+            return False
+        try:
+            output.block_until_ready()
+        except Exception as error:  # noqa: BLE001 - whatever the program failed with; `wait` raises it
+            self.failure = error
+        return True
+
+    def is_under_way(self) -> bool:
+        """Whether it still runs, or is being dispatched. Takes note of nothing, so that any thread may ask."""
+        if self.outputs is None:
+            return True
+        try:
+            output = self._last_alive()
+            return output is not None and not output.is_ready()
+        except RuntimeError:
+            # The cell's thread has donated the array in between; what is donated is of no use to wait for.
+            return False
+
+    def _last_alive(self) -> _Output | None:
+        # The last output is looked at first: a training step returns its loss there, while the first ones, the
+        # parameters, are donated to the next step, and what was donated cannot be asked.
+        for output in reversed(self.outputs or ()):
+            array = cast(_Output, output)
+            if not array.is_deleted():
+                return array
+        return None
