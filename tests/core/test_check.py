@@ -41,6 +41,23 @@ def test_kinds_that_differ_and_leaves_that_are_missing() -> None:
     assert rows[1].text == "rank 1 has none"
 
 
+def test_what_cannot_be_compared_is_neither_equal_nor_different() -> None:
+    """With the reason, and where."""
+    (row,) = compare_leaves("f", {rank: [{**leaf(kind="function"), "unread": "it is code"}] for rank in (0, 1)})
+    assert (row.same, row.text) == (None, "not compared: it is code on ranks 0-1")
+    (row,) = compare_leaves("b", {0: [leaf(("", "a"))], 1: [{**leaf(), "unread": "it is deleted"}]})
+    assert (row.same, row.text) == (None, "not compared: it is deleted on rank 1")
+
+
+def test_the_devices_are_compared_before_what_they_hold() -> None:
+    """Boxes are the same of a mesh whose devices come in another order."""
+    (row,) = compare_leaves("x", {0: [leaf(("0:2", "a"), placed="p")], 1: [leaf(("0:2", "a"), placed="q")]})
+    assert (row.same, row.text) == (
+        False,
+        "the shardings differ: rank 0 and rank 1 say otherwise which device holds what",
+    )
+
+
 def test_shards_of_several_origins_do_not_belong_together() -> None:
     """Also where each has a copy; but not where all are copies of one, nor by the word of who holds none."""
     upper, lower = ("0:2", "a"), ("2:4", "b")

@@ -728,6 +728,31 @@ def test_a_subset_is_held_under_every_guard(ready: Cluster, guard: str) -> None:
     check_sum(ready)
 
 
+def test_check_compares_keys_and_says_what_it_cannot_compare(ready: Cluster) -> None:
+    """A seed that is each rank's own is what one looks for; code, locks and what was donated are neither equal nor different."""
+    ready.run(
+        """
+import threading
+keys = {'own': jax.random.key(rank), 'same': jax.random.key(7)}
+spread = jax.jit(lambda: jax.random.split(jax.random.key(0), 8), out_shardings=rows)()
+masked = np.ma.masked_array([1, 2], mask=[rank, 0])
+mixed, lock, gone = {'a': 1, 3: 2}, threading.Lock(), x + 0
+def double(a): return a * rank
+gone.delete()
+turned = Mesh(np.array(jax.devices())[:: -1 if rank else 1], ('x',))
+turned = jax.make_array_from_callback((8,), NamedSharding(turned, P('x')), lambda i: np.ones(8, np.float32)[i])""",
+        guard="off",
+    ).check()
+    names = ("keys", "spread", "masked", "mixed", "lock", "gone", "double", "turned")
+    rows = {row.name: row for row in ready.check(*names)}
+    assert [name for name, row in rows.items() if row.same is False] == ["keys['own']", "masked", "turned"]
+    assert [name for name, row in rows.items() if row.same] == ["keys['same']", "spread"]
+    assert "cannot take it apart: ValueError" in rows["mixed"].text
+    assert rows["lock"].text == "not compared: TypeError: cannot pickle '_thread.lock' object on ranks 0-3"
+    assert rows["gone"].text.startswith("not compared: holds an array f32[8] that has been deleted")
+    assert rows["double"].text == "not compared: it is code on ranks 0-3"
+
+
 FAILING = """
 fail = True
 def load(value):

@@ -23,7 +23,8 @@ class CheckRow:
     """With its path inside the value, as `params['w']`."""
     kind: str
     """As `f32[8,6]`, as the first rank has it."""
-    same: bool
+    same: bool | None
+    """None where it cannot be compared."""
     text: str
     """What was compared, or where the ranks differ; one line a difference."""
 
@@ -33,7 +34,8 @@ def compare_leaves(name: str, leaves_by_rank: Mapping[int, Sequence[Mapping[str,
 
     Args:
         leaves_by_rank: for each rank its leaves as `{"path", "kind", "boxes": [[box, digest], ...]}`; a box is the text of
-            its ranges, empty for a value of the rank's own. A global array has an "origin" too: hash and words.
+            its ranges, empty for a value of the rank's own. A global array has an "origin" too, hash and words, and as "placed"
+            a hash of which device holds what. What cannot be compared says why as "unread".
 
     >>> leaf = {"path": "", "kind": "f32[2]", "boxes": [["0:2", "a1"]]}
     >>> compare_leaves("w", {0: [leaf], 1: [leaf]})[0].text
@@ -56,6 +58,13 @@ def _compare(name: str, path: str, leaves_by_rank: Mapping[int, Sequence[Mapping
             f"{say_ranks(ranks)} {'hold' if len(ranks) > 1 else 'holds'} {kind}" for kind, ranks in kinds.items()
         )
         return CheckRow(name + path, first, False, told)
+    if unread := {rank: str(leaf["unread"]) for rank, leaf in found.items() if "unread" in leaf}:
+        why = ", ".join(f"{text} on {say_ranks(ranks)}" for text, ranks in _members(unread).items())
+        return CheckRow(name + path, first, None, f"not compared: {why}")
+    placed = _members({rank: str(leaf.get("placed", "")) for rank, leaf in found.items()})
+    if len(placed) > 1:
+        who = " and ".join(map(say_ranks, placed.values()))
+        return CheckRow(name + path, first, False, f"the shardings differ: {who} say otherwise which device holds what")
     return _compare_boxes(name + path, first, found)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from types import FunctionType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from mhnb.core.exchange.boxes import Box
@@ -13,27 +15,56 @@ from mhnb.core.exchange.variables import format_array
 from mhnb.rank.asks.transfer_arrays import raw_bytes
 from mhnb.rank.asks.transfer_jax import Unpullable, check_readable, digest_of, host_copy, local_shards
 from mhnb.rank.guard.origins import origin_of
+from mhnb.rank.jaxhooks import find_plain
 
 __all__ = ["describe_leaves"]
 
 
 def describe_leaves(value: Any) -> list[dict[str, Any]]:
     """Describe each leaf of a pytree; see `core.check.compare_leaves` for the form."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(value)
+    try:
+        leaves, _ = jax.tree_util.tree_flatten_with_path(value)
+    except Exception as error:  # noqa: BLE001 - a container's own flattening, which may raise anything: keys that cannot be sorted
+        return [
+            {"path": "", "kind": type(value).__name__, **_unread(f"JAX cannot take it apart: {_first_line(error)}")}
+        ]
     return [{"path": jax.tree_util.keystr(path), **_describe(leaf)} for path, leaf in leaves]
 
 
 def _describe(leaf: Any) -> dict[str, Any]:
+    kind = type(leaf).__name__
     try:
         if isinstance(leaf, jax.Array):
-            check_readable(leaf)
-            return _describe_jax(leaf)
-        if isinstance(leaf, np.ndarray) and leaf.dtype != object:
+            # The numbers behind keys; to ask JAX for those would launch a program.
+            array = find_plain(leaf) if _is_key(leaf) else leaf
+            kind = format_array(leaf.shape, str(leaf.dtype))
+            check_readable(array)
+            return {**_describe_jax(array), "kind": kind}
+        if type(leaf) is np.ndarray and leaf.dtype != object:
             kind = format_array(leaf.shape, str(leaf.dtype))
             return {"kind": kind, "boxes": [["", digest_of(raw_bytes(np.ascontiguousarray(leaf)))]]}
     except Unpullable as error:
-        return {"kind": type(leaf).__name__, "boxes": [["", error.text]]}
-    return {"kind": type(leaf).__name__, "boxes": [["", _digest_object(leaf)]]}
+        return {"kind": kind, **_unread(error.text)}
+    except Exception as error:  # noqa: BLE001 - what a computation failed with that has not been looked at yet
+        return {"kind": kind, **_unread(f"it cannot be read: {_first_line(error)}")}
+    if isinstance(leaf, FunctionType | type | jax.stages.Wrapped):
+        return {"kind": kind, **_unread("it is code")}
+    try:
+        return {"kind": kind, "boxes": [["", digest_of(memoryview(pickle.dumps(leaf)))]]}
+    except Exception as error:  # noqa: BLE001 - pickling runs the value's own code, which may raise anything
+        return {"kind": kind, **_unread(_first_line(error))}
+
+
+def _is_key(leaf: jax.Array) -> bool:
+    return not isinstance(leaf, jax.core.Tracer) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _unread(why: str) -> dict[str, Any]:
+    return {"boxes": [], "unread": why}
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _describe_jax(array: jax.Array) -> dict[str, Any]:
@@ -45,16 +76,14 @@ def _describe_jax(array: jax.Array) -> dict[str, Any]:
     ]
     # A rank's own array in several copies: one is enough, unless they differ.
     told = {"kind": kind, "boxes": [list(box) for box in dict.fromkeys(map(tuple, boxes))]}
-    return told if own else {**told, "origin": origin_of(array)}
+    return told if own else {**told, "origin": origin_of(array), "placed": _place_of(array)}
+
+
+def _place_of(array: jax.Array) -> str:
+    """Hash which device holds what of a global array."""
+    boxes: dict[Any, Any] = dict(array.sharding.devices_indices_map(array.shape))
+    return digest_of(memoryview(repr(sorted((device.id, str(index)) for device, index in boxes.items())).encode()))
 
 
 def _box_text(box: Box) -> str:
     return ", ".join(f"{start}:{stop}" for start, stop in box) or "whole"
-
-
-def _digest_object(leaf: Any) -> str:
-    try:
-        return digest_of(memoryview(pickle.dumps(leaf)))
-    except Exception as error:  # noqa: BLE001 - pickling runs the value's own code, which may raise anything
-        # Its text is then all there is to compare.
-        return digest_of(memoryview(f"{error!r} {leaf!r}".encode()))

@@ -12,12 +12,12 @@ __all__ = ["format_check_html", "format_check_text"]
 
 
 def format_check_text(rows: Sequence[CheckRow]) -> str:
-    """Write the rows; those that differ come first.
+    """Write the rows; those that differ come first, then those that cannot be compared.
 
     >>> print(format_check_text([CheckRow("w", "f32[2]", True, "value held by ranks 0-1: equal")]))
     w   f32[2]   value held by ranks 0-1: equal
     """
-    ordered = sorted(rows, key=lambda row: row.same)
+    ordered = sorted(rows, key=lambda row: (row.same is not False, row.same is True))
     names, kinds = max((len(row.name) for row in rows), default=0), max((len(row.kind) for row in rows), default=0)
     indent = " " * (names + kinds + 6)
     return "\n".join(
@@ -27,6 +27,6 @@ def format_check_text(rows: Sequence[CheckRow]) -> str:
 
 def format_check_html(rows: Sequence[CheckRow]) -> str:
     """Write the rows as HTML."""
-    bad = sum(not row.same for row in rows)
+    bad = sum(row.same is False for row in rows)
     heading = f'<div class="mhnb-bad"><b>{bad} of {len(rows)} differ</b></div>' if bad else ""
     return wrap(f"{heading}{pre(format_check_text(rows))}")
