@@ -140,8 +140,10 @@ def check_names(names: Sequence[str], verb: str) -> tuple[str, ...]:
     for name in names:
         given: object = name
         if not isinstance(given, str) or not name.isidentifier():
+            several = isinstance(given, str) and all(map(str.isidentifier, filter(None, name.split(","))))
+            cure = "Separate names by spaces" if several else "Bind the value to a name first, where it comes from"
             raise InvalidRequest(
-                f"{verb} takes names of variables, not {name!r}. Bind the value to a name first, where it comes from",
+                f"{verb} takes names of variables, not {name!r}. {cure}",
                 name=name,
             )
     return tuple(names)

@@ -11,7 +11,8 @@ from mhnb.core.exchange.pack import NotHere, unpack
 from mhnb.core.keep.export import MARK, CellStep, Exported, PushStep, Step, export_script, format_sbatch
 from mhnb.core.keep.export_notebook import drop_pushed, read_notebook, write_literal
 from mhnb.core.keep.journal import CellRecord, PushRecord
-from mhnb.core.keep.replay import plan_replay
+from mhnb.core.keep.lost_names import note_lost_names
+from mhnb.core.keep.replay import LeftOut, plan_replay, trace_left_out
 from mhnb.core.ranks import parse_ranks, say_ranks
 from mhnb.errors import InvalidRequest
 from mhnb.exchange.push import Packed
@@ -51,22 +52,27 @@ def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, withou
     records, faults = cluster.journal.read()
     plan = plan_replay(records, cluster.generation)
     steps: list[Step] = []
-    left_out = [*map(str, plan.left_out), *faults]
+    lacking = list(trace_left_out(records, cluster.generation))
     for record in plan.steps:
         if isinstance(record, PushRecord):
             steps.append(PushStep(record.names, record.ranks, _literals(cluster, record)))
         elif why := _why_left_out(record, without):
-            left_out.append(f"cell {record.seq}: {why}")
+            lacking.append(LeftOut(f"cell {record.seq}", why, record.seq, record.source))
         else:
             steps.append(CellStep(f"cell {record.seq}", record.source, record.ranks))
     steps, dropped = drop_pushed(steps, without)
-    left_out += dropped
+    lacking.sort(key=lambda each: each.seq)
+    left_out = [*map(str, lacking), *faults, *dropped]
+    kept = {step.name: step.source for step in steps if isinstance(step, CellStep)}
+    pushed = [name for step in steps if isinstance(step, PushStep) for name in step.names]
+    lost = note_lost_names(kept, {each.what: each.source for each in lacking if each.source}, pushed)
     shape = cluster.shape
     made = export_script(
         steps, name=path.name, process_count=shape.process_count, devices=shape.devices, left_out=left_out
     )
     nodes, each = shape.hosts, shape.ranks_per_host
-    return _write(path, made, left_out, format_sbatch(path.name, nodes=nodes, tasks_per_node=each) if sbatch else "")
+    batch = format_sbatch(path.name, nodes=nodes, tasks_per_node=each) if sbatch else ""
+    return [*_write(path, made, left_out, batch), *(f"  note · {note}" for note in lost)]
 
 
 def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without: Sequence[str] = ()) -> list[str]:

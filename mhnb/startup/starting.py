@@ -150,7 +150,7 @@ def find_running(name: str, shape: Shape, asked: Mapping[str, Any]) -> Cluster |
     if cluster.shape != shape:
         raise AlreadyStarted(
             f"cluster {name!r} runs with {cluster.shape.describe()}, and {shape.describe()} was asked for"
-            f"{', which is what start makes where nothing is said' if shape == usual_shape() else ''}\n"
+            f"{' (a start that names no shape asks for that, too)' if shape == usual_shape() else ''}\n"
             f"  %mhjax restart keeps its shape with fresh processes; %mhjax stop ends it, then start again; or --name another",
             name=name,
         )

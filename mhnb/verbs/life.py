@@ -17,7 +17,7 @@ from mhnb.core.asked.numerals import whole_number
 from mhnb.core.keep.replay_report import ReplayStep, format_report, format_step
 from mhnb.core.ranks import say_count
 from mhnb.drive.roll import describe_place
-from mhnb.errors import MhnbError
+from mhnb.errors import InvalidRequest, MhnbError
 from mhnb.frontend.boards import gather_status, gather_summary
 from mhnb.frontend.notebook import Notebook
 from mhnb.keep import replaying
@@ -67,6 +67,10 @@ def _where(notebook: Notebook, args: argparse.Namespace) -> None:
 def _accept(notebook: Notebook, args: argparse.Namespace) -> None:
     cluster = starting.current()
     was = cluster.state
+    if was == "dead":
+        raise InvalidRequest(
+            "a dead cluster cannot be accepted, for a rank is gone; go on with %mhjax restart --replay"
+        )
     cluster.accept()
     print(
         f"mhjax · {was} accepted, {cluster.state} now" if was != cluster.state else f"mhjax · {was}: nothing to accept"

@@ -43,7 +43,7 @@ def test_another_shape_names_the_ways_out(nb: Session, cluster: Cluster, flags: 
 def test_a_start_without_flags_beside_another_shape_says_what_it_asked_for(nb: Session) -> None:
     """Who typed no shape is told where the one in the error comes from."""
     said = str(nb.try_("%mhjax start").error)
-    assert "and 4 hosts x 2 devices was asked for, which is what start makes where nothing is said\n" in said
+    assert "and 4 hosts x 2 devices was asked for (a start that names no shape asks for that, too)\n" in said
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,7 @@ class FakeCall:
 
     def __init__(self, at_dispatch: BaseException | None = None, at_outputs: BaseException | None = None) -> None:
         self.xla_executable: Any = self
+        self.mut, self.ordered_effects = None, ()
         self._at_dispatch, self._at_outputs = at_dispatch, at_outputs
 
     def __call__(self) -> Any:

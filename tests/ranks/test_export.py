@@ -99,3 +99,28 @@ def test_open_mpi_needs_no_argument(tmp_path: Path) -> None:
     _run_plain([[*mpi, sys.executable, str(script)]])
     files = [next(tmp_path.glob(f"out/*/rank.{rank}/stdout")) for rank in range(2)]
     assert [_without_gloo(file.read_text()) for file in files] == ["process 0\n28.0\n", "process 1\n28.0\n"]
+
+
+def test_what_a_script_lacks_is_told_also_after_a_replay(fresh: Callable[..., Cluster], tmp_path: Path) -> None:
+    """The cells that the replay left out, in their order, and the names that others read of them."""
+    cluster = fresh(2, 1)
+    cluster.run("a = 1").check()
+    cluster.run("n = 2\nimport time\nwhile True: time.sleep(0.1)", timeout_s=2)
+    assert cluster.state == "clean"
+    cluster.run("print(a)").check()
+    before = export_cluster(cluster, tmp_path / "script.py")
+    again = cluster.restart(replay=True)
+    again.run("n")
+    again.run("n = 3; raise ValueError")
+    again.run("print(n)").check()
+    after = export_cluster(again, tmp_path / "script.py")
+    again.stop()
+    gone = "  left out · cell 2: its --timeout ended it"
+    assert gone in before
+    assert not any("reads" in line for line in before)
+    raised = [
+        f"  left out · cell {seq}: raised {name} on ranks 0-1" for seq, name in ((4, "NameError"), (5, "ValueError"))
+    ]
+    assert [line for line in after if "left out ·" in line] == [gone, *raised]
+    assert "  note · cell 6 reads n, which only cell 2 sets, and that is left out" in after
+    assert "cell 2: its --timeout ended it" in (tmp_path / "script.py").read_text(encoding="utf-8")

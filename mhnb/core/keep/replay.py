@@ -12,7 +12,7 @@ from mhnb.core.keep.journal import AcceptRecord, CellRecord, PushRecord, Record,
 from mhnb.core.ranks import format_ranks, say_count, say_ranks
 from mhnb.errors import InvalidRequest
 
-__all__ = ["LeftOut", "Plan", "ReplayCost", "plan_replay", "why_left_out"]
+__all__ = ["LeftOut", "Plan", "ReplayCost", "plan_replay", "trace_left_out", "why_left_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,10 @@ class LeftOut:
     what: str
     """As `cell 4` or `push x`."""
     why: str
+    seq: int = 0
+    """The cell's number; of a push, that of the cell before it."""
+    source: str = ""
+    """The cell's text."""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}"
@@ -71,6 +75,24 @@ def plan_replay(records: Sequence[Record], generation: int, to: int | None = Non
     return Plan(generation, *_sort_out(mine))
 
 
+def trace_left_out(records: Sequence[Record], generation: int) -> tuple[LeftOut, ...]:
+    """List what a generation lacks: what would be left out of a replay of it, and what was left out of those that led to it.
+
+    >>> old, new = CellRecord(1, 2, "f()", state="tainted"), ReplayRecord(2, 1, None, complete=True)
+    >>> [str(each) for each in trace_left_out([StartRecord(1, "1 x 1"), old, StartRecord(2, "1 x 1", after=1), new], 2)]
+    ['cell 2: tainted']
+    """
+    plan = plan_replay(records, generation)
+    came = [r for r in records if isinstance(r, ReplayRecord) and r.generation == plan.generation and r.complete]
+    before = [each for r in came if r.source_generation < plan.generation for each in _lacked(records, r)]
+    return tuple(sorted(dict.fromkeys((*before, *plan.left_out)), key=lambda each: each.seq))
+
+
+def _lacked(records: Sequence[Record], replay: ReplayRecord) -> tuple[LeftOut, ...]:
+    left_out = trace_left_out(records, replay.source_generation)
+    return tuple(each for each in left_out if replay.to is None or each.seq <= replay.to)
+
+
 def _source(records: Sequence[Record], newest: int) -> int:
     """Follow what came after what: a journal may also have the starts of a notebook that took another cluster over meanwhile."""
     starts = {record.generation: record for record in records if isinstance(record, StartRecord)}
@@ -96,16 +118,19 @@ def _is_used(record: Record) -> bool:
 def _sort_out(records: Sequence[Record]) -> tuple[tuple[CellRecord | PushRecord, ...], tuple[LeftOut, ...]]:
     steps: list[CellRecord | PushRecord] = []
     left_out: list[LeftOut] = []
+    seq = 0
     for at, record in enumerate(records):
+        seq = record.seq if isinstance(record, CellRecord) else seq
         if isinstance(record, PushRecord):
             if record.why_not:
-                left_out.append(LeftOut(f"push {' '.join(record.names)}", record.why_not))
+                left_out.append(LeftOut(f"push {' '.join(record.names)}", record.why_not, seq))
             else:
                 steps.append(record)
         elif isinstance(record, CellRecord):
             if why := why_left_out(record):
                 accepted = at + 1 < len(records) and isinstance(records[at + 1], AcceptRecord)
-                left_out.append(LeftOut(f"cell {record.seq}", f"{why}, accepted then" if accepted else why))
+                why = f"{why}, accepted then" if accepted else why
+                left_out.append(LeftOut(f"cell {record.seq}", why, record.seq, record.source))
             else:
                 steps.append(record)
     return tuple(steps), tuple(left_out)
