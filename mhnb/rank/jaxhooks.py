@@ -25,8 +25,9 @@ from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launched import Launched
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.origins import Birth, mark
-from mhnb.rank.guard.programs import CompiledProgram, check_may_launch, find_meshes, ranks_of_devices
+from mhnb.rank.guard.programs import CompiledProgram, check_may_launch, find_meshes, full_name, ranks_of_devices
 from mhnb.sharding.hlo_bare import bare_text
+from mhnb.sharding.passed import find_passed
 
 __all__ = [
     "HookStatus",
@@ -42,8 +43,8 @@ _MAY_COMMUNICATE = re.compile(
 )
 """Operations of optimised HLO that reach another device, or (custom-call) could."""
 
-_SHOWN_TYPES = 4
 _UNKNOWN = Birth(agreed=False)
+_Places = list[tuple[int, int]]
 
 _current = threading.local()
 """`.module`, `.options`: what is being compiled; `.launched`: the launch being made; all by thread."""
@@ -65,6 +66,8 @@ class _Program:
     name: str
     participants: tuple[int, ...]
     compiled: CompiledProgram | None = None
+    passed: tuple[tuple[int, int], ...] = ()
+    """Outputs that are arguments as they came."""
 
 
 _recorder: LaunchRecorder | None = None
@@ -222,15 +225,17 @@ def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
     module, devices = _module_text(unloaded), list(unloaded.device_list)
     ranks, meshes = ranks_of_devices(devices), find_meshes(module)
     compiled = CompiledProgram(unloaded.name, ranks, devices[0].platform, meshes, unloaded.xla_executable)
-    return _Program(_fingerprint(unloaded, module), _full_name(unloaded), participants, compiled)
+    return _Program(_fingerprint(unloaded, module), full_name(unloaded), participants, compiled, find_passed(module))
 
 
 def _build_recorded(build: Callable[[], Any], program: _Program) -> _Recorded:
     call = build()
-    # What goes into a mutable array: as which output, and from which input, behind the tokens.
+    # Which output goes into a mutable array, and which is an argument; tokens come before all others.
+    first = len(call.ordered_effects)
     places = enumerate(call.mut.out_mut if call.mut else ())
-    written = [(output, len(call.ordered_effects) + place) for output, place in places if place is not None]
-    call.xla_executable = _NotingExecutable(call.xla_executable, program, written)
+    written = [(output, first + place) for output, place in places if place is not None]
+    passed = [(output - first, place) for output, place in program.passed if output >= first]
+    call.xla_executable = _NotingExecutable(call.xla_executable, program, written, passed)
     return _Recorded(call)
 
 
@@ -265,11 +270,11 @@ class _Recorded:
 class _NotingExecutable:
     """Agrees on a launch and notes it at the very moment it is made: after the arguments were laid out, which may launch others."""
 
-    __slots__ = ("_executable", "_program", "_written")
+    __slots__ = ("_executable", "_passed", "_program", "_written")
 
-    def __init__(self, executable: Any, program: _Program, written: list[tuple[int, int]]) -> None:
-        self._executable = executable
-        self._program, self._written = program, written
+    def __init__(self, executable: Any, program: _Program, written: _Places, passed: _Places) -> None:
+        self._executable, self._program = executable, program
+        self._written, self._passed = written, passed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executable, name)
@@ -307,7 +312,10 @@ class _NotingExecutable:
         _current.launched = launched
         try:
             results = self._executable.execute_sharded(inputs, **kwargs)
-            return _NotingResults(results, launched, birth, {place: inputs[n] for place, n in self._written})
+            written, passed = ({at: inputs[n] for at, n in places} for places in (self._written, self._passed))
+            return _NotingResults(
+                results, launched, functools.partial(mark, birth=birth, written=written, passed=passed)
+            )
         except Exception:
             # The runtime refused it (a deleted argument, say) before anything ran: it was no launch.
             recorder.withdraw(launched)
@@ -324,10 +332,10 @@ def _find_line(recorder: LaunchRecorder, program: _Program) -> int | None:
 class _NotingResults:
     """Hands the arrays of a launch to its record when JAX makes them; also those that end up in a mutable array."""
 
-    __slots__ = ("_birth", "_launched", "_results", "_written")
+    __slots__ = ("_launched", "_mark", "_results")
 
-    def __init__(self, results: Any, launched: Launched, birth: Birth, written: dict[int, Any]) -> None:
-        self._results, self._launched, self._birth, self._written = results, launched, birth, written
+    def __init__(self, results: Any, launched: Launched, mark: Callable[[Sequence[Any]], None]) -> None:
+        self._results, self._launched, self._mark = results, launched, mark
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._results, name)
@@ -339,7 +347,7 @@ class _NotingResults:
         if kwargs.get("strict", True):
             plain = [find_plain(output) for output in outputs]
             self._launched.end_dispatch(plain)
-            mark(plain, self._birth, self._written)
+            self._mark(plain)
         return outputs
 
 
@@ -386,13 +394,3 @@ def _optimised_texts(xla_executable: Any) -> list[str] | None:
         return [module.to_string() for module in xla_executable.hlo_modules()]
     except (AttributeError, RuntimeError):
         return None
-
-
-def _full_name(unloaded: Any) -> str:
-    """Name and types, as `jit(add) f32[8] → f32[]`."""
-    return f"{unloaded.name} {_types(unloaded.input_avals)} → {_types(unloaded.output_avals)}"
-
-
-def _types(avals: Sequence[Any]) -> str:
-    shown = [aval.str_short(short_dtypes=True) for aval in avals[:_SHOWN_TYPES]]
-    return ", ".join([*shown, "…"] if len(avals) > _SHOWN_TYPES else shown) or "()"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.guard.agreement import Stand, format_mismatch, judge_launch, letter_origins
+from mhnb.core.guard.origins import ANY
 
 NAMES = {1: "jit(add) f32[8] → f32[]", 3: "jit(top) f32[8] → f32[]"}
 
@@ -62,6 +63,14 @@ def test_the_report_of_one_program_on_other_arrays_names_them_by_letters() -> No
     assert "by the same steps on every rank" in text.splitlines()[6]
     for other in (Stand(3, 3, 1, origin=9), Stand(3)):
         assert "arrays" not in format_mismatch([*stands[:3], other], NAMES, number=1, seq=2, source="add(x)")
+
+
+def test_what_was_made_without_a_guard_is_like_every_other() -> None:
+    """And has a name of its own where others differ."""
+    stands = [Stand(0, 1, origin=5), Stand(1, 1, origin=ANY), Stand(2, 1, origin=5)]
+    assert judge_launch(stands, interrupted=False) == "launch"
+    assert letter_origins(stands) == {}
+    assert letter_origins([*stands, Stand(3, 1)]) == {5: "A", 0: "B", ANY: "of --guard off"}
 
 
 def test_many_sides_have_a_letter_each() -> None:

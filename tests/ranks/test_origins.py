@@ -41,6 +41,11 @@ APART = {
     "one rank alone": "if rank == 1: x = x * 2",
     "another number": "x = scale(x, 1.0) if rank == 1 else x",
     "an output of another place": "x, y = pair(x)\nif rank == 1: x = y",
+    "written by one rank": """
+kept = jax.new_ref(x)
+def double(ref): ref[...] = ref[...] * 2
+if rank == 1: jax.jit(double)(kept)
+x = kept[...]""",
     "by the rank": "x = several[1 if rank == 1 else 2]",
     "by the rank, of one program with two numbers": "x, y = scale(x, 2.0), scale(x, 3.0)\nif rank == 1: x = y",
     "keys": """
@@ -162,6 +167,31 @@ x = x * 2.0""",
             None,
         ),
     ],
+    "one rank reads what may be written": [
+        (
+            """
+kept = jax.new_ref(x * 1.0)
+def double(ref): ref[...] = ref[...] * 2
+double = jax.jit(double)
+for n in range(2):
+    if rank == 1: print(kept[...].addressable_data(0))
+    if n: double(kept)
+x = jax.freeze(kept) if rank == 1 else kept[...]""",
+            None,
+        ),
+    ],
+    "one rank goes back to a copy": [
+        (
+            """
+saved = jax.tree.map(jnp.copy, {'w': x * 2.0})
+best = {'w': x * 2.0}
+try:
+    if rank == 1: raise OSError
+except OSError: best = saved
+x = jax.jit(lambda a: a)(best['w']) if rank == 2 else best['w']""",
+            None,
+        ),
+    ],
     "donated and overwritten": [
         ("step = jax.jit(lambda a: a + a, donate_argnums=0)\nx = step(x + 0)\nif rank == 1: del several", None),
     ],
@@ -184,9 +214,16 @@ def test_arrays_that_came_about_by_the_same_steps_belong_together(
 
 
 def test_what_was_made_without_the_guard_is_taken_as_it_is(ready: Cluster) -> None:
-    """Shards that differ on purpose: the way to say so is a cell of its own."""
+    """Shards that differ on purpose: the way to say so is a cell of its own, also of one rank, also in what came of a launch."""
     ready.run("if rank == 1: x = x * 2", guard="off").check()
     assert {rank.text for rank in ready.run("float(add(x))").check()} == {"33.0"}
+    ready.run("w = x * 1.0").check()
+    ready.run("w = w * 3", guard="off", ranks=[1]).check()
+    assert {rank.text for rank in ready.run("float(add(w * 1.0))").check()} == {"53.0"}
+    assert float(ready.pull("w").sum()) == 53.0
+    # What is not of that cell is compared as ever.
+    ready.run("if rank == 0: w = w * 2").check()
+    assert "of arrays A" in told(ready.run("add(w)"))[2]
 
 
 def test_an_array_whose_shards_do_not_belong_together_is_not_pulled(ready: Cluster) -> None:

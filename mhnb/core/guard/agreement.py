@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from mhnb.core.guard.origins import ANY
 from mhnb.core.guard.rules import LaunchDifference, LaunchSide, format_difference
 from mhnb.core.ranks import format_ranks, say_ranks
 from mhnb.values import Outcome
@@ -25,6 +26,7 @@ __all__ = [
     "format_ring",
     "judge_launch",
     "letter_origins",
+    "want_the_same",
 ]
 
 Ending: TypeAlias = Outcome | Literal["left"]
@@ -90,7 +92,21 @@ def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
         return "interrupt"
     if interrupted and any(stand.fingerprint is None and stand.ending == "interrupted" for stand in stands):
         return "interrupt"
-    return "launch" if len({(stand.fingerprint, stand.origin) for stand in stands}) == 1 else "mismatch"
+    return "launch" if want_the_same(stands) else "mismatch"
+
+
+def want_the_same(stands: Sequence[Stand]) -> bool:
+    """Whether all want one program, on arrays that came about alike; what was made without a guard is like every other.
+
+    >>> want_the_same([Stand(0, 7, origin=5), Stand(1, 7, origin=ANY)]), want_the_same([Stand(0, 7, origin=5), Stand(1, 7)])
+    (True, False)
+    """
+    return len({stand.fingerprint for stand in stands}) == 1 and len(_origins(stands)) < 2
+
+
+def _origins(stands: Sequence[Stand]) -> dict[int, None]:
+    ordered = sorted(stands, key=lambda stand: stand.rank)
+    return dict.fromkeys(stand.origin for stand in ordered if stand.origin != ANY)
 
 
 def letter_origins(stands: Sequence[Stand]) -> dict[int, str]:
@@ -100,10 +116,10 @@ def letter_origins(stands: Sequence[Stand]) -> dict[int, str]:
     ({5: 'A', 0: 'B'}, {})
     """
     wanted = {stand.fingerprint for stand in stands}
-    origins = dict.fromkeys(stand.origin for stand in sorted(stands, key=lambda stand: stand.rank))
-    if len(wanted) > 1 or None in wanted or len(origins) == 1:
+    if len(wanted) > 1 or None in wanted or len(origins := _origins(stands)) < 2:
         return {}
-    return {origin: chr(ord("A") + n % 26) + str(n // 26 or "") for n, origin in enumerate(origins)}
+    letters = {origin: chr(ord("A") + n % 26) + str(n // 26 or "") for n, origin in enumerate(origins)}
+    return {**letters, ANY: "of --guard off"} if any(stand.origin == ANY for stand in stands) else letters
 
 
 def format_mismatch(stands: Sequence[Stand], names: Mapping[int, str], *, number: int, seq: int, source: str) -> str:

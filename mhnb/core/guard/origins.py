@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from mhnb.core.ranks import group_ranks, say_ranks
 
-__all__ = ["HOST_DATA", "format_makers", "say_maker", "tell_origins"]
+__all__ = ["ANY", "HOST_DATA", "format_makers", "say_maker", "tell_origins"]
 
 _SHOWN = 3
 HOST_DATA = "host data"
 """What made an array that no launch made."""
+ANY = (1 << 63) - 1
+"""The origin of what was made without a guard: it is like every other."""
 
 
 def say_maker(name: str, seq: int, line: int | None) -> str:
@@ -46,7 +48,7 @@ def tell_origins(origins: Mapping[int, tuple[int, str]]) -> str:
     >>> tell_origins({0: (7, "jit(f) (cell 2)"), 1: (0, ""), 2: (0, "")}), tell_origins({0: (7, "jit(f)"), 1: (7, "jit(f)")})
     ('from host data on ranks 1-2, from jit(f) (cell 2) on rank 0', '')
     """
-    groups = group_ranks({rank: origin for rank, (origin, _) in origins.items()})
+    groups = group_ranks({rank: origin for rank, (origin, _) in origins.items() if origin != ANY})
     if len(groups) < 2:
         return ""
     words = [f"from {origins[ranks[0]][1] or HOST_DATA}" for ranks, _ in groups]

@@ -26,7 +26,7 @@ from mhnb.core.guard.rules import FREE_PREFIX, communicates
 from mhnb.core.guard.wishes import Verdict, Wish
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.cell.forks import weakly
-from mhnb.rank.guard.origins import Birth, Maker, bear_agreed, bear_alone, combine, find_makers
+from mhnb.rank.guard.origins import Birth, Maker, bear_agreed, bear_alone, bear_unguarded, combine, find_makers
 from mhnb.rank.guard.tables import Table
 
 __all__ = ["Agreement"]
@@ -136,7 +136,7 @@ class Agreement:
         if self._chosen is not None and not set(participants) <= set(self._chosen):
             raise OrderMismatch(format_outside(name, participants, self._chosen), result=None)
         if self._guard != "lockstep":
-            return Birth(agreed=False)
+            return bear_unguarded(Maker(name, self._seq, line)) if self._guard == "off" else Birth(agreed=False)
         if threading.current_thread() is not self._main:
             return self._enter_from_thread(fingerprint, name, participants, line, inputs)
         self.inside = True
@@ -157,10 +157,10 @@ class Agreement:
         return birth
 
     def _bear_alone(self, fingerprint: str, name: str, line: int | None, inputs: Sequence[object]) -> Birth:
+        maker = Maker(name, self._seq, line)
         if self._guard == "off":
-            # There the ranks may make what differs, on purpose.
-            return Birth(agreed=False)
-        return bear_alone(int(fingerprint.removeprefix(FREE_PREFIX), 16), inputs, Maker(name, self._seq, line))
+            return bear_unguarded(maker)
+        return bear_alone(int(fingerprint.removeprefix(FREE_PREFIX), 16), inputs, maker)
 
     def _enter_from_thread(
         self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None, inputs: Sequence[object]

@@ -11,9 +11,10 @@ none, nor has what a collective made under another guard than lockstep.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from mhnb.core.guard.origins import HOST_DATA, say_maker
+from mhnb.core.guard.origins import ANY, HOST_DATA, say_maker
 
 __all__ = [
     "Birth",
@@ -21,6 +22,7 @@ __all__ = [
     "Maker",
     "bear_agreed",
     "bear_alone",
+    "bear_unguarded",
     "combine",
     "find_makers",
     "hand_on",
@@ -33,8 +35,9 @@ __all__ = [
 _ATTRIBUTE = "_mhnb_origin"
 """Of an array: it goes where the array goes, and ends with it."""
 _NONE: tuple[int, Maker | None] = (0, None)
-_WORD = (1 << 63) - 1
-"""As much of a hash as goes on the board."""
+_WORD = (1 << 62) - 1
+"""As much of a hash as goes on the board: less than ANY."""
+_NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
 class Maker(NamedTuple):
@@ -56,11 +59,13 @@ class Birth(NamedTuple):
 
 
 def combine(inputs: Iterable[object]) -> int:
-    """Hash which launches made the arrays of this one; less than 2**63, and 0 where none did.
+    """Hash which launches made the arrays of this one; less than 2**63, 0 where none did, and ANY where one is taken as it is.
 
     What was made of a number for this launch alone does not count: that is compared at the cell's end, and told by its line.
     """
     tags = tuple([tag if maker is not None else 0 for tag, maker in _read(inputs)])
+    if ANY in tags:
+        return ANY
     return hash(tags) & _WORD if any(tags) else 0
 
 
@@ -71,18 +76,35 @@ def bear_agreed(participants: tuple[int, ...], number: int, maker: Maker) -> Bir
 
 def bear_alone(fingerprint: int, inputs: Iterable[object], maker: Maker) -> Birth:
     """Of a launch that nobody agreed on, for it has no collective: by the program, and where its arrays come from."""
-    return Birth(False, hash((fingerprint, *[tag for tag, _ in _read(inputs)])), maker)
+    tags = [tag for tag, _ in _read(inputs)]
+    return Birth(False, ANY if ANY in tags else hash((fingerprint, *tags)), maker)
 
 
-def mark(outputs: Sequence[Any], birth: Birth, written: Mapping[int, Any] | None = None) -> None:
+def bear_unguarded(maker: Maker) -> Birth:
+    """Of a launch in a cell without a guard: there the ranks may make what differs, on purpose."""
+    return Birth(False, ANY, maker)
+
+
+def mark(
+    outputs: Sequence[Any],
+    birth: Birth,
+    written: Mapping[int, Any] = _NOTHING,
+    passed: Mapping[int, Any] = _NOTHING,
+) -> None:
     """Have the outputs of a launch carry their origin.
 
     Args:
         written: mutable arrays that take what was put out at a place.
+        passed: arguments that are put out at a place as they came: those stay what they were.
     """
-    if birth.origin:
-        for place, output in [*enumerate(outputs), *(written or {}).items()]:
-            setattr(output, _ATTRIBUTE, (hash((birth.origin, place)), birth.maker))
+    if not birth.origin:
+        return
+    for place, output in [*enumerate(outputs), *written.items()]:
+        if place not in passed:
+            tag = ANY if birth.origin == ANY else hash((birth.origin, place))
+            setattr(output, _ATTRIBUTE, (tag, birth.maker))
+        elif has_origin(passed[place]):
+            setattr(output, _ATTRIBUTE, getattr(passed[place], _ATTRIBUTE))
 
 
 def mark_copies(array: Any, content: int, maker: Maker | None) -> None:

@@ -12,8 +12,17 @@ from typing import Any
 from mhnb.errors import InvalidRequest
 from mhnb.rank.guard.launches import LaunchRecorder
 
-__all__ = ["CompiledProgram", "check_may_launch", "find_meshes", "launched_programs", "no_launches", "ranks_of_devices"]
+__all__ = [
+    "CompiledProgram",
+    "check_may_launch",
+    "find_meshes",
+    "full_name",
+    "launched_programs",
+    "no_launches",
+    "ranks_of_devices",
+]
 
+_SHOWN_TYPES = 4
 _MESH_LINE = re.compile(r"^ *sdy\.mesh .*$", re.MULTILINE)
 
 
@@ -81,3 +90,13 @@ def check_may_launch(name: str) -> None:
 def ranks_of_devices(devices: Sequence[Any]) -> tuple[int, ...]:
     """The rank of each device."""
     return tuple(device.process_index for device in devices)
+
+
+def full_name(unloaded: Any) -> str:
+    """Name and types, as `jit(add) f32[8] → f32[]`."""
+    return f"{unloaded.name} {_types(unloaded.input_avals)} → {_types(unloaded.output_avals)}"
+
+
+def _types(avals: Sequence[Any]) -> str:
+    shown = [aval.str_short(short_dtypes=True) for aval in avals[:_SHOWN_TYPES]]
+    return ", ".join([*shown, "…"] if len(avals) > _SHOWN_TYPES else shown) or "()"

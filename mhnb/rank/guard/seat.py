@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mhnb.core.guard.agreement import ENDINGS, MARKS, Stand, format_behind, format_ring, judge_launch
+from mhnb.core.guard.agreement import ENDINGS, MARKS, Stand, format_behind, format_ring, judge_launch, want_the_same
 from mhnb.core.guard.wishes import LAUNCH, Verdict, Wish
 from mhnb.rank.guard.board import Board, Place, Post
 from mhnb.rank.guard.rings import find_ring, missing
@@ -198,7 +198,7 @@ class Seat:
         verdict = judge_launch(stands, interrupted=board.interrupted_seq == place.seq)
         if verdict == "interrupt":
             # Before the same launch, that is: else they may be at different places in the cell.
-            agreed = len({(stand.fingerprint, stand.origin, stand.handles) for stand in stands}) == 1
+            agreed = want_the_same(stands) and len({stand.handles for stand in stands}) == 1
             return Verdict("interrupt", agreed=agreed)
         return LAUNCH if verdict == "launch" else self._mismatch(stands, place)
 

@@ -1,0 +1,33 @@
+"""Which outputs of a lowered program are its arguments as they came: copies, and mutable arrays that are only read."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["find_passed"]
+
+_RETURN = re.compile(r"^\s*return (.+?) :", re.MULTILINE)
+_SAME = re.compile(
+    r"^\s*(%\w+) = (?:sdy\.sharding_constraint|stablehlo\.optimization_barrier) (%\w+)(?= [:<])", re.MULTILINE
+)
+"""Operations whose result is their one operand."""
+
+
+def find_passed(module: str) -> tuple[tuple[int, int], ...]:
+    r"""Give the place of each such output and of its argument, from 0.
+
+    Args:
+        module: the text of a StableHLO module.
+
+    >>> find_passed("func.func public @main(%arg0: t, %arg1: t) -> (t, t) {\n    return %0, %arg1 : t, t\n  }")
+    ((1, 1),)
+    """
+    _, _, main = module.partition("@main(")
+    found = _RETURN.search(main)
+    if found is None:
+        return ()
+    same: dict[str, str] = {}
+    for result, operand in _SAME.findall(main, 0, found.start()):
+        same[result] = same.get(operand, operand)
+    values = [same.get(value, value) for value in found[1].split(", ")]
+    return tuple((place, int(value[4:])) for place, value in enumerate(values) if re.fullmatch(r"%arg\d+", value))

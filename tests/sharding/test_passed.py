@@ -1,0 +1,44 @@
+"""Which outputs of a lowered program are its arguments: only those that are nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhnb.sharding.passed import find_passed
+
+CASES = {
+    "a copy": ("    return %arg0 : t", ((0, 0),)),
+    "beside another": ("    %0 = stablehlo.add %arg0, %arg1 : t\n    return %0, %arg1 : t, t", ((1, 1),)),
+    "constrained twice": (
+        """    %0 = sdy.sharding_constraint %arg2 <@mesh, [{"x"}]> : t
+    %1 = sdy.sharding_constraint %0 <@mesh, [{}]> : t
+    return %1 : t""",
+        ((0, 2),),
+    ),
+    "barrier": ("    %0 = stablehlo.optimization_barrier %arg0 : t\n    return %0 : t", ((0, 0),)),
+    "barrier of two": (
+        "    %0:2 = stablehlo.optimization_barrier %arg0, %arg1 : t, t\n    return %0#0, %0#1 : t, t",
+        (),
+    ),
+    "computed": ("    %0 = stablehlo.negate %arg0 : t\n    return %0 : t", ()),
+    "inside of a loop": (
+        "    %0 = stablehlo.while(%iterArg = %arg0) : t\n      stablehlo.return %arg0 : t\n    return %0 : t",
+        (),
+    ),
+    "nothing": ("    return", ()),
+}
+
+
+@pytest.mark.parametrize(("body", "passed"), CASES.values(), ids=CASES.keys())
+def test_outputs_that_are_arguments(body: str, passed: tuple[tuple[int, int], ...]) -> None:
+    """Of the main function, not of those after it."""
+    after = "  func.func private @helper(%arg0: t) -> t {\n    return %arg0 : t\n  }"
+    module = f"module @jit_f {{\n  func.func public @main(%arg0: t) -> t {{\n{body}\n  }}\n{after}\n}}"
+    if body.strip() != "return":
+        assert find_passed(module) == passed
+    assert find_passed(module.replace(after, "")) == passed
+
+
+def test_no_module_has_none() -> None:
+    """As of an executable that was serialised."""
+    assert find_passed("((ShapedArray(float32[8]),), 'jit(f)')") == ()
