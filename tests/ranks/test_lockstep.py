@@ -763,15 +763,16 @@ loaded = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P('x'), out_specs=P(), 
 """
 
 
-def test_a_collective_that_failed_in_a_callback_on_one_rank_is_met_by_no_other(ready: Cluster) -> None:
+def test_a_collective_that_failed_in_a_callback_on_one_rank_is_met_by_no_other(fresh: Callable[..., Cluster]) -> None:
     """The others wait for it for ever, though all launched it: what rank 0 launched next met them, and was wrong without a word."""
-    ready.run(FAILING).check()
-    result = ready.run("y = loaded(x)\nprint(y)", timeout_s=6)
+    cluster = fresh(4, 2)
+    cluster.run(SETUP + FAILING).check()
+    result = cluster.run("y = loaded(x)\nprint(y)", timeout_s=6)
     assert result[0].error is not None
     assert "no such shard" in result[0].error.evalue
     assert result.state == "tainted", result.notes
     assert "left a collective before its end" in result.notes[0]
-    ready.accept()
-    after = ready.run("print('here', float(add(x)))", timeout_s=6)
+    cluster.accept()
+    after = cluster.run("print('here', float(add(x)))", timeout_s=6)
     assert not after.ok
     assert all("here" not in rank.stdout for rank in after)
