@@ -25,7 +25,14 @@ from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launched import Launched
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.origins import Birth, mark
-from mhnb.rank.guard.programs import CompiledProgram, check_may_launch, find_meshes, full_name, ranks_of_devices
+from mhnb.rank.guard.programs import (
+    CompiledProgram,
+    check_may_launch,
+    find_meshes,
+    full_name,
+    optimised_texts,
+    ranks_of_devices,
+)
 from mhnb.sharding.hlo_bare import bare_text
 from mhnb.sharding.passed import find_passed
 
@@ -377,20 +384,12 @@ def _module_text(unloaded: Any) -> str:
     # An executable that was serialised comes without its module. Its name and types say too little: a sum and a maximum
     # have the same. So what XLA made of it must do, though that may differ between machines that are not alike.
     facts = (unloaded.name, unloaded.input_avals, unloaded.input_shardings, unloaded.output_avals)
-    made = map(bare_text, _optimised_texts(unloaded.xla_executable) or ())
+    made = map(bare_text, optimised_texts(unloaded.xla_executable, whole=True) or ())
     return "\0".join([repr((*facts, unloaded.output_shardings)), *made])
 
 
 def _may_communicate(xla_executable: Any) -> bool:
     # Only XLA knows: its partitioner puts most collectives in after lowering. Whether there are any does not depend
     # on the host, as the rest of this text may.
-    texts = _optimised_texts(xla_executable)
+    texts = optimised_texts(xla_executable)
     return texts is None or any(map(_MAY_COMMUNICATE.search, texts))
-
-
-def _optimised_texts(xla_executable: Any) -> list[str] | None:
-    """Give what XLA made of a program; None from a plugin that does not give it away."""
-    try:
-        return [module.to_string() for module in xla_executable.hlo_modules()]
-    except (AttributeError, RuntimeError):
-        return None

@@ -490,6 +490,32 @@ float(step(x))"""
     assert {rank.text for rank in ready.run(code).check()} == {"28.0"}
 
 
+SERIALISED_APART = {
+    "weights": "make = lambda n: jax.jit(lambda a: (a * weights[n]).sum(), out_shardings=whole).lower(x)",
+    "a custom call": """
+from jax.scipy.linalg import solve_triangular
+square = jax.device_put(np.arange(1, 17, dtype=np.float32).reshape(4, 4), whole)
+make = lambda n: jax.jit(lambda a, m: a.sum() + solve_triangular(m, jnp.ones(4), lower=bool(n)).sum(), out_shardings=whole).lower(x, square)
+""",
+}
+
+
+@pytest.mark.parametrize("make", SERIALISED_APART.values(), ids=SERIALISED_APART.keys())
+def test_programs_that_were_serialised_are_told_apart_by_all_that_they_compute(ready: Cluster, make: str) -> None:
+    """By constants that XLA's text leaves out, and by what a custom call is told."""
+    ready.run(
+        "from jax.experimental import serialize_executable as se\n"
+        "weights = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32)\n"
+        "square = None\n" + make + "\n"
+        "loaded = [se.deserialize_and_load(*se.serialize(make(n).compile())) for n in (0, 1)]\n"
+        "given = (x,) if square is None else (x, square)"
+    ).check()
+    result = ready.run("loaded[rank == 1](*given)")
+    assert names(result) == ["OrderMismatch"] * 4
+    ready.run("[loaded[n](*given) for n in (0, 1)]").check()
+    check_sum(ready)
+
+
 MIXED = {
     "one line": "y = jax.jit((lambda a: a * 2) if rank == 1 else (lambda a: a * 3))(x)",
     "two branches": "if rank == 1: y = jax.jit(lambda a: a * 2)(x)\nelse: y = jax.jit(lambda a: a * 3)(x)",

@@ -149,3 +149,22 @@ def test_what_cannot_be_recorded_is_told_and_stops_nothing(fresh: Callable[..., 
     (told,) = cluster.run("y = 1\ncopy + np.ones(8, np.float32)").check().notes
     assert told.startswith("line 2 makes an array that cannot be compared with the other ranks' (ZeroDivisionError")
     assert cluster.run("copy + np.ones(8, np.float32)").check().notes == ()
+
+
+def test_an_array_whose_computation_fails_later_is_no_defect(fresh: Callable[..., Cluster]) -> None:
+    """It is hashed at the cell's end, and there is nothing to hash: the cell has failed, the ranks live."""
+    cluster = fresh(2, 1)
+    result = cluster.run(
+        """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+whole = NamedSharding(Mesh(np.array(jax.devices()), ('x',)), P())
+def fail(value): raise ValueError('no such shard')
+slow = jax.jit(lambda a: jax.lax.fori_loop(0, 60, lambda n, v: jnp.tanh(v @ v), a))
+late = jax.jit(lambda a: jax.pure_callback(fail, jax.ShapeDtypeStruct((8,), np.float32), a))
+part = late(slow(jnp.ones((1200, 1200), np.float32)))
+joined = jax.make_array_from_single_device_arrays((8,), whole, [part])"""
+    )
+    assert all(rank.error is not None and "no such shard" in rank.error.evalue for rank in result)
+    assert result.state == "clean"
+    assert {rank.text for rank in cluster.run("1 + 1").check()} == {"2"}

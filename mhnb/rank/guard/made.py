@@ -175,7 +175,11 @@ class MadeRecord:
         with self._lock:
             rows, later, self._rows, self._later = self._rows, self._later, {}, []
         for sums, group, value in later:
-            if (word := self._word(value, value.dtype)) is not None:
+            try:
+                word = self._word(value, value.dtype)
+            except Exception as error:  # noqa: BLE001 - what the user's computation failed with: the cell's error, too
+                word, sums.last = None, type(error).__name__
+            if word is not None:
                 sums.add(group, f"{word:016x}", word)
         return [
             [line, list(ranks), name, row.kinds.to_wire(), {text: sums.to_wire() for text, sums in row.boxes.items()}]

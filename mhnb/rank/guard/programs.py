@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ __all__ = [
     "full_name",
     "launched_programs",
     "no_launches",
+    "optimised_texts",
     "ranks_of_devices",
 ]
 
@@ -100,3 +102,18 @@ def full_name(unloaded: Any) -> str:
 def _types(avals: Sequence[Any]) -> str:
     shown = [aval.str_short(short_dtypes=True) for aval in avals[:_SHOWN_TYPES]]
     return ", ".join([*shown, "…"] if len(avals) > _SHOWN_TYPES else shown) or "()"
+
+
+def optimised_texts(xla_executable: Any, *, whole: bool = False) -> list[str] | None:
+    """Give what XLA made of a program, with large constants if `whole`; None from a plugin that does not give it away."""
+    try:
+        return [_print_whole(module) if whole else module.to_string() for module in xla_executable.hlo_modules()]
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def _print_whole(module: Any) -> str:
+    """Write an optimised module with its large constants, which XLA leaves out otherwise."""
+    options = sys.modules[type(module).__module__].HloPrintOptions()
+    options.print_large_constants = True
+    return str(module.to_string(options))
