@@ -193,6 +193,35 @@ def test_a_refused_launch_is_withdrawn() -> None:
     assert abandoned == 0
 
 
+def test_a_launch_of_an_ended_cell_is_not_withdrawn() -> None:
+    """A thread of an interrupted cell is refused after the cell has ended: what was told of it stays as it was told."""
+    recorder = LaunchRecorder()
+    launched = note(recorder, None)
+    rows, _ = recorder.end_cell()
+    recorder.withdraw(launched)
+    assert [(r[0], r[4]) for r in rows] == [("a", 1)]
+    assert recorder.end_cell() == ([], 0)
+
+
+@pytest.mark.parametrize("moment", ["is_ready", "block_until_ready"])
+def test_an_array_that_is_donated_while_it_is_looked_at_has_not_failed(moment: str) -> None:
+    """A thread of the user's may donate it between two of the questions; the output that is left tells whether it runs."""
+    recorder, donated, other = LaunchRecorder(), FakeArray(ready=True), FakeArray()
+    question = getattr(donated, moment)
+
+    def donate() -> object:
+        donated.deleted = True
+        return question()
+
+    setattr(donated, moment, donate)
+    note(recorder, [other, donated])
+    assert recorder.count_running() == 0
+    assert recorder.look()[1] is not None
+    other.ready = True
+    recorder.wait()
+    assert recorder.end_cell()[1] == 0
+
+
 def test_interrupted_dispatch_is_abandoned() -> None:
     """After an interrupt between dispatch and record nobody can know: no wait for it, and it is abandoned."""
     recorder = LaunchRecorder()

@@ -254,7 +254,12 @@ class Agreement:
         finally:
             self.pending = None
             table.rest()
-        self._obey(table.answer(), wish, inputs)
+        try:
+            self._obey(table.answer(), wish, inputs)
+        except BaseException as refusal:
+            if late is not None:
+                raise late from refusal
+            raise
         self._late = late
         return self._bear_agreed(wish)
 

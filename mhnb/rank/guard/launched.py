@@ -57,11 +57,14 @@ class Launched:
         output = self._last_alive()
         if output is None:
             return True
-        if not output.is_ready():
-            return False
         try:
+            if not output.is_ready():
+                return False
             output.block_until_ready()
         except Exception as error:  # noqa: BLE001 - whatever the program failed with; `wait` raises it
+            if output.is_deleted():
+                # A thread of the user's has donated it since it was found alive: that is no failure. Another may tell.
+                return self.is_over()
             self.failure = error
         return True
 

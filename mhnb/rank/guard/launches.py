@@ -172,6 +172,9 @@ class LaunchRecorder:
     def withdraw(self, launched: Launched) -> None:
         """Take a launch back that was noted and then refused before anything ran."""
         with self._lock:
+            if launched not in self._running:
+                # A thread of an interrupted cell, which has ended meanwhile and told of its launches.
+                return
             self._running.remove(launched)
             self._forget_counts()
             launched.row[4] -= 1
