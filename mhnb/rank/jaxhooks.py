@@ -314,6 +314,7 @@ class _NotingExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         who, compiled = program.participants, program.compiled
+        recorder.note_given(program.fingerprint, who, line, inputs, agreed=birth.agreed)
         launched = recorder.note(program.fingerprint, program.name, who, line, outputs=None, program=compiled)
         launched.agreed = birth.agreed
         _current.launched = launched

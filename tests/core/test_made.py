@@ -54,6 +54,44 @@ def test_what_may_be_another_array_is_not_compared(one: list[MadeRow], two: list
     assert compare_made({0: one, 1: two}) == ()
 
 
+def given(digest: str, *, line: int = 2, count: int = 1, kind: str = "k", total: str = "") -> MadeRow:
+    """What launches were given, over ranks 0 and 1."""
+    told = f"{digest} on line {line}"
+    return [
+        None,
+        [0, 1],
+        "given",
+        [count, "g", kind, kind, "f32[]"],
+        {"given": [count, "g", digest, total or digest, told]},
+    ]
+
+
+def test_what_a_launch_was_given_on_different_lines_is_named() -> None:
+    """With the lines, which are the ranks' own."""
+    (found,) = compare_made({0: [given("a")], 1: [given("b", line=4)]})
+    assert format_made(found, "x = 1\ny = 2").splitlines()[:2] == [
+        "the ranks gave one launch different values, f32[]",
+        "  rank 0 put in a on line 2, rank 1 put in b on line 4",
+    ]
+    # A line that both were on tells more.
+    (line,) = compare_made({0: [given("a"), row("a")], 1: [given("b"), row("b")]})
+    assert line.line == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        pytest.param([given("a")], [given("b", count=2)], id="more of them"),
+        pytest.param([given("a")], [], id="an array instead"),
+        pytest.param([given("a")], [given("b", kind="l")], id="at another launch"),
+        pytest.param([given("a", total="t")], [given("b", total="t", line=4)], id="the same, hashed later"),
+    ],
+)
+def test_what_launches_were_given_is_compared_launch_by_launch(one: list[MadeRow], two: list[MadeRow]) -> None:
+    """Where a rank gave one a number and another an array, nobody is wrong."""
+    assert compare_made({0: one, 1: two}) == ()
+
+
 def test_the_order_counts_where_the_ranks_went_at_the_same_pace() -> None:
     """The same batches, each met by another launch."""
     (found,) = compare_made({0: [row("ab", count=2, total="t")], 1: [row("ba", count=2, total="t")]})

@@ -31,6 +31,7 @@ class BellTable:
 
     def wait(self, interrupted: Callable[[], bool]) -> None:
         """The bell."""
+        assert not interrupted()
         raise BellError
 
     def take_back(self) -> bool:

@@ -27,7 +27,51 @@ y = jax.jit(lambda a, k: a.sum() + jax.random.normal(k), out_shardings=whole)(x,
     y = add(x)""",
 }
 
+GIVEN = {
+    "a number": """f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)
+if rank % 2: y = f(x, 3.0)
+else:
+    y = f(x, 2.0)""",
+    "a NumPy array that jit lays out": """f, v = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole), np.arange(8, dtype=np.float32)
+if rank % 2: y = f(x, v * 2)
+else:
+    y = f(x, v)""",
+    "an array of one rank's own": """f, v = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole), jnp.arange(8.0)
+if rank % 2: y = f(x, v * 2)
+else:
+    y = f(x, v)""",
+    "a random key": """f = jax.jit(lambda a, k: a.sum() + jax.random.normal(k), out_shardings=whole)
+if rank % 2: y = f(x, jax.random.key(1))
+else:
+    y = f(x, jax.random.key(0))""",
+    "two numbers in another order": """f = jax.jit(lambda a, s, t: (a * s).sum() - t, out_shardings=whole)
+if rank % 2: y = f(x, 3.0, 2.0)
+else:
+    y = f(x, 2.0, 3.0)""",
+    "numbers in another order": """f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)
+if rank % 2: y = f(x, 3.0), f(x, 2.0)
+else:
+    y = f(x, 2.0), f(x, 3.0)""",
+    "a number in a thread": """f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)
+def odd(): float(f(x, 3.0))
+def even(): float(f(x, 2.0))
+t = threading.Thread(target=odd if rank % 2 else even); t.start(); t.join()""",
+}
+
 EQUAL = {
+    "numbers for what one rank launches alone": """f = jax.jit(lambda a, s: a * s)
+if rank % 2: f(x, 3.0)
+else:
+    f(x, 2.0)
+y = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)(x, 2.0)""",
+    "an equal number from different lines": """f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)
+if rank % 2: y = f(x, 3.0)
+else:
+    y = f(x, 3.0)""",
+    "pmap's arguments from different lines": """f = jax.pmap(lambda a: jax.lax.psum(a, 'i'), 'i')
+if rank % 2: y = f(np.full(2, 3.0))
+else:
+    y = f(np.full(2, 2.0))""",
     "sharded data is each rank's own": "w = jax.make_array_from_process_local_data(rows, np.full(2, rank, np.float32))",
     "one rank makes more": """for i in range(2 + (rank == 1)):
     w = jax.make_array_from_callback((8,), whole, lambda j: np.full(8, rank)[j])""",
@@ -72,6 +116,17 @@ def test_replicas_made_of_different_values_taint_and_are_named(ready: Cluster, c
     )
     assert f"line {line}:  " in ready.reason
     assert "rank 1 put in" in ready.reason or "ranks 1,3 put in" in ready.reason
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("code", GIVEN.values(), ids=GIVEN.keys())
+def test_what_a_launch_is_given_on_different_lines_is_compared_too(ready: Cluster, code: str) -> None:
+    """The ranks agree on the launch, for it is the same program: what they gave it is told at the cell's end."""
+    result = ready.run(code)
+    assert result.state == "tainted"
+    assert "the ranks gave one launch different values, " in ready.reason
+    lines = [n for n, text in enumerate(code.splitlines(), 1) if "f(x, " in text]
+    assert all(f" on line {line}" in ready.reason for line in lines)
 
 
 @pytest.mark.other_python

@@ -2,6 +2,7 @@
 
 JAX takes each rank's word for it: replicas built from different values are read as different values, without an error.
 Compared is what was made on the same line, as often, over the same devices; a rank that made none, or more, is nobody's alarm.
+What was made for a launch alone is compared by the launch too: the ranks may have come to it on different lines.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias
 
 from mhnb.core.ranks import say_ranks
 
-__all__ = ["MadeDifference", "MadeRow", "compare_made", "format_made"]
+__all__ = ["GIVEN", "MadeDifference", "MadeRow", "compare_made", "format_made"]
 
 MadeRow: TypeAlias = list[Any]
 """Arrays that a rank made of host data, of one line: [line, ranks, place, kinds, boxes].
@@ -24,6 +25,8 @@ Sums: [count, groups, in order, in any order, last]. The middle three are hashes
 launches, of what was made there, and of all of it whatever its order. `last` is what was made last: a kind as `f32[8]`, or a hash.
 """
 
+GIVEN = "given"
+"""The place of what launches were given, whatever the line. Its hashes hold which launch it was, and which argument."""
 _COUNT, _GROUPS, _ORDERED, _TOTAL, _LAST = range(5)
 
 
@@ -39,6 +42,8 @@ class MadeDifference:
     count: int
     by_what: dict[str, tuple[int, ...]]
     """What the ranks made last, and which ranks."""
+    given: bool = False
+    """Launches were given it, on different lines."""
 
 
 def compare_made(rows_by_rank: Mapping[int, Sequence[MadeRow]]) -> tuple[MadeDifference, ...]:
@@ -57,8 +62,22 @@ def compare_made(rows_by_rank: Mapping[int, Sequence[MadeRow]]) -> tuple[MadeDif
     for rank, rows in sorted(rows_by_rank.items()):
         for row in rows:
             places.setdefault((row[0], tuple(row[1]), row[2]), {})[rank] = row
+    given = [_compare_given(ranks, places.pop(key)) for key in list(places) if key[2] == GIVEN for ranks in key[1:2]]
     found = [_compare_place(line, ranks, by_rank) for (line, ranks, _), by_rank in places.items()]
-    return tuple(sorted((each for each in found if each is not None), key=lambda each: (each.line or 0, each.kind)))
+    told = [each for each in found if each is not None] or [each for each in given if each is not None]
+    return tuple(sorted(told, key=lambda each: (each.line or 0, each.kind)))
+
+
+def _compare_given(ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> MadeDifference | None:
+    kinds = {rank: row[3] for rank, row in by_rank.items()}
+    # A rank that gave a launch an array where another one gave a number is nobody's alarm.
+    if set(kinds) != set(ranks) or len({(kind[_COUNT], kind[_TOTAL]) for kind in kinds.values()}) > 1:
+        return None
+    sums = {rank: row[4][GIVEN] for rank, row in by_rank.items()}
+    if len({each[_COUNT] for each in sums.values()}) > 1 or len({each[_TOTAL] for each in sums.values()}) == 1:
+        return None
+    first = kinds[min(kinds)]
+    return MadeDifference(None, "whole", first[_LAST], first[_COUNT], _members(sums), given=True)
 
 
 def _compare_place(line: int | None, ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> MadeDifference | None:
@@ -114,21 +133,26 @@ def format_made(difference: MadeDifference, source: str = "") -> str:
     code = f":  {lines[at - 1].strip()}" if at is not None and 0 < at <= len(lines) else ""
     where = [] if at is None else [f"  line {at}{code}"]
     verb = "put in" if difference.box else "made"
-    told = ", ".join(f"{say_ranks(ranks)} {verb} {what[:12]}" for what, ranks in difference.by_what.items())
+    told = ", ".join(f"{say_ranks(ranks)} {verb} {what}" for what, ranks in difference.by_what.items())
     if len(difference.by_what) == 1:
         told = "earlier ones differ, or their order; the last is equal"
-    many = f" ({difference.count} arrays made there)" if difference.count > 1 else ""
+    many = f" ({difference.count} arrays made {'so' if difference.given else 'there'})" if difference.count > 1 else ""
+    # A scalar has no ranges to tell.
+    box = f"box [{difference.box}]: " if difference.box not in ("", "whole") else ""
+    head, cure = _find_cure(difference)
+    return "\n".join([head, *where, f"  {box}{told}{many}", f"  {cure}"])
+
+
+def _find_cure(difference: MadeDifference) -> tuple[str, str]:
+    """Say what kind of difference it is, and what to do about it."""
     if difference.box:
-        head = f"the ranks put different values into replicas of one array, {difference.kind}"
-        cure = (
-            "Make the values equal first: the same seed, or read them on one rank and broadcast."
-            " %mhjax check NAME compares a variable."
+        what = (
+            "gave one launch different values"
+            if difference.given
+            else "put different values into replicas of one array"
         )
-        # A scalar has no ranges to tell.
-        told = told if difference.box == "whole" else f"box [{difference.box}]: {told}"
-    elif len({what.partition("[")[2] for what in difference.by_what}) < len(difference.by_what) == 2:
-        head, cure = "the ranks made one array of different types", "Give it one dtype, whatever the rank."
-    else:
-        head = "the ranks made one array in different shapes"
-        cure = "Give every rank as many rows: pad, or drop the rest."
-    return "\n".join([head, *where, f"  {told}{many}", f"  {cure}"])
+        cure = "Make the values equal first: the same seed, or read them on one rank and broadcast."
+        return f"the ranks {what}, {difference.kind}", f"{cure} %mhjax check NAME compares a variable."
+    if len({what.partition("[")[2] for what in difference.by_what}) < len(difference.by_what) == 2:
+        return "the ranks made one array of different types", "Give it one dtype, whatever the rank."
+    return "the ranks made one array in different shapes", "Give every rank as many rows: pad, or drop the rest."

@@ -169,6 +169,19 @@ class LaunchRecorder:
             self._running.append(launched)
         return launched
 
+    def note_given(
+        self,
+        fingerprint: str,
+        participants: tuple[int, ...],
+        line: int | None,
+        inputs: Sequence[object],
+        *,
+        agreed: bool,
+    ) -> None:
+        """Record what a launch is given that was made for it alone; to be called before it is made."""
+        if self.made is not None and communicates(fingerprint):
+            self.made.note_launch(participants, line, inputs, agreed=agreed)
+
     def withdraw(self, launched: Launched) -> None:
         """Take a launch back that was noted and then refused before anything ran."""
         with self._lock:

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from mhnb.core.exchange.variables import format_array
-from mhnb.core.guard.made import MadeRow
+from mhnb.core.guard.made import GIVEN, MadeRow
 from mhnb.rank.guard.origins import HOST_DATA, Maker, mark_copies
 
 __all__ = ["MadeRecord"]
@@ -25,6 +25,8 @@ _LATER = 64
 """So many arrays at most are kept until the cell's end."""
 _WORD = 2**64
 _FACTOR = 0x9E3779B97F4A7C15
+_MADE_FOR = "_mhnb_made_for_launch"
+"""Of an array that was made of an argument: its kind, and its hash or, where that is not known yet, its value."""
 
 Source: TypeAlias = Callable[[Any, Any], Any]
 
@@ -77,6 +79,25 @@ class _Row:
     boxes: dict[str, _Sums] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Saying:
+    """How a hash is added up and told: of a launch's argument with the launch, the argument's place, and the line."""
+
+    number: int = 0
+    place: int = 0
+    line: int | None = None
+
+    def __call__(self, word: int) -> tuple[str, int]:
+        told = f"{word:016x}"[:12]
+        if not self.number:
+            return told, word
+        where = "" if self.line is None else f" on line {self.line}"
+        return told + where, hash((self.number, self.place, word)) % _WORD
+
+
+_say = _Saying()
+
+
 class MadeRecord:
     """What this rank made in the current cell. `note` may be called from any thread.
 
@@ -97,7 +118,9 @@ class MadeRecord:
         self._lock = threading.Lock()
         self._seq = 0
         self._rows: dict[tuple[Any, ...], _Row] = {}
-        self._later: list[tuple[_Sums, int, Any]] = []
+        self._later: list[tuple[_Sums, int, Any, _Saying]] = []
+        self._given: dict[tuple[int, ...], int] = {}
+        """How many launches were made so far whose number is the same on each rank, by participants."""
         self.active = False
         """Whether anybody will compare."""
         self._large: tuple[int | None, int] | None = None
@@ -110,22 +133,24 @@ class MadeRecord:
         """Forget the last cell."""
         with self._lock:
             self._seq, self._rows, self._later, self.active = seq, {}, [], active
+            self._given = {}
 
-    def note(self, array: Any, source: Source, *, passing: bool = False) -> None:
+    def note(self, array: Any, source: Source, *, passing: bool = False, argument: Any = None) -> None:
         """Record an array that was just made. What cannot be recorded is told of, and no error of the cell's.
 
         Args:
             source: gives what a device got, from the device and its index of the whole.
             passing: it was made of an argument, for one launch.
+            argument: the whole of that. Where the ranks lay out a part each nobody chose which, so all of it is to be the same.
         """
         try:
-            self._note(array, source, passing)
+            self._note(array, source, passing, argument)
         except Exception as error:  # noqa: BLE001 - arrays are of JAX's private making: the user's program goes on
             if not self._trouble:
                 where = _say_line(self._find_line())
                 self._trouble = f"{where} makes an array that cannot be compared with the other ranks' ({error!r})"
 
-    def _note(self, array: Any, source: Source, passing: bool) -> None:  # noqa: FBT001 - as `note` was told
+    def _note(self, array: Any, source: Source, passing: bool, argument: Any) -> None:  # noqa: FBT001 - as `note` was told
         place = _find_place(array.sharding, array.shape) if self.active else None
         if place is None:
             return
@@ -137,7 +162,12 @@ class MadeRecord:
         words = {text: self._word(value, array.dtype) for text, value in values.items()}
         if place.is_whole:
             maker = None if passing else Maker(HOST_DATA, self._seq, line)
-            _mark_copies(array, kind, (*values.values(), *words.values()), maker)
+            held = (*values.values(), *words.values())
+            _mark_copies(array, kind, held, maker)
+            if passing:
+                setattr(array, _MADE_FOR, (kind, *held))
+        elif argument is not None:
+            setattr(array, _MADE_FOR, (kind, argument, self._word(argument, array.dtype)))
         if not self._told_large:
             self._note_large(line, values.values())
         with self._lock:
@@ -145,10 +175,31 @@ class MadeRecord:
             row.kinds.add(group, kind, _hash(kind.encode()))
             for text, word in words.items():
                 sums = row.boxes.setdefault(text, _Sums())
-                if word is not None:
-                    sums.add(group, f"{word:016x}", word)
-                elif len(self._later) < _LATER:
-                    self._later.append((sums, group, values[text]))
+                self._add(sums, group, word, values[text], _say)
+
+    def note_launch(
+        self, participants: tuple[int, ...], line: int | None, inputs: Iterable[object], *, agreed: bool
+    ) -> None:
+        """Record what a launch that communicates is given: the n-th ones of the ranks are one, whatever the line."""
+        # Where the ranks do not agree on each, other threads run at their own pace.
+        if not self.active or not (agreed or threading.current_thread() is self._main):
+            return
+        number = self._given[participants] = self._given.get(participants, 0) + 1
+        made = [given for array in inputs if (given := getattr(array, _MADE_FOR, None)) is not None]
+        if not made:
+            return
+        with self._lock:
+            row = self._rows.setdefault((None, participants, GIVEN), _Row())
+            sums = row.boxes.setdefault(GIVEN, _Sums())
+            for place, (kind, value, word) in enumerate(made):
+                row.kinds.add(0, kind, hash((number, place, _hash(kind.encode()))))
+                self._add(sums, 0, word, value, _Saying(number, place, line))
+
+    def _add(self, sums: _Sums, group: int, word: int | None, value: Any, saying: _Saying) -> None:
+        if word is not None:
+            sums.add(group, *saying(word))
+        elif len(self._later) < _LATER:
+            self._later.append((sums, group, value, saying))
 
     def find_maker(self) -> Maker:
         """Say where host data is made an array now."""
@@ -174,13 +225,13 @@ class MadeRecord:
         """Hand out the rows. Everything that the cell launched has ended by now, or was given up."""
         with self._lock:
             rows, later, self._rows, self._later = self._rows, self._later, {}, []
-        for sums, group, value in later:
+        for sums, group, value, saying in later:
             try:
                 word = self._word(value, value.dtype)
             except Exception as error:  # noqa: BLE001 - what the user's computation failed with: the cell's error, too
                 word, sums.last = None, type(error).__name__
             if word is not None:
-                sums.add(group, f"{word:016x}", word)
+                sums.add(group, *saying(word))
         return [
             [line, list(ranks), name, row.kinds.to_wire(), {text: sums.to_wire() for text, sums in row.boxes.items()}]
             for (line, ranks, name), row in rows.items()
