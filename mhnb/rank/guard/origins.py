@@ -105,6 +105,9 @@ def mark(
             setattr(output, _ATTRIBUTE, (tag, birth.maker))
         elif has_origin(passed[place]):
             setattr(output, _ATTRIBUTE, getattr(passed[place], _ATTRIBUTE))
+        elif has_origin(output):
+            # A mutable array that takes what has none.
+            delattr(output, _ATTRIBUTE)
 
 
 def mark_copies(array: Any, content: int, maker: Maker | None) -> None:
