@@ -228,6 +228,11 @@ def test_a_profile_says_what_the_start_does_not(tmp_path: Path) -> None:
         ("--profile local --hosts a", "--profile local takes no names of machines, and got a"),
         ("--user me", "user is a setting of the profile ssh: --profile ssh"),
         ("--set x=1", "start: there is no option x; options are address"),
+        ("--set host=4", "\n  did you mean hosts?"),
+        (
+            "--set python=py",
+            "python is a setting of the profile kubernetes or mpi or slurm or ssh or tpu: --profile ssh",
+        ),
         ("--set x", "--set x: write NAME=VALUE"),
         ("--set hosts=a,b", "hosts has a flag of its own: --hosts a,b"),
         ("--profile slurm --set nodes=many", "nodes='many': an int"),

@@ -103,7 +103,7 @@ class _Packing:
         except Exception as error:
             # Pickling runs the value's own code, which may raise anything: it is named as what it is.
             raise InvalidRequest(
-                f"{name} cannot be pushed: {type(error).__name__}: {error}."
+                f"{name} cannot be pushed: {type(error).__name__}: {str(error).rstrip('.')}."
                 " Push what it is made of: arrays, numbers, containers of them; nothing was bound on any rank",
                 name=name,
             ) from error

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mhnb.core.asked.misspelt import nearest
 from mhnb.core.asked.otherwise import describe_otherwise, list_differences
 from mhnb.core.asked.shape import INITIALIZE_ARGUMENTS, Shape, check_counts, parse_hosts_argument
 from mhnb.core.reach.hosts import HostName, parse_hosts
@@ -22,6 +23,8 @@ __all__ = ["check_alike", "name_hosts", "take_shape", "usual_shape"]
 
 _OF_NO_CLUSTER = ("connection", "start_timeout_s")
 """Options that say nothing of a cluster that is there."""
+_OF_START = ("hosts", "devices", "name", "ranks_per_host")
+"""What a start is given by position or by name, and no option."""
 _OF_SHAPE = ("init", "initialize", "profile", "ranks")
 _RANKS = 4
 _DEVICES = 2
@@ -137,7 +140,11 @@ def _say_where(option: str, value: object) -> str:
             f" of %mhjax start: --{option.replace('_', '-')} {shlex.quote(f'{value!s:.80}')}"
         )
     kinds = [kind for kind, cls in sorted(KINDS.items()) if cls.class_traits(config=True).get(option) is not None]
-    return f"\n  {option} is a setting of the profile {' or '.join(kinds)}: --profile {kinds[0]}" if kinds else ""
+    if kinds:
+        # Of several the one that most people have.
+        return f"\n  {option} is a setting of the profile {' or '.join(kinds)}: --profile {'ssh' if 'ssh' in kinds else kinds[0]}"
+    near = nearest(option, (*_OF_START, *OPTION_NAMES, *_OF_SHAPE))
+    return f"\n  did you mean {near}?" if near else ""
 
 
 def _machines(profile: Profile, named: tuple[str, ...], each: int | None) -> tuple[tuple[str, ...], int | None]:
