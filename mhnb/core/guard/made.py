@@ -62,10 +62,15 @@ def compare_made(rows_by_rank: Mapping[int, Sequence[MadeRow]]) -> tuple[MadeDif
     for rank, rows in sorted(rows_by_rank.items()):
         for row in rows:
             places.setdefault((row[0], tuple(row[1]), row[2]), {})[rank] = row
-    given = [_compare_given(ranks, places.pop(key)) for key in list(places) if key[2] == GIVEN for ranks in key[1:2]]
-    found = [_compare_place(line, ranks, by_rank) for (line, ranks, _), by_rank in places.items()]
-    told = [each for each in found if each is not None] or [each for each in given if each is not None]
-    return tuple(sorted(told, key=lambda each: (each.line or 0, each.kind)))
+    made, given = [], []
+    for (line, ranks, place), by_rank in places.items():
+        if place == GIVEN:
+            given.append(_compare_given(ranks, by_rank))
+        else:
+            made.append(_compare_place(line, ranks, by_rank))
+    # Where a line tells of it already, it is not told twice.
+    found = [each for each in made if each is not None] or [each for each in given if each is not None]
+    return tuple(sorted(found, key=lambda each: (each.line or 0, each.kind)))
 
 
 def _compare_given(ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> MadeDifference | None:

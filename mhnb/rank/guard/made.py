@@ -92,7 +92,11 @@ class _Saying:
         if not self.number:
             return told, word
         where = "" if self.line is None else f" on line {self.line}"
-        return told + where, hash((self.number, self.place, word)) % _WORD
+        return told + where, self.mix(word)
+
+    def mix(self, word: int) -> int:
+        """Hash what a launch was given with where: these are added up, and sums of `hash` of tuples are the same too easily."""
+        return _hash(f"{self.number} {self.place} {word}".encode())
 
 
 _say = _Saying()
@@ -135,22 +139,22 @@ class MadeRecord:
             self._seq, self._rows, self._later, self.active = seq, {}, [], active
             self._given = {}
 
-    def note(self, array: Any, source: Source, *, passing: bool = False, argument: Any = None) -> None:
+    def note(self, array: Any, source: Source, argument: Any = None) -> None:
         """Record an array that was just made. What cannot be recorded is told of, and no error of the cell's.
 
         Args:
             source: gives what a device got, from the device and its index of the whole.
-            passing: it was made of an argument, for one launch.
-            argument: the whole of that. Where the ranks lay out a part each nobody chose which, so all of it is to be the same.
+            argument: what it was made of, if that was for one launch. Where the ranks lay out a part each nobody chose
+                which, so all of it is to be the same.
         """
         try:
-            self._note(array, source, passing, argument)
+            self._note(array, source, argument)
         except Exception as error:  # noqa: BLE001 - arrays are of JAX's private making: the user's program goes on
             if not self._trouble:
                 where = _say_line(self._find_line())
                 self._trouble = f"{where} makes an array that cannot be compared with the other ranks' ({error!r})"
 
-    def _note(self, array: Any, source: Source, passing: bool, argument: Any) -> None:  # noqa: FBT001 - as `note` was told
+    def _note(self, array: Any, source: Source, argument: Any) -> None:
         place = _find_place(array.sharding, array.shape) if self.active else None
         if place is None:
             return
@@ -161,15 +165,14 @@ class MadeRecord:
         values = {text: source(device, index) for device, (index, text) in place.shared.items()}
         words = {text: self._word(value, array.dtype) for text, value in values.items()}
         if place.is_whole:
-            maker = None if passing else Maker(HOST_DATA, self._seq, line)
             held = (*values.values(), *words.values())
-            _mark_copies(array, kind, held, maker)
-            if passing:
-                setattr(array, _MADE_FOR, (kind, *held))
+            _mark_copies(array, kind, held, Maker(HOST_DATA, self._seq, line) if argument is None else None)
         elif argument is not None:
-            setattr(array, _MADE_FOR, (kind, argument, self._word(argument, array.dtype)))
+            held = argument, self._word(argument, array.dtype)
+        if argument is not None:
+            setattr(array, _MADE_FOR, (kind, *held))
         if not self._told_large:
-            self._note_large(line, values.values())
+            self._note_large(line, (argument, *values.values()))
         with self._lock:
             row = self._rows.setdefault((line, place.ranks, place.name), _Row())
             row.kinds.add(group, kind, _hash(kind.encode()))
@@ -185,15 +188,16 @@ class MadeRecord:
         if not self.active or not (agreed or threading.current_thread() is self._main):
             return
         number = self._given[participants] = self._given.get(participants, 0) + 1
-        made = [given for array in inputs if (given := getattr(array, _MADE_FOR, None)) is not None]
+        made = [(at, getattr(array, _MADE_FOR)) for at, array in enumerate(inputs) if hasattr(array, _MADE_FOR)]
         if not made:
             return
         with self._lock:
             row = self._rows.setdefault((None, participants, GIVEN), _Row())
             sums = row.boxes.setdefault(GIVEN, _Sums())
-            for place, (kind, value, word) in enumerate(made):
-                row.kinds.add(0, kind, hash((number, place, _hash(kind.encode()))))
-                self._add(sums, 0, word, value, _Saying(number, place, line))
+            for place, (kind, value, word) in made:
+                saying = _Saying(number, place, line)
+                row.kinds.add(0, kind, saying.mix(_hash(kind.encode())))
+                self._add(sums, 0, word, value, saying)
 
     def _add(self, sums: _Sums, group: int, word: int | None, value: Any, saying: _Saying) -> None:
         if word is not None:

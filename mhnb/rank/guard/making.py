@@ -64,15 +64,14 @@ class _Watcher:
     def _note_arguments(self, args: Any, made: Any) -> None:
         for arg, out in zip(args, made, strict=True):
             if isinstance(arg, _HOST_VALUES):
-                self._record.note(out, functools.partial(_pick, arg), passing=True, argument=arg)
+                self._record.note(out, functools.partial(_pick, arg), arg)
             elif out is not arg and isinstance(arg, jax.Array) and arg.is_fully_addressable:
                 self._note_shards(out, find_plain(arg))
 
     def _note_shards(self, array: Any, argument: Any = None) -> None:
         """Record an array by what this rank holds of it; `argument` is what it was made of for one launch."""
         plain = find_plain(array)
-        passing = argument is not None
-        self._record.note(plain, functools.partial(_shard, plain), passing=passing, argument=argument)
+        self._record.note(plain, functools.partial(_shard, plain), argument)
 
     def wrap_put(self, put: _Function) -> _Function:
         """Wrap the copy to devices."""
