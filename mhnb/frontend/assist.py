@@ -21,6 +21,7 @@ from IPython.core.completer import (
 from mhnb.core.asked.select import route_cell
 from mhnb.errors import ClusterError, InvalidRequest
 from mhnb.frontend.notebook import Notebook
+from mhnb.frontend.shortcut import Shortcut
 from mhnb.frontend.tab import complete_line, is_magic_line
 from mhnb.launch.profile import user_profiles
 from mhnb.startup import starting
@@ -65,10 +66,14 @@ class Assist:
         if self._kernel is not None:
             self._kernel.do_inspect = self._do_inspect
         shell.set_custom_exc((NameError,), self._name_error)
+        # Last: it counts the transformers.
+        self._shortcut = Shortcut(shell)
+        self._shortcut.install()
 
     def uninstall(self) -> None:
         """Take everything back."""
         shell = self._shell
+        self._shortcut.uninstall()
         for transform in (self._route, _with_body):
             shell.input_transformers_cleanup.remove(transform)
         shell.Completer.custom_matchers.remove(self._matcher)

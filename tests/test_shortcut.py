@@ -1,0 +1,143 @@
+"""A `%%mhjax` cell comes out of the shortcut exactly as out of IPython."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
+
+import mhnb
+from mhnb.magics import unload
+
+CELLS = (
+    "%%mhjax\npass",
+    "%%mhjax\npass\n",
+    "%%mhjax\n\n",
+    "%%mhjax\n \n",
+    "%%mhjax --ranks 0,2-3 --out 'r'  \nx = 1\nx",
+    "%%mhjax  --ranks '0'\nx?",
+    "%%mhjax --ranks $which {them}\nx = 1",
+    "%%mhjax ä \N{SNOWMAN}\nx = 'ä'",
+    "%%mhjax\tx\npass",
+    "%%mhjax\x0cx\npass",
+    "%%mhjax x\ty\npass",
+    "%%mhjax x\x0cy\npass",
+    "%%mhjax --quiet",
+    "%%mhjax\r\npass\r\n",
+    "%%mhjax\npass\r\nx\x0cy\u2028z",
+    "%%mhjaxes\npass",
+    "%%mhjax?\npass",
+    "%%mhjax?",
+    "%%mhjax",
+    "%%mhjax\n",
+    "%%mhjax\n%%time\n!ls\nx = !ls\n%time f(x)\n?x",
+    "%%mhjax\n    indented\n  less\n",
+    "%%mhjax\nif x:\n    \n    y\n\t\nz",
+    "%%mhjax\n>>> x = 1\n>>> x\n",
+    "%%mhjax\nx\n>>> x = 1\n... y",
+    "%%mhjax\nIn [1]: x = 1\n   ...: y",
+    "%%mhjax\n   ...: y\nz",
+    "%%mhjax\n...\nx[...]\n'''\ntext\n'''",
+    "%%mhjax\nx = 'a\\n' \"b\" '''c'''",
+    "\n%%mhjax\npass",
+    "  %%mhjax\n  pass",
+    "%mhjax status",
+    "pass",
+    "",
+)
+"""What could be read in two ways, and what must be left alone."""
+
+
+def new_shell() -> InteractiveShell:
+    """A bare shell, without a history on disk."""
+    return InteractiveShell(config=Config(HistoryManager={"enabled": False}))
+
+
+@pytest.fixture(scope="module")
+def shell() -> Iterator[InteractiveShell]:
+    """A bare shell with the magics, and no cluster."""
+    made = new_shell()
+    mhnb.load_ipython_extension(made)
+    yield made
+    unload(made)
+
+
+def ipythons(shell: InteractiveShell, cell: str) -> str:
+    """What IPython alone makes of a cell."""
+    made: str = InteractiveShell.transform_cell(shell, cell)
+    return made
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_cell_comes_out_as_ipython_makes_it(shell: InteractiveShell, cell: str) -> None:
+    """Whatever stands in the cell, the shortcut gives what IPython gives."""
+    assert shell.transform_cell(cell) == ipythons(shell, cell)
+
+
+def test_auto_mode_changes_nothing_of_it(shell: InteractiveShell) -> None:
+    """In auto mode too a cell that begins with `%%mhjax` is the magic's."""
+    notebook = shell.magics_manager.registry["MhjaxMagics"].notebook
+    notebook.auto = True
+    try:
+        assert [shell.transform_cell(cell) for cell in CELLS] == [ipythons(shell, cell) for cell in CELLS]
+    finally:
+        notebook.auto = False
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    head=st.sampled_from(("%%mhjax", "%%mhjax ", "%%mhjax --quiet")),
+    body=st.text(st.sampled_from("ax =>.[]():?!%'\"\\\n\n\t\r\x0c\N{SNOWMAN}")),
+)
+def test_no_cell_comes_out_otherwise(shell: InteractiveShell, head: str, body: str) -> None:
+    """Of cells made at random too, however odd, the shortcut gives what IPython gives."""
+    cell = f"{head}\n{body}"
+    assert shell.transform_cell(cell) == ipythons(shell, cell)
+
+
+def test_an_ordinary_cell_takes_it(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ordinary cell is not taken apart by IPython's transformers."""
+    looked: list[str] = []
+    monkeypatch.setattr(shell.input_transformer_manager, "transform_cell", looked.append)
+    assert shell.transform_cell("%%mhjax\npass") == "get_ipython().run_cell_magic('mhjax', '', 'pass\\n')\n"
+    assert not looked
+
+
+@pytest.mark.parametrize("where", ["input_transformers_cleanup", "input_transformers_post"])
+def test_a_transformer_of_the_users_sees_the_cell(shell: InteractiveShell, where: str) -> None:
+    """Where the user has a transformer of their own, IPython runs it on `%%mhjax` cells too."""
+    seen: list[list[str]] = []
+
+    def look(lines: list[str]) -> list[str]:
+        seen.append(lines)
+        return lines
+
+    getattr(shell, where).append(look)
+    try:
+        shell.transform_cell("%%mhjax\npass")
+    finally:
+        getattr(shell, where).remove(look)
+    assert seen
+
+
+def test_an_ipython_that_says_it_otherwise_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this IPython gives such a cell another form, it keeps its own way."""
+    made = new_shell()
+    monkeypatch.setattr(made.input_transformer_manager, "transform_cell", lambda cell: f"run({cell!r})\n")
+    mhnb.load_ipython_extension(made)
+    assert "transform_cell" not in vars(made)
+    unload(made)
+
+
+def test_unload_gives_the_shell_back() -> None:
+    """After unload the shell transforms cells by itself again."""
+    made = new_shell()
+    mhnb.load_ipython_extension(made)
+    assert "transform_cell" in vars(made)
+    unload(made)
+    assert "transform_cell" not in vars(made)
