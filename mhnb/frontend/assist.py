@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Iterable
 from concurrent.futures import wait
+from traceback import walk_tb
 from typing import Any
 
 from IPython.core.completer import (
@@ -19,7 +21,8 @@ from IPython.core.completer import (
 )
 
 from mhnb.core.asked.select import route_cell
-from mhnb.errors import ClusterError, InvalidRequest
+from mhnb.core.ranks import say_ranks
+from mhnb.errors import CellError, ClusterError, InvalidRequest
 from mhnb.frontend.notebook import Notebook
 from mhnb.frontend.shortcut import Shortcut
 from mhnb.frontend.tab import complete_line, is_magic_line
@@ -52,6 +55,7 @@ class Assist:
         self._asked_rank = 0
         self._own_inspect = shell._inspect
         self._own_mime = shell.object_inspect_mime
+        self._own_debugger = shell.debugger
         self._own_custom_exceptions = (shell.custom_exceptions, shell.CustomTB)
         self._kernel = getattr(shell, "kernel", None)
         self._own_do_inspect = getattr(self._kernel, "do_inspect", None)
@@ -63,6 +67,7 @@ class Assist:
         shell.Completer.custom_matchers.append(self._matcher)
         shell._inspect = self._inspect
         shell.object_inspect_mime = self._inspect_mime
+        shell.debugger = self._debugger
         if self._kernel is not None:
             self._kernel.do_inspect = self._do_inspect
         shell.set_custom_exc((NameError,), self._name_error)
@@ -78,6 +83,7 @@ class Assist:
             shell.input_transformers_cleanup.remove(transform)
         shell.Completer.custom_matchers.remove(self._matcher)
         shell._inspect, shell.object_inspect_mime = self._own_inspect, self._own_mime
+        shell.debugger = self._own_debugger
         if self._kernel is not None:
             self._kernel.do_inspect = self._own_do_inspect
         shell.custom_exceptions, shell.CustomTB = self._own_custom_exceptions
@@ -199,6 +205,21 @@ class Assist:
             is_value = any(name in variables for variables in self._ask_all("vars"))
             pull = f", or bring it here with %mhjax pull {name}" if is_value else ""
             print(f"{name!r} lives on the ranks: use it in a %%mhjax cell{pull}")
+
+    # -- %debug after a cell of the ranks
+
+    def _debugger(self, force: bool = False) -> None:  # noqa: FBT001, FBT002  # IPython's own signature
+        """Say where the error is that a `%%mhjax` cell ended with: here there are only frames of ours to look at."""
+        error = getattr(sys, "last_value", None)
+        code = {frame.f_code for frame, _ in walk_tb(getattr(sys, "last_traceback", None))}
+        if not isinstance(error, CellError) or Notebook.run_cell.__code__ not in code:
+            self._own_debugger(force=force)
+            return
+        whose = say_ranks(rank.rank for rank in error.result.failed) if error.result.failed else "no rank"
+        print(
+            f"There is nothing to debug here: the error was raised on {whose}, and ranks have no keyboard. Print there what you"
+            " want to see, in a %%mhjax cell, or bring it here with %mhjax pull NAME."
+        )
 
     def _ask(self, verb: str, *, rank: int = 0, **arguments: Any) -> Any:
         """Ask one rank; None where there is no cluster, or the rank is busy or not there."""

@@ -42,6 +42,23 @@ def test_a_name_that_nobody_has_is_a_plain_error(nb: Session) -> None:
     assert "ranks" not in nb.try_("nobody_has_this").text
 
 
+@pytest.mark.parametrize("asked", ["%debug", "%pdb on"])
+def test_a_debugger_does_not_open_where_only_our_frames_are(
+    nb: Session, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """After a cell that failed on a rank the debugger is told of, and an error of the notebook's own is still debugged."""
+    opened: list[bool] = []
+    monkeypatch.setattr(nb.shell.InteractiveTB, "debugger", lambda force=False: opened.append(force))
+    cells = ["%%mhjax\nimport jax\n1 / jax.process_index()", "%debug"]
+    said = [nb.try_(cell).out for cell in (cells if asked == "%debug" else [asked, *cells[:1], "%pdb off"])]
+    assert "the error was raised on rank 0, and ranks have no keyboard" in "".join(said)
+    assert not opened
+    for cell in ("1 / 0", "import mhnb; mhnb.current().run('1 / 0').check()"):
+        nb.try_(cell)
+        nb.try_("%debug")
+    assert opened == [True, True]
+
+
 def test_question_mark_asks_a_rank(nb: Session) -> None:
     """`name?` describes what only the ranks hold, an array without reading it."""
     nb.run('%%mhjax\nimport jax.numpy as jnp\nasked = jnp.zeros((2, 3))\ndef helper():\n    "Says what it does."')
