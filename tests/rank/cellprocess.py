@@ -217,6 +217,9 @@ class PlayedLaunches:
     def end_making(self) -> list[list[object]]:
         return []
 
+    def take_origins(self) -> list[list[object]]:
+        return []
+
     def end_cell(self) -> tuple[list[LaunchRow], int]:
         return self._names.pop("rows", []), self._names.pop("abandoned", 0)
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mhnb.rank.guard.origins import Maker, bear_agreed, bear_alone, combine, find_makers, mark, mark_copies
+from mhnb.rank.guard.origins import Maker, bear_alone, bear_together, combine, find_makers, mark, mark_copies
 
 
 class Array:
@@ -44,16 +44,16 @@ def test_copies_of_host_data_are_known_by_it() -> None:
 def test_outputs_are_known_by_launch_and_place() -> None:
     """The n-th launch of one set of ranks in a cell."""
     launches = [((0, 1), 1, STEP), ((0, 1), 2, STEP), ((0, 2), 1, STEP), ((0, 1), 1, HALF)]
-    births = [bear_agreed(*launch) for launch in launches]
+    births = [bear_together(*launch, agreed=True) for launch in launches]
     arrays = [array for birth in births for array in outputs(birth, 3)]
     assert len({combine([array]) for array in arrays}) == 12
     assert combine(arrays[:2]) != combine(arrays[1::-1])
-    assert combine(outputs(births[0])) == combine(outputs(bear_agreed(*launches[0])))
+    assert combine(outputs(births[0])) == combine(outputs(bear_together(*launches[0], agreed=True)))
 
 
 def test_what_a_rank_made_alone_is_known_by_its_program_and_all_that_went_into_it() -> None:
     """Also by a number."""
-    (mine,) = outputs(bear_agreed((0, 1), 1, STEP))
+    (mine,) = outputs(bear_together((0, 1), 1, STEP, agreed=True))
     two, three = Array(), Array()
     mark_copies(two, 2, None)
     mark_copies(three, 3, None)
@@ -65,7 +65,7 @@ def test_what_a_rank_made_alone_is_known_by_its_program_and_all_that_went_into_i
 
 def test_makers_are_told_once_and_the_latest_first() -> None:
     """Of many parameters of one step it is one."""
-    arrays = [*outputs(bear_agreed((0, 1), 1, STEP), 3), *outputs(bear_alone(7, [], HALF)), Array()]
+    arrays = [*outputs(bear_together((0, 1), 1, STEP, agreed=True), 3), *outputs(bear_alone(7, [], HALF)), Array()]
     assert find_makers(arrays) == [HALF, STEP]
 
 
@@ -76,12 +76,12 @@ def test_another_process_gives_the_same(seed: str) -> None:
         "from mhnb.rank.guard.origins import *\n"
         "class A: pass\n"
         "a, b = A(), A()\n"
-        "mark([a], bear_agreed((0, 1), 1, Maker('jit(step)', 3, 2)))\n"
+        "mark([a], bear_together((0, 1), 1, Maker('jit(step)', 3, 2), agreed=True))\n"
         "mark([b], bear_alone(2**63 + 5, [a], Maker('jit(half)', 4, None)))\n"
         "print(combine([a, b]))"
     )
     told = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
     ).stdout
-    a = outputs(bear_agreed((0, 1), 1, STEP))
+    a = outputs(bear_together((0, 1), 1, STEP, agreed=True))
     assert int(told) == combine([*a, *outputs(bear_alone(2**63 + 5, a, HALF))])

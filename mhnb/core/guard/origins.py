@@ -1,14 +1,32 @@
-"""Where arrays come from, in words: which launch made them, and on which ranks another one."""
+"""Where arrays come from, in words: which launch made them, and on which ranks another one; and whether launches took the same."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+from mhnb.core.guard.rules import LaunchSide, format_sides
 from mhnb.core.ranks import group_ranks, say_ranks
 
-__all__ = ["ANY", "HOST_DATA", "format_makers", "say_maker", "tell_origins"]
+__all__ = [
+    "ANY",
+    "HOST_DATA",
+    "MOST_MAKERS",
+    "OriginRow",
+    "apart_origins",
+    "format_makers",
+    "say_maker",
+    "tell_origins",
+]
 
-_SHOWN = 3
+OriginRow: TypeAlias = list[Any]
+"""What the launches of one line took: [ranks, line, count, sum, sum of those that are like every other, name, origin, makers].
+
+`ranks` take part in the launches. The sums are of hashes: of each launch's origin, with its number among those of these
+ranks in the cell. `name`, `origin` and `makers` are of the last one.
+"""
+
+MOST_MAKERS = 3
 HOST_DATA = "host data"
 """What made an array that no launch made."""
 ANY = (1 << 63) - 1
@@ -33,8 +51,8 @@ def format_makers(letter: str, makers: Sequence[tuple[str, int, int | None]]) ->
     >>> format_makers("A", [("jit(multiply)", 4, 2), ("jit(step)", 3, None)])
     'arrays A come from jit(multiply) (cell 4, line 2) and jit(step) (cell 3)'
     """
-    told = [say_maker(*maker) for maker in makers[:_SHOWN]]
-    told += ["others"] if len(makers) > _SHOWN else []
+    told = [say_maker(*maker) for maker in makers[:MOST_MAKERS]]
+    told += ["others"] if len(makers) > MOST_MAKERS else []
     who = " and ".join([", ".join(told[:-1]), told[-1]]) if len(told) > 1 else "".join(told)
     return f"arrays {letter} come from {who or HOST_DATA}"
 
@@ -54,3 +72,75 @@ def tell_origins(origins: Mapping[int, tuple[int, str]]) -> str:
     words = [f"from {origins[ranks[0]][1] or HOST_DATA}" for ranks, _ in groups]
     words = [f"{word} once more" if word in words[:at] else word for at, word in enumerate(words)]
     return ", ".join(f"{word} on {say_ranks(ranks)}" for word, (ranks, _) in zip(words, groups, strict=True))
+
+
+_APART = "the ranks launched a program with a collective on arrays that did not come about by the same steps"
+_STEPS = "Let every rank take the same steps: what only one of them did, or chose by its rank, mixes their numbers"
+
+
+def apart_origins(rows_by_rank: Mapping[int, Sequence[OriginRow]], source: str = "") -> tuple[str, ...]:
+    r"""Say where ranks that launched the same programs did so on arrays that do not belong together, for the first set of ranks.
+
+    Args:
+        rows_by_rank: of the ranks that ran the cell.
+        source: the cell's text.
+
+    >>> one, two = ([[0, 1], 1, 1, h, "0", "jit(f)", h, [["jit(g)", 3, 2]] * n] for h, n in (("a", 1), ("b", 0)))
+    >>> apart_origins({0: [one], 1: [one]})
+    ()
+    >>> print(apart_origins({0: [one], 1: [two]}, "f(x)")[0].partition("steps\n")[2].rpartition("\n")[0])
+      rank 0   jit(f) of arrays A   line 1:  f(x)
+      rank 1   jit(f) of arrays B   line 1:  f(x)
+      arrays A come from jit(g) (cell 3, line 2)
+      arrays B come from host data
+    """
+    places: dict[tuple[int, ...], dict[int, list[OriginRow]]] = {}
+    for rank, rows in sorted(rows_by_rank.items()):
+        for row in rows:
+            places.setdefault(tuple(row[0]), {}).setdefault(rank, []).append(row)
+    for by_rank in places.values():
+        if (sides := _sides(by_rank)) is not None:
+            told = [f"  {format_makers(letter, row[7])}" for letter, row in _letter(sides)]
+            if len({row[6] for _, row in sides}) < len(sides):
+                told = ["  the last of these launches took the same, an earlier one did not"]
+            return ("\n".join([_APART, *format_sides(_tell(sides), source), *told, f"  {_STEPS}"]),)
+    return ()
+
+
+_Sides: TypeAlias = list[tuple[tuple[int, ...], OriginRow]]
+
+
+def _sides(by_rank: Mapping[int, Sequence[OriginRow]]) -> _Sides | None:
+    """Give who took what at the first line that sets the ranks apart; None where all took the same, or it cannot be said."""
+    counts = {sum(row[2] for row in rows) for rows in by_rank.values()}
+    free = {_add_up(row[4] for row in rows) for rows in by_rank.values()}
+    # Of another number of launches the guard tells by itself; and what is like every other is so on one rank only.
+    if len(counts) > 1 or len(free) > 1:
+        return None
+    groups = sorted(group_ranks({rank: _add_up(row[3] for row in rows) for rank, rows in by_rank.items()}))
+    if len(groups) < 2:
+        return None
+    firsts = [by_rank[ranks[0]] for ranks, _ in groups]
+    known = [{(row[1], row[3]) for row in rows} for rows in firsts]
+    common = set.intersection(*known)
+    own = [min((row for row in rows if (row[1], row[3]) not in common), key=_line, default=rows[-1]) for rows in firsts]
+    return [(ranks, row) for (ranks, _), row in zip(groups, own, strict=True)]
+
+
+def _line(row: OriginRow) -> int:
+    return row[1] or 0
+
+
+def _add_up(words: Iterable[str]) -> int:
+    return sum(int(word, 16) for word in words) % 2**64
+
+
+def _letter(sides: _Sides) -> list[tuple[str, OriginRow]]:
+    return [(f"{chr(ord('A') + n % 26)}{n // 26 or ''}", row) for n, (_, row) in enumerate(sides)]
+
+
+def _tell(sides: _Sides) -> list[LaunchSide]:
+    return [
+        LaunchSide(ranks, "", f"{row[5]} of arrays {letter}", row[1])
+        for (ranks, row), (letter, _) in zip(sides, _letter(sides), strict=True)
+    ]

@@ -37,6 +37,7 @@ class RankPart:
     wall_s: float = 0.0
     notes: list[str] = field(default_factory=list)
     made: list[list[Any]] = field(default_factory=list)
+    origins: list[list[Any]] = field(default_factory=list)
     stopped_before: int | None = None
     caught: list[list[Any]] = field(default_factory=list)
     looks: tuple[RankStatus, ...] = ()
@@ -168,10 +169,6 @@ class Cell:
             for part in self.parts.values()
         )
 
-    def ended_well(self) -> bool:
-        """Whether it ran to its end on every rank that ran it: nobody stopped it, and no rank raised."""
-        return not self.how and all(part.outcome in ("ok", "skipped") for part in self.parts.values())
-
     def freed_notes(self) -> tuple[str, ...]:
         """What freeing ranks from a collective has cost."""
         return () if self.ladder is None else self.ladder.notes()
@@ -239,7 +236,7 @@ class Cell:
         part.folder.settle()
         part.outcome, part.launches = ended.outcome, unpack_rows(ended.launches)
         part.abandoned, part.wall_s, part.notes, part.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
-        part.running, part.failed = ended.running, ended.failed
+        part.running, part.failed, part.origins = ended.running, ended.failed, ended.origins
         part.stopped_before, part.caught = ended.stopped_before, ended.caught
 
     def lose_rank(self, rank: int, outcome: Outcome, error: RankError) -> None:

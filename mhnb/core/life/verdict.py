@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from mhnb.core.guard.apart import apart_notes
 from mhnb.core.guard.made import compare_made, format_made
-from mhnb.core.guard.mixed import apart_notes, mixed_notes
+from mhnb.core.guard.origins import apart_origins
 from mhnb.core.guard.rules import TAINTED, judge_state
 from mhnb.core.life.cell import Cell
 from mhnb.errors import OrderMismatch
@@ -51,10 +52,10 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
     if state == "clean" and cell.met_left():
         # Or a replay, where nothing was left, would take its error for the cell's own.
         return "tainted", ("a collective of an earlier cell was left, and still runs or waits", *notes, TAINTED)
-    # In lockstep no collective takes an array that the ranks made otherwise, and until one does nothing is wrong.
-    later = state == "clean" and recorded and cell.guard != "lockstep" and cell.ended_well()
-    if later and (mixed := mixed_notes(launches, source)):
-        state, notes = "tainted", (*mixed, *notes, TAINTED)
+    # In lockstep no collective takes arrays that do not belong together; where the ranks do not agree before, it has taken them.
+    origins = {rank: part.origins for rank, part in parts}
+    if state == "clean" and recorded and (apart := apart_origins(origins, source)):
+        state, notes = "tainted", (*apart, *notes, TAINTED)
     return _judge_made(cell, state, notes) if recorded and state in ("clean", "tainted") else (state, notes)
 
 

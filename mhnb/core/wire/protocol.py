@@ -37,7 +37,7 @@ __all__ = [
     "StopHost",
 ]
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 """To be raised with every change of what follows, and of `core/wire/codec.py`: who lasts may meet who is newer."""
 
 OutputEvent: TypeAlias = list[Any]
@@ -268,6 +268,8 @@ class CellEnded:
     """Launches on which all ranks agreed, and which the rank did not wait for: they end by themselves, unless one failed."""
     failed: int = 0
     """Launches that failed on this rank in a callback: another may wait for the rest of them."""
+    origins: list[list[Any]] = field(default_factory=list)
+    """Where the arrays of launches came from that were not agreed on: rows of `core/guard/origins.py`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,7 @@ class CellRunner:
             self.shell.see_to_error(error)
         assert self._running is not None
         seq = self._running.seq
-        made = self.launches.end_making()
+        made, origins = self.launches.end_making(), self.launches.take_origins()
         running, failed = self.launches.count_running(), self.launches.count_failed()
         rows, abandoned = self.launches.end_cell()
         stopped_before = self.launches.agreed_stop() if outcome == "interrupted" else None
@@ -262,6 +262,7 @@ class CellRunner:
                 caught,
                 running,
                 failed,
+                origins,
             )
             self.send(self._last)
 

@@ -26,7 +26,16 @@ from mhnb.core.guard.rules import FREE_PREFIX, communicates
 from mhnb.core.guard.wishes import Verdict, Wish
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.cell.forks import weakly
-from mhnb.rank.guard.origins import Birth, Maker, bear_agreed, bear_alone, bear_unguarded, combine, find_makers
+from mhnb.rank.guard.origin_record import OriginRecord
+from mhnb.rank.guard.origins import (
+    Birth,
+    Maker,
+    bear_alone,
+    bear_together,
+    bear_unguarded,
+    combine,
+    find_makers,
+)
 from mhnb.rank.guard.tables import Table
 
 __all__ = ["Agreement"]
@@ -65,6 +74,8 @@ class Agreement:
         self._forked = False
         self._agreed_seq, self._agreed = 0, Counter[tuple[int, ...]]()
         """How many launches of a cell each set of participants has agreed on: on each of them the same number."""
+        self.origins = OriginRecord()
+        """Of a cell under parity."""
         self.make_interrupt: Callable[[], BaseException] = KeyboardInterrupt
         """Makes what stops the code that runs, wherever it runs; set by whoever runs it."""
         self.handles_interrupt: Callable[[], bool] = lambda: False
@@ -90,6 +101,7 @@ class Agreement:
         self._chosen = None if chosen is None else tuple(chosen)
         self.interrupt_pending, self.stopped_with = False, None
         self._failure, self._note = None, ""
+        self.origins.begin_cell()
 
     def end_cell(self, seq: int, outcome: Ending) -> None:
         """The cell has ended here: whoever waits for us in it need not. What threads launch from now on belongs to the next."""
@@ -135,8 +147,10 @@ class Agreement:
             raise RuntimeError("a forked process cannot launch a program of several ranks: it is none of them")
         if self._chosen is not None and not set(participants) <= set(self._chosen):
             raise OrderMismatch(format_outside(name, participants, self._chosen), result=None)
-        if self._guard != "lockstep":
-            return bear_unguarded(Maker(name, self._seq, line)) if self._guard == "off" else Birth(agreed=False)
+        if self._guard == "off":
+            return bear_unguarded(Maker(name, self._seq, line))
+        if self._guard == "parity":
+            return self.origins.note(participants, Maker(name, self._seq, line), inputs)
         if threading.current_thread() is not self._main:
             return self._enter_from_thread(fingerprint, name, participants, line, inputs)
         self.inside = True
@@ -268,7 +282,8 @@ class Agreement:
             self._agreed_seq = wish.seq
             self._agreed.clear()
         self._agreed[wish.participants] += 1
-        return bear_agreed(wish.participants, self._agreed[wish.participants], Maker(wish.name, wish.seq, wish.line))
+        number, maker = self._agreed[wish.participants], Maker(wish.name, wish.seq, wish.line)
+        return bear_together(wish.participants, number, maker, agreed=True)
 
     def _is_interrupted(self) -> bool:
         return self.interrupt_pending

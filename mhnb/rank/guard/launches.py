@@ -18,6 +18,7 @@ from typing import Any
 from mhnb.core.explain.stacks import Flight, cell_line
 from mhnb.core.explain.where import count_launches
 from mhnb.core.guard.made import MadeRow
+from mhnb.core.guard.origins import OriginRow
 from mhnb.core.guard.rules import communicates
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.rank.guard.agreement import Agreement
@@ -242,6 +243,10 @@ class LaunchRecorder:
     def end_making(self) -> list[MadeRow]:
         """Hand out what the cell made of host data; to be called before `end_cell`."""
         return [] if self.made is None else self.made.end_cell()
+
+    def take_origins(self) -> list[OriginRow]:
+        """Hand out where the arrays of the cell's launches came from, if the ranks did not agree before each."""
+        return [] if self.gate is None else self.gate.origins.end_cell()
 
     def take_notes(self) -> list[str]:
         """Say what the user should know of what was compared in the cell."""

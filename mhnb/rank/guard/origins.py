@@ -5,14 +5,14 @@ that was chosen by the rank. So an array carries its origin, and where the ranks
 
 It goes by what was launched, and reads no array. The same steps give the same origin on every rank, in whatever order
 threads take them. A value that was copied to every device has its content for one. What else was made of host data has
-none, nor has what a collective made under another guard than lockstep.
+none, nor has what a collective made in a thread under parity.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from mhnb.core.guard.origins import ANY, HOST_DATA, say_maker
 
@@ -20,21 +20,24 @@ __all__ = [
     "Birth",
     "HOST_DATA",
     "Maker",
-    "bear_agreed",
+    "Tag",
     "bear_alone",
+    "bear_together",
     "bear_unguarded",
     "combine",
+    "combine_tags",
     "find_makers",
     "hand_on",
     "has_origin",
+    "list_makers",
     "mark",
     "mark_copies",
     "origin_of",
+    "read_tags",
 ]
 
 _ATTRIBUTE = "_mhnb_origin"
 """Of an array: it goes where the array goes, and ends with it."""
-_NONE: tuple[int, Maker | None] = (0, None)
 _WORD = (1 << 62) - 1
 """As much of a hash as goes on the board: less than ANY."""
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
@@ -48,11 +51,16 @@ class Maker(NamedTuple):
     line: int | None
 
 
+Tag: TypeAlias = tuple[int, Maker | None]
+"""What an array carries: a hash of where it comes from, and what made it."""
+_NONE: Tag = (0, None)
+
+
 class Birth(NamedTuple):
     """What the outputs of a launch are to be known by."""
 
     agreed: bool
-    """Every participant launches it too."""
+    """The ranks agreed on it: every participant launches it too."""
     origin: int = 0
     """0: by nothing."""
     maker: Maker | None = None
@@ -63,20 +71,25 @@ def combine(inputs: Iterable[object]) -> int:
 
     What was made of a number for this launch alone does not count: that is compared at the cell's end, and told by its line.
     """
-    tags = tuple([tag if maker is not None else 0 for tag, maker in _read(inputs)])
+    return combine_tags(read_tags(inputs))
+
+
+def combine_tags(read: Iterable[Tag]) -> int:
+    """Do so with what `read_tags` gave of the arrays."""
+    tags = tuple([tag if maker is not None else 0 for tag, maker in read])
     if ANY in tags:
         return ANY
     return hash(tags) & _WORD if any(tags) else 0
 
 
-def bear_agreed(participants: tuple[int, ...], number: int, maker: Maker) -> Birth:
-    """Of a launch that all participants agreed on, as the n-th of theirs in the cell."""
-    return Birth(True, hash((participants, maker.seq, number)), maker)
+def bear_together(participants: tuple[int, ...], number: int, maker: Maker, *, agreed: bool) -> Birth:
+    """Of a launch that communicates, the n-th of these participants in the cell, whether or not they agreed on it before."""
+    return Birth(agreed, hash((participants, maker.seq, number)), maker)
 
 
 def bear_alone(fingerprint: int, inputs: Iterable[object], maker: Maker) -> Birth:
     """Of a launch that nobody agreed on, for it has no collective: by the program, and where its arrays come from."""
-    tags = [tag for tag, _ in _read(inputs)]
+    tags = [tag for tag, _ in read_tags(inputs)]
     return Birth(False, ANY if ANY in tags else hash((fingerprint, *tags)), maker)
 
 
@@ -126,22 +139,28 @@ def has_origin(array: object) -> bool:
 
 def hand_on(source: object, kept: Any, maker: Maker) -> None:
     """Have an array carry the origin of what it was made of; `maker` where that was made for one launch."""
-    ((tag, known),) = _read([source])
+    ((tag, known),) = read_tags([source])
     setattr(kept, _ATTRIBUTE, (tag, known or maker))
 
 
 def find_makers(inputs: Iterable[object]) -> list[Maker]:
     """Say which launches made these arrays, each once, the latest cell's first."""
-    makers = dict.fromkeys(maker for _, maker in _read(inputs) if maker is not None)
+    return list_makers(read_tags(inputs))
+
+
+def list_makers(read: Iterable[Tag]) -> list[Maker]:
+    """Do so with what `read_tags` gave of the arrays."""
+    makers = dict.fromkeys(maker for _, maker in read if maker is not None)
     return sorted(makers, key=lambda maker: -maker.seq)
 
 
 def origin_of(array: object) -> tuple[int, str]:
     """Give the hash of the launch that made an array, and its words; 0 and none where no launch did."""
-    ((tag, maker),) = _read([array])
+    ((tag, maker),) = read_tags([array])
     return (0, "") if maker is None else (tag, say_maker(*maker))
 
 
-def _read(inputs: Iterable[object]) -> list[tuple[int, Maker | None]]:
+def read_tags(inputs: Iterable[object]) -> list[Tag]:
+    """Give what each array carries, and nothing of the arrays themselves."""
     # Numbers and tuples of them hash alike in every process of one version of Python, and all ranks have one.
     return [getattr(array, _ATTRIBUTE, _NONE) for array in inputs]

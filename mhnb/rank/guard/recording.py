@@ -7,6 +7,7 @@ from typing import Protocol
 
 from mhnb.core.explain.stacks import Flight
 from mhnb.core.guard.made import MadeRow
+from mhnb.core.guard.origins import OriginRow
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.rank.guard.mismatches import Mismatches
 from mhnb.values import Outcome
@@ -52,6 +53,9 @@ class Launches(Protocol):
 
     def end_making(self) -> list[MadeRow]:
         """Return what was made of host data."""
+
+    def take_origins(self) -> list[OriginRow]:
+        """Return where the arrays of the launches came from, if that was not agreed on before each."""
 
     def take_notes(self) -> list[str]:
         """Return what the user should know of how the cell is compared."""

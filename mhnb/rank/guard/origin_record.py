@@ -1,0 +1,77 @@
+"""The record of where the arrays of a cell's launches came from, for cells whose ranks do not agree before each launch.
+
+What it hands out is compared at the cell's end, by `core/guard/origins.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mhnb.core.guard.origins import ANY, MOST_MAKERS, OriginRow
+from mhnb.rank.guard.origins import Birth, Maker, Tag, bear_together, combine_tags, list_makers, read_tags
+
+__all__ = ["OriginRecord"]
+
+_WORD = 2**64
+
+
+@dataclass(slots=True)
+class _Line:
+    """What the launches of one line took; hashes are added up, so that a long loop takes no room."""
+
+    count: int = 0
+    total: int = 0
+    free: int = 0
+    """The same of launches on what was made without a guard."""
+    name: str = ""
+    tags: Sequence[Tag] = ()
+    origin: int = 0
+    """Both of the last launch."""
+
+
+class OriginRecord:
+    """What the main thread of this rank launched in the current cell; other threads run at their own pace on each rank."""
+
+    def __init__(self) -> None:
+        self._main = threading.main_thread()
+        self._counts: dict[tuple[int, ...], int] = {}
+        self._lines: dict[tuple[tuple[int, ...], int | None], _Line] = {}
+
+    def begin_cell(self) -> None:
+        """Forget the last cell."""
+        self._counts, self._lines = {}, {}
+
+    def note(self, participants: tuple[int, ...], maker: Maker, inputs: Iterable[object]) -> Birth:
+        """Record a launch that communicates, before it is made. The n-th ones of its ranks are one, whatever the line.
+
+        Returns:
+            What its outputs are to be known by.
+        """
+        if threading.current_thread() is not self._main:
+            return Birth(agreed=False)
+        number = self._counts[participants] = self._counts.get(participants, 0) + 1
+        tags = read_tags(inputs)
+        origin = combine_tags(tags)
+        word = int.from_bytes(hashlib.blake2b(f"{number} {origin}".encode(), digest_size=8).digest(), "little")
+        line = self._lines.setdefault((participants, maker.line), _Line())
+        line.count, line.name, line.tags, line.origin = line.count + 1, maker.name, tags, origin
+        if origin == ANY:
+            line.free = (line.free + word) % _WORD
+        else:
+            line.total = (line.total + word) % _WORD
+        return bear_together(participants, number, maker, agreed=False)
+
+    def end_cell(self) -> list[OriginRow]:
+        """Hand out the rows."""
+        lines, self._lines = self._lines, {}
+        return [
+            [list(ranks), at, line.count, f"{line.total:x}", f"{line.free:x}", line.name, *_last(line)]
+            for (ranks, at), line in lines.items()
+        ]
+
+
+def _last(line: _Line) -> tuple[str, list[list[object]]]:
+    return f"{line.origin:x}", [list(maker) for maker in list_makers(line.tags)[: MOST_MAKERS + 1]]
