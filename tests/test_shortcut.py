@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from IPython.core.inputtransformer2 import TransformerManager
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
@@ -125,10 +126,49 @@ def test_a_transformer_of_the_users_sees_the_cell(shell: InteractiveShell, where
     assert seen
 
 
+def test_transformers_that_were_there_before_see_the_cell() -> None:
+    """Also those that a startup file has put there, and one that stands in the place of another."""
+    made = new_shell()
+    made.input_transformers_cleanup.insert(0, lambda lines: [line.replace("λ", "lambda ") for line in lines])
+    mhnb.load_ipython_extension(made)
+    assert "f = lambda x: x" in made.transform_cell("%%mhjax\nf = λx: x")
+    made.input_transformers_cleanup[0] = lambda lines: [*lines, "y\n"]
+    assert "x\\ny\\n" in made.transform_cell("%%mhjax\nx")
+    unload(made)
+
+
+def test_a_transformer_that_refuses_all_is_asked_nothing_while_loading() -> None:
+    """IPython lets one raise a SyntaxError: it is the cell's."""
+    made = new_shell()
+
+    def refuse(_lines: list[str]) -> list[str]:
+        raise SyntaxError("not today")
+
+    made.input_transformers_cleanup.append(refuse)
+    mhnb.load_ipython_extension(made)
+    unload(made)
+
+
+def test_whoever_transforms_instead_is_left_alone() -> None:
+    """Another extension may stand in IPython's place: before us, and then it stays there; or later, and then it may call on us."""
+    made = new_shell()
+    made.transform_cell = lambda cell: f"mine({cell!r})\n"  # type: ignore[method-assign]
+    mhnb.load_ipython_extension(made)
+    assert made.transform_cell("%%mhjax\nx") == "mine('%%mhjax\\nx')\n"
+    unload(made)
+    assert made.transform_cell("x") == "mine('x')\n"
+    del made.transform_cell
+    mhnb.load_ipython_extension(made)
+    ours = made.transform_cell
+    made.transform_cell = lambda cell: ours(cell).upper()  # type: ignore[method-assign]
+    unload(made)
+    assert made.transform_cell("x") == "X\n"
+
+
 def test_an_ipython_that_says_it_otherwise_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where this IPython gives such a cell another form, it keeps its own way."""
     made = new_shell()
-    monkeypatch.setattr(made.input_transformer_manager, "transform_cell", lambda cell: f"run({cell!r})\n")
+    monkeypatch.setattr(TransformerManager, "transform_cell", lambda _, cell: f"run({cell!r})\n")
     mhnb.load_ipython_extension(made)
     assert "transform_cell" not in vars(made)
     unload(made)

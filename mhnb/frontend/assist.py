@@ -53,6 +53,8 @@ class Assist:
         self._in_ranks_cell = False
         """Whether what is asked about now stands in a cell of the ranks."""
         self._asked_rank = 0
+        self._transformers = (self._route, _with_body)
+        self._shortcut = Shortcut(shell, self._transformers)
         self._own_inspect = shell._inspect
         self._own_mime = shell.object_inspect_mime
         self._own_debugger = shell.debugger
@@ -63,7 +65,7 @@ class Assist:
     def install(self) -> None:
         """Hang in."""
         shell = self._shell
-        shell.input_transformers_cleanup.extend((self._route, _with_body))
+        shell.input_transformers_cleanup.extend(self._transformers)
         shell.Completer.custom_matchers.append(self._matcher)
         shell._inspect = self._inspect
         shell.object_inspect_mime = self._inspect_mime
@@ -71,15 +73,13 @@ class Assist:
         if self._kernel is not None:
             self._kernel.do_inspect = self._do_inspect
         shell.set_custom_exc((NameError,), self._name_error)
-        # Last: it counts the transformers.
-        self._shortcut = Shortcut(shell)
         self._shortcut.install()
 
     def uninstall(self) -> None:
         """Take everything back."""
         shell = self._shell
         self._shortcut.uninstall()
-        for transform in (self._route, _with_body):
+        for transform in self._transformers:
             shell.input_transformers_cleanup.remove(transform)
         shell.Completer.custom_matchers.remove(self._matcher)
         shell._inspect, shell.object_inspect_mime = self._own_inspect, self._own_mime

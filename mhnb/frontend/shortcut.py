@@ -7,8 +7,12 @@ magic with the rest of the first line, and the lines below as they are. Whatever
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from IPython.core import prefilter
+from IPython.core.inputtransformer2 import TransformerManager
+from IPython.core.interactiveshell import InteractiveShell
 
 __all__ = ["Shortcut"]
 
@@ -22,17 +26,27 @@ class Shortcut:
     """Stands before one shell's `transform_cell`; `uninstall` takes it back.
 
     Args:
-        shell: the notebook's, with every transformer of ours in place.
+        shell: the notebook's.
+        own: our own transformers, at the end of those that clean up.
     """
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Any, own: Sequence[Callable[[list[str]], list[str]]]) -> None:
         self._shell = shell
-        self._own: Callable[[str], str] = shell.transform_cell
-        self._known = self._transformers()
+        ipythons = TransformerManager()
+        self._known = [
+            [*ipythons.cleanup_transforms, *own],
+            ipythons.line_transforms,
+            ipythons.token_transformers,
+            [],
+            [],
+            _ipythons_checkers(shell),
+        ]
+        self._transform: Callable[[str], str] = shell.transform_cell
 
     def install(self) -> None:
-        """Stand there, where this IPython makes of a cell what is expected of it."""
-        if self._own(_SAMPLE) == self.transform(_SAMPLE):
+        """Stand there, where nobody else does, and this IPython makes of a cell what is expected of it."""
+        is_ipythons = getattr(self._transform, "__func__", None) is InteractiveShell.transform_cell
+        if is_ipythons and TransformerManager().transform_cell(_SAMPLE) == _call(_SAMPLE):
             self._shell.transform_cell = self.transform
 
     def uninstall(self) -> None:
@@ -42,29 +56,33 @@ class Shortcut:
 
     def transform(self, cell: str) -> str:
         """Give what IPython would run."""
-        head, _, body = cell.partition("\n")
-        if (
-            not (head == _MAGIC or head.startswith(f"{_MAGIC} "))
-            # The line may end before the newline for IPython, at a form feed say.
-            or not head.isprintable()
-            or _CLEANED.search(body)
-            or self._transformers() != self._known
-        ):
-            return self._own(cell)
-        if not body.endswith("\n"):
-            body += "\n"
-        _, _, line = head.rstrip()[2:].partition(" ")
-        return f"get_ipython().run_cell_magic('mhjax', {line!r}, {body!r})\n"
+        return _call(cell) if _is_ordinary(cell) and self._transformers() == self._known else self._transform(cell)
 
-    def _transformers(self) -> tuple[int, ...]:
-        """How many there are of each kind: the user's own ones want to see the cell."""
-        shell, manager, prefilter = self._shell, self._shell.input_transformer_manager, self._shell.prefilter_manager
-        kinds = (
+    def _transformers(self) -> list[list[Any]]:
+        """All that would see the cell; the user's own ones shall."""
+        shell, manager = self._shell, self._shell.input_transformer_manager
+        return [
             manager.cleanup_transforms,
             manager.line_transforms,
             manager.token_transformers,
             shell.input_transformers_post,
-            prefilter.transformers,
-            prefilter.checkers,
-        )
-        return tuple(map(len, kinds))
+            shell.prefilter_manager.transformers,
+            shell.prefilter_manager.checkers,
+        ]
+
+
+def _ipythons_checkers(shell: Any) -> list[Any]:
+    return [each for each in shell.prefilter_manager.checkers if type(each).__module__ == prefilter.__name__]
+
+
+def _is_ordinary(cell: str) -> bool:
+    head, _, body = cell.partition("\n")
+    # The line may end before the newline for IPython, at a form feed say.
+    return (head == _MAGIC or head.startswith(f"{_MAGIC} ")) and head.isprintable() and not _CLEANED.search(body)
+
+
+def _call(cell: str) -> str:
+    head, _, body = cell.partition("\n")
+    _, _, line = head.rstrip()[2:].partition(" ")
+    body = body if body.endswith("\n") else f"{body}\n"
+    return f"get_ipython().run_cell_magic('mhjax', {line!r}, {body!r})\n"

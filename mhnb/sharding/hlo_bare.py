@@ -9,7 +9,7 @@ __all__ = ["bare_text"]
 _ORIGIN = re.compile(r', metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
 _TABLES = re.compile(r"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:\d.*\n)*", re.MULTILINE)
 """What the numbers in `metadata` stand for, since jaxlib 0.9 at the head of the text."""
-_TUNING = re.compile(r"^((?!.* custom-call\().*?), backend_config=.*", re.MULTILINE)
+_TUNING = re.compile(r"^((?!.* custom-call(?:-start)?\().*?), backend_config=.*", re.MULTILINE)
 """What a backend notes of how it will run an operation, for its own machine. Of a custom call it is what that computes."""
 _CHOSEN = re.compile(r'"(?:autotune_workspace_size|selected_algorithm)":"[^"]*",?')
 """But for what it found to be fastest."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.guard.made import MadeRow, compare_made, format_made
+from mhnb.core.guard.made import PARTIAL, MadeRow, compare_made, format_made
 from mhnb.core.wire.protocol import CellEnded, RankReady
 from tests.core.test_machine import GUARD, PSUM, Driver, error, finished
 
@@ -92,6 +92,22 @@ def test_what_launches_were_given_is_compared_launch_by_launch(one: list[MadeRow
     assert compare_made({0: one, 1: two}) == ()
 
 
+def test_the_last_value_that_is_equal_is_not_told_as_the_difference() -> None:
+    """Though each rank gave it on a line of its own."""
+    (found,) = compare_made({0: [given("a", count=2, total="t")], 1: [given("a", line=4, count=2, total="u")]})
+    assert "\n  earlier ones differ, or their order; the last is equal (2 arrays made so)\n" in format_made(found)
+
+
+def test_what_is_missing_is_compared_with_none() -> None:
+    """Of values that were not computed in time there are fewer hashes, on each rank others."""
+    for make in (row, given):
+        one, two = make("a"), make("b")
+        assert compare_made({0: [one], 1: [two]})
+        for sums in (*one[4].values(), *two[4].values()):
+            sums[0] = PARTIAL
+        assert compare_made({0: [one], 1: [two]}) == ()
+
+
 def test_the_order_counts_where_the_ranks_went_at_the_same_pace() -> None:
     """The same batches, each met by another launch."""
     (found,) = compare_made({0: [row("ab", count=2, total="t")], 1: [row("ba", count=2, total="t")]})
@@ -129,6 +145,12 @@ def judged(
         ([[row("a")], [row("b")]], [error("OrderMismatch")], "lockstep", "tainted"),
         ([[row("a", kind="f32[4]")], [row("b")]], [error("OrderMismatch")], "lockstep", "clean"),
         ([[row("a", kind="f32[4]")], [row("b")]], None, "lockstep", "tainted"),
+        (
+            [[row("a", kind="f32[4]"), given("a")], [row("b"), given("b")]],
+            [error("OrderMismatch")],
+            "lockstep",
+            "tainted",
+        ),
     ],
     ids=[
         "equal",
@@ -137,6 +159,7 @@ def judged(
         "other values, another mismatch",
         "other shapes, refused",
         "other shapes",
+        "other shapes, refused, after another launch was given other values",
     ],
 )
 def test_the_state_that_follows(rows: list[list[MadeRow]], events: list[object] | None, guard: str, state: str) -> None:

@@ -27,7 +27,9 @@ y = jax.jit(lambda a, k: a.sum() + jax.random.normal(k), out_shardings=whole)(x,
     y = add(x)""",
 }
 
-IN_A_THREAD = "a number in a thread"
+IN_A_THREAD, BEFORE_A_REFUSAL = "a number in a thread", "a number before a launch that is refused"
+IN_LOCKSTEP = (IN_A_THREAD, BEFORE_A_REFUSAL)
+"""Under parity nobody knows which launches of two threads belong together, and nothing is refused."""
 GIVEN = {
     "a number": """f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)
 if rank % 2: y = f(x, 3.0)
@@ -53,6 +55,11 @@ else:
 if rank % 2: y = f(x, 3.0), f(x, 2.0)
 else:
     y = f(x, 2.0), f(x, 3.0)""",
+    BEFORE_A_REFUSAL: """f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)
+if rank % 2: y = f(x, 3.0)
+else:
+    y = f(x, 2.0)
+add(jax.make_array_from_process_local_data(rows, np.zeros(2 + 2 * (rank == 1), np.float32)))""",
     IN_A_THREAD: """f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)
 def odd(): float(f(x, 3.0))
 def even(): float(f(x, 2.0))
@@ -122,8 +129,12 @@ def test_replicas_made_of_different_values_taint_and_are_named(ready: Cluster, c
 @pytest.mark.other_python
 @pytest.mark.parametrize(
     ("name", "guard"),
-    # Under parity nobody knows which launches of two threads belong together.
-    [(name, guard) for name in GIVEN for guard in ("lockstep", "parity") if (name, guard) != (IN_A_THREAD, "parity")],
+    [
+        (name, guard)
+        for name in GIVEN
+        for guard in ("lockstep", "parity")
+        if guard == "lockstep" or name not in IN_LOCKSTEP
+    ],
 )
 def test_what_a_launch_is_given_on_different_lines_is_compared_too(ready: Cluster, name: str, guard: str) -> None:
     """The launch is the same program on every rank, so it is made: what they gave it is told at the cell's end."""

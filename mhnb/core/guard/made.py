@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from mhnb.core.ranks import say_ranks
 
-__all__ = ["GIVEN", "MadeDifference", "MadeRow", "compare_made", "format_made"]
+__all__ = ["GIVEN", "PARTIAL", "MadeDifference", "MadeRow", "compare_made", "format_made"]
 
 MadeRow: TypeAlias = list[Any]
 """Arrays that a rank made of host data, of one line: [line, ranks, place, kinds, boxes].
@@ -27,7 +27,11 @@ launches, of what was made there, and of all of it whatever its order. `last` is
 
 GIVEN = "given"
 """The place of what launches were given, whatever the line. Its hashes hold which launch it was, and which argument."""
+PARTIAL = -1
+"""The count of a `Sums` of which something is missing: it is compared with none."""
 _COUNT, _GROUPS, _ORDERED, _TOTAL, _LAST = range(5)
+_ON_LINE = " on line "
+"""Between the hash of what a launch was given last and its line, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class MadeDifference:
     by_what: dict[str, tuple[int, ...]]
     """What the ranks made last, and which ranks."""
     given: bool = False
-    """Launches were given it, on different lines."""
+    """Launches were given it."""
 
 
 def compare_made(rows_by_rank: Mapping[int, Sequence[MadeRow]]) -> tuple[MadeDifference, ...]:
@@ -68,8 +72,10 @@ def compare_made(rows_by_rank: Mapping[int, Sequence[MadeRow]]) -> tuple[MadeDif
             given.append(_compare_given(ranks, by_rank))
         else:
             made.append(_compare_place(line, ranks, by_rank))
-    # Where a line tells of it already, it is not told twice.
-    found = [each for each in made if each is not None] or [each for each in given if each is not None]
+    found = [each for each in made if each is not None]
+    if not any(each.box for each in found):
+        # Where a line tells of other values already, they are not told twice.
+        found += [each for each in given if each is not None]
     return tuple(sorted(found, key=lambda each: (each.line or 0, each.kind)))
 
 
@@ -79,7 +85,7 @@ def _compare_given(ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> Made
     if set(kinds) != set(ranks) or len({(kind[_COUNT], kind[_TOTAL]) for kind in kinds.values()}) > 1:
         return None
     sums = {rank: row[4][GIVEN] for rank, row in by_rank.items()}
-    if len({each[_COUNT] for each in sums.values()}) > 1 or len({each[_TOTAL] for each in sums.values()}) == 1:
+    if not _can_be_compared(sums) or len({each[_TOTAL] for each in sums.values()}) == 1:
         return None
     first = kinds[min(kinds)]
     return MadeDifference(None, "whole", first[_LAST], first[_COUNT], _members(sums), given=True)
@@ -104,10 +110,15 @@ def _differ(sums: Mapping[int, Sequence[Any]]) -> bool:
 
     Where each made as many between the same two launches, the order counts too; elsewhere only what there is in all.
     """
-    if len({each[_COUNT] for each in sums.values()}) > 1:
+    if not _can_be_compared(sums):
         return False
     compared = _ORDERED if len({each[_GROUPS] for each in sums.values()}) == 1 else _TOTAL
     return len({each[compared] for each in sums.values()}) > 1
+
+
+def _can_be_compared(sums: Mapping[int, Sequence[Any]]) -> bool:
+    counts = {each[_COUNT] for each in sums.values()}
+    return len(counts) == 1 and PARTIAL not in counts
 
 
 def _members(sums: Mapping[int, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
@@ -139,7 +150,7 @@ def format_made(difference: MadeDifference, source: str = "") -> str:
     where = [] if at is None else [f"  line {at}{code}"]
     verb = "put in" if difference.box else "made"
     told = ", ".join(f"{say_ranks(ranks)} {verb} {what}" for what, ranks in difference.by_what.items())
-    if len(difference.by_what) == 1:
+    if len({what.partition(_ON_LINE)[0] for what in difference.by_what}) == 1:
         told = "earlier ones differ, or their order; the last is equal"
     many = f" ({difference.count} arrays made {'so' if difference.given else 'there'})" if difference.count > 1 else ""
     # A scalar has no ranges to tell.
@@ -157,6 +168,8 @@ def _find_cure(difference: MadeDifference) -> tuple[str, str]:
             else "put different values into replicas of one array"
         )
         cure = "Make the values equal first: the same seed, or read them on one rank and broadcast."
+        if difference.given:
+            cure += " Data of each rank's own goes in by jax.make_array_from_process_local_data."
         return f"the ranks {what}, {difference.kind}", f"{cure} %mhjax check NAME compares a variable."
     if len({what.partition("[")[2] for what in difference.by_what}) < len(difference.by_what) == 2:
         return "the ranks made one array of different types", "Give it one dtype, whatever the rank."

@@ -192,6 +192,11 @@ class LaunchRecorder:
             self._running.remove(launched)
             self._forget_counts()
             launched.row[4] -= 1
+            meets = communicates(launched.row[0])
+            if meets and self.made is not None:
+                self.made.withdraw(tuple(launched.row[2]), agreed=launched.agreed)
+            if meets and self.gate is not None:
+                self.gate.origins.withdraw()
             if launched.row[4] == 0:
                 self._rows = [row for row in self._rows if row is not launched.row]
 

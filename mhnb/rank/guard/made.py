@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
 from mhnb.core.exchange.variables import format_array
-from mhnb.core.guard.made import GIVEN, MadeRow
+from mhnb.core.guard.made import GIVEN, PARTIAL, MadeRow
 from mhnb.rank.guard.origins import HOST_DATA, Maker, mark_copies
 
 __all__ = ["MadeRecord"]
@@ -22,11 +22,11 @@ __all__ = ["MadeRecord"]
 _LIMIT_NBYTES = 16 * 2**20
 """Of a box; larger ones are compared by shape here, and by `%mhjax check`."""
 _LATER = 64
-"""So many arrays at most are kept until the cell's end."""
+"""So many arrays that are still computed are kept at most, the cell's end at the latest."""
 _WORD = 2**64
 _FACTOR = 0x9E3779B97F4A7C15
 _MADE_FOR = "_mhnb_made_for_launch"
-"""Of an array that was made of an argument: its kind, and its hash or, where that is not known yet, its value."""
+"""Of an array that was made of an argument: its kind, what it was made of, and the hash of that where it is known."""
 
 Source: TypeAlias = Callable[[Any, Any], Any]
 
@@ -47,9 +47,11 @@ class _Place:
 class _Sums:
     """Hashes of things in the order in which they came; see `core.made.MadeRow`."""
 
-    __slots__ = ("_group", "_here", "_here_count", "count", "groups", "last", "ordered", "total")
+    __slots__ = ("_group", "_here", "_here_count", "count", "groups", "is_partial", "last", "ordered", "total")
 
     def __init__(self) -> None:
+        self.is_partial = False
+        """Something is missing: what is left cannot be compared."""
         self.count = self.groups = self.ordered = self.total = 0
         self.last = ""
         self._group = self._here = self._here_count = 0
@@ -70,7 +72,13 @@ class _Sums:
 
     def to_wire(self) -> list[Any]:
         self._close()
-        return [self.count, f"{self.groups:x}", f"{self.ordered:x}", f"{self.total:x}", self.last]
+        return [
+            PARTIAL if self.is_partial else self.count,
+            f"{self.groups:x}",
+            f"{self.ordered:x}",
+            f"{self.total:x}",
+            self.last,
+        ]
 
 
 @dataclass(slots=True)
@@ -132,6 +140,8 @@ class MadeRecord:
         self._told_large = False
         self._trouble, self._told_trouble = "", False
         """Why an array could not be recorded; told once."""
+        self._is_partial = self._told_partial = False
+        """Whether more was still computed than is kept; told once."""
 
     def begin_cell(self, seq: int = 0, *, active: bool) -> None:
         """Forget the last cell."""
@@ -144,8 +154,8 @@ class MadeRecord:
 
         Args:
             source: gives what a device got, from the device and its index of the whole.
-            argument: what it was made of, if that was for one launch. Where the ranks lay out a part each nobody chose
-                which, so all of it is to be the same.
+            argument: what it was made of, where it was laid out for a program. JAX takes that to be the same on every rank,
+                also where each lays out a part of it.
         """
         try:
             self._note(array, source, argument)
@@ -164,15 +174,14 @@ class MadeRecord:
         kind = format_array(array.shape, str(array.dtype))
         values = {text: source(device, index) for device, (index, text) in place.shared.items()}
         words = {text: self._word(value, array.dtype) for text, value in values.items()}
+        # What each rank lays out a part of is hashed where it is launched with.
+        held: tuple[Any, int | None] = argument, None
         if place.is_whole:
             held = (*values.values(), *words.values())
             _mark_copies(array, kind, held, Maker(HOST_DATA, self._seq, line) if argument is None else None)
-        elif argument is not None:
-            held = argument, self._word(argument, array.dtype)
         if argument is not None:
             setattr(array, _MADE_FOR, (kind, *held))
-        if not self._told_large:
-            self._note_large(line, (argument, *values.values()))
+        self._note_large(line, values.values())
         with self._lock:
             row = self._rows.setdefault((line, place.ranks, place.name), _Row())
             row.kinds.add(group, kind, _hash(kind.encode()))
@@ -181,11 +190,10 @@ class MadeRecord:
                 self._add(sums, group, word, values[text], _say)
 
     def note_launch(
-        self, participants: tuple[int, ...], line: int | None, inputs: Iterable[object], *, agreed: bool
+        self, participants: tuple[int, ...], line: int | None, inputs: Sequence[Any], *, agreed: bool
     ) -> None:
         """Record what a launch that communicates is given: the n-th ones of the ranks are one, whatever the line."""
-        # Where the ranks do not agree on each, other threads run at their own pace.
-        if not self.active or not (agreed or threading.current_thread() is self._main):
+        if not self._is_counted(agreed=agreed):
             return
         number = self._given[participants] = self._given.get(participants, 0) + 1
         made = [(at, getattr(array, _MADE_FOR)) for at, array in enumerate(inputs) if hasattr(array, _MADE_FOR)]
@@ -197,13 +205,42 @@ class MadeRecord:
             for place, (kind, value, word) in made:
                 saying = _Saying(number, place, line)
                 row.kinds.add(0, kind, saying.mix(_hash(kind.encode())))
-                self._add(sums, 0, word, value, saying)
+                self._add(sums, 0, self._word(value, inputs[place].dtype) if word is None else word, value, saying)
+        self._note_large(line, [value for _, (_, value, _) in made])
+
+    def withdraw(self, participants: tuple[int, ...], *, agreed: bool) -> None:
+        """The launch that was noted last was refused before it was made: the next one has its number."""
+        if self._is_counted(agreed=agreed) and self._given.get(participants):
+            self._given[participants] -= 1
+
+    def _is_counted(self, *, agreed: bool) -> bool:
+        # Where the ranks do not agree on each, other threads run at their own pace.
+        return self.active and (agreed or threading.current_thread() is self._main)
 
     def _add(self, sums: _Sums, group: int, word: int | None, value: Any, saying: _Saying) -> None:
         if word is not None:
             sums.add(group, *saying(word))
-        elif len(self._later) < _LATER:
+            return
+        if len(self._later) >= _LATER:
+            self._later = [late for late in self._later if not self._settle(*late)]
+        if len(self._later) < _LATER:
             self._later.append((sums, group, value, saying))
+        else:
+            sums.is_partial = self._is_partial = True
+
+    def _settle(self, sums: _Sums, group: int, value: Any, saying: _Saying, *, last: bool = False) -> bool:
+        """Add up what is computed by now; false where it is not, and this is not the last time to ask."""
+        if not (last or value.is_deleted() or value.is_ready()):
+            return False
+        try:
+            word = self._word(value, value.dtype)
+        except Exception as error:  # noqa: BLE001 - what the user's computation failed with: the cell's error, too
+            word, sums.last = None, type(error).__name__
+        if word is None:
+            sums.is_partial = True
+        else:
+            sums.add(group, *saying(word))
+        return True
 
     def find_maker(self) -> Maker:
         """Say where host data is made an array now."""
@@ -215,6 +252,11 @@ class MadeRecord:
         if self._trouble and not self._told_trouble:
             self._told_trouble = True
             told = [f"{self._trouble}; please report it (said once)"]
+        if self._is_partial and not self._told_partial:
+            self._told_partial = True
+            told += [
+                f"launches were given values of which more than {_LATER} were still computed: those are not compared (said once)"
+            ]
         large, self._large = self._large, None
         if large is None or self._told_large:
             return told
@@ -229,29 +271,26 @@ class MadeRecord:
         """Hand out the rows. Everything that the cell launched has ended by now, or was given up."""
         with self._lock:
             rows, later, self._rows, self._later = self._rows, self._later, {}, []
-        for sums, group, value, saying in later:
-            try:
-                word = self._word(value, value.dtype)
-            except Exception as error:  # noqa: BLE001 - what the user's computation failed with: the cell's error, too
-                word, sums.last = None, type(error).__name__
-            if word is not None:
-                sums.add(group, *saying(word))
+        for late in later:
+            self._settle(*late, last=True)
         return [
             [line, list(ranks), name, row.kinds.to_wire(), {text: sums.to_wire() for text, sums in row.boxes.items()}]
             for (line, ranks, name), row in rows.items()
         ]
 
     def _note_large(self, line: int | None, values: Iterable[Any]) -> None:
+        if self._told_large:
+            return
         nbytes = max((getattr(value, "nbytes", 0) for value in values), default=0)
         if nbytes > _LIMIT_NBYTES and self._large is None:
             self._large = line, nbytes
 
     def _word(self, value: Any, dtype: Any) -> int | None:
         """Hash a value's bytes; None where they are not there yet, or no longer. Of large ones the shape must do."""
-        if hasattr(value, "is_ready") and (value.is_deleted() or not value.is_ready()):
-            return None
         if getattr(value, "nbytes", 0) > _LIMIT_NBYTES:
             return 0
+        if hasattr(value, "is_ready") and (value.is_deleted() or not value.is_ready()):
+            return None
         return _hash(self._read(value, dtype))
 
 

@@ -31,6 +31,14 @@ class _Line:
     origin: int = 0
     """Both of the last launch."""
 
+    def add(self, count: int, word: int, *, free: bool) -> None:
+        """Add up a launch, or take one back."""
+        self.count += count
+        if free:
+            self.free = (self.free + word) % _WORD
+        else:
+            self.total = (self.total + word) % _WORD
+
 
 class OriginRecord:
     """What the main thread of this rank launched in the current cell; other threads run at their own pace on each rank."""
@@ -39,10 +47,11 @@ class OriginRecord:
         self._main = threading.main_thread()
         self._counts: dict[tuple[int, ...], int] = {}
         self._lines: dict[tuple[tuple[int, ...], int | None], _Line] = {}
+        self._last: tuple[tuple[int, ...], _Line, int] | None = None
 
     def begin_cell(self) -> None:
         """Forget the last cell."""
-        self._counts, self._lines = {}, {}
+        self._counts, self._lines, self._last = {}, {}, None
 
     def note(self, participants: tuple[int, ...], maker: Maker, inputs: Iterable[object]) -> Birth:
         """Record a launch that communicates, before it is made. The n-th ones of its ranks are one, whatever the line.
@@ -57,12 +66,19 @@ class OriginRecord:
         origin = combine_tags(tags)
         word = int.from_bytes(hashlib.blake2b(f"{number} {origin}".encode(), digest_size=8).digest(), "little")
         line = self._lines.setdefault((participants, maker.line), _Line())
-        line.count, line.name, line.tags, line.origin = line.count + 1, maker.name, tags, origin
-        if origin == ANY:
-            line.free = (line.free + word) % _WORD
-        else:
-            line.total = (line.total + word) % _WORD
+        line.name, line.tags, line.origin = maker.name, tags, origin
+        line.add(1, word, free=origin == ANY)
+        self._last = participants, line, word
         return bear_together(participants, number, maker, agreed=False)
+
+    def withdraw(self) -> None:
+        """The launch of this thread that was noted last was refused before it was made: the next one has its number."""
+        if self._last is None or threading.current_thread() is not self._main:
+            return
+        participants, line, word = self._last
+        self._last = None
+        self._counts[participants] -= 1
+        line.add(-1, -word, free=line.origin == ANY)
 
     def end_cell(self) -> list[OriginRow]:
         """Hand out the rows."""

@@ -1,0 +1,124 @@
+"""The record of what launches are given: nothing is lost, nothing is kept for long, and what is missing is compared with none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mhnb.core.guard.made import MadeRow, compare_made
+from mhnb.rank.guard.made import MadeRecord
+
+BOTH = (0, 1)
+
+
+class Value:
+    """An array of one rank's own, ready or not."""
+
+    dtype = "f32"
+
+    def __init__(self, content: int, *, ready: bool = True, nbytes: int = 4) -> None:
+        self.content, self.ready, self.nbytes, self.deleted = content, ready, nbytes, False
+
+    def is_ready(self) -> bool:
+        """Whether it is computed."""
+        return self.ready
+
+    def is_deleted(self) -> bool:
+        """Whether it was donated."""
+        return self.deleted
+
+
+class Input:
+    """What a launch is given, made of a value for it."""
+
+    dtype = "f32"
+
+    def __init__(self, value: Value) -> None:
+        self._mhnb_made_for_launch = ("f32[1]", value, None)
+
+
+def record() -> MadeRecord:
+    """The record of a cell that has begun."""
+    made = MadeRecord(lambda: 1, lambda: 0, lambda value, _dtype: bytes([value.content]))
+    made.begin_cell(2, active=True)
+    return made
+
+
+def give(made: MadeRecord, value: Value, line: int = 1) -> None:
+    """A launch is given a value."""
+    inputs: list[Any] = [Input(value)]
+    made.note_launch(BOTH, line, inputs, agreed=True)
+
+
+def differ(mine: list[MadeRow], theirs: list[MadeRow]) -> bool:
+    """Whether two ranks are told apart."""
+    return bool(compare_made({0: mine, 1: theirs}))
+
+
+def many(*, ready_at: int, last: int) -> list[MadeRow]:
+    """A loop that is given what is still computed, on a rank that looks at it after some turns; and a last number."""
+    made, values = record(), []
+    for turn in range(100):
+        values.append(Value(turn, ready=False))
+        if turn % 50 == ready_at:
+            for value in values:
+                value.ready = True
+        give(made, values[-1])
+    give(made, Value(last))
+    for value in values:
+        value.ready = True
+    return made.end_cell()
+
+
+def test_a_loop_that_is_far_ahead_of_what_it_is_given_is_compared_all_the_same() -> None:
+    """Whenever each rank looks at one of the values: equal ones are no difference, and another one after them is found."""
+    assert not differ(many(ready_at=34, last=7), many(ready_at=35, last=7))
+    assert differ(many(ready_at=34, last=7), many(ready_at=35, last=8))
+
+
+def test_what_is_never_ready_is_not_compared_and_that_is_said() -> None:
+    """No more than a few are kept; what is missing sets nobody apart."""
+    rows = []
+    for late in (70, 80):
+        made = record()
+        for turn in range(100):
+            give(made, Value(turn, ready=turn >= late))
+        rows.append(made.end_cell())
+        (said,) = made.take_notes()
+        assert "more than 64 were still computed: those are not compared (said once)" in said
+    assert not differ(*rows)
+
+
+def test_what_was_donated_meanwhile_is_not_compared() -> None:
+    """Its bytes are gone: another rank may have read them in time."""
+    rows = []
+    for donated in (True, False):
+        made, value = record(), Value(1, ready=False)
+        give(made, value)
+        value.deleted, value.ready = donated, True
+        give(made, Value(2))
+        rows.append(made.end_cell())
+    assert not differ(*rows)
+
+
+def test_large_values_are_told_of_and_never_kept() -> None:
+    """Of those the shape is all that is compared, so nothing has to be waited for."""
+    made, value = record(), Value(1, ready=False, nbytes=20 * 2**20)
+    give(made, value)
+    assert not made._later
+    assert "of 20.0 MiB" in made.take_notes()[0]
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_launch_that_was_refused_has_no_number(refused: bool) -> None:  # noqa: FBT001
+    """Of a rank that tries again the next launch is the others' first."""
+    rows = []
+    for tries in (refused, False):
+        made = record()
+        if tries:
+            made.note_launch(BOTH, 1, [], agreed=False)
+            made.withdraw(BOTH, agreed=False)
+        give(made, Value(3 + tries))
+        rows.append(made.end_cell())
+    assert differ(*rows) == refused
