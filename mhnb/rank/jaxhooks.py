@@ -294,6 +294,7 @@ class _NotingExecutable:
         line, gate = _find_line(recorder, program), recorder.gate
         try:
             recorder.left.check(program.fingerprint, program.name, program.participants)
+            recorder.learn_contents(program.fingerprint, inputs)
             birth = _UNKNOWN
             if gate is not None:
                 birth = gate.enter(program.fingerprint, program.name, program.participants, line, inputs)

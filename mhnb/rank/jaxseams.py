@@ -54,14 +54,15 @@ def bind_gloo(address: str) -> None:
     library.make_gloo_tcp_collectives = functools.partial(original, hostname=address)
 
 
-def wrap_makers(shard: _Wrapper, put: _Wrapper, join: _Wrapper, keep: _Wrapper) -> None:
-    """Wrap what makes arrays of a process's own data, by what each of the four gives for the function it is given.
+def wrap_makers(shard: _Wrapper, put: _Wrapper, join: _Wrapper, keep: _Wrapper, turn: _Wrapper) -> None:
+    """Wrap what makes arrays of a process's own data, or of others without a launch, by what each of these gives for it.
 
     Args:
         shard: of `shard_args(shardings, layouts, copy_semantics, args)`, which lays out arguments, of jit and device_put too.
         put: of `batched_device_put(aval, sharding, xs, devices)`, by which `make_array_from_callback` ends.
         join: of `make_array_from_single_device_arrays(shape, sharding, arrays)`.
         keep: of the method by which `device_put` makes the user's array of what `shard_args` laid out.
+        turn: of the function by which `device_put` lays an array out over its devices in another order.
     """
     import jax
     from jax._src import array, dispatch
@@ -71,6 +72,7 @@ def wrap_makers(shard: _Wrapper, put: _Wrapper, join: _Wrapper, keep: _Wrapper) 
     private.shard_args, private.batched_device_put = shard(private.shard_args), put(private.batched_device_put)
     deferred: Any = dispatch._DeferredShardArg
     deferred.result_handler = keep(deferred.result_handler)
+    dispatch._different_device_order_reshard = turn(dispatch._different_device_order_reshard)
     joining = join(jax.make_array_from_single_device_arrays)
     modules: tuple[Any, ...] = (array, jax)
     for module in modules:

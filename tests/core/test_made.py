@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.guard.made import PARTIAL, MadeRow, compare_made, format_made
+from mhnb.core.guard.made import GAPS, MadeRow, compare_made, format_made
 from mhnb.core.wire.protocol import CellEnded, RankReady
 from tests.core.test_machine import GUARD, PSUM, Driver, error, finished
 
@@ -104,7 +104,7 @@ def test_what_is_missing_is_compared_with_none() -> None:
         one, two = make("a"), make("b")
         assert compare_made({0: [one], 1: [two]})
         for sums in (*one[4].values(), *two[4].values()):
-            sums[0] = PARTIAL
+            sums[0] = GAPS
         assert compare_made({0: [one], 1: [two]}) == ()
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from mhnb.core.guard.origins import ANY
+from mhnb.core.guard.origins import find_conflict
 from mhnb.core.guard.rules import LaunchDifference, LaunchSide, format_difference
 from mhnb.core.ranks import format_ranks, say_ranks
 from mhnb.values import Outcome
@@ -96,17 +96,16 @@ def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
 
 
 def want_the_same(stands: Sequence[Stand]) -> bool:
-    """Whether all want one program, on arrays that came about alike; what was made without a guard is like every other.
+    """Whether all want one program, on arrays that came about alike.
 
-    >>> want_the_same([Stand(0, 7, origin=5), Stand(1, 7, origin=ANY)]), want_the_same([Stand(0, 7, origin=5), Stand(1, 7)])
+    >>> want_the_same([Stand(0, 7, origin=5), Stand(1, 7, origin=5)]), want_the_same([Stand(0, 7, origin=5), Stand(1, 7)])
     (True, False)
     """
-    return len({stand.fingerprint for stand in stands}) == 1 and len(_origins(stands)) < 2
+    return len({stand.fingerprint for stand in stands}) == 1 and not _conflict(stands)
 
 
-def _origins(stands: Sequence[Stand]) -> dict[int, None]:
-    ordered = sorted(stands, key=lambda stand: stand.rank)
-    return dict.fromkeys(stand.origin for stand in ordered if stand.origin != ANY)
+def _conflict(stands: Sequence[Stand]) -> list[int]:
+    return find_conflict(stand.origin for stand in sorted(stands, key=lambda stand: stand.rank))
 
 
 def letter_origins(stands: Sequence[Stand]) -> dict[int, str]:
@@ -116,10 +115,11 @@ def letter_origins(stands: Sequence[Stand]) -> dict[int, str]:
     ({5: 'A', 0: 'B'}, {})
     """
     wanted = {stand.fingerprint for stand in stands}
-    if len(wanted) > 1 or None in wanted or len(origins := _origins(stands)) < 2:
+    if len(wanted) > 1 or None in wanted or not (origins := _conflict(stands)):
         return {}
     letters = {origin: chr(ord("A") + n % 26) + str(n // 26 or "") for n, origin in enumerate(origins)}
-    return {**letters, ANY: "of --guard off"} if any(stand.origin == ANY for stand in stands) else letters
+    ordered = sorted(stands, key=lambda stand: stand.rank)
+    return {stand.origin: letters.get(stand.origin, "of --guard off") for stand in ordered}
 
 
 def format_mismatch(stands: Sequence[Stand], names: Mapping[int, str], *, number: int, seq: int, source: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from mhnb.core.ranks import say_ranks
 
-__all__ = ["GIVEN", "PARTIAL", "MadeDifference", "MadeRow", "compare_made", "format_made"]
+__all__ = ["GAPS", "GIVEN", "MadeDifference", "MadeRow", "compare_made", "format_made"]
 
 MadeRow: TypeAlias = list[Any]
 """Arrays that a rank made of host data, of one line: [line, ranks, place, kinds, boxes].
@@ -27,7 +27,7 @@ launches, of what was made there, and of all of it whatever its order. `last` is
 
 GIVEN = "given"
 """The place of what launches were given, whatever the line. Its hashes hold which launch it was, and which argument."""
-PARTIAL = -1
+GAPS = -1
 """The count of a `Sums` of which something is missing: it is compared with none."""
 _COUNT, _GROUPS, _ORDERED, _TOTAL, _LAST = range(5)
 _ON_LINE = " on line "
@@ -118,7 +118,7 @@ def _differ(sums: Mapping[int, Sequence[Any]]) -> bool:
 
 def _can_be_compared(sums: Mapping[int, Sequence[Any]]) -> bool:
     counts = {each[_COUNT] for each in sums.values()}
-    return len(counts) == 1 and PARTIAL not in counts
+    return len(counts) == 1 and GAPS not in counts
 
 
 def _members(sums: Mapping[int, Sequence[Any]]) -> dict[str, tuple[int, ...]]:

@@ -14,16 +14,19 @@ __all__ = [
     "MOST_MAKERS",
     "OriginRow",
     "apart_origins",
+    "combine_origins",
+    "find_conflict",
     "format_makers",
     "say_maker",
     "tell_origins",
+    "what_is_free",
 ]
 
 OriginRow: TypeAlias = list[Any]
-"""What the launches of one line took: [ranks, line, count, sum, sum of those that are like every other, name, origin, makers].
+"""What the launches of one line took: [ranks, line, count, sum, sum of what is like every other, name, origin, makers].
 
-`ranks` take part in the launches. The sums are of hashes: of each launch's origin, with its number among those of these
-ranks in the cell. `name`, `origin` and `makers` are of the last one.
+`ranks` take part in the launches. The sums are of hashes: of each launch's origin, and of which of its arrays are like
+every other, with its number among those of these ranks in the cell. `name`, `origin` and `makers` are of the last one.
 """
 
 MOST_MAKERS = 3
@@ -31,6 +34,46 @@ HOST_DATA = "host data"
 """What made an array that no launch made."""
 ANY = (1 << 63) - 1
 """The origin of what was made without a guard: it is like every other."""
+_PARTIAL, _HASH_BITS = 1 << 62, 46
+"""An origin of several arrays, some of which are like every other: this bit, a hash of which those are, one of the rest."""
+
+
+def combine_origins(origins: Sequence[int]) -> int:
+    """Hash where the arrays of a launch come from; less than 2**63, and 0 where that is known of none.
+
+    >>> combine_origins([0, 0]), combine_origins([5, 7]) == combine_origins([7, 5])
+    (0, False)
+    """
+    free = tuple([place for place, origin in enumerate(origins) if origin == ANY])
+    if not free:
+        return hash(tuple(origins)) % _PARTIAL if any(origins) else 0
+    known = hash(tuple(origins)) % (1 << _HASH_BITS)
+    return _PARTIAL | hash(free) % (1 << 16) << _HASH_BITS | known
+
+
+def find_conflict(origins: Iterable[int]) -> list[int]:
+    """Give those that contradict each other, in their order; none where all may be of the same arrays.
+
+    Which arrays are like every other must be the same of two for them to be compared.
+
+    >>> find_conflict([5, 7, 5, ANY]), find_conflict([5, combine_origins([ANY, 7])])
+    ([5, 7], [])
+    >>> len(find_conflict([combine_origins([ANY, 7]), combine_origins([ANY, 8])]))
+    2
+    """
+    kinds: dict[int, dict[int, None]] = {}
+    for origin in origins:
+        kinds.setdefault(what_is_free(origin), {})[origin] = None
+    return next((list(found) for found in kinds.values() if len(found) > 1), [])
+
+
+def what_is_free(origin: int) -> int:
+    """Tell which of a launch's arrays are like every other, as a number; 0 for none.
+
+    >>> what_is_free(combine_origins([5, 7])), what_is_free(combine_origins([ANY, 7])) > 0
+    (0, True)
+    """
+    return origin >> _HASH_BITS if origin & _PARTIAL else 0
 
 
 def say_maker(name: str, seq: int, line: int | None) -> str:
@@ -114,7 +157,7 @@ def _sides(by_rank: Mapping[int, Sequence[OriginRow]]) -> _Sides | None:
     """Give who took what at the first line that sets the ranks apart; None where all took the same, or it cannot be said."""
     counts = {sum(row[2] for row in rows) for rows in by_rank.values()}
     free = {_add_up(row[4] for row in rows) for rows in by_rank.values()}
-    # Of another number of launches the guard tells by itself; and what is like every other is so on one rank only.
+    # Of another number of launches the guard tells by itself; and of what is like every other on one rank only, nobody knows.
     if len(counts) > 1 or len(free) > 1:
         return None
     groups = sorted(group_ranks({rank: _add_up(row[3] for row in rows) for rank, rows in by_rank.items()}))

@@ -183,6 +183,11 @@ class LaunchRecorder:
         if self.made is not None and communicates(fingerprint):
             self.made.note_launch(participants, line, inputs, agreed=agreed)
 
+    def learn_contents(self, fingerprint: str, inputs: Sequence[object]) -> None:
+        """Have what a program is given known by what is in it; to be called before it is agreed on."""
+        if self.made is not None:
+            self.made.learn_contents(inputs, agreed=communicates(fingerprint))
+
     def withdraw(self, launched: Launched) -> None:
         """Take a launch back that was noted and then refused before anything ran."""
         with self._lock:

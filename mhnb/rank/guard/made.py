@@ -5,86 +5,68 @@ It launches nothing and waits for nothing: what is not computed yet is hashed at
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from mhnb.core.exchange.variables import format_array
-from mhnb.core.guard.made import GIVEN, PARTIAL, MadeRow
-from mhnb.rank.guard.origins import HOST_DATA, Maker, mark_copies
+from mhnb.core.guard.made import GIVEN, MadeRow
+from mhnb.rank.guard.origins import HOST_DATA, Maker, hand_on, has_origin, mark_copies
+from mhnb.rank.guard.places import Place, find_place
+from mhnb.rank.guard.sums import Sums, hash_bytes
 
 __all__ = ["MadeRecord"]
 
 _LIMIT_NBYTES = 16 * 2**20
 """Of a box; larger ones are compared by shape here, and by `%mhjax check`."""
-_LATER = 64
-"""So many arrays that are still computed are kept at most, the cell's end at the latest."""
-_WORD = 2**64
-_FACTOR = 0x9E3779B97F4A7C15
+_LATER, _LATER_NBYTES = 256, 64 * 2**20
+"""So many arrays that are still computed are kept at most until they are, and so much of them."""
 _MADE_FOR = "_mhnb_made_for_launch"
-"""Of an array that was made of an argument: its kind, what it was made of, and the hash of that where it is known."""
+"""Of an array that was laid out for a program: its `_Argument`."""
+_UNKNOWN = "_mhnb_content"
+"""Of an array that every rank holds all of, and of which is not known yet what it holds: its `_Content`."""
 
 Source: TypeAlias = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """What a sharding makes of a shape: which ranks share the array, and which boxes of ours others hold too."""
+class _Noted:
+    """An array that was made, as it is compared with the other ranks'."""
 
-    ranks: tuple[int, ...]
-    name: str
-    """Devices and spec, as a hash: the same on every rank."""
-    is_whole: bool
-    """Every device holds all of it."""
-    shared: dict[Any, tuple[Any, str]] = field(default_factory=dict)
-    """By local device: index and text of the box; each box once."""
+    line: int | None
+    group: int
+    place: Place
+    kind: str
+    values: Mapping[str, Any]
+    """By the text of each box that other ranks hold too."""
+    words: Mapping[str, int | None]
+    """Their hashes; None of what is not known yet."""
 
 
-class _Sums:
-    """Hashes of things in the order in which they came; see `core.made.MadeRow`."""
+class _Argument(NamedTuple):
+    """What a program is given: nobody knows yet whether that communicates."""
 
-    __slots__ = ("_group", "_here", "_here_count", "count", "groups", "is_partial", "last", "ordered", "total")
+    noted: _Noted
+    value: Any
+    """What it was laid out of."""
+    word: int | None
+    """Its hash, where it is known."""
 
-    def __init__(self) -> None:
-        self.is_partial = False
-        """Something is missing: what is left cannot be compared."""
-        self.count = self.groups = self.ordered = self.total = 0
-        self.last = ""
-        self._group = self._here = self._here_count = 0
 
-    def add(self, group: int, what: str, word: int) -> None:
-        if group != self._group:
-            self._close()
-            self._group = group
-        self.count, self.last = self.count + 1, what
-        self.total = (self.total + word) % _WORD
-        self._here, self._here_count = (self._here + word) % _WORD, self._here_count + 1
+class _Content(NamedTuple):
+    """What an array holds, to be hashed when it is asked about."""
 
-    def _close(self) -> None:
-        if self._here_count:
-            self.groups = (self.groups * _FACTOR + self._group * 65537 + self._here_count) % _WORD
-            self.ordered = (self.ordered * _FACTOR + self._here) % _WORD
-            self._here = self._here_count = 0
-
-    def to_wire(self) -> list[Any]:
-        self._close()
-        return [
-            PARTIAL if self.is_partial else self.count,
-            f"{self.groups:x}",
-            f"{self.ordered:x}",
-            f"{self.total:x}",
-            self.last,
-        ]
+    kind: str
+    values: Mapping[str, Any]
+    maker: Maker | None
+    """None: it was made for one launch."""
 
 
 @dataclass(slots=True)
 class _Row:
-    kinds: _Sums = field(default_factory=_Sums)
-    boxes: dict[str, _Sums] = field(default_factory=dict)
+    kinds: Sums = field(default_factory=Sums)
+    boxes: dict[str, Sums] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +86,7 @@ class _Saying:
 
     def mix(self, word: int) -> int:
         """Hash what a launch was given with where: these are added up, and sums of `hash` of tuples are the same too easily."""
-        return _hash(f"{self.number} {self.place} {word}".encode())
+        return hash_bytes(f"{self.number} {self.place} {word}".encode())
 
 
 _say = _Saying()
@@ -130,7 +112,8 @@ class MadeRecord:
         self._lock = threading.Lock()
         self._seq = 0
         self._rows: dict[tuple[Any, ...], _Row] = {}
-        self._later: list[tuple[_Sums, int, Any, _Saying]] = []
+        self._later: list[tuple[Sums, int, Any, _Saying]] = []
+        self._later_nbytes = 0
         self._given: dict[tuple[int, ...], int] = {}
         """How many launches were made so far whose number is the same on each rank, by participants."""
         self.active = False
@@ -147,7 +130,7 @@ class MadeRecord:
         """Forget the last cell."""
         with self._lock:
             self._seq, self._rows, self._later, self.active = seq, {}, [], active
-            self._given = {}
+            self._given, self._later_nbytes = {}, 0
 
     def note(self, array: Any, source: Source, argument: Any = None) -> None:
         """Record an array that was just made. What cannot be recorded is told of, and no error of the cell's.
@@ -165,7 +148,7 @@ class MadeRecord:
                 self._trouble = f"{where} makes an array that cannot be compared with the other ranks' ({error!r})"
 
     def _note(self, array: Any, source: Source, argument: Any) -> None:
-        place = _find_place(array.sharding, array.shape) if self.active else None
+        place = find_place(array.sharding, array.shape) if self.active else None
         if place is None:
             return
         line = self._find_line()
@@ -174,20 +157,40 @@ class MadeRecord:
         kind = format_array(array.shape, str(array.dtype))
         values = {text: source(device, index) for device, (index, text) in place.shared.items()}
         words = {text: self._word(value, array.dtype) for text, value in values.items()}
-        # What each rank lays out a part of is hashed where it is launched with.
-        held: tuple[Any, int | None] = argument, None
+        noted = _Noted(line, group, place, kind, values, words)
         if place.is_whole:
-            held = (*values.values(), *words.values())
-            _mark_copies(array, kind, held, Maker(HOST_DATA, self._seq, line) if argument is None else None)
-        if argument is not None:
-            setattr(array, _MADE_FOR, (kind, *held))
-        self._note_large(line, values.values())
+            maker = Maker(HOST_DATA, self._seq, line) if argument is None else None
+            self._mark_content(array, _Content(kind, values, maker), words)
+        if argument is None:
+            self._enter(noted)
+            return
+        alone = len(values) == 1 and place.is_whole
+        # What each rank lays out a part of is hashed where it is launched with.
+        held = (*values.values(), *words.values()) if alone else (argument, None)
+        setattr(array, _MADE_FOR, _Argument(noted, *held))
+        if not place.is_whole:
+            setattr(array, _UNKNOWN, _Content(kind, {"": argument}, None))
+
+    def _enter(self, noted: _Noted) -> None:
+        """Have it compared at the cell's end."""
+        self._note_large(noted.line, noted.values.values())
         with self._lock:
-            row = self._rows.setdefault((line, place.ranks, place.name), _Row())
-            row.kinds.add(group, kind, _hash(kind.encode()))
-            for text, word in words.items():
-                sums = row.boxes.setdefault(text, _Sums())
-                self._add(sums, group, word, values[text], _say)
+            row = self._rows.setdefault((noted.line, noted.place.ranks, noted.place.name), _Row())
+            row.kinds.add(noted.group, noted.kind, hash_bytes(noted.kind.encode()))
+            for text, word in noted.words.items():
+                sums = row.boxes.setdefault(text, Sums())
+                self._add(sums, noted.group, word, noted.values[text], _say)
+
+    def note_kept(self, laid_out: Any, kept: Any) -> None:
+        """What was laid out is given to no program: the user keeps it."""
+        given: _Argument | None = getattr(laid_out, _MADE_FOR, None)
+        if given is not None:
+            self._enter(given.noted)
+        maker = Maker(HOST_DATA, self._seq, self._find_line())
+        if has_origin(laid_out):
+            hand_on(laid_out, kept, maker)
+        elif given is not None and given.noted.place.is_whole:
+            setattr(kept, _UNKNOWN, _Content(given.noted.kind, given.noted.values, maker))
 
     def note_launch(
         self, participants: tuple[int, ...], line: int | None, inputs: Sequence[Any], *, agreed: bool
@@ -199,14 +202,52 @@ class MadeRecord:
         made = [(at, getattr(array, _MADE_FOR)) for at, array in enumerate(inputs) if hasattr(array, _MADE_FOR)]
         if not made:
             return
+        for _, given in made:
+            self._enter(given.noted)
+        self._note_large(line, [given.value for _, given in made])
         with self._lock:
             row = self._rows.setdefault((None, participants, GIVEN), _Row())
-            sums = row.boxes.setdefault(GIVEN, _Sums())
-            for place, (kind, value, word) in made:
-                saying = _Saying(number, place, line)
-                row.kinds.add(0, kind, saying.mix(_hash(kind.encode())))
-                self._add(sums, 0, self._word(value, inputs[place].dtype) if word is None else word, value, saying)
-        self._note_large(line, [value for _, (_, value, _) in made])
+            sums = row.boxes.setdefault(GIVEN, Sums())
+            for at, (noted, value, word) in made:
+                saying = _Saying(number, at, line)
+                row.kinds.add(0, noted.kind, saying.mix(hash_bytes(noted.kind.encode())))
+                self._add(sums, 0, self._word(value, inputs[at].dtype) if word is None else word, value, saying)
+
+    def learn_contents(self, inputs: Iterable[Any], *, agreed: bool) -> None:
+        """Have arrays of a launch known by what is in them, where that was not known when they were made.
+
+        What is still computed is waited for. That is a computation of this rank's own, whose turn comes by itself.
+
+        Args:
+            agreed: the launch communicates: what was made for it alone is compared at the cell's end, and not waited for.
+        """
+        for array in inputs if self.active else ():
+            if has_origin(array) or not hasattr(array, _UNKNOWN):
+                continue
+            content: _Content = getattr(array, _UNKNOWN)
+            if content.maker is not None or not agreed:
+                delattr(array, _UNKNOWN)
+                words = {text: self._await_word(value, array.dtype) for text, value in content.values.items()}
+                self._mark_content(array, content, words)
+
+    def _await_word(self, value: Any, dtype: Any) -> int | None:
+        """Hash a value when it is computed; None where it was deleted or failed: then the launch is told so, too."""
+        try:
+            if hasattr(value, "is_ready") and _nbytes(value) <= _LIMIT_NBYTES and not value.is_deleted():
+                value.block_until_ready()
+            return self._word(value, dtype)
+        except Exception as error:  # noqa: BLE001 - whatever the user's computation failed with
+            self._unknown = error
+            return None
+
+    def _mark_content(self, array: Any, content: _Content, words: Mapping[str, int | None]) -> None:
+        computed = any(hasattr(value, "is_ready") for value in content.values.values())
+        if None not in words.values():
+            hashed = [(hash_bytes(box.encode()), word) for box, word in sorted(words.items())]
+            mark_copies(array, hash((hash_bytes(content.kind.encode()), *hashed)), content.maker)
+        elif computed:
+            # What is still computed has no content yet, and whether it is differs between ranks.
+            setattr(array, _UNKNOWN, content)
 
     def withdraw(self, participants: tuple[int, ...], *, agreed: bool) -> None:
         """The launch that was noted last was refused before it was made: the next one has its number."""
@@ -217,18 +258,23 @@ class MadeRecord:
         # Where the ranks do not agree on each, other threads run at their own pace.
         return self.active and (agreed or threading.current_thread() is self._main)
 
-    def _add(self, sums: _Sums, group: int, word: int | None, value: Any, saying: _Saying) -> None:
+    def _add(self, sums: Sums, group: int, word: int | None, value: Any, saying: _Saying) -> None:
         if word is not None:
             sums.add(group, *saying(word))
             return
-        if len(self._later) >= _LATER:
+        if not self._has_room(value):
             self._later = [late for late in self._later if not self._settle(*late)]
-        if len(self._later) < _LATER:
+            self._later_nbytes = sum(_nbytes(late) for _, _, late, _ in self._later)
+        if self._has_room(value):
             self._later.append((sums, group, value, saying))
+            self._later_nbytes += _nbytes(value)
         else:
             sums.is_partial = self._is_partial = True
 
-    def _settle(self, sums: _Sums, group: int, value: Any, saying: _Saying, *, last: bool = False) -> bool:
+    def _has_room(self, value: Any) -> bool:
+        return len(self._later) < _LATER and self._later_nbytes + _nbytes(value) <= _LATER_NBYTES
+
+    def _settle(self, sums: Sums, group: int, value: Any, saying: _Saying, *, last: bool = False) -> bool:
         """Add up what is computed by now; false where it is not, and this is not the last time to ask."""
         if not (last or value.is_deleted() or value.is_ready()):
             return False
@@ -242,10 +288,6 @@ class MadeRecord:
             sums.add(group, *saying(word))
         return True
 
-    def find_maker(self) -> Maker:
-        """Say where host data is made an array now."""
-        return Maker(HOST_DATA, self._seq, self._find_line())
-
     def take_notes(self) -> list[str]:
         """Say, each once in this process's life, what could not be recorded, and what was too large to be compared."""
         told = []
@@ -255,7 +297,7 @@ class MadeRecord:
         if self._is_partial and not self._told_partial:
             self._told_partial = True
             told += [
-                f"launches were given values of which more than {_LATER} were still computed: those are not compared (said once)"
+                "launches were given more values that were still computed than are kept: those are not compared (said once)"
             ]
         large, self._large = self._large, None
         if large is None or self._told_large:
@@ -281,55 +323,23 @@ class MadeRecord:
     def _note_large(self, line: int | None, values: Iterable[Any]) -> None:
         if self._told_large:
             return
-        nbytes = max((getattr(value, "nbytes", 0) for value in values), default=0)
+        nbytes = max((_nbytes(value) for value in values), default=0)
         if nbytes > _LIMIT_NBYTES and self._large is None:
             self._large = line, nbytes
 
     def _word(self, value: Any, dtype: Any) -> int | None:
         """Hash a value's bytes; None where they are not there yet, or no longer. Of large ones the shape must do."""
-        if getattr(value, "nbytes", 0) > _LIMIT_NBYTES:
+        if _nbytes(value) > _LIMIT_NBYTES:
             return 0
         if hasattr(value, "is_ready") and (value.is_deleted() or not value.is_ready()):
             return None
-        return _hash(self._read(value, dtype))
+        return hash_bytes(self._read(value, dtype))
 
 
-def _mark_copies(array: Any, kind: str, held: tuple[Any, ...], maker: Maker | None) -> None:
-    value, word = held
-    # What is still computed has no content yet, and whether it is differs between ranks.
-    if word is not None and not hasattr(value, "is_ready"):
-        mark_copies(array, hash((_hash(kind.encode()), word)), maker)
+def _nbytes(value: Any) -> int:
+    # A number has none.
+    return int(getattr(value, "nbytes", 0))
 
 
 def _say_line(line: int | None) -> str:
     return "a line of another file" if line is None else f"line {line}"
-
-
-def _hash(data: Any) -> int:
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
-
-
-@lru_cache(4096)
-def _find_place(sharding: Any, shape: tuple[int, ...]) -> _Place | None:
-    """Say who shares an array; None where one rank has it all, or it is empty."""
-    if sharding.is_fully_addressable or not prod(shape):
-        return None
-    boxes: dict[str, set[int]] = {}
-    texts = {}
-    for device, index in sharding.devices_indices_map(shape).items():
-        texts[device] = _box_text(index, shape)
-        boxes.setdefault(texts[device], set()).add(device.process_index)
-    ranks = tuple(sorted(set().union(*boxes.values())))
-    if len(ranks) < 2:
-        return None
-    name = f"{[device.id for device in texts]} {getattr(sharding, 'spec', '')}"
-    shared: dict[Any, tuple[Any, str]] = {}
-    for device, index in sharding.addressable_devices_indices_map(shape).items():
-        if len(boxes[texts[device]]) > 1 and texts[device] not in {text for _, text in shared.values()}:
-            shared[device] = index, texts[device]
-    return _Place(ranks, f"{_hash(name.encode()):x}", len(boxes) == 1, shared)
-
-
-def _box_text(index: Any, shape: tuple[int, ...]) -> str:
-    ranges = (part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
-    return ", ".join(f"{start}:{stop}" for start, stop in ranges) or "whole"

@@ -16,7 +16,7 @@ from mhnb.rank.asks.transfer_arrays import raw_bytes
 from mhnb.rank.asks.transfer_jax import host_copy, shards_of
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.made import MadeRecord
-from mhnb.rank.guard.origins import hand_on, has_origin
+from mhnb.rank.guard.origins import hand_on_turned
 from mhnb.rank.jaxhooks import find_plain
 from mhnb.rank.jaxseams import wrap_makers
 
@@ -33,7 +33,7 @@ def watch_making(recorder: LaunchRecorder) -> None:
     """Record what is made from now on with the launches. To be called once, where the hooks have been found to fit."""
     recorder.made = MadeRecord(recorder.find_line, recorder.count, _read)
     watcher = _Watcher(recorder.made)
-    wrap_makers(watcher.wrap_shard, watcher.wrap_put, watcher.wrap_join, watcher.wrap_keep)
+    wrap_makers(watcher.wrap_shard, watcher.wrap_put, watcher.wrap_join, watcher.wrap_keep, watcher.wrap_turn)
 
 
 class _Watcher:
@@ -69,7 +69,7 @@ class _Watcher:
                 self._note_shards(out, find_plain(arg))
 
     def _note_shards(self, array: Any, argument: Any = None) -> None:
-        """Record an array by what this rank holds of it; `argument` is what it was made of for one launch."""
+        """Record an array by what this rank holds of it; `argument` is what it was laid out of for a program."""
         plain = find_plain(array)
         self._record.note(plain, functools.partial(_shard, plain), argument)
 
@@ -93,11 +93,23 @@ class _Watcher:
         def result_handler(deferred: Any, laid_out: Any) -> Any:
             __tracebackhide__ = True
             kept = keep(deferred, laid_out)
-            if has_origin(laid_out):
-                hand_on(laid_out, find_plain(kept), self._record.find_maker())
+            if self._record.active:
+                self._record.note_kept(laid_out, find_plain(kept))
             return kept
 
         return result_handler
+
+    def wrap_turn(self, turn: _Function) -> _Function:
+        """Wrap the layout over the same devices in another order: it makes an array of another's pieces, and launches on that."""
+
+        @functools.wraps(turn)
+        def reshard(array: Any, *args: Any, **more: Any) -> Any:
+            __tracebackhide__ = True
+            turned = turn(array, *args, **more)
+            hand_on_turned(find_plain(array), find_plain(turned))
+            return turned
+
+        return reshard
 
     def wrap_join(self, join: _Function) -> _Function:
         """Wrap the making of one array of several."""

@@ -5,13 +5,13 @@ What it hands out is compared at the cell's end, by `core/guard/origins.py`.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mhnb.core.guard.origins import ANY, MOST_MAKERS, OriginRow
+from mhnb.core.guard.origins import MOST_MAKERS, OriginRow, what_is_free
 from mhnb.rank.guard.origins import Birth, Maker, Tag, bear_together, combine_tags, list_makers, read_tags
+from mhnb.rank.guard.sums import hash_bytes
 
 __all__ = ["OriginRecord"]
 
@@ -25,19 +25,16 @@ class _Line:
     count: int = 0
     total: int = 0
     free: int = 0
-    """The same of launches on what was made without a guard."""
+    """Of which arrays are like every other."""
     name: str = ""
     tags: Sequence[Tag] = ()
     origin: int = 0
     """Both of the last launch."""
 
-    def add(self, count: int, word: int, *, free: bool) -> None:
+    def add(self, count: int, words: tuple[int, int]) -> None:
         """Add up a launch, or take one back."""
         self.count += count
-        if free:
-            self.free = (self.free + word) % _WORD
-        else:
-            self.total = (self.total + word) % _WORD
+        self.total, self.free = (self.total + words[0]) % _WORD, (self.free + words[1]) % _WORD
 
 
 class OriginRecord:
@@ -47,7 +44,7 @@ class OriginRecord:
         self._main = threading.main_thread()
         self._counts: dict[tuple[int, ...], int] = {}
         self._lines: dict[tuple[tuple[int, ...], int | None], _Line] = {}
-        self._last: tuple[tuple[int, ...], _Line, int] | None = None
+        self._last: tuple[tuple[int, ...], _Line, tuple[int, int]] | None = None
 
     def begin_cell(self) -> None:
         """Forget the last cell."""
@@ -64,21 +61,21 @@ class OriginRecord:
         number = self._counts[participants] = self._counts.get(participants, 0) + 1
         tags = read_tags(inputs)
         origin = combine_tags(tags)
-        word = int.from_bytes(hashlib.blake2b(f"{number} {origin}".encode(), digest_size=8).digest(), "little")
+        words = _hash(number, origin), _hash(number, free) if (free := what_is_free(origin)) else 0
         line = self._lines.setdefault((participants, maker.line), _Line())
         line.name, line.tags, line.origin = maker.name, tags, origin
-        line.add(1, word, free=origin == ANY)
-        self._last = participants, line, word
+        line.add(1, words)
+        self._last = participants, line, words
         return bear_together(participants, number, maker, agreed=False)
 
     def withdraw(self) -> None:
         """The launch of this thread that was noted last was refused before it was made: the next one has its number."""
         if self._last is None or threading.current_thread() is not self._main:
             return
-        participants, line, word = self._last
+        participants, line, (word, free) = self._last
         self._last = None
         self._counts[participants] -= 1
-        line.add(-1, -word, free=line.origin == ANY)
+        line.add(-1, (-word, -free))
 
     def end_cell(self) -> list[OriginRow]:
         """Hand out the rows."""
@@ -87,6 +84,11 @@ class OriginRecord:
             [list(ranks), at, line.count, f"{line.total:x}", f"{line.free:x}", line.name, *_last(line)]
             for (ranks, at), line in lines.items()
         ]
+
+
+def _hash(number: int, what: int) -> int:
+    # What is added up: sums of `hash` of tuples are the same too easily.
+    return hash_bytes(f"{number} {what}".encode())
 
 
 def _last(line: _Line) -> tuple[str, list[list[object]]]:

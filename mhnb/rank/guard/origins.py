@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from mhnb.core.guard.origins import ANY, HOST_DATA, say_maker
+from mhnb.core.guard.origins import ANY, HOST_DATA, combine_origins, say_maker
 
 __all__ = [
     "Birth",
@@ -28,6 +28,7 @@ __all__ = [
     "combine_tags",
     "find_makers",
     "hand_on",
+    "hand_on_turned",
     "has_origin",
     "list_makers",
     "mark",
@@ -38,8 +39,6 @@ __all__ = [
 
 _ATTRIBUTE = "_mhnb_origin"
 """Of an array: it goes where the array goes, and ends with it."""
-_WORD = (1 << 62) - 1
-"""As much of a hash as goes on the board: less than ANY."""
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
@@ -67,7 +66,7 @@ class Birth(NamedTuple):
 
 
 def combine(inputs: Iterable[object]) -> int:
-    """Hash which launches made the arrays of this one; less than 2**63, 0 where none did, and ANY where one is taken as it is.
+    """Hash which launches made the arrays of this one; less than 2**63, and 0 where none did.
 
     What was made of a number for this launch alone does not count: that is compared at the cell's end, and told by its line.
     """
@@ -76,10 +75,7 @@ def combine(inputs: Iterable[object]) -> int:
 
 def combine_tags(read: Iterable[Tag]) -> int:
     """Do so with what `read_tags` gave of the arrays."""
-    tags = tuple([tag if maker is not None else 0 for tag, maker in read])
-    if ANY in tags:
-        return ANY
-    return hash(tags) & _WORD if any(tags) else 0
+    return combine_origins([tag if maker is not None else 0 for tag, maker in read])
 
 
 def bear_together(participants: tuple[int, ...], number: int, maker: Maker, *, agreed: bool) -> Birth:
@@ -117,7 +113,8 @@ def mark(
             tag = ANY if birth.origin == ANY else hash((birth.origin, place))
             setattr(output, _ATTRIBUTE, (tag, birth.maker))
         elif has_origin(passed[place]):
-            setattr(output, _ATTRIBUTE, getattr(passed[place], _ATTRIBUTE))
+            # What was made of a number for this launch is an array from here on.
+            hand_on(passed[place], output, birth.maker)
         elif has_origin(output):
             # A mutable array that takes what has none.
             delattr(output, _ATTRIBUTE)
@@ -137,10 +134,18 @@ def has_origin(array: object) -> bool:
     return hasattr(array, _ATTRIBUTE)
 
 
-def hand_on(source: object, kept: Any, maker: Maker) -> None:
+def hand_on(source: object, kept: Any, maker: Maker | None) -> None:
     """Have an array carry the origin of what it was made of; `maker` where that was made for one launch."""
     ((tag, known),) = read_tags([source])
     setattr(kept, _ATTRIBUTE, (tag, known or maker))
+
+
+def hand_on_turned(source: object, turned: Any) -> None:
+    """Have an array that was laid out in another order carry the origin of what it was, and how that was done."""
+    ((tag, maker),) = read_tags([source])
+    ((how, _),) = read_tags([turned])
+    if maker is not None:
+        setattr(turned, _ATTRIBUTE, (ANY if tag == ANY else hash((tag, how)), maker))
 
 
 def find_makers(inputs: Iterable[object]) -> list[Maker]:
