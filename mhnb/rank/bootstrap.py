@@ -55,7 +55,9 @@ class Bootstrap:
 
         from mhnb.rank import jaxhooks, jaxseams
 
-        self.recorder.gate = take_place(self._spec, self._rank)
+        self.recorder.gate = gate = take_place(self._spec, self._rank)
+        if gate is not None:
+            gate.signals.install()
         if self._spec.engine_only:
             self.guard = {"available": False, "reason": "ipyparallel's client drives the ranks"}
         else:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from mhnb.core.guard.wishes import LAUNCH, Verdict, Wish
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.agreement import Agreement
+from mhnb.rank.guard.signals import HeldSignals
 
 
 class BellError(Exception):
@@ -42,22 +44,96 @@ class BellTable:
         """Nobody waits."""
 
     def answer(self) -> Verdict:
-        """What the test wants."""
+        """What the test wants; a signal comes meanwhile."""
+        signal.raise_signal(signal.SIGUSR1)
         return self._verdict
 
     def let_go(self) -> None:
         """Nothing is held."""
 
 
-def enter(verdict: Verdict) -> Agreement:
-    """Have a rank agree on a launch, in the first cell."""
-    agreement = Agreement(BellTable(verdict))
+class QuietTable(BellTable):
+    """A table at which nothing comes in the wait."""
+
+    def wait(self, interrupted: Callable[[], bool]) -> None:
+        """Nothing."""
+        assert not interrupted()
+
+
+@pytest.fixture(autouse=True)
+def deaf() -> Iterator[None]:
+    """Nobody hears the signal unless the test wants it; afterwards all is as it was."""
+    own = signal.signal, signal.getsignal
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    yield
+    signal.signal, signal.getsignal = own
+    signal.signal(signal.SIGUSR1, before)
+
+
+def enter(verdict: Verdict, table: type[BellTable] = BellTable, heard: list[str] | None = None) -> Agreement:
+    """Have a rank agree on a launch, in the first cell; with a handler of the user's that raises."""
+    agreement = Agreement(table(verdict))
+    if heard is not None:
+        agreement.signals.install()
+        signal.signal(signal.SIGUSR1, lambda *_: _ring(heard))
     agreement.begin_cell(1, "", "lockstep", None)
     try:
         agreement.enter("5", "jit(f)", (0, 1), 2, [])
     finally:
         agreement.leave()
     return agreement
+
+
+def _ring(heard: list[str]) -> None:
+    heard.append("bell")
+    raise BellError
+
+
+def test_a_users_signal_between_agreement_and_launch_is_heard_after_it() -> None:
+    """Its handler may raise: before the launch that would leave the others alone in it. Each signal is heard once."""
+    heard: list[str] = []
+    agreement = enter(LAUNCH, QuietTable, heard)
+    signal.raise_signal(signal.SIGUSR1)
+    assert not heard
+    with pytest.raises(BellError):
+        agreement.settle()
+    assert heard == ["bell", "bell"]
+    with pytest.raises(BellError):
+        signal.raise_signal(signal.SIGUSR1)
+
+
+def test_a_users_signal_is_heard_after_a_refusal_too() -> None:
+    """Nothing is launched; what the handler raises tells of that."""
+    heard: list[str] = []
+    agreement = Agreement(QuietTable(Verdict("ring", text="nothing was launched")))
+    agreement.signals.install()
+    signal.signal(signal.SIGUSR1, lambda *_: _ring(heard))
+    agreement.begin_cell(1, "", "lockstep", None)
+
+    def launch() -> None:
+        try:
+            agreement.enter("5", "jit(f)", (0, 1), 2, [])
+        finally:
+            agreement.settle()
+
+    with pytest.raises(BellError) as raised:
+        launch()
+    assert isinstance(raised.value.__context__, OrderMismatch)
+
+
+def test_handlers_are_given_back_as_they_were_set() -> None:
+    """Who asks for one, or sets another, gets the user's own; Ctrl-C and what is no function are left alone."""
+    held = HeldSignals()
+    held.install()
+
+    def mine(*_: object) -> None:
+        """Hear it."""
+
+    for handler in (mine, signal.SIG_IGN, signal.SIG_DFL):
+        signal.signal(signal.SIGUSR1, handler)
+        assert signal.getsignal(signal.SIGUSR1) is handler
+        assert signal.signal(signal.SIGUSR1, mine) is handler
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_users_exception_that_came_too_late_is_raised_after_the_launch() -> None:

@@ -518,6 +518,30 @@ def test_programs_that_were_serialised_are_told_apart_by_all_that_they_compute(r
     check_sum(ready)
 
 
+def test_a_users_signal_in_the_middle_of_a_launch_is_heard_after_it(ready: Cluster) -> None:
+    """Its handler raises on one rank, which has agreed on the launch: the others are not left alone in it, nor met by the next."""
+    code = """
+import signal
+from mhnb.rank.guard.launches import LaunchRecorder
+class RungError(Exception): pass
+def ring(*_): raise RungError
+signal.signal(signal.SIGUSR1, ring)
+own = LaunchRecorder.note
+def note(self, *given, **named):
+    if rank == 1: signal.raise_signal(signal.SIGUSR1)
+    return own(self, *given, **named)
+LaunchRecorder.note = note
+try: print(float(add(x)))
+except RungError: print("rung")
+finally:
+    LaunchRecorder.note = own
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)"""
+    result = ready.run(code).check()
+    assert [rank.stdout for rank in result] == ["28.0\n", "rung\n", "28.0\n", "28.0\n"]
+    assert ready.state == "clean"
+    check_sum(ready)
+
+
 MIXED = {
     "one line": "y = jax.jit((lambda a: a * 2) if rank == 1 else (lambda a: a * 3))(x)",
     "two branches": "if rank == 1: y = jax.jit(lambda a: a * 2)(x)\nelse: y = jax.jit(lambda a: a * 3)(x)",

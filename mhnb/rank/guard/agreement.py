@@ -36,6 +36,7 @@ from mhnb.rank.guard.origins import (
     combine,
     find_makers,
 )
+from mhnb.rank.guard.signals import HeldSignals
 from mhnb.rank.guard.tables import Table
 
 __all__ = ["Agreement"]
@@ -74,6 +75,7 @@ class Agreement:
         self._forked = False
         self._agreed_seq, self._agreed = 0, Counter[tuple[int, ...]]()
         """How many launches of a cell each set of participants has agreed on: on each of them the same number."""
+        self.signals = HeldSignals()
         self.origins = OriginRecord()
         """Of a cell under parity."""
         self.make_interrupt: Callable[[], BaseException] = KeyboardInterrupt
@@ -231,7 +233,15 @@ class Agreement:
         Raises:
             BaseException: what came when it was too late not to launch.
         """
-        if not self.inside or threading.current_thread() is not self._main:
+        if threading.current_thread() is not self._main:
+            return
+        try:
+            self._settle()
+        finally:
+            self.signals.let_go()
+
+    def _settle(self) -> None:
+        if not self.inside:
             return
         self.inside = False
         late, self._late = self._late, None
@@ -260,7 +270,9 @@ class Agreement:
             table.ask(wish)
             self.pending = name, participants, line
             table.wait(self._is_interrupted)
+            self._hold_signals()
         except BaseException as error:
+            self._hold_signals()
             # A signal handler of the user's, say. Nobody may launch on the strength of a rank that has gone away.
             if table.take_back():
                 raise
@@ -276,6 +288,11 @@ class Agreement:
             raise
         self._late = late
         return self._bear_agreed(wish)
+
+    def _hold_signals(self) -> None:
+        # Until `settle`: from here on this rank does what all do.
+        if threading.current_thread() is self._main:
+            self.signals.holding = True
 
     def _bear_agreed(self, wish: Wish) -> Birth:
         if self._agreed_seq != wish.seq:
