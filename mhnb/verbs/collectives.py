@@ -17,9 +17,12 @@ __all__ = ["VERBS"]
 
 def _collectives(notebook: Notebook, args: argparse.Namespace) -> None:
     cluster = starting.current()
-    call = args.line.removeprefix("--why").strip() if args.why else args.line
+    call, why = args.line.removeprefix("--why").strip() if args.why else args.line, args.why
+    if call.endswith(" --why"):
+        # Behind the call it is Python, too: what is left of two signs.
+        call, why = call.removesuffix("--why").strip(), True
     hosts = {rank.rank: rank.host for rank in cluster.ranks}
-    show_collectives([ask_collectives(cluster, call, hosts)], why=args.why)
+    show_collectives([ask_collectives(cluster, call, hosts)], why=why)
 
 
 def _collectives_flags(parser: MagicArgumentParser) -> None:

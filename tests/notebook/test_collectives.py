@@ -44,9 +44,10 @@ def test_quotes_and_keywords_reach_the_ranks(ready: Session) -> None:
     assert re.fullmatch(TABLE, ready.run("""%mhjax collectives total(batch, name='two  words "x"')""").out)
 
 
-def test_why(ready: Session) -> None:
-    """Below each row: the operation and the line; what is not stated is not known."""
-    lines = ready.run("%mhjax collectives --why total(batch)").out.splitlines()
+@pytest.mark.parametrize("asked", ["--why total(batch)", "total(batch) --why"])
+def test_why(ready: Session, asked: str) -> None:
+    """Below each row: the operation and the line; what is not stated is not known. The flag may stand behind the call."""
+    lines = ready.run(f"%mhjax collectives {asked}").out.splitlines()
     assert re.fullmatch(r" +jit\(total\)/.*reduce_sum, cell \d+, line 6: .* → not known", lines[2])
 
 

@@ -620,6 +620,10 @@ good, bad = replicate(np.ones(2, np.float32)), replicate(np.full(2, rank % 2, np
 params = {'w': good, 'b': bad, 'rate': 0.1}""",
         guard="off",
     ).check()
+    ready.run("count, long = rank % 2, 'x' * (100 + rank)").check()
+    told = {row.name: row.text for row in ready.check("count", "long")}
+    assert told["count"].endswith("ranks 0,2 hold 0, ranks 1,3 hold 1")
+    assert "xx" not in told["long"]
     rows = {row.name: row for row in ready.check("good", "bad", "params", "x")}
     assert [name for name, row in rows.items() if not row.same] == ["bad", "params['b']"]
     assert rows["good"].text == "1 box held by ranks 0-3: equal"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from mhnb.cluster import Cluster
 from mhnb.core.output.figures import gather_figures
 from mhnb.core.output.results import CellResult
@@ -18,9 +20,10 @@ float(jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(mesh, P()))(x))
 """
 
 
-def test_tqdm_auto_draws_text_and_ranks_bars_are_one(cluster: Cluster) -> None:
+@pytest.mark.parametrize("bar", ["auto import tqdm", "notebook import tqdm", "notebook import tqdm_notebook as tqdm"])
+def test_tqdm_draws_text_and_ranks_bars_are_one(cluster: Cluster, bar: str) -> None:
     """No widget, which no browser could reach; what is shown of four bars is one."""
-    result = cluster.run("from tqdm.auto import tqdm\nfor _ in tqdm(range(8), desc='train'): pass")
+    result = cluster.run(f"from tqdm.{bar}\nfor _ in tqdm(range(8), desc='train'): pass")
     result.check()
     assert all("train: 100%|" in rank.stderr for rank in result)
     text = format_cell_text(result)

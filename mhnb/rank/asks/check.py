@@ -19,6 +19,9 @@ from mhnb.rank.jaxhooks import find_plain
 
 __all__ = ["describe_leaves"]
 
+_PLAIN, _SHOWN = (bool, int, float, complex, str), 40
+"""What says more by itself than by its hash, and how many characters of it at most."""
+
 
 def describe_leaves(value: Any) -> list[dict[str, Any]]:
     """Describe each leaf of a pytree; see `core.check.compare_leaves` for the form."""
@@ -49,6 +52,8 @@ def _describe(leaf: Any) -> dict[str, Any]:
         return {"kind": kind, **_unread(f"it cannot be read: {_first_line(error)}")}
     if isinstance(leaf, FunctionType | type | jax.stages.Wrapped):
         return {"kind": kind, **_unread("it is code")}
+    if isinstance(leaf, _PLAIN) and len(text := repr(leaf)) <= _SHOWN:
+        return {"kind": kind, "boxes": [["", text]]}
     try:
         return {"kind": kind, "boxes": [["", digest_of(memoryview(pickle.dumps(leaf)))]]}
     except Exception as error:  # noqa: BLE001 - pickling runs the value's own code, which may raise anything

@@ -1,7 +1,4 @@
-"""Have `tqdm.auto` draw text on a rank: a widget made here reaches no browser, and bars of text fold into one.
-
-It decides nothing else about tqdm; who asks for `tqdm.notebook` by name gets its text form.
-"""
+"""Have tqdm draw text on a rank, also where its widgets are asked for: those reach no browser, and bars of text fold into one."""
 
 from __future__ import annotations
 
@@ -13,12 +10,16 @@ from types import ModuleType
 
 __all__ = ["draw_text_bars"]
 
-_CHOOSER = "tqdm.autonotebook"
-"""The module in which tqdm looks whether it runs in a notebook. How it looks has changed between versions."""
+_MODULES = {
+    # The module in which tqdm looks whether it runs in a notebook. How it looks has changed between versions.
+    "tqdm.autonotebook": ("tqdm", "trange"),
+    "tqdm.notebook": ("tnrange", "tqdm", "tqdm_notebook", "trange"),
+}
+"""What each of them offers."""
 
 
 class _TextBars(MetaPathFinder, Loader):
-    """Gives tqdm's text bars where its own choice is asked for."""
+    """Gives tqdm's text bars where its own choice, or its widgets, are asked for."""
 
     def find_spec(
         self,
@@ -26,8 +27,8 @@ class _TextBars(MetaPathFinder, Loader):
         path: Sequence[str] | None,  # noqa: ARG002 - the finder's interface
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Know that one module."""
-        return ModuleSpec(fullname, self) if fullname == _CHOOSER else None
+        """Know those modules."""
+        return ModuleSpec(fullname, self) if fullname in _MODULES else None
 
     def create_module(self, spec: ModuleSpec) -> None:
         """Let Python make it."""
@@ -35,8 +36,8 @@ class _TextBars(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Fill it as tqdm does in a terminal."""
         # tqdm's own package has loaded it before it asks.
-        std = sys.modules["tqdm.std"]
-        vars(module).update(tqdm=std.tqdm, trange=std.trange, __all__=["tqdm", "trange"])
+        std, names = sys.modules["tqdm.std"], _MODULES[module.__name__]
+        vars(module).update({name: std.trange if "range" in name else std.tqdm for name in names}, __all__=list(names))
 
 
 def draw_text_bars() -> None:
