@@ -366,6 +366,10 @@ def test_a_rank_that_does_not_stop_is_killed_and_the_cluster_is_dead(driver: Dri
     commands = driver(RankExited(0, None, 9, []), RankExited(1, None, 9, []))
     assert finished(commands).result.state == "dead"
     assert {r.outcome for r in finished(commands).result} == {"killed"}
+    # Each by its own doing: none was stopped because of another.
+    assert [r.error.evalue if r.error else "" for r in finished(commands).result] == [
+        f"rank {n} {TOO_SLOW}" for n in (0, 1)
+    ]
 
 
 def test_how_ranks_ended_in_a_few_words(driver: Driver) -> None:
