@@ -50,7 +50,7 @@ def test_the_first_line_that_differs_is_told() -> None:
 def test_launches_beyond_the_cell_have_no_line() -> None:
     """They are told all the same."""
     (said,) = apart_origins({0: [row("a", line=None)], 1: [row("b", line=None)]})
-    assert "  rank 0   jit(f) of arrays A\n  rank 1   jit(f) of arrays B\n  arrays A come from jit(g)" in said
+    assert "  rank 0   jit(f) of arrays A\n  rank 1   jit(f) of arrays B\n  arrays A, B each come from jit(g)" in said
 
 
 def test_makers_are_told_of_what_differs_alone() -> None:

@@ -16,6 +16,7 @@ __all__ = [
     "apart_origins",
     "combine_origins",
     "find_conflict",
+    "fold_makers",
     "format_makers",
     "say_maker",
     "tell_origins",
@@ -36,6 +37,9 @@ ANY = (1 << 63) - 1
 """The origin of what was made without a guard: it is like every other."""
 _PARTIAL, _HASH_BITS = 1 << 62, 46
 """An origin of several arrays, some of which are like every other: this bit, a hash of which those are, one of the rest."""
+
+
+_ARRAYS, _COME = "arrays ", " come from "
 
 
 def combine_origins(origins: Sequence[int]) -> int:
@@ -97,7 +101,24 @@ def format_makers(letter: str, makers: Sequence[tuple[str, int, int | None]]) ->
     told = [say_maker(*maker) for maker in makers[:MOST_MAKERS]]
     told += ["others"] if len(makers) > MOST_MAKERS else []
     who = " and ".join([", ".join(told[:-1]), told[-1]]) if len(told) > 1 else "".join(told)
-    return f"arrays {letter} come from {who or HOST_DATA}"
+    return f"{_ARRAYS}{letter}{_COME}{who or HOST_DATA}"
+
+
+def fold_makers(notes: Iterable[str]) -> tuple[str, ...]:
+    """Say once what `format_makers` says in the same words of several sides; other notes stay as they are.
+
+    >>> fold_makers(["arrays A come from host data", "x", "arrays B come from host data", "arrays C come from jit(f)"])
+    ('arrays A, B each come from host data', 'x', 'arrays C come from jit(f)')
+    """
+    sides: dict[str, list[str]] = {}
+    for note in notes:
+        head, come, who = note.partition(_COME)
+        letter = head.removeprefix(_ARRAYS)
+        sides.setdefault(f"{come}{who}" if come and letter != head else note, []).append(letter)
+    return tuple(
+        f"{_ARRAYS}{', '.join(letters)}{' each' if len(letters) > 1 else ''}{key}" if key.startswith(_COME) else key
+        for key, letters in sides.items()
+    )
 
 
 def tell_origins(origins: Mapping[int, tuple[int, str]]) -> str:
@@ -143,7 +164,9 @@ def apart_origins(rows_by_rank: Mapping[int, Sequence[OriginRow]], source: str =
             places.setdefault(tuple(row[0]), {}).setdefault(rank, []).append(row)
     for by_rank in places.values():
         if (sides := _sides(by_rank)) is not None:
-            told = [f"  {format_makers(letter, row[7])}" for letter, row in _letter(sides)]
+            told = [
+                f"  {text}" for text in fold_makers(format_makers(letter, row[7]) for letter, row in _letter(sides))
+            ]
             if len({row[6] for _, row in sides}) < len(sides):
                 told = ["  the last of these launches took the same, an earlier one did not"]
             return ("\n".join([_APART, *format_sides(_tell(sides), source), *told, f"  {_STEPS}"]),)

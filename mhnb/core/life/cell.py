@@ -10,6 +10,7 @@ from mhnb.core.explain.culprit import ErrorSite
 from mhnb.core.explain.hints import find_hint
 from mhnb.core.explain.where import RankSeen, WhereCard, make_card
 from mhnb.core.guard.caught import note_caught
+from mhnb.core.guard.origins import fold_makers
 from mhnb.core.guard.rules import STILL_LEFT
 from mhnb.core.life.events import CellRequest, Command
 from mhnb.core.life.ladder import Ladder
@@ -195,7 +196,7 @@ class Cell:
 
     def told_by_ranks(self) -> tuple[str, ...]:
         """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
-        said = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
+        said = fold_makers(dict.fromkeys(note for part in self.parts.values() for note in part.notes))
         told = (
             *self._stop_notes(),
             *note_caught({rank: part.caught for rank, part in self.parts.items() if part.caught}),
