@@ -183,6 +183,11 @@ class TestExplorer:
         asked: list[Wish] = []
         return Explorer(Wish(), asked.append, lambda _: ("data", "model")), asked
 
+    def test_without_its_widgets_it_says_what_stood_there(self) -> None:
+        """A stored notebook has no widgets: nobody is shown a list of their names."""
+        text = self.explorer()[0].data["text/plain"]
+        assert text == "mhjax · the controls of %mhjax plan; they need their kernel"
+
     def test_each_control_asks_anew(self) -> None:
         """Hosts, mesh, shape and spec as typed are in the next wish."""
         explorer, asked = self.explorer()

@@ -157,9 +157,7 @@ def _plan(notebook: Notebook, args: argparse.Namespace) -> None:
     if args.text or not screen.rich:
         screen.write(draw(wish)["text/plain"])
         return
-    from IPython.display import display
-
-    display(Explorer(wish, lambda wanted: screen.replace(draw(wanted), uid), _axes_of).box)
+    screen.show(Explorer(wish, lambda wanted: screen.replace(draw(wanted), uid), _axes_of).data, new_uid())
     screen.show(draw(wish), uid)
 
 

@@ -68,6 +68,12 @@ class Explorer:
         self.add.on_click(self._add)
 
     @property
+    def data(self) -> dict[str, Any]:
+        """What a front end shows; where it has the widgets no more, in a stored notebook, it says what stood there."""
+        shown: dict[str, Any] = self.box._repr_mimebundle_()
+        return {**shown, "text/plain": "mhjax · the controls of %mhjax plan; they need their kernel"}
+
+    @property
     def wish(self) -> Wish:
         """What the controls say now."""
         arrays = tuple(_read_row(row) for row in self.rows.children)
