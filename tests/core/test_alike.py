@@ -53,6 +53,12 @@ WORDS = st.sampled_from(
         "[8.  9.]",
         "|██ |",
         "x7",
+        " ms",
+        "µs",
+        " s",
+        "1min 2s",
+        " loop each",
+        "1,000 loops each",
         "\x1b[31m",
     ]
 )
@@ -178,6 +184,77 @@ def test_bare_numbers_of_few_ranks_stand_side_by_side() -> None:
     assert [shown(block) for block in fold("10", "11", "12")] == [["10"], ["11"], ["12"]]
     assert [shown(block) for block in fold("0", "1")] == [["0"], ["1"]]
     assert len(fold(*[str(rank * 2) for rank in range(20)])) == 1
+
+
+UNITS = st.sampled_from(["0 ns", "940 µs", "1.01 ms", "1ms", "2 s", "1min 2s", "3 m", "nan s"])
+
+
+@given(st.lists(st.lists(UNITS, min_size=2, max_size=2), min_size=2, max_size=8))
+def test_durations_of_any_units_lose_nothing(durations: list[list[str]]) -> None:
+    """Each rank's text comes back with its own unit, whoever shares a block with whom."""
+    texts = [f"CPU times: user {first}, total: {second}\n" for first, second in durations]
+    back = {rank: block.outputs_of(rank)[0]["text"] for block in fold(*texts) for rank in block.ranks}
+    assert [back[rank] for rank in range(len(texts))] == texts
+
+
+TIMED = [
+    ["Wall time: 940 μs\n", "Wall time: 1.01 ms\n", "Wall time: 1.2 s\n"],
+    ["Wall time: 59.1 s\n", "Wall time: 1min 2s\n", "Wall time: 2h 1s\n"],
+    [
+        "1.2 s ± 3 ms per loop, 1 loop each",
+        "90 ms ± 9 μs per loop, 10 loops each",
+        "8 ns ± 1 ns per loop, 1,000 loops each",
+    ],
+]
+
+
+@pytest.mark.parametrize("texts", TIMED, ids=["wall", "long", "timeit"])
+def test_a_duration_in_another_unit_is_a_number_that_differs(texts: list[str]) -> None:
+    """Nobody is set apart by it: one block, each rank's duration in it."""
+    (block,) = fold(*texts)
+    assert block.ranks == (0, 1, 2)
+    assert block.varies
+
+
+def test_a_unit_is_told_with_its_number_only_where_ranks_have_different_ones() -> None:
+    """What all of them wrote stays in the line."""
+    (block,) = fold("user 2 ms, wall 940 µs", "user 3 ms, wall 1.01 ms", "user 4 ms, wall 2 s")
+    (part,) = block.parts
+    assert isinstance(part, Text)
+    assert part.template.literals == ("user ", " ms, wall ", "")
+    assert [slot.values for slot in part.template.slots] == [("2", "3", "4"), ("940 µs", "1.01 ms", "2 s")]
+    assert part.template.slots[1].numbers == (940 * 1e-6, 1.01 * 1e-3, 2.0)
+
+
+def test_a_ranks_own_number_folds_before_a_unit() -> None:
+    """As `sleep(jax.process_index())` tells it."""
+    (block,) = fold(*[f"slept {rank} s" for rank in range(4)])
+    assert shown(block) == ["slept ‹rank› s"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ran 3 m", "ran 4 km"),
+        ("ran 3 s", "ran 4 m"),
+        ("ran 3 s", "ran 4"),
+        ("took 1 s", "took 2 steps"),
+        ("took 1 sg", "took 2 msg"),
+        ("took 1 s-ticks", "took 2 ms-ticks"),
+        ("saved shard_3 s", "saved shard_4 ms"),
+        ("did 1 loop", "did 2 loops"),
+        ("did 1 loop each", "did 2 s each"),
+        ("waited 2d", "waited 3h"),
+    ],
+)
+def test_a_word_behind_a_number_that_is_no_duration_sets_a_rank_apart(one: str, other: str) -> None:
+    """Only units of time, whole words at once behind a number, may differ within a block."""
+    assert [block.ranks for block in fold(one, other)] == [(0,), (1,)]
+
+
+def test_one_that_took_another_time_than_all_others_is_odd() -> None:
+    """The unit counts where the numbers are the same."""
+    assert [block.ranks for block in fold(*["limit 1 s"] * 3, "limit 1 ms")] == [(0, 1, 2), (3,)]
 
 
 @pytest.mark.parametrize(

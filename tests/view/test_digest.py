@@ -165,8 +165,8 @@ def test_what_differs_is_named_by_its_kind() -> None:
 
 def test_numbers_of_the_others_have_no_letters_beside_the_odd_one() -> None:
     """Those name rows of the others' table, which counts on from line to line."""
-    seen = digest(cell(*[[out("user 1 ms" if rank == 3 else f"user {700 + rank} us")] for rank in range(4)]))
-    assert seen.blocks[0].rows[0].there == "user ‹…› us"
+    seen = digest(cell(*[[out("used 1 GB" if rank == 3 else f"used {700 + rank} MB")] for rank in range(4)]))
+    assert seen.blocks[0].rows[0].there == "used ‹…› MB"
     two = digest(cell(*[[out("a odd\nb odd" if r == 3 else f"a {70 + r}\nb {80 + r} x")] for r in range(4)]))
     assert said_lines(two.blocks[1].folded) == [("stdout", "a ‹a›"), ("stdout", "b ‹a› x")]
 

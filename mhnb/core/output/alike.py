@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mhnb.core.output.content import find_content
-from mhnb.core.output.template import OWN, Skeleton, Template, make_template, split_numbers
+from mhnb.core.output.template import OWN, Skeleton, Template, find_form, join_units, make_template, split_numbers
 from mhnb.values import Output
 
 __all__ = ["Folded", "Picture", "Text", "find_majority", "fold_outputs", "is_plain"]
@@ -99,7 +99,9 @@ def fold_outputs(said: Iterable[tuple[Sequence[int], Sequence[Output]]]) -> tupl
     classes: dict[tuple[object, ...], list[_Member]] = {}
     for ranks, outputs in said:
         member = _Member(tuple(ranks), outputs)
-        classes.setdefault(member.key, []).append(member)
+        classes.setdefault(member.form, []).append(member)
+    for members in classes.values():
+        _share_units(members)
     alike = [_merge_own(members) for members in classes.values()]
     total = sum(len(m.ranks) for members in classes.values() for m in members)
     folded = [block for groups in alike for block in _fold_class(groups, total, alone=_has_majority(alike, total))]
@@ -128,7 +130,14 @@ class _Member:
         """Places, among all its numbers, where it and most others of its class wrote their own rank."""
         for output in outputs:
             self._take(output)
-        self.key = tuple(self.shapes)
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What ranks of one class have in common."""
+        return tuple(
+            (channel, skeleton if channel == "rich" else find_form(skeleton, numbers))
+            for (channel, skeleton), numbers in zip(self.shapes, self.numbers, strict=True)
+        )
 
     def _take(self, output: Output) -> None:
         if is_plain(output):
@@ -143,6 +152,15 @@ class _Member:
         self.shapes.append((channel, skeleton))
         self.numbers.append(numbers)
         self.outputs.append(output)
+
+
+def _share_units(members: Sequence[_Member]) -> None:
+    """Give members of one class the same skeletons: a unit in which they differ goes to its number."""
+    for at, (channel, _) in enumerate(members[0].shapes):
+        if len({member.shapes[at] for member in members}) > 1:
+            skeleton, numbers = join_units([(member.shapes[at][1], member.numbers[at]) for member in members])
+            for member, joined in zip(members, numbers, strict=True):
+                member.shapes[at], member.numbers[at] = (channel, skeleton), joined
 
 
 _Alike: TypeAlias = list[_Member]

@@ -12,18 +12,33 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["OWN", "Skeleton", "Slot", "Template", "make_template", "read_number", "split_numbers"]
+from mhnb.core.output.units import LONG_TIME, find_unit, read_measure
+
+__all__ = [
+    "OWN",
+    "Skeleton",
+    "Slot",
+    "Template",
+    "find_form",
+    "join_units",
+    "make_template",
+    "read_number",
+    "split_numbers",
+]
 
 OWN = "‹rank›"
 """Stands for a rank's own number."""
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-_PLAIN = r"(?:\d+\.(?=\]|\s+-?\d)|\d+(?:\.\d+)?)"
+# A comma is a part of a number only where it cannot be a list's.
+_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?= loops each)|\d+\.(?=\]|\s+-?\d)|\d+(?:\.\d+)?)"
 # An exponent is none in the middle of a word: `123e4567` is a piece of an id, and no infinity.
 _FIGURE = rf"(?:(?<![A-Za-z0-9_]){_PLAIN}[eE][-+]?\d{{1,3}}(?![^\Wj])|{_PLAIN})"
 _WORD = r"(?<![A-Za-z0-9_])(?:nan|inf)(?![A-Za-z0-9_])"
 # A column is padded, so blanks belong to its number; a minus does where it is none of a sum, a date or a range.
-_NUMBER = re.compile(rf"((?: +[-+]|(?<![\w.)\]])[-+]| *)(?:{_FIGURE}|{_WORD})|(?<=%)\|[ █▏▎▍▌▋▊▉#\d]{{3,}}\|)")
+_NUMBER = re.compile(
+    rf"((?: +[-+]|(?<![\w.)\]])[-+]| *)(?:{LONG_TIME}|{_FIGURE}|{_WORD})|(?<=%)\|[ █▏▎▍▌▋▊▉#\d]{{3,}}\|)"
+)
 
 Skeleton: TypeAlias = tuple[str, ...]
 """What stands between the numbers."""
@@ -49,14 +64,45 @@ def split_numbers(text: str) -> tuple[Skeleton, list[str]]:
     return (*literals, pending), numbers
 
 
+def find_form(skeleton: Skeleton, numbers: Sequence[str]) -> tuple[object, ...]:
+    """Give what texts have in common that differ in numbers, units of durations included.
+
+    >>> find_form(("took", " ms"), [" 2"]) == find_form(("took", " s"), [" 3"]) != find_form(("took", " m"), [" 4"])
+    True
+    """
+    units = [find_unit(*place) for place in zip(skeleton, numbers, skeleton[1:], strict=False)]
+    rest = [(kind, after[len(unit) :]) for (kind, unit), after in zip(units, skeleton[1:], strict=True)]
+    return (skeleton[0], *rest)
+
+
+def join_units(texts: Sequence[tuple[Skeleton, list[str]]]) -> tuple[Skeleton, list[list[str]]]:
+    """Give texts of one form one skeleton: a unit in which they differ goes to its number.
+
+    >>> join_units([(("took", " ms"), [" 2"]), (("took", " s"), [" 3"])])
+    (('took', ''), [[' 2 ms'], [' 3 s']])
+    """
+    joined = [list(numbers) for _, numbers in texts]
+    skeleton = [texts[0][0][0]]
+    for at, literals in enumerate(list(zip(*(skeleton for skeleton, _ in texts), strict=True))[1:]):
+        if len(set(literals)) == 1:
+            skeleton.append(literals[0])
+            continue
+        for (own, numbers), row in zip(texts, joined, strict=True):
+            _, unit = find_unit(own[at], numbers[at], own[at + 1])
+            row[at] += unit
+            rest = own[at + 1][len(unit) :]
+        skeleton.append(rest)
+    return tuple(skeleton), joined
+
+
 def read_number(value: str) -> float | None:
-    """Read what `split_numbers` found; None for a progress bar.
+    """Read what `split_numbers` found, durations in seconds; None for a progress bar.
 
     >>> read_number(" -1e-3"), read_number("|███   |")
     (-0.001, None)
     """
     text = value.strip()
-    return None if text.startswith("|") else float(text)
+    return None if text.startswith("|") else read_measure(text)
 
 
 @dataclass(frozen=True, slots=True)

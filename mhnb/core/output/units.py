@@ -1,0 +1,58 @@
+"""Units of durations, and of what `%timeit` counts: which words behind a number may differ by rank as the number does.
+
+`940 µs` on one rank and `1.01 ms` on another differ in a number. Any other word behind a number is text.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["LONG_TIME", "find_unit", "read_measure"]
+
+_S = r"\d+s"
+_MIN = rf"\d+min(?: {_S})?"
+_H = rf"\d+h (?:{_MIN}|{_S})"
+_D = rf"\d+d (?:{_H}|\d+h|{_MIN}|{_S})"
+LONG_TIME = rf"(?<![\w.])(?:{_D}|{_H}|{_MIN})(?!\w)"
+"""A minute and more, as IPython writes it: `1min 2s`."""
+_LONG = re.compile(r"min|\d[hd]")
+
+_UNIT = re.compile(r"(?P<time> ?[mnuµμ]?s)(?!\w|-[^\W\d])|(?P<loops> loops?)(?= each\b)")
+_INSIDE = re.compile(r"[\w.]$")
+"""The end of a text in which a number that follows at once is none of its own, as in `shard_3`."""
+_MEASURE = re.compile(r"(\S+?) ?(min|loops?|[mnuµμ]?s|[hd])(?= |$)")
+_WORTH = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
+
+
+def find_unit(before: str, number: str, after: str) -> tuple[str, str]:
+    """Find the unit of a number in what stands behind it.
+
+    Args:
+        before: what stands before the number, back to the number before that.
+        number: with the blanks before it.
+        after: what stands behind it, up to the next number.
+
+    Returns:
+        What is measured, empty where it has no such unit, and the unit as written, empty where the number has it in itself.
+
+    >>> find_unit("Wall time:", " 940", " µs"), find_unit("", "3", " km")
+    (('time', ' µs'), ('', ''))
+    """
+    if number[-1:].isalpha() and _LONG.search(number):
+        return "time", ""
+    found = _UNIT.match(after)
+    if found is None or (not number.startswith(" ") and _INSIDE.search(before)):
+        return "", ""
+    return str(found.lastgroup), found[0]
+
+
+def read_measure(text: str) -> float:
+    """Read a number with a unit or without, durations in seconds.
+
+    >>> read_measure("1min 2s"), read_measure("2 ms"), read_measure("1,000 loops"), read_measure("-7")
+    (62.0, 0.002, 1000.0, -7.0)
+    """
+    measures = _MEASURE.findall(text)
+    if not measures:
+        return float(text.replace(",", ""))
+    return sum(float(number.replace(",", "")) * _WORTH.get(unit, 1.0) for number, unit in measures)
