@@ -158,7 +158,7 @@ def describe_others(environment: Mapping[str, str]) -> list[str]:
 def describe_cluster(record: Mapping[str, Any]) -> str:
     """Describe a cluster that `read_owners` found: name, ranks, place, and who drives it."""
     if is_driven(record):
-        how = f"driven by the notebook with pid {record['owner']}; only one can be"
+        how = f"driven by the notebook with pid {record['owner']}"
     elif record["keep"]:
         how = f"kept, and nobody drives it: %mhjax attach {record['name']}"
     else:

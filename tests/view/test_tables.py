@@ -11,6 +11,7 @@ from mhnb.view.boards.tables import (
     VarRow,
     format_status_html,
     format_status_text,
+    format_table_html,
     format_vars_html,
     format_vars_text,
 )
@@ -76,3 +77,10 @@ def test_tables_are_shown_in_both_forms() -> None:
     show_vars((), screen)
     assert [set(data) for _, data, _ in screen.acts] == [{"text/html", "text/plain"}] * 2
     assert screen.acts[1][1]["text/plain"] == "the ranks hold no variables yet"
+
+
+def test_a_short_column_is_as_wide_as_its_widest_cell() -> None:
+    """A long note beside it would else squeeze it until its words break; the long column breaks."""
+    html = format_table_html(["spec", ""], [["P()", "x" * 60], ["P('data', 'model')", ""]])
+    assert html.count("white-space:nowrap") == 1
+    assert "white-space:nowrap\">P('data', 'model')</td>" in html

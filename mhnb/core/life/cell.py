@@ -158,10 +158,14 @@ class Cell:
     def _handling_ranks(self) -> tuple[int, ...]:
         return tuple(rank for rank in self.running_ranks if self.parts[rank].handles_interrupt)
 
+    @property
+    def is_killed(self) -> bool:
+        """Whether its interrupt has come to the kill."""
+        return self.ladder is not None and self.ladder.killed
+
     def was_too_slow(self, rank: int) -> bool:
         """Whether a rank was killed because it did not end; its error may be what it said before that, the interrupt, say."""
-        slow = self.ladder is not None and self.ladder.killed
-        return slow and rank in self.parts and self.parts[rank].outcome == "killed"
+        return self.is_killed and rank in self.parts and self.parts[rank].outcome == "killed"
 
     def is_uneventful(self) -> bool:
         """Whether all ranks ended it well, and nothing was launched, made or left that could be compared."""

@@ -353,10 +353,9 @@ class Machine:
         part = cell.parts.get(exited.rank)
         if part is None or part.outcome != "running":
             return
-        # Whoever still ran the cell when the interrupt came to the kill was too slow, not only the one that was gone first.
-        killed = cell.ladder is not None and cell.ladder.killed
-        if (killed or exited is first or ended_alike(exited, first)) and not self._lost_host:
-            outcome, error = blame(exited, killed=killed)
+        # Whoever still ran it when the interrupt came to the kill was too slow, not only the one that was gone first.
+        if (cell.is_killed or exited is first or ended_alike(exited, first)) and not self._lost_host:
+            outcome, error = blame(exited, killed=cell.is_killed)
             cell.lose_rank(exited.rank, outcome, error)
         else:
             lost = "a host" if self._lost_host else f"rank {first.rank}"

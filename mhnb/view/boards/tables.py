@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -11,15 +12,18 @@ from mhnb.view.style import QUIET, wrap
 from mhnb.view.words import format_nbytes
 
 __all__ = [
+    "NO_BREAK",
     "Status",
     "StatusRow",
     "VarRow",
+    "find_widest",
     "format_status_html",
     "format_status_text",
     "format_table_html",
     "format_table_text",
     "format_vars_html",
     "format_vars_text",
+    "in_scroller",
 ]
 
 
@@ -89,18 +93,36 @@ def format_table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 def format_table_html(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Write a table that keeps its alignment without a style sheet."""
-    right = _right_columns(header, rows)
-    lines = [_tr(line, right, tag) for tag, group in (("th", [header]), ("td", rows)) for line in group]
-    return f'<table style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>'
+    right, whole = _right_columns(header, rows), find_widest(rows)
+    lines = [_tr(header, right, set(), "th"), *(_tr(line, right, whole[at], "td") for at, line in enumerate(rows))]
+    return in_scroller(f'<table style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>')
 
 
-def _tr(line: Sequence[str], right: set[int], tag: str) -> str:
+def _tr(line: Sequence[str], right: set[int], whole: set[int], tag: str) -> str:
     cells = "".join(
-        f'<{tag} style="text-align:{"right" if column in right else "left"};padding:1px 10px 1px 0">'
-        f"{escape(cell, quote=False)}</{tag}>"
+        f'<{tag} style="text-align:{"right" if column in right else "left"};padding:1px 10px 1px 0'
+        f'{NO_BREAK if column in whole else ""}">{escape(cell, quote=False)}</{tag}>'
         for column, cell in enumerate(line)
     )
     return f"<tr>{cells}</tr>"
+
+
+def find_widest(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
+    """Tell by row the columns in which it has the longest cell, where that is short: it breaks no lines, so that the column is wide enough.
+
+    Else a long cell beside them would squeeze the short ones.
+    """
+    found: dict[int, set[int]] = defaultdict(set)
+    for column, cells in enumerate(zip(*rows, strict=True)):
+        longest = max(range(len(cells)), key=lambda at: len(cells[at]))
+        if len(cells[longest]) <= _SHORT:
+            found[longest].add(column)
+    return found
+
+
+def in_scroller(table: str) -> str:
+    """Have a table that is wider than the page scroll by itself."""
+    return f'<div style="overflow-x:auto">{table}</div>'
 
 
 def _right_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> set[int]:
@@ -111,6 +133,9 @@ def _right_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> set[
     }
 
 
+NO_BREAK = ";white-space:nowrap"
+"""Style of a cell that `find_widest` has found."""
+_SHORT = 32
 _STATUS_HEADER = ("rank", "host", "pid", "state", "devices", "memory", "last cell", "log")
 _WHERE_KNOWN = ("memory", "last cell")
 """Columns that are left out where no rank has anything in them."""

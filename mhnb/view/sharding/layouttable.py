@@ -6,7 +6,7 @@ from html import escape
 
 from mhnb.sharding.tree import LayoutRow, LayoutTree
 from mhnb.sharding.words import format_device_count, format_kind, format_nbytes
-from mhnb.view.boards.tables import format_table_text
+from mhnb.view.boards.tables import NO_BREAK, find_widest, format_table_text, in_scroller
 from mhnb.view.style import QUIET, wrap
 
 __all__ = ["format_tree_html", "format_tree_text"]
@@ -71,10 +71,11 @@ def format_tree_html(tree: LayoutTree, *, name: str = "", notes: tuple[str, ...]
     if len(tree.rows) > len(shown):
         said.append(f"{len(tree.rows) - len(shown)} more rows: mhnb.layout(...).to_csv() has all")
     heads = "".join(_head(word) for word in _HEADER)
-    body = "".join(_row(row, tree) for row in shown)
+    widest = find_widest([_cells(row, tree) for row in shown])
+    body = "".join(_row(row, tree, widest[at]) for at, row in enumerate(shown))
     table = f'<table style="border-collapse:collapse"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>'
     told = "".join(f'<div style="{QUIET}">{escape(note, quote=False)}</div>' for note in said)
-    return wrap(f"<div><b>{escape(_title(name, tree), quote=False)}</b></div>{table}{told}")
+    return wrap(f"<div><b>{escape(_title(name, tree), quote=False)}</b></div>{in_scroller(table)}{told}")
 
 
 def _head(word: str) -> str:
@@ -87,13 +88,13 @@ def _head(word: str) -> str:
     )
 
 
-def _row(row: LayoutRow, tree: LayoutTree) -> str:
+def _row(row: LayoutRow, tree: LayoutTree, whole: set[int]) -> str:
     odd = row.path in tree.fallen_back
     style = ' class="mhnb-bad" style="font-weight:bold"' if odd else ""
     cells = "".join(
-        f'<td style="text-align:{"left" if value is None else "right"};padding:1px 10px 1px 0"'
-        f"{_raw(value)}>{escape(cell, quote=False)}</td>"
-        for cell, value in zip(_cells(row, tree), _values(row), strict=True)
+        f'<td style="text-align:{"left" if value is None else "right"};padding:1px 10px 1px 0'
+        f'{NO_BREAK if column in whole else ""}"{_raw(value)}>{escape(cell, quote=False)}</td>'
+        for column, (cell, value) in enumerate(zip(_cells(row, tree), _values(row), strict=True))
     )
     return f"<tr{style}>{cells}</tr>"
 
