@@ -173,6 +173,24 @@ def test_equal_tracebacks_are_shown_once() -> None:
     assert format_cell_html(cell(*map(failed, range(4)))).count("… 3 frames inside jax") == 1
 
 
+def opened(result: CellResult) -> list[bool]:
+    """Which tabs are open, in rank order."""
+    page = StrictPage(format_cell_html(result, view="tabs"))
+    return ["open" in attributes for tag, attributes in page.tags if tag == "details" and "name" in attributes]
+
+
+def test_the_tab_of_the_odd_one_out_is_open() -> None:
+    """The first of them, the order stays that of the ranks; where only some spoke, it is theirs."""
+    said = [[out("loss 9\n" if rank in (3, 4) else "loss 1\n")] for rank in range(6)]
+    assert opened(cell(*said)) == [False, False, False, True, False, False]
+    assert opened(cell([], [], [out("here")])) == [False, False, True]
+
+
+def test_the_tab_of_a_rank_that_failed_is_open_where_none_is_odd() -> None:
+    """It is the one that the card above is about."""
+    assert opened(cell([out("a")], [out("a")], failed(2, said=[out("a")]))) == [False, False, True]
+
+
 def test_tabs_share_a_name_and_only_the_first_is_open() -> None:
     """The name makes them exclusive; it is the caller's, unique in the notebook."""
     page = StrictPage(format_cell_html(RESULTS["lines"], view="tabs", uid="mhnb-7"))

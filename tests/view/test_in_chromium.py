@@ -158,6 +158,10 @@ PANEL = """async (source) => {
   };
   const model = { get: (name) => values[name], on: (name, act) => { heard[name] = act; }, off: () => {}, send: () => {} };
   (await import(url)).default.render({ model, el: document.body });
+  window.differ = (odd) => {
+    values.ranks = values.ranks.map((one) => ({ ...one, odd: one.rank === odd }));
+    heard["change:number"]();
+  };
   window.answer = () => heard["msg:custom"]({ bodies: { 0: "said by 0", 1: "said by 1" } });
 }"""
 
@@ -174,4 +178,19 @@ def test_a_late_answer_leaves_the_fold_alone(browser: Browser) -> None:
     assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
     page.get_by_role("radio", name="Grid").click()
     assert page.locator(".mhnb-card").all_inner_texts() == ["rank 0 host\nsaid by 0", "rank 1 host\nsaid by 1"]
+    page.close()
+
+
+def test_the_panel_opens_the_tab_of_the_odd_one_until_somebody_picks_one(browser: Browser) -> None:
+    """Also of the next results; a tab that was picked stays."""
+    page = browser.new_page()
+    page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
+    page.get_by_role("radio", name="Tabs").click()
+    chosen = page.locator('[role="tab"][aria-selected="true"]')
+    assert chosen.inner_text() == "rank 0"
+    page.evaluate("differ(1)")
+    assert chosen.inner_text() == "rank 1"
+    page.get_by_role("tab", name="rank 1").click()
+    page.evaluate("differ(0)")
+    assert chosen.inner_text() == "rank 1"
     page.close()

@@ -188,11 +188,15 @@ def _log_dir(places: Places, result: CellResult) -> str:
 
 def _tabs(result: CellResult, seen: Digest, places: Places, uid: str, pictures: Pictures) -> str:
     bodies = _rank_bodies(result, places, pictures)
-    tabs = [
-        _tab(r, body, seen, places, uid, is_open=at == 0)
-        for at, (r, body) in enumerate(zip(result, bodies, strict=True))
-    ]
+    first = _first_seen(result, seen)
+    tabs = [_tab(r, body, seen, places, uid, is_open=r.rank == first) for r, body in zip(result, bodies, strict=True)]
     return f'<div class="{uid}">{"".join(tabs)}</div>'
+
+
+def _first_seen(result: CellResult, seen: Digest) -> int:
+    """Give the rank whose tab is open: the odd one out, which is seen without a click."""
+    failed = (r.rank for r in result.ranks if r.failure is not None)
+    return min(seen.odd, default=next(failed, result.ranks[0].rank))
 
 
 def _tab(rank: RankResult, body: str, seen: Digest, places: Places, uid: str, *, is_open: bool) -> str:

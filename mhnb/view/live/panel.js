@@ -224,6 +224,7 @@ class Panel {
 
   choose(rank) {
     this.chosen = rank;
+    this.picked = true;
     this.draw();
     this.tabs.querySelector(`[data-rank="${rank}"]`)?.focus();
   }
@@ -260,7 +261,9 @@ class Panel {
   }
 
   drawTabs(ranks) {
-    if (!ranks.some((one) => one.rank === this.chosen)) this.chosen = ranks.length ? ranks[0].rank : null;
+    const open = ranks.find((one) => one.rank === this.chosen);
+    // Until somebody picks a tab, that of a rank that differs is seen without a click.
+    if (!open || (!this.picked && !open.odd)) this.chosen = (ranks.find((one) => one.odd) ?? open ?? ranks[0])?.rank ?? null;
     const focused = this.tabs.contains(document.activeElement);
     this.tabs.replaceChildren(...ranks.map((one) => make("button", {
       type: "button", role: "tab", class: one.odd ? "mhnb-tab mhnb-odd" : "mhnb-tab", id: `${this.id}-${one.rank}`, "data-rank": one.rank,
