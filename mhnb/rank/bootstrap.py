@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from IPython.core.getipython import get_ipython
+
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.localwork import LocalWork
@@ -24,9 +26,8 @@ __all__ = ["Bootstrap", "Progress"]
 _HEARTBEAT_S = 60
 _LISTENER_S = 5.0
 """How long a rank looks for the coordinator before JAX does."""
-_SHUT_DOWN = (
-    "mhnb: jax.distributed was shut down on this rank, and the devices live on: they go on as they are. "
-    "%mhjax restart brings up everything anew"
+_STAYS = (
+    "mhnb: jax.distributed.shutdown() has nothing to do: the ranks stay connected until the cluster ends (%mhjax stop)"
 )
 
 
@@ -86,8 +87,11 @@ class Bootstrap:
         else:
             jaxseams.offer_cluster(arguments)
         jax.distributed.initialize = _forgiving_initialize(
-            jax.distributed.initialize, arguments, jax.distributed.is_initialized, was_up=self._spec.init
+            jax.distributed.initialize, arguments, jax.distributed.is_initialized
         )
+        if self._spec.init:
+            # Who brings the ranks together by hand also parts them by hand.
+            jax.distributed.shutdown = _idle_shutdown(jax.distributed.shutdown, jax.distributed.is_initialized)
 
     def _arguments(self, initialize: Callable[..., None]) -> dict[str, Any]:
         address = self._spec.coordinator_address
@@ -189,15 +193,9 @@ class Bootstrap:
 
 
 def _forgiving_initialize(
-    original: Callable[..., None], in_force: dict[str, Any], is_initialized: Callable[[], bool], *, was_up: bool
+    original: Callable[..., None], in_force: dict[str, Any], is_initialized: Callable[[], bool]
 ) -> Callable[..., None]:
-    """Let the first line of every guide be pasted: with no arguments, or those in force, it returns with a note.
-
-    Also where its last line, `jax.distributed.shutdown()`, has run before: the backends live on, and JAX would refuse.
-
-    Args:
-        was_up: whether it was initialised before the first cell.
-    """
+    """Let the first line of every guide be pasted: with no arguments, or those in force, it returns with a note."""
     from mhnb.rank import jaxseams
 
     signature = inspect.signature(original)
@@ -213,18 +211,38 @@ def _forgiving_initialize(
             # JAX says it in its own words, and not as what came while another error was handled.
             return original(*args, **kwargs)
         given = {name: value for name, value in bound.items() if value is not None}
-        if all(in_force.get(name) == value for name, value in given.items()):
-            if is_initialized():
-                print("mhnb: jax.distributed is initialised already, on every rank; nothing to do", file=sys.stderr)
-                return None
-            if was_up and jaxseams.backend_is_initialized():
-                print(_SHUT_DOWN, file=sys.stderr)
-                return None
+        if is_initialized() and all(in_force.get(name) == value for name, value in given.items()):
+            print("mhnb: jax.distributed is initialised already, on every rank; nothing to do", file=sys.stderr)
+            return None
         if not (is_initialized() or jaxseams.backend_is_initialized()):
             _await_coordinator(in_force | given)
         return original(*args, **kwargs)
 
     return initialize
+
+
+def _idle_shutdown(original: Callable[..., None], is_initialized: Callable[[], bool]) -> Callable[..., None]:
+    """Let the last line of every guide be pasted: it returns with a note, once a cell, and the cells to come find the ranks connected.
+
+    A forked child gets the same: the connection it has is its rank's, and JAX hangs when it closes it from there.
+    JAX's own end, by `atexit`, does not come by this name.
+    """
+    told_in: int | None = None
+
+    @functools.wraps(original)
+    def shutdown(*args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        nonlocal told_in
+        if args or kwargs or not is_initialized():
+            return original(*args, **kwargs)
+        shell = get_ipython()
+        cell = 0 if shell is None else shell.execution_count
+        if told_in != cell:
+            told_in = cell
+            print(_STAYS, file=sys.stderr)
+        return None
+
+    return shutdown
 
 
 def _await_coordinator(arguments: dict[str, Any]) -> None:

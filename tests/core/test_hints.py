@@ -24,6 +24,7 @@ KNOWN = [
     ("ShardingTypeError", "Use `.at[...].set/add/mul/...(out_sharding=)` to provide output PartitionSpec", "update"),
     ("RuntimeError", "jax.distributed.initialize() must be called before any JAX calls that might", "already"),
     ("ValueError", "coordinator_address should be defined.", "arguments"),
+    ("ValueError", "Distributed system is not available; please initialize it via", "leave that call out"),
     ("JaxRuntimeError", "DEADLINE_EXCEEDED: Deadline Exceeded\nRPC: /CoordinationService/RegisterTask", "coordinator"),
     ("JaxRuntimeError", "ALREADY_EXISTS: Aborted connect attempt as there is a newer incarnation", "process_id"),
     ("JaxRuntimeError", "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats)", "died"),

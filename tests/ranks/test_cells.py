@@ -355,18 +355,6 @@ def test_pasted_initialize_returns_with_a_note_and_others_raise(cluster: Cluster
     assert "inspect.py" not in "".join(error.traceback)
 
 
-def test_a_guide_that_ends_with_shutdown_runs_twice(fresh: Fresh) -> None:
-    """Its first line returns with a note then too, and the devices go on computing together. Other arguments are JAX's to refuse."""
-    cluster = fresh(2, 1)
-    for said in ("initialised already", "was shut down"):
-        begun = run(cluster, "import jax\njax.distributed.initialize()")
-        assert all(said in rank.stderr for rank in begun)
-        run(cluster, PSUM.replace("8", "2"))
-        run(cluster, "jax.distributed.shutdown()")
-    refused = cluster.run("jax.distributed.initialize('10.0.0.1:1', num_processes=7, process_id=1)")
-    assert {rank.error.ename for rank in refused if rank.error} == {"RuntimeError"}
-
-
 @pytest.mark.other_python
 def test_different_launches_taint_and_are_refused(fresh: Fresh, frees_soon: None) -> None:
     """Two ranks that launch different programs of their own accord are not trusted afterwards."""

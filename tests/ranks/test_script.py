@@ -34,6 +34,18 @@ if __name__ == "__main__":
     sys.exit({"0": 0, "3": 3, "word": "0"}[sys.argv[1]])
 sys.argv
 """
+PARTING = """\
+import jax
+from jax.experimental import multihost_utils
+
+def main():
+    jax.distributed.initialize()
+    print("the sum is", multihost_utils.process_allgather(jax.process_index()).sum())
+    jax.distributed.shutdown()
+
+if __name__ == "__main__":
+    main()
+"""
 
 
 @pytest.mark.parametrize(
@@ -64,6 +76,16 @@ def test_a_script_is_run_as_python_would(
     assert ("SystemExit" in done.stdout) == (argument in ("3", "word"))
     assert "a cell cannot end" not in done.stdout
     assert done.stderr == ("" if status == 0 else "lib/script.py: failed on ranks 0-1\n")
+
+
+def test_a_script_that_connects_and_parts_its_processes_runs(tmp_path: Path, leftovers: None) -> None:
+    """Its first and its last line, as everywhere outside of mhnb: what it does between them is done, and it ends well."""
+    (tmp_path / "train.py").write_text(PARTING)
+    command = [sys.executable, "-m", "mhnb", "run", "train.py", "-n", "2", "--devices", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the sum is 1" in done.stdout
+    assert done.stdout.count("jax.distributed.shutdown() has nothing to do") == 1
 
 
 def ended(*words: str | None) -> CellResult:

@@ -304,6 +304,11 @@ CURES = (
         "After start --no-init JAX was used before it: %mhjax restart, then call it first.",
     ),
     _cure(
+        r"Distributed system is not available",
+        "The ranks are not connected: after start --no-init jax.distributed.initialize() does it, before anything uses JAX. Where a cell "
+        "has called jax.distributed.shutdown(), leave that call out, then %mhjax restart; a replay would make it again.",
+    ),
+    _cure(
         r"coordinator_address should be defined", "Under mhnb leave the call out; elsewhere give all three arguments."
     ),
     _cure(r"config should be updated before backends are initialized", _too_late),
@@ -319,8 +324,8 @@ CURES = (
     _cure(r"Duplicate GPU detected", "Two ranks share a GPU: start one process per GPU."),
     _cure(
         r"Gloo context initialization failed.*(?:UNAVAILABLE|Connection refused)",
-        "The ranks could not connect: one has ended, or a cell has called jax.distributed.shutdown(), after which ranks cannot find each "
-        "other. Leave that call out, then %mhjax restart; a replay would make it again.",
+        "The ranks could not connect: one has ended, or, after start --no-init, a cell has called jax.distributed.shutdown(), after which "
+        "ranks cannot find each other. Leave that call out, then %mhjax restart; a replay would make it again.",
     ),
     # -- one rank without the others
     _cure(
