@@ -252,6 +252,48 @@ def test_a_word_behind_a_number_that_is_no_duration_sets_a_rank_apart(one: str, 
     assert [block.ranks for block in fold(one, other)] == [(0,), (1,)]
 
 
+PADDED = st.sampled_from(["0.1", "0.1 ", "0.1  ", "-2.", " 10", "10 ", "1 s ", "  3", "x  "])
+
+
+@given(st.lists(st.lists(PADDED, min_size=2, max_size=2), min_size=2, max_size=8))
+def test_padding_loses_nothing(numbers: list[list[str]]) -> None:
+    """Each rank's text comes back with its own blanks, whoever shares a block with whom."""
+    texts = [f"Array([{first}, {second}], dtype=float32)  {first} rows" for first, second in numbers]
+    back = {rank: block.outputs_of(rank)[0]["text"] for block in fold(*texts) for rank in block.ranks}
+    assert [back[rank] for rank in range(len(texts))] == texts
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["Array([0.12345, 1.5      ])", "Array([1.2849895 , 0.123])", "Array([-0.12,  1.25])"],
+        ["x [[0.1  1. ]\n [0.25 1. ]]", "x [[0.123 1.   ]\n [0.25  1.   ]]", "x [[0.5 1. ]\n [0.2 1. ]]"],
+        ["1      steps\n", "10     steps\n", "100    steps\n"],
+    ],
+    ids=["list", "matrix", "column"],
+)
+def test_padding_for_wider_numbers_sets_no_rank_apart(texts: list[str]) -> None:
+    """NumPy makes columns of what it writes: other numbers, other blanks behind them."""
+    (block,) = fold(*texts)
+    assert block.ranks == (0, 1, 2)
+
+
+def test_a_number_that_is_only_padded_for_another_is_not_told_as_differing() -> None:
+    """All wrote the same; where nothing else differs the blanks are the difference."""
+    (block,) = fold("x [0.1 2. ]", "x [0.123 2.   ]")
+    (part,) = block.parts
+    assert isinstance(part, Text)
+    assert [slot.values for slot in part.template.varying] == [("0.1", "0.123")]
+    assert [one.ranks for one in fold("x 1", "x  1", "x 1")] == [(0, 2), (1,)]
+    assert fold("x 1", "x  1")[0].varies
+
+
+@pytest.mark.parametrize(("one", "other"), [("ran 3km", "ran 4 km"), ("x 3;", "x 4 ;"), ("a  3", "b 4")])
+def test_blanks_that_pad_no_number_set_a_rank_apart(one: str, other: str) -> None:
+    """A blank before a word, or where no list, table or line ends, is text."""
+    assert [block.ranks for block in fold(one, other)] == [(0,), (1,)]
+
+
 def test_one_that_took_another_time_than_all_others_is_odd() -> None:
     """The unit counts where the numbers are the same."""
     assert [block.ranks for block in fold(*["limit 1 s"] * 3, "limit 1 ms")] == [(0, 1, 2), (3,)]

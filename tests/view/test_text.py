@@ -235,3 +235,9 @@ def test_a_long_line_that_is_the_same_among_others_that_differ_keeps_its_ends() 
     assert span.here.startswith("w0 w1 w2 ")
     assert span.here.endswith(" w98 w99")
     assert len(span.here) < 100
+
+
+def test_a_number_that_is_padded_for_another_stands_in_the_line() -> None:
+    """Only the other one is told for each rank."""
+    text = format_cell_text(cell([out("x [0.1  1.5]\n")], [out("x [0.123 1.5]\n")]))
+    assert text.splitlines()[1:] == ["  x [‹a›  1.5]", "    a ▁█  0: 0.1 · 1: 0.123"]

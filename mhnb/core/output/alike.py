@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mhnb.core.output.content import find_content
-from mhnb.core.output.template import OWN, Skeleton, Template, find_form, join_units, make_template, split_numbers
+from mhnb.core.output.template import OWN, Skeleton, Template, find_form, join_tails, make_template, split_numbers
 from mhnb.values import Output
 
 __all__ = ["Folded", "Picture", "Text", "find_majority", "fold_outputs", "is_plain"]
@@ -101,7 +101,7 @@ def fold_outputs(said: Iterable[tuple[Sequence[int], Sequence[Output]]]) -> tupl
         member = _Member(tuple(ranks), outputs)
         classes.setdefault(member.form, []).append(member)
     for members in classes.values():
-        _share_units(members)
+        _share_skeletons(members)
     alike = [_merge_own(members) for members in classes.values()]
     total = sum(len(m.ranks) for members in classes.values() for m in members)
     folded = [block for groups in alike for block in _fold_class(groups, total, alone=_has_majority(alike, total))]
@@ -154,11 +154,11 @@ class _Member:
         self.outputs.append(output)
 
 
-def _share_units(members: Sequence[_Member]) -> None:
-    """Give members of one class the same skeletons: a unit in which they differ goes to its number."""
+def _share_skeletons(members: Sequence[_Member]) -> None:
+    """Give members of one class the same skeletons: a unit or padding in which they differ goes to its number."""
     for at, (channel, _) in enumerate(members[0].shapes):
         if len({member.shapes[at] for member in members}) > 1:
-            skeleton, numbers = join_units([(member.shapes[at][1], member.numbers[at]) for member in members])
+            skeleton, numbers = join_tails([(member.shapes[at][1], member.numbers[at]) for member in members])
             for member, joined in zip(members, numbers, strict=True):
                 member.shapes[at], member.numbers[at] = (channel, skeleton), joined
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from mhnb.core.output.units import LONG_TIME, find_unit, read_measure
@@ -20,7 +20,7 @@ __all__ = [
     "Slot",
     "Template",
     "find_form",
-    "join_units",
+    "join_tails",
     "make_template",
     "read_number",
     "split_numbers",
@@ -31,7 +31,7 @@ OWN = "‹rank›"
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 # A comma is a part of a number only where it cannot be a list's.
-_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?= loops each)|\d+\.(?=\]|\s+-?\d)|\d+(?:\.\d+)?)"
+_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?= loops each)|\d+\.(?= *\]|\s+-?\d)|\d+(?:\.\d+)?)"
 # An exponent is none in the middle of a word: `123e4567` is a piece of an id, and no infinity.
 _FIGURE = rf"(?:(?<![A-Za-z0-9_]){_PLAIN}[eE][-+]?\d{{1,3}}(?![^\Wj])|{_PLAIN})"
 _WORD = r"(?<![A-Za-z0-9_])(?:nan|inf)(?![A-Za-z0-9_])"
@@ -39,6 +39,9 @@ _WORD = r"(?<![A-Za-z0-9_])(?:nan|inf)(?![A-Za-z0-9_])"
 _NUMBER = re.compile(
     rf"((?: +[-+]|(?<![\w.)\]])[-+]| *)(?:{LONG_TIME}|{_FIGURE}|{_WORD})|(?<=%)\|[ █▏▎▍▌▋▊▉#\d]{{3,}}\|)"
 )
+
+_PADDING = re.compile(r" *(?=[\]),|\n]|$)| +(?= [^ ])")
+"""Blanks behind a number that make a column of it; one before a word is more than that."""
 
 Skeleton: TypeAlias = tuple[str, ...]
 """What stands between the numbers."""
@@ -65,20 +68,27 @@ def split_numbers(text: str) -> tuple[Skeleton, list[str]]:
 
 
 def find_form(skeleton: Skeleton, numbers: Sequence[str]) -> tuple[object, ...]:
-    """Give what texts have in common that differ in numbers, units of durations included.
+    """Give what texts have in common that differ in numbers, units of durations and padding included.
 
     >>> find_form(("took", " ms"), [" 2"]) == find_form(("took", " s"), [" 3"]) != find_form(("took", " m"), [" 4"])
     True
     """
-    units = [find_unit(*place) for place in zip(skeleton, numbers, skeleton[1:], strict=False)]
-    rest = [(kind, after[len(unit) :]) for (kind, unit), after in zip(units, skeleton[1:], strict=True)]
+    tails = [_find_tail(*place) for place in zip(skeleton, numbers, skeleton[1:], strict=False)]
+    rest = [(kind, after[len(tail) :]) for (kind, tail), after in zip(tails, skeleton[1:], strict=True)]
     return (skeleton[0], *rest)
 
 
-def join_units(texts: Sequence[tuple[Skeleton, list[str]]]) -> tuple[Skeleton, list[list[str]]]:
-    """Give texts of one form one skeleton: a unit in which they differ goes to its number.
+def _find_tail(before: str, number: str, after: str) -> tuple[str, str]:
+    """Find what behind a number may differ with it: the unit of a duration, else padding."""
+    kind, unit = find_unit(before, number, after)
+    padding = None if unit else _PADDING.match(after)
+    return kind, padding[0] if padding else unit
 
-    >>> join_units([(("took", " ms"), [" 2"]), (("took", " s"), [" 3"])])
+
+def join_tails(texts: Sequence[tuple[Skeleton, list[str]]]) -> tuple[Skeleton, list[list[str]]]:
+    """Give texts of one form one skeleton: a unit or padding in which they differ goes to its number.
+
+    >>> join_tails([(("took", " ms"), [" 2"]), (("took", " s"), [" 3"])])
     (('took', ''), [[' 2 ms'], [' 3 s']])
     """
     joined = [list(numbers) for _, numbers in texts]
@@ -88,9 +98,9 @@ def join_units(texts: Sequence[tuple[Skeleton, list[str]]]) -> tuple[Skeleton, l
             skeleton.append(literals[0])
             continue
         for (own, numbers), row in zip(texts, joined, strict=True):
-            _, unit = find_unit(own[at], numbers[at], own[at + 1])
-            row[at] += unit
-            rest = own[at + 1][len(unit) :]
+            _, tail = _find_tail(own[at], numbers[at], own[at + 1])
+            row[at] += tail
+            rest = own[at + 1][len(tail) :]
         skeleton.append(rest)
     return tuple(skeleton), joined
 
@@ -113,6 +123,13 @@ class Slot:
     """As each rank wrote it, in the order of the template's ranks."""
     own: bool = False
     """Whether each rank wrote its own number there."""
+    padding: bool = False
+    """Whether the values differ in blanks only, where another number of the text is wider on one rank than on another."""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether readers need every rank's value."""
+        return not (self.own or self.padding)
 
     @property
     def numbers(self) -> tuple[float | None, ...]:
@@ -155,8 +172,8 @@ class Template:
 
     @property
     def varying(self) -> tuple[Slot, ...]:
-        """The slots that are not the rank's own number."""
-        return tuple(slot for slot in self.slots if not slot.own)
+        """The slots that are neither the rank's own number nor padding."""
+        return tuple(slot for slot in self.slots if slot.is_told)
 
     def _join(self, values: Sequence[str]) -> str:
         parts = [part for pair in zip(self.literals, values, strict=False) for part in pair]
@@ -166,7 +183,7 @@ class Template:
         r"""Part the template into lines, each as its literals and slots; no line holds a line end.
 
         >>> Template((0, 1), ("a", "\nb"), (Slot(("0", "1"), own=True),)).lines()
-        [(['a', ''], [Slot(values=('0', '1'), own=True)]), (['b'], [])]
+        [(['a', ''], [Slot(values=('0', '1'), own=True, padding=False)]), (['b'], [])]
         """
         rows: list[tuple[list[str], list[Slot]]] = [([], [])]
         for at, literal in enumerate(self.literals):
@@ -204,7 +221,15 @@ def make_template(
         literals.append(pending + shared)
         slots.append(slot)
         pending = following
-    return Template(ranks, (*literals, pending), tuple(slots))
+    return Template(ranks, (*literals, pending), _mark_padding(slots))
+
+
+def _mark_padding(slots: Sequence[Slot]) -> tuple[Slot, ...]:
+    """Say which slots are padded for another one; blanks that differ by themselves are a difference like any other."""
+    padded = [len({value.strip() for value in slot.values}) == 1 for slot in slots]
+    if all(padded):
+        return tuple(slots)
+    return tuple(replace(slot, padding=only and not slot.own) for slot, only in zip(slots, padded, strict=True))
 
 
 def _shared_blanks(column: Sequence[str]) -> str:

@@ -96,12 +96,16 @@ def _line(channel: str, said: Sequence[str], slots: Sequence[Slot], ranks: Seque
         marks = [GAP.fullmatch(_write(literals, [slot.values[at] for slot in slots])) for at in range(len(ranks))]
         if least := min((_read_number(mark[1]) for mark in marks if mark), default=0):
             return ShownLine(channel, f"[... at least {least:,}{literals[-1][literals[-1].index(_BYTES_OF) :]}")
-    varying = tuple(slot for slot in slots if not slot.own)
+    varying = tuple(slot for slot in slots if slot.is_told)
     if slots and any("%" in literal for literal in literals):
         texts = [strip_ansi(_write(literals, [slot.values[at] for slot in slots])) for at in range(len(ranks))]
         if (bar := merge_bars(texts, ranks)) is not None:
             return ShownLine("progress", bar, each=tuple(text.rpartition("|")[2].strip() for text in texts))
-    return ShownLine(channel, _write(literals, [OWN_MARK if slot.own else SLOT_MARK for slot in slots]), varying)
+    return ShownLine(channel, _write(literals, list(map(_mark, slots))), varying)
+
+
+def _mark(slot: Slot) -> str:
+    return OWN_MARK if slot.own else SLOT_MARK if slot.is_told else slot.values[0]
 
 
 def _write(literals: Sequence[str], values: Sequence[str]) -> str:
