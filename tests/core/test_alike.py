@@ -114,6 +114,28 @@ def test_a_ranks_own_number_folds() -> None:
     assert not block.is_literal
 
 
+@pytest.mark.parametrize("form", ["Array([{0}., {0}., {0}.])", "Array({0}., dtype=float32)", "x [{0}. {0}. 7.]"])
+def test_a_ranks_own_number_folds_wherever_it_stands_in_an_array(form: str) -> None:
+    """The dot of a float stays behind it, at the end of a list as between its items."""
+    (block,) = fold(*[form.format(rank) for rank in range(4)])
+    assert shown(block) == [form.format("‹rank›")]
+    assert not block.varies
+
+
+def test_an_integer_among_floats_is_odd_where_each_is_the_ranks_own_number() -> None:
+    """The dot tells of another dtype."""
+    blocks = fold("x [0.]", "x [1.]", "x [2]", "x [3.]")
+    assert [block.ranks for block in blocks] == [(0, 1, 3), (2,)]
+
+
+def test_a_whole_float_is_a_number_as_its_fractions_are() -> None:
+    """`1.` on one rank and `1.5` on another share a block, whatever follows them in the array."""
+    (block,) = fold("Array([1., 2.])", "Array([1.5, 2. ])", "Array([0.5, 2. ])")
+    (part,) = block.parts
+    assert isinstance(part, Text)
+    assert [slot.values for slot in part.template.varying] == [("1.", "1.5", "0.5")]
+
+
 def test_an_own_number_in_a_column_folds() -> None:
     """Padding to one width is no difference."""
     (block,) = fold(*[f"rank {rank:2d} ready" for rank in range(12)])

@@ -179,11 +179,12 @@ def _merge_own(members: list[_Member]) -> list[_Alike]:
     for place, column in enumerate(zip(*([n for part in m.numbers for n in part] for m in members), strict=True)):
         if len(set(column)) == 1:
             continue
-        own = [len(m.ranks) == 1 and value.strip() == str(m.ranks[0]) for m, value in zip(members, column, strict=True)]
+        own = [len(m.ranks) == 1 and _is_own(value, m.ranks[0]) for m, value in zip(members, column, strict=True)]
         # Where most ranks write their number there, one that writes another is the odd one.
         usual = 2 * sum(own) > ranks and sum(own) > 1
         for at, value in enumerate(column):
-            marked[at].append(OWN if usual and own[at] else value)
+            # An array's `3.` is no integer `3`.
+            marked[at].append(OWN + "." * value.endswith(".") if usual and own[at] else value)
             if usual and own[at]:
                 owning[at].add(place)
     found: dict[tuple[str, ...], _Alike] = {}
@@ -191,6 +192,10 @@ def _merge_own(members: list[_Member]) -> list[_Alike]:
         member.own = frozenset(own_places)
         found.setdefault(tuple(mark), []).append(member)
     return list(found.values())
+
+
+def _is_own(value: str, rank: int) -> bool:
+    return value.strip().removesuffix(".") == str(rank)
 
 
 def _are_bare(members: Sequence[_Member]) -> bool:

@@ -31,7 +31,7 @@ OWN = "‹rank›"
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 # A comma is a part of a number only where it cannot be a list's.
-_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?= loops each)|\d+\.(?= *\]|\s+-?\d)|\d+(?:\.\d+)?)"
+_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?= loops each)|\d+\.(?= *[\]),]|\s+-?\d)|\d+(?:\.\d+)?)"
 # An exponent is none in the middle of a word: `123e4567` is a piece of an id, and no infinity.
 _FIGURE = rf"(?:(?<![A-Za-z0-9_]){_PLAIN}[eE][-+]?\d{{1,3}}(?![^\Wj])|{_PLAIN})"
 _WORD = r"(?<![A-Za-z0-9_])(?:nan|inf)(?![A-Za-z0-9_])"
@@ -217,10 +217,12 @@ def make_template(
             pending += column[0] + following
             continue
         shared = _shared_blanks(column)
-        slot = _make_slot([column[index][len(shared) :] for _, index in order], ranks)
+        values = [column[index][len(shared) :] for _, index in order]
+        slot = _make_slot(values, ranks)
         literals.append(pending + shared)
         slots.append(slot)
-        pending = following
+        # A rank's own number is a whole one: the dot that arrays put behind it stays in the text.
+        pending = values[0][len(slot.values[0]) :] + following
     return Template(ranks, (*literals, pending), _mark_padding(slots))
 
 
@@ -237,8 +239,10 @@ def _shared_blanks(column: Sequence[str]) -> str:
 
 
 def _make_slot(values: Sequence[str], ranks: Sequence[int]) -> Slot:
-    width = len(values[0])
-    is_own = all(value == str(rank) for value, rank in zip(values, ranks, strict=True)) or all(
-        value == str(rank).rjust(width) for value, rank in zip(values, ranks, strict=True)
+    dotted = all(value.endswith(".") for value in values)
+    whole = [value.removesuffix(".") for value in values] if dotted else values
+    width = len(whole[0])
+    is_own = all(value == str(rank) for value, rank in zip(whole, ranks, strict=True)) or all(
+        value == str(rank).rjust(width) for value, rank in zip(whole, ranks, strict=True)
     )
-    return Slot(tuple(values), own=is_own)
+    return Slot(tuple(whole if is_own else values), own=is_own)
