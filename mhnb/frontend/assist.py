@@ -215,7 +215,9 @@ class Assist:
         if not isinstance(error, CellError) or Notebook.run_cell.__code__ not in code:
             self._own_debugger(force=force)
             return
-        whose = say_ranks(rank.rank for rank in error.result.failed) if error.result.failed else "no rank"
+        # One that was interrupted before its turn has none.
+        failed = error.result.failed if error.result is not None else ()
+        whose = say_ranks(rank.rank for rank in failed) if failed else "no rank"
         print(
             f"There is nothing to debug here: the error was raised on {whose}, and ranks have no keyboard. Print there what you"
             " want to see, in a %%mhjax cell, or bring it here with %mhjax pull NAME."

@@ -137,6 +137,11 @@ def _probe() -> str | None:
     missing += [name for name in ("shard_args", "batched_device_put") if not callable(getattr(pxla, name, None))]
     if not callable(getattr(dispatch.runtime_tokens, "clear", None)):
         missing.append("runtime_tokens.clear")
+    missing += [
+        f"dispatch.{name}"
+        for name in ("_DeferredShardArg", "_different_device_order_reshard")
+        if not hasattr(dispatch, name)
+    ]
     if missing:
         return f"jax {jax.__version__} has no {', '.join(missing)}"
     executable: Any = pxla.MeshExecutable.__new__(pxla.MeshExecutable)

@@ -344,6 +344,45 @@ x = jax.jit(lambda a: a)(best['w']) if rank == 2 else best['w']""",
 }
 
 
+READY = """
+heavy = jax.jit(lambda b: jax.lax.fori_loop(0, 40, lambda n, v: jnp.tanh(v @ v), b).sum() * 0 + 2)
+big = jnp.ones((500, 500), jnp.float32)
+heavy(big).block_until_ready()
+turned = jax.sharding.Mesh(mesh.devices[::-1], 'x')
+product = jax.jit(lambda w, a: (w * a).sum())
+def one_is_ahead():
+    value = heavy(big)
+    if rank == 1: value.block_until_ready()
+    return value
+"""
+PENDING = {
+    "given through a program": """_, w = jax.jit(lambda a, v: (a.sum(), v), out_shardings=(whole, whole))(x, one_is_ahead())
+float(product(w, x))""",
+    "in another order": """v = one_is_ahead()
+w = jax.device_put(jax.make_array_from_callback((), whole, lambda i: v), NamedSharding(turned, P()))
+float(product(w, jax.device_put(x, NamedSharding(turned, P('x')))))""",
+    "scaled by it": "w = x * one_is_ahead()\nfloat(add(w))",
+    "by a thread of its own": """w = join(one_is_ahead() + jnp.zeros(8))
+thread = threading.Thread(target=lambda: w * 3)
+thread.start()
+total = float(product(w, x))
+thread.join()
+total""",
+}
+
+
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize("code", PENDING.values(), ids=PENDING.keys())
+def test_what_is_still_computed_on_one_rank_and_ready_on_another_is_the_same(
+    ready: Cluster, code: str, guard: str
+) -> None:
+    """An array is known by what is in it, and not by when."""
+    ready.run(READY).check()
+    result = ready.run(code, guard=guard).check()
+    assert {rank.text for rank in result} == {"56.0"}
+    assert (result.state, result.notes) == ("clean", ())
+
+
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("cells", TOGETHER.values(), ids=TOGETHER.keys())
 def test_arrays_that_came_about_by_the_same_steps_belong_together(

@@ -1,6 +1,7 @@
 """The record of the arrays that a cell made of host data: shapes, and hashes of what other ranks should hold too.
 
-It launches nothing and waits for nothing: what is not computed yet is hashed at the cell's end.
+It launches nothing, and what is not computed yet is hashed at the cell's end. It waits for that only where a program without
+a collective is given it, or an array that the user keeps was made of it: then its hash is all that the array is known by.
 """
 
 from __future__ import annotations
@@ -160,7 +161,9 @@ class MadeRecord:
         noted = _Noted(line, group, place, kind, values, words)
         if place.is_whole:
             maker = Maker(HOST_DATA, self._seq, line) if argument is None else None
-            self._mark_content(array, _Content(kind, values, maker), words)
+            if not _mark_content(array, content := _Content(kind, values, maker), words):
+                # What is still computed has no content yet, and whether it is differs between ranks.
+                setattr(array, _UNKNOWN, content)
         if argument is None:
             self._enter(noted)
             return
@@ -222,32 +225,21 @@ class MadeRecord:
             agreed: the launch communicates: what was made for it alone is compared at the cell's end, and not waited for.
         """
         for array in inputs if self.active else ():
-            if has_origin(array) or not hasattr(array, _UNKNOWN):
-                continue
-            content: _Content = getattr(array, _UNKNOWN)
-            if content.maker is not None or not agreed:
-                delattr(array, _UNKNOWN)
+            content: _Content | None = None if has_origin(array) else getattr(array, _UNKNOWN, None)
+            if content is not None and (content.maker is not None or not agreed):
                 words = {text: self._await_word(value, array.dtype) for text, value in content.values.items()}
-                self._mark_content(array, content, words)
+                _mark_content(array, content, words)
+                # Not before: whoever breaks the wait off, or waits in another thread, finds it as it was.
+                vars(array).pop(_UNKNOWN, None)
 
     def _await_word(self, value: Any, dtype: Any) -> int | None:
-        """Hash a value when it is computed; None where it was deleted or failed: then the launch is told so, too."""
-        try:
-            if hasattr(value, "is_ready") and _nbytes(value) <= _LIMIT_NBYTES and not value.is_deleted():
+        """Hash a value when it is computed; None where it was deleted, or its computation fails."""
+        if hasattr(value, "is_ready") and _nbytes(value) <= _LIMIT_NBYTES and not value.is_deleted():
+            try:
                 value.block_until_ready()
-            return self._word(value, dtype)
-        except Exception as error:  # noqa: BLE001 - whatever the user's computation failed with
-            self._unknown = error
-            return None
-
-    def _mark_content(self, array: Any, content: _Content, words: Mapping[str, int | None]) -> None:
-        computed = any(hasattr(value, "is_ready") for value in content.values.values())
-        if None not in words.values():
-            hashed = [(hash_bytes(box.encode()), word) for box, word in sorted(words.items())]
-            mark_copies(array, hash((hash_bytes(content.kind.encode()), *hashed)), content.maker)
-        elif computed:
-            # What is still computed has no content yet, and whether it is differs between ranks.
-            setattr(array, _UNKNOWN, content)
+            except Exception:  # noqa: BLE001 - what the user's computation failed with: so does the launch that is given it
+                return None
+        return self._word(value, dtype)
 
     def withdraw(self, participants: tuple[int, ...], *, agreed: bool) -> None:
         """The launch that was noted last was refused before it was made: the next one has its number."""
@@ -278,12 +270,11 @@ class MadeRecord:
         """Add up what is computed by now; false where it is not, and this is not the last time to ask."""
         if not (last or value.is_deleted() or value.is_ready()):
             return False
-        try:
-            word = self._word(value, value.dtype)
-        except Exception as error:  # noqa: BLE001 - what the user's computation failed with: the cell's error, too
-            word, sums.last = None, type(error).__name__
+        word = self._word(value, value.dtype)
         if word is None:
             sums.is_partial = True
+            # One that failed is the cell's own error; of one that was donated meanwhile nothing else would tell.
+            self._is_partial = self._is_partial or value.is_deleted()
         else:
             sums.add(group, *saying(word))
         return True
@@ -296,9 +287,8 @@ class MadeRecord:
             told = [f"{self._trouble}; please report it (said once)"]
         if self._is_partial and not self._told_partial:
             self._told_partial = True
-            told += [
-                "launches were given more values that were still computed than are kept: those are not compared (said once)"
-            ]
+            lost = "were still computed when they were donated, or when too many were"
+            told += [f"launches were given values that {lost}: those are not compared (said once)"]
         large, self._large = self._large, None
         if large is None or self._told_large:
             return told
@@ -328,12 +318,26 @@ class MadeRecord:
             self._large = line, nbytes
 
     def _word(self, value: Any, dtype: Any) -> int | None:
-        """Hash a value's bytes; None where they are not there yet, or no longer. Of large ones the shape must do."""
+        """Hash a value's bytes; None where they are not there yet, or no longer, or never. Of large ones the shape must do."""
         if _nbytes(value) > _LIMIT_NBYTES:
             return 0
-        if hasattr(value, "is_ready") and (value.is_deleted() or not value.is_ready()):
+        if not hasattr(value, "is_ready"):
+            return hash_bytes(self._read(value, dtype))
+        if value.is_deleted() or not value.is_ready():
             return None
-        return hash_bytes(self._read(value, dtype))
+        try:
+            return hash_bytes(self._read(value, dtype))
+        except Exception:  # noqa: BLE001 - what the user's computation failed with: it is the cell's error, too
+            return None
+
+
+def _mark_content(array: Any, content: _Content, words: Mapping[str, int | None]) -> bool:
+    """Have an array known by what is in it; false where that is not known."""
+    if None in words.values():
+        return False
+    hashed = [(hash_bytes(box.encode()), word) for box, word in sorted(words.items())]
+    mark_copies(array, hash((hash_bytes(content.kind.encode()), *hashed)), content.maker)
+    return True
 
 
 def _nbytes(value: Any) -> int:

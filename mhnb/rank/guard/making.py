@@ -105,6 +105,7 @@ class _Watcher:
         @functools.wraps(turn)
         def reshard(array: Any, *args: Any, **more: Any) -> Any:
             __tracebackhide__ = True
+            self._record.learn_contents([find_plain(array)], agreed=False)
             turned = turn(array, *args, **more)
             hand_on_turned(find_plain(array), find_plain(turned))
             return turned

@@ -63,6 +63,8 @@ class Birth(NamedTuple):
     origin: int = 0
     """0: by nothing."""
     maker: Maker | None = None
+    shared: bool = False
+    """It is by its number among the launches of all who take part in it: whatever it is given, the outputs are alike."""
 
 
 def combine(inputs: Iterable[object]) -> int:
@@ -80,7 +82,7 @@ def combine_tags(read: Iterable[Tag]) -> int:
 
 def bear_together(participants: tuple[int, ...], number: int, maker: Maker, *, agreed: bool) -> Birth:
     """Of a launch that communicates, the n-th of these participants in the cell, whether or not they agreed on it before."""
-    return Birth(agreed, hash((participants, maker.seq, number)), maker)
+    return Birth(agreed, hash((participants, maker.seq, number)), maker, shared=True)
 
 
 def bear_alone(fingerprint: int, inputs: Iterable[object], maker: Maker) -> Birth:
@@ -109,7 +111,8 @@ def mark(
     if not birth.origin:
         return
     for place, output in [*enumerate(outputs), *written.items()]:
-        if place not in passed:
+        # What is known of an argument that was made for this launch is not known to all: it may still be computed.
+        if place not in passed or (birth.shared and read_tags([passed[place]])[0][1] is None):
             tag = ANY if birth.origin == ANY else hash((birth.origin, place))
             setattr(output, _ATTRIBUTE, (tag, birth.maker))
         elif has_origin(passed[place]):

@@ -31,7 +31,7 @@ class HeldSignals:
 
         @functools.wraps(set_handler)
         def set_holding(signalnum: Any, handler: Any) -> Any:
-            holds = callable(handler) and not isinstance(handler, signal.Handlers) and signalnum != signal.SIGINT
+            holds = callable(handler) and signalnum != signal.SIGINT
             return _as_set(set_handler(signalnum, self._wrap(handler) if holds else handler))
 
         @functools.wraps(get_handler)
@@ -58,7 +58,7 @@ class HeldSignals:
             BaseException: what a handler raised; the others have run, too.
         """
         self.holding = False
-        while self._held:
+        if self._held:
             handler, signum, frame = self._held.pop(0)
             try:
                 handler(signum, frame)
