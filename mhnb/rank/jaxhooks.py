@@ -33,6 +33,7 @@ from mhnb.rank.guard.programs import (
     optimised_texts,
     ranks_of_devices,
 )
+from mhnb.rank.jaxseams import missing_makers
 from mhnb.sharding.hlo_bare import bare_text
 from mhnb.sharding.passed import find_passed
 
@@ -134,14 +135,9 @@ def _probe() -> str | None:
     if not array.ArrayImpl.__dictoffset__:
         # An array carries where it comes from.
         missing.append("ArrayImpl.__dict__")
-    missing += [name for name in ("shard_args", "batched_device_put") if not callable(getattr(pxla, name, None))]
+    missing += missing_makers()
     if not callable(getattr(dispatch.runtime_tokens, "clear", None)):
         missing.append("runtime_tokens.clear")
-    missing += [
-        f"dispatch.{name}"
-        for name in ("_DeferredShardArg", "_different_device_order_reshard")
-        if not hasattr(dispatch, name)
-    ]
     if missing:
         return f"jax {jax.__version__} has no {', '.join(missing)}"
     executable: Any = pxla.MeshExecutable.__new__(pxla.MeshExecutable)

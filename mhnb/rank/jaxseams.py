@@ -15,6 +15,7 @@ __all__ = [
     "backend_is_initialized",
     "bind_gloo",
     "list_arrays",
+    "missing_makers",
     "offer_cluster",
     "wrap_collectives",
     "wrap_makers",
@@ -52,6 +53,18 @@ def bind_gloo(address: str) -> None:
     library: Any = importlib.import_module("jaxlib._jax")
     original = library.make_gloo_tcp_collectives
     library.make_gloo_tcp_collectives = functools.partial(original, hostname=address)
+
+
+def missing_makers() -> list[str]:
+    """Name what `wrap_makers` wants and this JAX does not have."""
+    from jax._src import dispatch
+    from jax._src.interpreters import pxla
+
+    wanted: dict[Any, tuple[str, ...]] = {
+        pxla: ("shard_args", "batched_device_put"),
+        dispatch: ("_DeferredShardArg", "_different_device_order_reshard"),
+    }
+    return [name for module, names in wanted.items() for name in names if not callable(getattr(module, name, None))]
 
 
 def wrap_makers(shard: _Wrapper, put: _Wrapper, join: _Wrapper, keep: _Wrapper, turn: _Wrapper) -> None:

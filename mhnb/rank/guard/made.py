@@ -211,10 +211,13 @@ class MadeRecord:
         with self._lock:
             row = self._rows.setdefault((None, participants, GIVEN), _Row())
             sums = row.boxes.setdefault(GIVEN, Sums())
-            for at, (noted, value, word) in made:
+            for at, (noted, value, known) in made:
                 saying = _Saying(number, at, line)
                 row.kinds.add(0, noted.kind, saying.mix(hash_bytes(noted.kind.encode())))
-                self._add(sums, 0, self._word(value, inputs[at].dtype) if word is None else word, value, saying)
+                # What is computed is read later: here a failure of the user's would leave the others alone in the launch.
+                by_hand = known is None and not hasattr(value, "is_ready")
+                word = self._word(value, inputs[at].dtype) if by_hand else known
+                self._add(sums, 0, word, value, saying)
 
     def learn_contents(self, inputs: Iterable[Any], *, agreed: bool) -> None:
         """Have arrays of a launch known by what is in them, where that was not known when they were made.
@@ -233,12 +236,9 @@ class MadeRecord:
                 vars(array).pop(_UNKNOWN, None)
 
     def _await_word(self, value: Any, dtype: Any) -> int | None:
-        """Hash a value when it is computed; None where it was deleted, or its computation fails."""
+        """Hash a value when it is computed; None where it was deleted. What its computation failed with is the launch's error."""
         if hasattr(value, "is_ready") and _nbytes(value) <= _LIMIT_NBYTES and not value.is_deleted():
-            try:
-                value.block_until_ready()
-            except Exception:  # noqa: BLE001 - what the user's computation failed with: so does the launch that is given it
-                return None
+            value.block_until_ready()
         return self._word(value, dtype)
 
     def withdraw(self, participants: tuple[int, ...], *, agreed: bool) -> None:
@@ -270,7 +270,10 @@ class MadeRecord:
         """Add up what is computed by now; false where it is not, and this is not the last time to ask."""
         if not (last or value.is_deleted() or value.is_ready()):
             return False
-        word = self._word(value, value.dtype)
+        try:
+            word = self._word(value, value.dtype)
+        except Exception as error:  # noqa: BLE001 - what the user's computation failed with: the cell's error, too
+            word, sums.last = None, type(error).__name__
         if word is None:
             sums.is_partial = True
             # One that failed is the cell's own error; of one that was donated meanwhile nothing else would tell.
@@ -318,17 +321,12 @@ class MadeRecord:
             self._large = line, nbytes
 
     def _word(self, value: Any, dtype: Any) -> int | None:
-        """Hash a value's bytes; None where they are not there yet, or no longer, or never. Of large ones the shape must do."""
+        """Hash a value's bytes; None where they are not there yet, or no longer. Of large ones the shape must do."""
         if _nbytes(value) > _LIMIT_NBYTES:
             return 0
-        if not hasattr(value, "is_ready"):
-            return hash_bytes(self._read(value, dtype))
-        if value.is_deleted() or not value.is_ready():
+        if hasattr(value, "is_ready") and (value.is_deleted() or not value.is_ready()):
             return None
-        try:
-            return hash_bytes(self._read(value, dtype))
-        except Exception:  # noqa: BLE001 - what the user's computation failed with: it is the cell's error, too
-            return None
+        return hash_bytes(self._read(value, dtype))
 
 
 def _mark_content(array: Any, content: _Content, words: Mapping[str, int | None]) -> bool:
