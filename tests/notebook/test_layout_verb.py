@@ -120,9 +120,10 @@ def test_a_front_end_gets_controls(idle: Session, monkeypatch: pytest.MonkeyPatc
     screen = RecordingScreen()
     monkeypatch.setattr("mhnb.verbs.layout.detect_screen", lambda: screen)
     idle.run(f"%mhjax plan {flags}")
-    assert ([act[0] for act in screen.acts], screen.written) == (["show"], [])
+    assert ([act[0] for act in screen.acts], screen.written) == (["show", "show"], [])
+    assert "application/vnd.jupyter.widget-view+json" in str(screen.acts[0])
     idle.run(f"%mhjax plan --text {flags}")
-    assert ([act[0] for act in screen.acts], len(screen.written)) == (["show"], 1)
+    assert (len(screen.acts), len(screen.written)) == (2, 1)
 
 
 def test_a_plan_takes_a_function_of_the_notebook(idle: Session) -> None:
