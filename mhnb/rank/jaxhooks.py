@@ -319,6 +319,7 @@ class _NotingExecutable:
         recorder.note_given(program.fingerprint, who, line, inputs, agreed=birth.agreed)
         launched = recorder.note(program.fingerprint, program.name, who, line, outputs=None, program=compiled)
         launched.agreed = birth.agreed
+        recorder.follow_given(launched, inputs)
         _current.launched = launched
         try:
             results = self._executable.execute_sharded(inputs, **kwargs)

@@ -454,12 +454,18 @@ def test_two_notebooks_with_one_name_are_told_apart(leftovers: None) -> None:
 
 
 _NO_PROBE = """
-import sys
+import importlib.util, sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == 'mhnb.rank.jaxseams':
-            import mhnb.rank.jaxhooks
-            mhnb.rank.jaxhooks._probe = lambda: 'this JAX has no such hook'
+        if name == 'mhnb.rank.jaxhooks':
+            sys.meta_path.remove(self)
+            spec = importlib.util.find_spec(name)
+            run = spec.loader.exec_module
+            def run_and_refuse(module):
+                run(module)
+                module._probe = lambda: 'this JAX has no such hook'
+            spec.loader.exec_module = run_and_refuse
+            return spec
 sys.meta_path.insert(0, Finder())
 """
 """Beside the ranks' Python, before anything of theirs: as on a version of JAX that nobody has seen yet."""

@@ -5,7 +5,7 @@ It knows no JAX: outputs are anything with `is_ready`, `is_deleted` and `block_u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from mhnb.core.wire.protocol import LaunchRow
@@ -25,7 +25,7 @@ class _Output(Protocol):
 class Launched:
     """One launch between its dispatch and its end. `outputs` is None while the dispatch itself is under way."""
 
-    __slots__ = ("agreed", "failure", "free", "lost", "number", "outputs", "row")
+    __slots__ = ("agreed", "failure", "free", "lost", "note_outputs", "number", "outputs", "row")
 
     def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None, free: FreeOutputs | None) -> None:
         self.row, self.free = row, free
@@ -35,6 +35,8 @@ class Launched:
         self.lost = False
         """An interrupt came between dispatch and record: whether it runs cannot be known any more."""
         self.failure: Exception | None = None
+        self.note_outputs: Callable[[Sequence[object]], None] | None = None
+        """Who wants to know what came of what it was given."""
         self.agreed = False
         """Every participant has agreed on it, and so launches it too: it ends by itself, though nobody waits for it."""
 
@@ -43,6 +45,8 @@ class Launched:
         self.outputs = outputs
         if self.free is not None:
             self.free.note(self.row, outputs)
+        if self.note_outputs is not None:
+            self.note_outputs(outputs)
 
     def break_dispatch(self, error: BaseException) -> None:
         """Take note that the dispatch raised: after the program had run (`jax_debug_nans`), or by an interrupt."""

@@ -188,6 +188,11 @@ class LaunchRecorder:
         if self.made is not None:
             self.made.learn_contents(inputs, agreed=communicates(fingerprint))
 
+    def follow_given(self, launched: Launched, inputs: Sequence[object]) -> None:
+        """Have what a program without a collective is given compared, if what came of it is held at the cell's end."""
+        if self.made is not None and not communicates(launched.row[0]):
+            launched.note_outputs = self.made.follow(inputs)
+
     def withdraw(self, launched: Launched) -> None:
         """Take a launch back that was noted and then refused before anything ran."""
         with self._lock:

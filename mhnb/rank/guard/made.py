@@ -6,7 +6,9 @@ a collective is given it, or an array that the user keeps was made of it: then i
 
 from __future__ import annotations
 
+import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -23,6 +25,8 @@ _LIMIT_NBYTES = 16 * 2**20
 """Of a box; larger ones are compared by shape here, and by `%mhjax check`."""
 _LATER, _LATER_NBYTES = 256, 64 * 2**20
 """So many arrays that are still computed are kept at most until they are, and so much of them."""
+_ALONE = 256
+"""So many launches are followed before those of which nothing is held are forgotten."""
 _MADE_FOR = "_mhnb_made_for_launch"
 """Of an array that was laid out for a program: its `_Argument`."""
 _UNKNOWN = "_mhnb_content"
@@ -93,6 +97,9 @@ class _Saying:
 _say = _Saying()
 
 
+_Alone: TypeAlias = tuple[list[_Noted], tuple[Callable[[], Any], ...]]
+
+
 class MadeRecord:
     """What this rank made in the current cell. `note` may be called from any thread.
 
@@ -115,6 +122,8 @@ class MadeRecord:
         self._rows: dict[tuple[Any, ...], _Row] = {}
         self._later: list[tuple[Sums, int, Any, _Saying]] = []
         self._later_nbytes = 0
+        self._alone: list[_Alone] = []
+        """What programs without a collective were given, and what came of it."""
         self._given: dict[tuple[int, ...], int] = {}
         """How many launches were made so far whose number is the same on each rank, by participants."""
         self.active = False
@@ -131,7 +140,7 @@ class MadeRecord:
         """Forget the last cell."""
         with self._lock:
             self._seq, self._rows, self._later, self.active = seq, {}, [], active
-            self._given, self._later_nbytes = {}, 0
+            self._given, self._later_nbytes, self._alone = {}, 0, []
 
     def note(self, array: Any, source: Source, argument: Any = None) -> None:
         """Record an array that was just made. What cannot be recorded is told of, and no error of the cell's.
@@ -219,6 +228,20 @@ class MadeRecord:
                 word = self._word(value, inputs[at].dtype) if by_hand else known
                 self._add(sums, 0, word, value, saying)
 
+    def follow(self, inputs: Iterable[Any]) -> Callable[[Sequence[object]], None] | None:
+        """Give what to call with the outputs of a program without a collective, if it was given anything of a rank's own.
+
+        It is compared where one of them is held at the cell's end: what was only looked at, to print it say, may differ.
+        """
+        made = [getattr(array, _MADE_FOR).noted for array in inputs if hasattr(array, _MADE_FOR)] if self.active else []
+        return functools.partial(self._note_alone, made) if made else None
+
+    def _note_alone(self, made: list[_Noted], outputs: Sequence[Any]) -> None:
+        with self._lock:
+            if len(self._alone) >= _ALONE:
+                self._alone = [each for each in self._alone if any(output() is not None for output in each[1])]
+            self._alone.append((made, tuple(map(weakref.ref, outputs))))
+
     def learn_contents(self, inputs: Iterable[Any], *, agreed: bool) -> None:
         """Have arrays of a launch known by what is in them, where that was not known when they were made.
 
@@ -304,6 +327,10 @@ class MadeRecord:
 
     def end_cell(self) -> list[MadeRow]:
         """Hand out the rows. Everything that the cell launched has ended by now, or was given up."""
+        for made, outputs in self._take_alone():
+            if any(output() is not None for output in outputs):
+                for noted in made:
+                    self._enter(noted)
         with self._lock:
             rows, later, self._rows, self._later = self._rows, self._later, {}, []
         for late in later:
@@ -312,6 +339,11 @@ class MadeRecord:
             [line, list(ranks), name, row.kinds.to_wire(), {text: sums.to_wire() for text, sums in row.boxes.items()}]
             for (line, ranks, name), row in rows.items()
         ]
+
+    def _take_alone(self) -> list[_Alone]:
+        with self._lock:
+            alone, self._alone = self._alone, []
+        return alone
 
     def _note_large(self, line: int | None, values: Iterable[Any]) -> None:
         if self._told_large:
