@@ -156,6 +156,15 @@ def test_what_is_legal_raises_no_alarm(ready: Cluster, code: str, guard: str) ->
     assert (result.state, [note for note in result.notes if "array" in note]) == ("clean", [])
 
 
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+def test_what_a_thread_gives_on_one_line_is_compared_by_the_line(ready: Cluster, guard: str) -> None:
+    """Whose launches are not counted under parity is seen by what it gives."""
+    ready.run("f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)").check()
+    code = "t = threading.Thread(target=lambda: float(f(x, rank % 2)))\nt.start(); t.join()"
+    assert ready.run(code, guard=guard).state == "tainted"
+    assert "the ranks put different values into replicas of one array" in ready.reason
+
+
 def test_different_local_sizes_are_told(ready: Cluster) -> None:
     """The ranks hold global arrays of different shapes; a launch of them is refused by lockstep alone."""
     result = ready.run("u = jax.make_array_from_process_local_data(rows, np.zeros(2 * (1 + rank % 2), np.float32))")

@@ -124,6 +124,7 @@ class MadeRecord:
         self._later_nbytes = 0
         self._alone: list[_Alone] = []
         """What programs without a collective were given, and what came of it."""
+        self._alone_most = _ALONE
         self._given: dict[tuple[int, ...], int] = {}
         """How many launches were made so far whose number is the same on each rank, by participants."""
         self.active = False
@@ -208,14 +209,16 @@ class MadeRecord:
         self, participants: tuple[int, ...], line: int | None, inputs: Sequence[Any], *, agreed: bool
     ) -> None:
         """Record what a launch that communicates is given: the n-th ones of the ranks are one, whatever the line."""
+        if not self.active:
+            return
+        made = [(at, getattr(array, _MADE_FOR)) for at, array in enumerate(inputs) if hasattr(array, _MADE_FOR)]
+        for _, given in made:
+            self._enter(given.noted)
         if not self._is_counted(agreed=agreed):
             return
         number = self._given[participants] = self._given.get(participants, 0) + 1
-        made = [(at, getattr(array, _MADE_FOR)) for at, array in enumerate(inputs) if hasattr(array, _MADE_FOR)]
         if not made:
             return
-        for _, given in made:
-            self._enter(given.noted)
         self._note_large(line, [given.value for _, given in made])
         with self._lock:
             row = self._rows.setdefault((None, participants, GIVEN), _Row())
@@ -238,8 +241,9 @@ class MadeRecord:
 
     def _note_alone(self, made: list[_Noted], outputs: Sequence[Any]) -> None:
         with self._lock:
-            if len(self._alone) >= _ALONE:
+            if len(self._alone) >= self._alone_most:
                 self._alone = [each for each in self._alone if any(output() is not None for output in each[1])]
+                self._alone_most = max(_ALONE, 2 * len(self._alone))
             self._alone.append((made, tuple(map(weakref.ref, outputs))))
 
     def learn_contents(self, inputs: Iterable[Any], *, agreed: bool) -> None:
