@@ -24,6 +24,7 @@ from mhnb.core.asked.select import route_cell
 from mhnb.core.ranks import say_ranks
 from mhnb.errors import CellError, ClusterError, InvalidRequest
 from mhnb.frontend.notebook import Notebook
+from mhnb.frontend.pause import Pause
 from mhnb.frontend.shortcut import Shortcut
 from mhnb.frontend.tab import complete_line, is_magic_line
 from mhnb.launch.profile import user_profiles
@@ -55,6 +56,7 @@ class Assist:
         self._asked_rank = 0
         self._transformers = (self._route, _with_body)
         self._shortcut = Shortcut(shell, self._transformers)
+        self._pause = Pause(shell, lambda: notebook.was_blank)
         self._own_inspect = shell._inspect
         self._own_mime = shell.object_inspect_mime
         self._own_debugger = shell.debugger
@@ -74,10 +76,12 @@ class Assist:
             self._kernel.do_inspect = self._do_inspect
         shell.set_custom_exc((NameError,), self._name_error)
         self._shortcut.install()
+        self._pause.install()
 
     def uninstall(self) -> None:
         """Take everything back."""
         shell = self._shell
+        self._pause.uninstall()
         self._shortcut.uninstall()
         for transform in self._transformers:
             shell.input_transformers_cleanup.remove(transform)

@@ -53,6 +53,8 @@ class Notebook:
     shell: Any
     auto: bool = False
     views: OrderedDict[tuple[str, int, int], CellView] = field(default_factory=OrderedDict)
+    was_blank: bool = False
+    """Whether the cell that ran last has shown nothing here."""
     keep_panels: bool = False
     """Whether each cell leaves a panel in place beside what is stored."""
     panels: deque[ResultPanel] = field(default_factory=deque)
@@ -71,6 +73,7 @@ class Notebook:
             CellError: it failed on some rank; shown already.
             ClusterError: it was refused.
         """
+        self.was_blank = False
         cluster = current()
         self._listen(cluster)
         places = self._places_of(cluster)
@@ -89,6 +92,7 @@ class Notebook:
         self.remember(cluster, result)
         self._leave_panel(result, places, flags)
         result.check()
+        self.was_blank = view.is_blank and self._panel is None and not flags.collectives
 
     def _explain(self, result: CellResult) -> CellResult:
         """Say of a name that the ranks miss and this notebook has how it gets there."""

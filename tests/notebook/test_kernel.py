@@ -276,6 +276,35 @@ def test_a_kept_panel_stands_beside_what_is_stored(front: Front) -> None:
     assert _displays(front, "%%mhjax\nprint('not kept')")[0] == [{"text/html", "text/plain"}]
 
 
+def test_only_a_cell_that_puts_out_nothing_is_answered_without_a_pause(front: Front) -> None:
+    """ipykernel sleeps before it answers, so that output arrives first; here by the cells that come after it."""
+    front.run(_COUNT_PAUSES)
+    cells = (
+        ("%%mhjax\nsilent = 1", 0),
+        ("%%mhjax\nprint('said')", 1),
+        ("%%mhjax --quiet\nprint('said')", 1),
+        ("%%mhjax --collectives\nsilent = 1", 1),
+        ("%%mhjax\n1 / 0", 1),
+        ("%%mhjax\nsilent = 1", 0),
+        ("silent = 1", 1),
+        ("%mhjax auto off", 1),
+        ("print('said'); get_ipython().run_cell('%%mhjax\\nsilent = 1');", 1),
+    )
+    for cell, pauses in cells:
+        front.run(cell)
+        # One more is that of the cell before it.
+        assert front.run("print(len(slept)); slept.clear()")[1] == f"{1 + pauses}\n", cell
+    front.run("ipykernel.kernelbase.time = time")
+
+
+_COUNT_PAUSES = """
+import time, ipykernel.kernelbase
+from types import SimpleNamespace
+slept = []
+ipykernel.kernelbase.time = SimpleNamespace(**{**vars(time), "sleep": slept.append})
+"""
+
+
 def test_a_panel_answers_what_is_asked_of_it(front: Front) -> None:
     """The browser asks for a rank's outputs when somebody looks at it, and gets them as HTML."""
     front.run("%%mhjax\nprint('said by', 'ab'[jax.process_index()] if 'jax' in globals() else 'nobody')")

@@ -70,6 +70,8 @@ class CellView:
         self._said_at_s = 0.0
         self._latest: CellResult | None = None
         self._shown = False
+        self.is_blank = False
+        """The cell has ended, and nothing of it was shown."""
         self._finished = False
         self._broken = False
         self._early_late: CellResult | None = None
@@ -89,6 +91,7 @@ class CellView:
             last, self._early_late = self._early_late or result, None
             if last.is_silent and not (self._shown or self._badge):
                 # Most cells only bind names: nothing is put in order, to find that there is nothing.
+                self.is_blank = True
                 return
             # Before the widget goes, which hides it.
             self._guarded(self._draft.close)
