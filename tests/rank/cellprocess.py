@@ -26,7 +26,6 @@ from mhnb.core.wire.codec import decode, encode
 from mhnb.core.wire.protocol import (
     CellEnded,
     CellRefused,
-    LaunchRow,
     Message,
     OutputEvent,
     OutputProduced,
@@ -34,6 +33,7 @@ from mhnb.core.wire.protocol import (
     SkipCell,
 )
 from mhnb.rank.guard.mismatches import Mismatches
+from mhnb.rank.guard.recording import CellLaunches
 from mhnb.values import Outcome, Output
 
 __all__ = ["CellProcess", "Said"]
@@ -205,23 +205,10 @@ class PlayedLaunches:
     def wait(self, limit_s: float | None = None) -> None:
         self._names.get("waiting" if limit_s is None else "finishing", lambda: None)()
 
-    def count_running(self) -> int:
-        return self._names.get("running", 0)  # type: ignore[no-any-return]
-
-    def count_failed(self) -> int:
-        return 0
-
-    def take_notes(self) -> list[str]:
-        return []
-
-    def end_making(self) -> list[list[object]]:
-        return []
-
-    def take_origins(self) -> list[list[object]]:
-        return []
-
-    def end_cell(self) -> tuple[list[LaunchRow], int]:
-        return self._names.pop("rows", []), self._names.pop("abandoned", 0)
+    def close_cell(self, seq: int, outcome: Outcome) -> CellLaunches:
+        self.leave_cell(seq, outcome)
+        rows, abandoned = self._names.pop("rows", []), self._names.pop("abandoned", 0)
+        return CellLaunches(rows, abandoned, self._names.get("running", 0), 0, [], [], None, [], [])
 
     def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
         return {}, self._names.get("flight")

@@ -235,13 +235,7 @@ class CellRunner:
             self.shell.see_to_error(error)
         assert self._running is not None
         seq = self._running.seq
-        made, origins = self.launches.end_making(), self.launches.take_origins()
-        running, failed = self.launches.count_running(), self.launches.count_failed()
-        rows, abandoned = self.launches.end_cell()
-        stopped_before = self.launches.agreed_stop() if outcome == "interrupted" else None
-        notes = [*([_RUNNING] if running else []), *self.launches.take_notes()]
-        caught = self.launches.mismatches.take_caught()
-        self.launches.leave_cell(seq, outcome)
+        launches = self.launches.close_cell(seq, outcome)
         facts = self.news()
         with self._lock:
             events = self.capture.end()
@@ -252,17 +246,17 @@ class CellRunner:
                 seq,
                 outcome,
                 events,
-                pack_rows(rows),
-                abandoned,
+                pack_rows(launches.rows),
+                launches.abandoned,
                 wall_s,
-                notes,
-                facts,
-                made,
-                stopped_before,
-                caught,
-                running,
-                failed,
-                origins,
+                facts=facts,
+                notes=launches.notes,
+                made=launches.made,
+                origins=launches.origins,
+                stopped_before=launches.stopped_before,
+                caught=launches.caught,
+                running=launches.running,
+                failed=launches.failed,
             )
             self.send(self._last)
 
@@ -372,7 +366,5 @@ class CellRunner:
         coroutine: Any = None if (task := self._task) is None else task.get_coro()
         return None if coroutine is None or coroutine.cr_running else coroutine
 
-
-_RUNNING = "launches of it, on which all ranks agreed, still run"
 
 _USER_CODE = frozenset({CellRunner._user_code.__code__, CellRunner._user_code_async.__code__})

@@ -17,8 +17,6 @@ from typing import Any
 
 from mhnb.core.explain.stacks import Flight, cell_line
 from mhnb.core.explain.where import count_launches
-from mhnb.core.guard.made import MadeRow
-from mhnb.core.guard.origins import OriginRow
 from mhnb.core.guard.rules import communicates
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.rank.guard.agreement import Agreement
@@ -28,12 +26,14 @@ from mhnb.rank.guard.localwork import LocalWork, pauses_s
 from mhnb.rank.guard.made import MadeRecord
 from mhnb.rank.guard.mismatches import Mismatches
 from mhnb.rank.guard.outcomes import FreeOutputs
+from mhnb.rank.guard.recording import CellLaunches
 from mhnb.values import Outcome
 
 __all__ = ["LaunchRecorder"]
 
 _SWEEP_AT = 64
 _LOCAL_STOPPED_WAIT_S = 0.2
+_RUNNING = "launches of it, on which all ranks agreed, still run"
 
 
 class LaunchRecorder:
@@ -255,17 +255,19 @@ class LaunchRecorder:
             self._sweep(every=True)
             return len(self._failed_in_callback)
 
-    def end_making(self) -> list[MadeRow]:
-        """Hand out what the cell made of host data; to be called before `end_cell`."""
-        return [] if self.made is None else self.made.end_cell()
-
-    def take_origins(self) -> list[OriginRow]:
-        """Hand out where the arrays of the cell's launches came from, if the ranks did not agree before each."""
-        return [] if self.gate is None else self.gate.origins.end_cell()
-
-    def take_notes(self) -> list[str]:
-        """Say what the user should know of what was compared in the cell."""
-        return [note for record in (self.gate, self.made) if record is not None for note in record.take_notes()]
+    def close_cell(self, seq: int, outcome: Outcome) -> CellLaunches:
+        """Hand out what the cell's launches came to, and tell the other ranks that nothing more comes from here in it."""
+        made = [] if self.made is None else self.made.end_cell()
+        origins = [] if self.gate is None else self.gate.origins.end_cell()
+        running, failed = self.count_running(), self.count_failed()
+        rows, abandoned = self.end_cell()
+        stopped_before = self.agreed_stop() if outcome == "interrupted" else None
+        notes = [_RUNNING] if running else []
+        for record in (self.gate, self.made):
+            notes += [] if record is None else record.take_notes()
+        caught = self.mismatches.take_caught()
+        self.leave_cell(seq, outcome)
+        return CellLaunches(rows, abandoned, running, failed, made, origins, stopped_before, notes, caught)
 
     def _is_busy(self) -> bool:
         return bool(self._running) or (self.gate is not None and self.gate.is_busy())

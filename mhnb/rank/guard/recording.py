@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mhnb.core.explain.stacks import Flight
 from mhnb.core.guard.made import MadeRow
@@ -12,7 +12,21 @@ from mhnb.core.wire.protocol import LaunchRow
 from mhnb.rank.guard.mismatches import Mismatches
 from mhnb.values import Outcome
 
-__all__ = ["Launches"]
+__all__ = ["CellLaunches", "Launches"]
+
+
+class CellLaunches(NamedTuple):
+    """What a cell's launches come to at its end; the fields are those of `CellEnded`."""
+
+    rows: list[LaunchRow]
+    abandoned: int
+    running: int
+    failed: int
+    made: list[MadeRow]
+    origins: list[OriginRow]
+    stopped_before: int | None
+    notes: list[str]
+    caught: list[list[Any]]
 
 
 class Launches(Protocol):
@@ -25,7 +39,7 @@ class Launches(Protocol):
         """From now on launches belong to a new cell."""
 
     def leave_cell(self, seq: int, outcome: Outcome) -> None:
-        """Tell the other ranks that this one is done with a cell."""
+        """Tell the other ranks that this one is done with a cell that it did not run."""
 
     def takes_interrupt(self) -> bool:
         """Whether an interrupt is meant for the cell that runs."""
@@ -45,23 +59,8 @@ class Launches(Protocol):
     def wait(self, limit_s: float | None = None) -> None:
         """Wait until what was launched has finished, at most `limit_s`; raise what a launch failed with."""
 
-    def count_running(self) -> int:
-        """How many launches on which all ranks agreed still run."""
-
-    def count_failed(self) -> int:
-        """How many launches that communicate failed in a callback of the user's."""
-
-    def end_making(self) -> list[MadeRow]:
-        """Return what was made of host data."""
-
-    def take_origins(self) -> list[OriginRow]:
-        """Return where the arrays of the launches came from, if that was not agreed on before each."""
-
-    def take_notes(self) -> list[str]:
-        """Return what the user should know of how the cell is compared."""
-
-    def end_cell(self) -> tuple[list[LaunchRow], int]:
-        """Return the rows, and how many launches were abandoned."""
+    def close_cell(self, seq: int, outcome: Outcome) -> CellLaunches:
+        """Hand out what the cell's launches came to, and tell the other ranks that this one is done with it."""
 
     def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
         """Count launches by participants, and give the oldest that has not finished; from any thread."""
