@@ -346,3 +346,12 @@ def test_an_exponent_is_part_of_its_number(text: str) -> None:
     """Also before the j of an imaginary one, and at the end of a list."""
     assert split_numbers(f"x {text}j")[1] == [f" {text}"]
     assert split_numbers(f"[{text}]")[1] == [text]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", [" ", "1,000", "1,", " -", "1. ", "1min ", "%|", "%| ", "1e", "9", "\x1b["])
+def test_a_long_run_of_anything_is_looked_at_once(piece: str) -> None:
+    """A rank prints what it likes: a search that begins anew at each blank of a run takes the square of its length, hours here."""
+    text = f"x{piece * 200_000}y 1 loops"
+    skeleton, numbers = split_numbers(text)
+    assert "".join(part for pair in zip(skeleton, [*numbers, ""], strict=True) for part in pair) == text

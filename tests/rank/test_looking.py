@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,3 +133,32 @@ def test_a_look_parses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A parse beside the main thread's, which renders a traceback of JAX for seconds, spoilt the latter."""
     monkeypatch.setattr("ast.parse", None)
     assert called(list) == "called"
+
+
+_LOOKED_AT_WHILE_IT_RUNS = """
+from mhnb.rank.cell.looking import _awaited
+
+class Look:
+    def __call__(self):
+        return [frame.f_code.co_name for frame in _awaited(running)]
+
+look = Look()
+
+async def awaits_nothing():
+    for _ in range(1000):
+        assert look() == ["awaits_nothing"]
+
+running = awaits_nothing()
+try:
+    running.send(None)
+except StopIteration:
+    print("still here")
+"""
+
+
+def test_a_coroutine_that_runs_is_not_asked_what_it_awaits() -> None:
+    """Python 3.11 then reads beyond what it has, and crashes: a rank would be gone."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _LOOKED_AT_WHILE_IT_RUNS], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, "still here\n"), ended.stderr

@@ -31,13 +31,14 @@ OWN = "‹rank›"
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 # A comma is a part of a number only where it cannot be a list's.
-_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?= loops each)|\d+\.(?= *[\]),]|\s+-?\d)|\d+(?:\.\d+)?)"
+_PLAIN = r"(?:(?<![\d,])\d{1,3}(?:,\d{3})++(?= loops each)|\d+\.(?= *[\]),]|\s+-?\d)|\d+(?:\.\d+)?)"
 # An exponent is none in the middle of a word: `123e4567` is a piece of an id, and no infinity.
 _FIGURE = rf"(?:(?<![A-Za-z0-9_]){_PLAIN}[eE][-+]?\d{{1,3}}(?![^\Wj])|{_PLAIN})"
 _WORD = r"(?<![A-Za-z0-9_])(?:nan|inf)(?![A-Za-z0-9_])"
 # A column is padded, so blanks belong to its number; a minus does where it is none of a sum, a date or a range.
+# A run of blanks is looked at once, from its beginning: a rank may print a million of them.
 _NUMBER = re.compile(
-    rf"((?: +[-+]|(?<![\w.)\]])[-+]| *)(?:{LONG_TIME}|{_FIGURE}|{_WORD})|(?<=%)\|[ █▏▎▍▌▋▊▉#\d]{{3,}}\|)"
+    rf"((?:(?<! ) ++[-+]|(?<![\w.)\]])[-+]|(?<! ) *+)(?:{LONG_TIME}|{_FIGURE}|{_WORD})|(?<=%)\|[ █▏▎▍▌▋▊▉#\d]{{3,}}\|)"
 )
 
 _PADDING = re.compile(r" *(?=[\]),|\n]|$)| +(?= [^ ])")

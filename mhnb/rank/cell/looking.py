@@ -17,7 +17,7 @@ import time
 import tokenize
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 
 import psutil
@@ -176,13 +176,27 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
 def _awaited(coroutine: Any) -> list[FrameType]:
     """Give the frames of a coroutine and of what it awaits, innermost first."""
     frames: list[FrameType] = []
-    while coroutine is not None:
-        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
-        if frame is None:
-            break
+    while (frame := _frame_of(coroutine)) is not None:
         frames.append(frame)
-        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+        coroutine = _find_next(coroutine)
     return frames[::-1]
+
+
+def _frame_of(coroutine: Any) -> FrameType | None:
+    return getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+
+
+def _find_next(coroutine: Any) -> Any:
+    """Find what a coroutine or generator awaits; None while it runs.
+
+    Python 3.11 may crash where it asks that of one that runs, and the main thread goes on whenever this one gives the
+    interpreter away: so there is no call between the two looks.
+    """
+    if isinstance(coroutine, CoroutineType):
+        return None if coroutine.cr_running else coroutine.cr_await
+    if isinstance(coroutine, GeneratorType):
+        return None if coroutine.gi_running else coroutine.gi_yieldfrom
+    return None
 
 
 def _find_call(frame: FrameType) -> str:
