@@ -63,11 +63,12 @@ def missing_makers() -> list[str]:
     wanted: dict[Any, tuple[str, ...]] = {
         pxla: ("shard_args", "batched_device_put"),
         dispatch: ("_DeferredShardArg", "_different_device_order_reshard"),
+        getattr(dispatch, "_DeferredShardArg", None): ("result_handler",),
     }
     return [name for module, names in wanted.items() for name in names if not callable(getattr(module, name, None))]
 
 
-def wrap_makers(shard: _Wrapper, put: _Wrapper, join: _Wrapper, keep: _Wrapper, turn: _Wrapper) -> None:
+def wrap_makers(*, shard: _Wrapper, put: _Wrapper, join: _Wrapper, keep: _Wrapper, turn: _Wrapper) -> None:
     """Wrap what makes arrays of a process's own data, or of others without a launch, by what each of these gives for it.
 
     Args:

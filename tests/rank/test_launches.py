@@ -41,7 +41,7 @@ class Sleeper:
         self.count, self._then = 0, then
 
     def __call__(self, pause_s: float) -> None:
-        assert pause_s < 0.01
+        assert pause_s <= 0.1
         self.count += 1
         if self.count == 200:
             self._then()

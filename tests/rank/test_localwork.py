@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from mhnb.rank.guard.launches import LaunchRecorder
-from mhnb.rank.guard.localwork import LocalWork
+from mhnb.rank.guard.localwork import LocalWork, pauses_s
 from tests.rank.test_launches import FakeArray, Sleeper, note
 
 
@@ -198,3 +198,13 @@ del kept[7]
 assert all(a is b for a, b in zip(*list_arrays(), reversed(kept), strict=True))
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+
+
+def test_a_long_wait_asks_seldom_and_is_not_late() -> None:
+    """JAX leaks a little with each look: an hour has some ten thousand. A pause is a fiftieth of what was waited before it."""
+    waited_s, looks, pauses = 0.0, 0, pauses_s()
+    while waited_s < 3600:
+        pause_s = next(pauses)
+        assert pause_s <= 2e-3 + waited_s / 50
+        waited_s, looks = waited_s + pause_s, looks + 1
+    assert looks < 50_000

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
 
-from mhnb.core.guard.made import MadeRow, compare_made
+from mhnb.core.guard.made import GIVEN, MadeRow, compare_made
 from mhnb.rank.guard.made import MadeRecord
 from mhnb.rank.guard.origins import has_origin
 
@@ -67,7 +69,8 @@ class Copies:
 class Laid:
     """What JAX makes of a value for all devices."""
 
-    dtype, shape, sharding = "f32", (1,), Copies()
+    dtype, sharding = "f32", Copies()
+    shape: tuple[int, ...] = (1,)
 
 
 def record() -> MadeRecord:
@@ -153,19 +156,67 @@ def test_large_values_are_told_of_and_never_kept() -> None:
     """Of those the shape is all that is compared, so nothing has to be waited for."""
     made, value = record(), Value(1, ready=False, nbytes=20 * 2**20)
     give(made, value)
-    assert not made._later
+    assert not len(made._late)
     assert "of 20.0 MiB" in made.take_notes()[0]
 
 
-@pytest.mark.parametrize("refused", [True, False])
-def test_a_launch_that_was_refused_has_no_number(refused: bool) -> None:  # noqa: FBT001
-    """Of a rank that tries again the next launch is the others' first."""
+@pytest.mark.parametrize("theirs", [3, 4])
+def test_a_launch_that_was_refused_has_no_number(theirs: int) -> None:
+    """Of a rank that tries again, on another line, the next launch is the others' first."""
     rows = []
-    for tries in (refused, False):
+    for tries, content in ((True, 3), (False, theirs)):
         made = record()
         if tries:
-            made.note_launch(BOTH, 1, [], agreed=False)
-            made.withdraw(BOTH, agreed=False)
-        give(made, Value(3 + tries))
+            made.note_launch(BOTH, 1, [], agreed=True)
+            made.withdraw(BOTH, agreed=True)
+        give(made, Value(content), line=2 + tries)
+        rows.append([row for row in made.end_cell() if row[2] == GIVEN])
+    assert differ(*rows) == (theirs != 3)
+
+
+class Output:
+    """What came of a launch; it may be let go of."""
+
+
+def follow(made: MadeRecord, value: Value) -> Callable[[Sequence[object]], None] | None:
+    """A program without a collective is given a value."""
+    laid = Laid()
+    made.note(laid, lambda _device, _index: value, value)
+    made.learn_contents([laid], agreed=False)
+    return made.follow([laid])
+
+
+def test_of_what_a_program_alone_was_given_nothing_is_kept_but_hashes() -> None:
+    """A loop that is given megabytes each time keeps none of them; compared is what is held in the end."""
+    rows = []
+    for content in (1, 2):
+        made, value, output = record(), Value(content, ready=False), Output()
+        note_outputs, alive = follow(made, value), weakref.ref(value)
+        assert note_outputs is not None
+        note_outputs([output])
+        del value, note_outputs
+        assert alive() is None
         rows.append(made.end_cell())
-    assert differ(*rows) == refused
+    assert differ(*rows)
+
+
+def test_of_launches_of_which_nothing_is_held_few_are_remembered() -> None:
+    """A long loop forgets them; one that keeps what came of each is remembered whole."""
+    made, held = record(), [Output() for _ in range(1000)]
+    for output in held:
+        (follow(made, Value(1)) or print)([Output()])
+        (follow(made, Value(1)) or print)([output])
+    assert 1000 <= len(made._alone) <= 2000
+    del output, held[:]
+    for _ in range(2000):
+        (follow(made, Value(1)) or print)([Output()])
+    assert len(made._alone) <= 2000
+
+
+def test_a_number_that_a_program_alone_was_given_is_not_compared() -> None:
+    """How fast this rank was, say: what comes of it carries that, and is refused where it would reach others."""
+    made, laid = record(), Laid()
+    made.note(laid, lambda _device, _index: Value(1), Value(1))
+    assert made.follow([laid]) is not None
+    laid.shape = ()
+    assert made.follow([laid]) is None

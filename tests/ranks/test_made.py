@@ -19,7 +19,7 @@ if rank < 3: w = jax.device_put(np.full(8, rank % 2, np.float32), NamedSharding(
     "a box that two ranks share": """mesh2 = Mesh(np.array(jax.devices()).reshape(2, 4), ('a', 'b'))
 w = jax.make_array_from_callback((4, 4), NamedSharding(mesh2, P('a')), lambda i: np.full((4, 4), rank % 2)[i])""",
     "a NumPy argument of jit": "y = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)(x, np.float32(rank % 2))",
-    "what a program without a collective makes of a number": "y = jax.jit(lambda a, s: a * s)(x, rank % 2)",
+    "what a program without a collective makes of an array": "y = jax.jit(lambda a, s: a * s)(x, np.full(1, rank % 2))",
     "a Python argument of jit": "y = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)(x, rank % 2)",
     "a random key": """key = jax.random.key(rank % 2)
 y = jax.jit(lambda a, k: a.sum() + jax.random.normal(k), out_shardings=whole)(x, key)""",
@@ -98,6 +98,7 @@ b = multihost_utils.broadcast_one_to_all(np.full(2, rank))""",
 t = threading.Thread(target=work); t.start(); y = add(x); t.join()""",
     "larger than is hashed": """big = np.full(17 * 2**20, rank, np.int8)
 w = jax.make_array_from_callback(big.shape, whole, lambda i: big[i])""",
+    "a number that a program without a collective is given": "speed = 1000 * x / (1.0 + rank)\nspeed",
     "rank-local arrays": "w = jax.device_put(np.full(8, rank), jax.local_devices()[0]) * 2",
 }
 

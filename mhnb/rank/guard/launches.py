@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -316,7 +315,7 @@ class LaunchRecorder:
     def _count_rows(self) -> dict[tuple[int, ...], int]:
         # Rows before the last do not change any more, and there may be many: each is counted once.
         fixed = max(len(self._rows) - 1, 0)
-        _add(self._counts, count_launches(islice(self._rows, self._counted, fixed)))
+        _add(self._counts, count_launches(self._rows[self._counted : fixed]))
         self._counted = fixed
         return _add(dict(self._counts), count_launches(self._rows[fixed:]))
 

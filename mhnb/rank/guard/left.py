@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from mhnb.core.guard.rules import STILL_LEFT, communicates
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.errors import OrderMismatch
-from mhnb.rank.guard.tables import pause
+from mhnb.rank.guard.localwork import pauses_s
 
 __all__ = ["LeftLaunches"]
 
@@ -75,10 +76,9 @@ class LeftLaunches:
 
     def _outlast(self, participants: Collection[int]) -> None:
         """Wait. A look at this rank's stack knows the wait by this function's name."""
-        looks = 0
+        pauses = pauses_s()
         while any(not set(participants).isdisjoint(launch.row[2]) for launch in self._still_expected()):
-            looks += 1
-            pause(looks)
+            time.sleep(next(pauses))
 
     def _still_expected(self) -> list[_Launch]:
         with self._lock:

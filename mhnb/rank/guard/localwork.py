@@ -11,21 +11,27 @@ import re
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, repeat
 from typing import Any
 
 __all__ = ["LocalWork", "pauses_s"]
 
 _PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
-"""Between two looks at what still runs; then `_LONG_PAUSE_S`. Short ones first: most launches end within 1 ms."""
-_LONG_PAUSE_S = 2e-3
+"""Between two looks at what still runs. Short ones first: most launches end within 1 ms."""
+_GROWTH = 1.02
+"""From there on a pause is 2 % of the time that was waited, from 2 ms to `_LONGEST_S`."""
+_FIRST_LONG_S, _LONGEST_S = 2e-3, 0.1
 _IDLE = re.compile(r"\s*(?:pass)?\s*")
 """A cell that starts nothing."""
 
 
 def pauses_s() -> Iterator[float]:
     """Yield how long to sleep between two looks at what still runs, without end."""
-    return chain(_PAUSES_S, repeat(_LONG_PAUSE_S))
+    yield from _PAUSES_S
+    # since jax 0.10.2: each `is_ready` of an array of several devices leaks 400 bytes, so a long wait must not ask often.
+    pause_s = _FIRST_LONG_S
+    while True:
+        yield pause_s
+        pause_s = min(pause_s * _GROWTH, _LONGEST_S)
 
 
 class LocalWork:

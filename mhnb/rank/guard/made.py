@@ -8,64 +8,29 @@ from __future__ import annotations
 
 import functools
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from mhnb.core.exchange.variables import format_array
 from mhnb.core.guard.made import GIVEN, MadeRow
+from mhnb.rank.guard.alone import AloneGiven
+from mhnb.rank.guard.late import LateValues, Saying, count_nbytes
+from mhnb.rank.guard.noted import Argument, Content, Noted
 from mhnb.rank.guard.origins import HOST_DATA, Maker, hand_on, has_origin, mark_copies
-from mhnb.rank.guard.places import Place, find_place
+from mhnb.rank.guard.places import find_place
 from mhnb.rank.guard.sums import Sums, hash_bytes
 
 __all__ = ["MadeRecord"]
 
 _LIMIT_NBYTES = 16 * 2**20
 """Of a box; larger ones are compared by shape here, and by `%mhjax check`."""
-_LATER, _LATER_NBYTES = 256, 64 * 2**20
-"""So many arrays that are still computed are kept at most until they are, and so much of them."""
-_ALONE = 256
-"""So many launches are followed before those of which nothing is held are forgotten."""
 _MADE_FOR = "_mhnb_made_for_launch"
-"""Of an array that was laid out for a program: its `_Argument`."""
+"""Of an array that was laid out for a program: its `Argument`."""
 _UNKNOWN = "_mhnb_content"
-"""Of an array that every rank holds all of, and of which is not known yet what it holds: its `_Content`."""
+"""Of an array that every rank holds all of, and of which is not known yet what it holds: its `Content`."""
 
 Source: TypeAlias = Callable[[Any, Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Noted:
-    """An array that was made, as it is compared with the other ranks'."""
-
-    line: int | None
-    group: int
-    place: Place
-    kind: str
-    values: Mapping[str, Any]
-    """By the text of each box that other ranks hold too."""
-    words: Mapping[str, int | None]
-    """Their hashes; None of what is not known yet."""
-
-
-class _Argument(NamedTuple):
-    """What a program is given: nobody knows yet whether that communicates."""
-
-    noted: _Noted
-    value: Any
-    """What it was laid out of."""
-    word: int | None
-    """Its hash, where it is known."""
-
-
-class _Content(NamedTuple):
-    """What an array holds, to be hashed when it is asked about."""
-
-    kind: str
-    values: Mapping[str, Any]
-    maker: Maker | None
-    """None: it was made for one launch."""
 
 
 @dataclass(slots=True)
@@ -74,30 +39,7 @@ class _Row:
     boxes: dict[str, Sums] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Saying:
-    """How a hash is added up and told: of a launch's argument with the launch, the argument's place, and the line."""
-
-    number: int = 0
-    place: int = 0
-    line: int | None = None
-
-    def __call__(self, word: int) -> tuple[str, int]:
-        told = f"{word:016x}"[:12]
-        if not self.number:
-            return told, word
-        where = "" if self.line is None else f" on line {self.line}"
-        return told + where, self.mix(word)
-
-    def mix(self, word: int) -> int:
-        """Hash what a launch was given with where: these are added up, and sums of `hash` of tuples are the same too easily."""
-        return hash_bytes(f"{self.number} {self.place} {word}".encode())
-
-
-_say = _Saying()
-
-
-_Alone: TypeAlias = tuple[list[_Noted], tuple[Callable[[], Any], ...]]
+_say = Saying()
 
 
 class MadeRecord:
@@ -120,11 +62,7 @@ class MadeRecord:
         self._lock = threading.Lock()
         self._seq = 0
         self._rows: dict[tuple[Any, ...], _Row] = {}
-        self._later: list[tuple[Sums, int, Any, _Saying]] = []
-        self._later_nbytes = 0
-        self._alone: list[_Alone] = []
-        """What programs without a collective were given, and what came of it."""
-        self._alone_most = _ALONE
+        self._late, self._alone = LateValues(self._word), AloneGiven()
         self._given: dict[tuple[int, ...], int] = {}
         """How many launches were made so far whose number is the same on each rank, by participants."""
         self.active = False
@@ -140,8 +78,8 @@ class MadeRecord:
     def begin_cell(self, seq: int = 0, *, active: bool) -> None:
         """Forget the last cell."""
         with self._lock:
-            self._seq, self._rows, self._later, self.active = seq, {}, [], active
-            self._given, self._later_nbytes, self._alone = {}, 0, []
+            self._seq, self._rows, self.active, self._given = seq, {}, active, {}
+            self._late, self._alone = LateValues(self._word), AloneGiven()
 
     def note(self, array: Any, source: Source, argument: Any = None) -> None:
         """Record an array that was just made. What cannot be recorded is told of, and no error of the cell's.
@@ -168,10 +106,11 @@ class MadeRecord:
         kind = format_array(array.shape, str(array.dtype))
         values = {text: source(device, index) for device, (index, text) in place.shared.items()}
         words = {text: self._word(value, array.dtype) for text, value in values.items()}
-        noted = _Noted(line, group, place, kind, values, words)
+        nbytes = max(map(count_nbytes, values.values()), default=0)
+        noted = Noted(line, group, place, kind, nbytes, values, words)
         if place.is_whole:
             maker = Maker(HOST_DATA, self._seq, line) if argument is None else None
-            if not _mark_content(array, content := _Content(kind, values, maker), words):
+            if not _mark_content(array, content := Content(kind, values, maker), words):
                 # What is still computed has no content yet, and whether it is differs between ranks.
                 setattr(array, _UNKNOWN, content)
         if argument is None:
@@ -180,30 +119,30 @@ class MadeRecord:
         alone = len(values) == 1 and place.is_whole
         # What each rank lays out a part of is hashed where it is launched with.
         held = (*values.values(), *words.values()) if alone else (argument, None)
-        setattr(array, _MADE_FOR, _Argument(noted, *held))
+        setattr(array, _MADE_FOR, Argument(noted, *held))
         if not place.is_whole:
-            setattr(array, _UNKNOWN, _Content(kind, {"": argument}, None))
+            setattr(array, _UNKNOWN, Content(kind, {"": argument}, None))
 
-    def _enter(self, noted: _Noted) -> None:
+    def _enter(self, noted: Noted) -> None:
         """Have it compared at the cell's end."""
-        self._note_large(noted.line, noted.values.values())
+        self._note_large(noted.line, noted.nbytes)
         with self._lock:
             row = self._rows.setdefault((noted.line, noted.place.ranks, noted.place.name), _Row())
             row.kinds.add(noted.group, noted.kind, hash_bytes(noted.kind.encode()))
             for text, word in noted.words.items():
                 sums = row.boxes.setdefault(text, Sums())
-                self._add(sums, noted.group, word, noted.values[text], _say)
+                self._add(sums, noted.group, word, noted.values.get(text), _say)
 
     def note_kept(self, laid_out: Any, kept: Any) -> None:
         """What was laid out is given to no program: the user keeps it."""
-        given: _Argument | None = getattr(laid_out, _MADE_FOR, None)
+        given: Argument | None = getattr(laid_out, _MADE_FOR, None)
         if given is not None:
             self._enter(given.noted)
         maker = Maker(HOST_DATA, self._seq, self._find_line())
         if has_origin(laid_out):
             hand_on(laid_out, kept, maker)
         elif given is not None and given.noted.place.is_whole:
-            setattr(kept, _UNKNOWN, _Content(given.noted.kind, given.noted.values, maker))
+            setattr(kept, _UNKNOWN, Content(given.noted.kind, given.noted.values, maker))
 
     def note_launch(
         self, participants: tuple[int, ...], line: int | None, inputs: Sequence[Any], *, agreed: bool
@@ -219,12 +158,12 @@ class MadeRecord:
         number = self._given[participants] = self._given.get(participants, 0) + 1
         if not made:
             return
-        self._note_large(line, [given.value for _, given in made])
+        self._note_large(line, max(count_nbytes(given.value) for _, given in made))
         with self._lock:
             row = self._rows.setdefault((None, participants, GIVEN), _Row())
             sums = row.boxes.setdefault(GIVEN, Sums())
             for at, (noted, value, known) in made:
-                saying = _Saying(number, at, line)
+                saying = Saying(number, at, line)
                 row.kinds.add(0, noted.kind, saying.mix(hash_bytes(noted.kind.encode())))
                 # What is computed is read later: here a failure of the user's would leave the others alone in the launch.
                 by_hand = known is None and not hasattr(value, "is_ready")
@@ -235,16 +174,11 @@ class MadeRecord:
         """Give what to call with the outputs of a program without a collective, if it was given anything of a rank's own.
 
         It is compared where one of them is held at the cell's end: what was only looked at, to print it say, may differ.
+        So may a number, such as how fast this rank was: nothing that came of one reaches another rank unseen, by its origin.
         """
-        made = [getattr(array, _MADE_FOR).noted for array in inputs if hasattr(array, _MADE_FOR)] if self.active else []
-        return functools.partial(self._note_alone, made) if made else None
-
-    def _note_alone(self, made: list[_Noted], outputs: Sequence[Any]) -> None:
-        with self._lock:
-            if len(self._alone) >= self._alone_most:
-                self._alone = [each for each in self._alone if any(output() is not None for output in each[1])]
-                self._alone_most = max(_ALONE, 2 * len(self._alone))
-            self._alone.append((made, tuple(map(weakref.ref, outputs))))
+        arrays = [array for array in inputs if array.shape and hasattr(array, _MADE_FOR)] if self.active else []
+        made = [getattr(array, _MADE_FOR).noted for array in arrays]
+        return functools.partial(self._alone.follow, made) if made else None
 
     def learn_contents(self, inputs: Iterable[Any], *, agreed: bool) -> None:
         """Have arrays of a launch known by what is in them, where that was not known when they were made.
@@ -255,16 +189,26 @@ class MadeRecord:
             agreed: the launch communicates: what was made for it alone is compared at the cell's end, and not waited for.
         """
         for array in inputs if self.active else ():
-            content: _Content | None = None if has_origin(array) else getattr(array, _UNKNOWN, None)
+            content: Content | None = None if has_origin(array) else getattr(array, _UNKNOWN, None)
             if content is not None and (content.maker is not None or not agreed):
                 words = {text: self._await_word(value, array.dtype) for text, value in content.values.items()}
                 _mark_content(array, content, words)
+                self._learn_boxes(array)
                 # Not before: whoever breaks the wait off, or waits in another thread, finds it as it was.
                 vars(array).pop(_UNKNOWN, None)
 
+    def _learn_boxes(self, array: Any) -> None:
+        """Have what was laid out for a program hashed, too: it is computed by now."""
+        given: Argument | None = getattr(array, _MADE_FOR, None)
+        if given is None:
+            return
+        words = given.noted.words
+        for text, value in given.noted.values.items():
+            words[text] = self._await_word(value, array.dtype) if words[text] is None else words[text]
+
     def _await_word(self, value: Any, dtype: Any) -> int | None:
         """Hash a value when it is computed; None where it was deleted. What its computation failed with is the launch's error."""
-        if hasattr(value, "is_ready") and _nbytes(value) <= _LIMIT_NBYTES and not value.is_deleted():
+        if hasattr(value, "is_ready") and count_nbytes(value) <= _LIMIT_NBYTES and not value.is_deleted():
             value.block_until_ready()
         return self._word(value, dtype)
 
@@ -277,37 +221,11 @@ class MadeRecord:
         # Where the ranks do not agree on each, other threads run at their own pace.
         return self.active and (agreed or threading.current_thread() is self._main)
 
-    def _add(self, sums: Sums, group: int, word: int | None, value: Any, saying: _Saying) -> None:
+    def _add(self, sums: Sums, group: int, word: int | None, value: Any, saying: Saying) -> None:
         if word is not None:
             sums.add(group, *saying(word))
-            return
-        if not self._has_room(value):
-            self._later = [late for late in self._later if not self._settle(*late)]
-            self._later_nbytes = sum(_nbytes(late) for _, _, late, _ in self._later)
-        if self._has_room(value):
-            self._later.append((sums, group, value, saying))
-            self._later_nbytes += _nbytes(value)
         else:
-            sums.is_partial = self._is_partial = True
-
-    def _has_room(self, value: Any) -> bool:
-        return len(self._later) < _LATER and self._later_nbytes + _nbytes(value) <= _LATER_NBYTES
-
-    def _settle(self, sums: Sums, group: int, value: Any, saying: _Saying, *, last: bool = False) -> bool:
-        """Add up what is computed by now; false where it is not, and this is not the last time to ask."""
-        if not (last or value.is_deleted() or value.is_ready()):
-            return False
-        try:
-            word = self._word(value, value.dtype)
-        except Exception as error:  # noqa: BLE001 - what the user's computation failed with: the cell's error, too
-            word, sums.last = None, type(error).__name__
-        if word is None:
-            sums.is_partial = True
-            # One that failed is the cell's own error; of one that was donated meanwhile nothing else would tell.
-            self._is_partial = self._is_partial or value.is_deleted()
-        else:
-            sums.add(group, *saying(word))
-        return True
+            self._late.add(sums, group, value, saying)
 
     def take_notes(self) -> list[str]:
         """Say, each once in this process's life, what could not be recorded, and what was too large to be compared."""
@@ -331,52 +249,38 @@ class MadeRecord:
 
     def end_cell(self) -> list[MadeRow]:
         """Hand out the rows. Everything that the cell launched has ended by now, or was given up."""
-        for made, outputs in self._take_alone():
-            if any(output() is not None for output in outputs):
-                for noted in made:
-                    self._enter(noted)
+        for noted in self._alone.take():
+            self._enter(noted)
         with self._lock:
-            rows, later, self._rows, self._later = self._rows, self._later, {}, []
-        for late in later:
-            self._settle(*late, last=True)
+            rows, self._rows = self._rows, {}
+            late, self._late = self._late, LateValues(self._word)
+        late.settle_all()
+        self._is_partial = self._is_partial or late.is_partial
         return [
             [line, list(ranks), name, row.kinds.to_wire(), {text: sums.to_wire() for text, sums in row.boxes.items()}]
             for (line, ranks, name), row in rows.items()
         ]
 
-    def _take_alone(self) -> list[_Alone]:
-        with self._lock:
-            alone, self._alone = self._alone, []
-        return alone
-
-    def _note_large(self, line: int | None, values: Iterable[Any]) -> None:
-        if self._told_large:
-            return
-        nbytes = max((_nbytes(value) for value in values), default=0)
-        if nbytes > _LIMIT_NBYTES and self._large is None:
+    def _note_large(self, line: int | None, nbytes: int) -> None:
+        if nbytes > _LIMIT_NBYTES and not self._told_large and self._large is None:
             self._large = line, nbytes
 
     def _word(self, value: Any, dtype: Any) -> int | None:
         """Hash a value's bytes; None where they are not there yet, or no longer. Of large ones the shape must do."""
-        if _nbytes(value) > _LIMIT_NBYTES:
+        if count_nbytes(value) > _LIMIT_NBYTES:
             return 0
         if hasattr(value, "is_ready") and (value.is_deleted() or not value.is_ready()):
             return None
         return hash_bytes(self._read(value, dtype))
 
 
-def _mark_content(array: Any, content: _Content, words: Mapping[str, int | None]) -> bool:
+def _mark_content(array: Any, content: Content, words: Mapping[str, int | None]) -> bool:
     """Have an array known by what is in it; false where that is not known."""
     if None in words.values():
         return False
     hashed = [(hash_bytes(box.encode()), word) for box, word in sorted(words.items())]
     mark_copies(array, hash((hash_bytes(content.kind.encode()), *hashed)), content.maker)
     return True
-
-
-def _nbytes(value: Any) -> int:
-    # A number has none.
-    return int(getattr(value, "nbytes", 0))
 
 
 def _say_line(line: int | None) -> str:

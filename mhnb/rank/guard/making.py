@@ -33,7 +33,13 @@ def watch_making(recorder: LaunchRecorder) -> None:
     """Record what is made from now on with the launches. To be called once, where the hooks have been found to fit."""
     recorder.made = MadeRecord(recorder.find_line, recorder.count, _read)
     watcher = _Watcher(recorder.made)
-    wrap_makers(watcher.wrap_shard, watcher.wrap_put, watcher.wrap_join, watcher.wrap_keep, watcher.wrap_turn)
+    wrap_makers(
+        shard=watcher.wrap_shard,
+        put=watcher.wrap_put,
+        join=watcher.wrap_join,
+        keep=watcher.wrap_keep,
+        turn=watcher.wrap_turn,
+    )
 
 
 class _Watcher:
