@@ -14,12 +14,12 @@ import dataclasses
 import functools
 import hashlib
 import inspect
-import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mhnb.core.guard.reach import may_communicate
 from mhnb.core.guard.rules import FREE_PREFIX, communicates
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launched import Launched
@@ -44,12 +44,6 @@ __all__ = [
     "identify",
     "install",
 ]
-
-_MAY_COMMUNICATE = re.compile(
-    r"\b(?:all-gather|all-reduce|all-to-all|collective-\w+|custom-call|ragged-all-to-all|recv|reduce-scatter|send)"
-    r"(?:-start|-done|-update)?\("
-)
-"""Operations of optimised HLO that reach another device, or (custom-call) could."""
 
 _UNKNOWN = Birth(agreed=False)
 _Places = list[tuple[int, int]]
@@ -396,4 +390,4 @@ def _may_communicate(xla_executable: Any) -> bool:
     # Only XLA knows: its partitioner puts most collectives in after lowering. Whether there are any does not depend
     # on the host, as the rest of this text may.
     texts = optimised_texts(xla_executable)
-    return texts is None or any(map(_MAY_COMMUNICATE.search, texts))
+    return texts is None or any(map(may_communicate, texts))

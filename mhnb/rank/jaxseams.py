@@ -57,18 +57,21 @@ def bind_gloo(address: str) -> None:
 
 def missing_makers() -> list[str]:
     """Name what `wrap_makers` wants and this JAX does not have."""
-    from jax._src import dispatch
+    from jax._src import array, dispatch
     from jax._src.interpreters import pxla
 
     wanted: dict[Any, tuple[str, ...]] = {
         pxla: ("shard_args", "batched_device_put"),
         dispatch: ("_DeferredShardArg", "_different_device_order_reshard"),
         getattr(dispatch, "_DeferredShardArg", None): ("result_handler",),
+        array.ArrayImpl: ("_rewrap_with_aval_and_sharding",),
     }
     return [name for module, names in wanted.items() for name in names if not callable(getattr(module, name, None))]
 
 
-def wrap_makers(*, shard: _Wrapper, put: _Wrapper, join: _Wrapper, keep: _Wrapper, turn: _Wrapper) -> None:
+def wrap_makers(
+    *, shard: _Wrapper, put: _Wrapper, join: _Wrapper, keep: _Wrapper, turn: _Wrapper, rewrap: _Wrapper
+) -> None:
     """Wrap what makes arrays of a process's own data, or of others without a launch, by what each of these gives for it.
 
     Args:
@@ -77,6 +80,7 @@ def wrap_makers(*, shard: _Wrapper, put: _Wrapper, join: _Wrapper, keep: _Wrappe
         join: of `make_array_from_single_device_arrays(shape, sharding, arrays)`.
         keep: of the method by which `device_put` makes the user's array of what `shard_args` laid out.
         turn: of the function by which `device_put` lays an array out over its devices in another order.
+        rewrap: of the method by which `pmap` makes a global array of a rank's own pieces, and pieces of a global one.
     """
     import jax
     from jax._src import array, dispatch
@@ -87,6 +91,8 @@ def wrap_makers(*, shard: _Wrapper, put: _Wrapper, join: _Wrapper, keep: _Wrappe
     deferred: Any = dispatch._DeferredShardArg
     deferred.result_handler = keep(deferred.result_handler)
     dispatch._different_device_order_reshard = turn(dispatch._different_device_order_reshard)
+    implementation: Any = array.ArrayImpl
+    implementation._rewrap_with_aval_and_sharding = rewrap(implementation._rewrap_with_aval_and_sharding)
     joining = join(jax.make_array_from_single_device_arrays)
     modules: tuple[Any, ...] = (array, jax)
     for module in modules:

@@ -589,6 +589,21 @@ w = w * 2"""
     assert ready.run(code, guard=guard).check().notes == ()
 
 
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize("look", ["jnp.linalg.norm(w, 2)", "jax.lax.top_k(w[0], 2)", "jnp.linalg.inv(w)", "said(w)"])
+def test_one_rank_looks_at_a_copy_by_what_xla_leaves_to_a_library(ready: Cluster, look: str, guard: str) -> None:
+    """Linear algebra, the greatest elements and a print from inside: none reaches another device."""
+    ready.run("w = jax.device_put(np.eye(4, dtype=np.float32) * 3, whole)\nadd(w)").check()
+    code = f"""
+@jax.jit
+def said(w):
+    jax.debug.print('sum {{}}', w.sum())
+    return w
+if rank == 1: print({look})"""
+    assert ready.run(code, guard=guard).check().notes == ()
+    check_sum(ready)
+
+
 @pytest.mark.parametrize("guard", ["parity", "off"])
 def test_without_lockstep_nothing_is_agreed(ready: Cluster, guard: str) -> None:
     """The user's choice: a cell of equal launches runs as it did."""

@@ -126,6 +126,18 @@ else: key = jax.random.fold_in(key, 2)""",
         "if rank == 1: w = jnp.zeros(8, device=whole)\nelse: w = jnp.ones(8, device=whole)",
         "jax.jit(lambda w, a: (w * a).sum())(w, x)",
     ),
+    "one of two that pmap made": (
+        """step = jax.pmap(lambda p: p * 2 + 0 * jax.lax.psum(p, 'i'), 'i')
+a, b = step(np.ones(2, np.float32)), step(np.full(2, 10, np.float32))
+w = b if rank == 1 else a""",
+        "jax.pmap(lambda p: jax.lax.psum(p, 'i'), 'i')(w)",
+    ),
+    "what pmap made on one rank alone": (
+        """step = jax.pmap(lambda p: p * 2 + 0 * jax.lax.psum(p, 'i'), 'i')
+w = step(np.ones(2, np.float32))
+if rank == 1: w = jax.pmap(lambda p: p * 2)(w)""",
+        "jax.pmap(lambda p: jax.lax.psum(p, 'i'), 'i')(w)",
+    ),
     "put on devices when it was computed": (
         "if rank == 1: w = join(jnp.sin(jnp.ones(8)))\nelse: w = join(jnp.cos(jnp.ones(8)))",
         "jax.jit(lambda w, a: (w * a).sum())(w, x)",

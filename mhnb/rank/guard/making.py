@@ -16,7 +16,7 @@ from mhnb.rank.asks.transfer_arrays import raw_bytes
 from mhnb.rank.asks.transfer_jax import host_copy, shards_of
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.made import MadeRecord
-from mhnb.rank.guard.origins import hand_on_turned
+from mhnb.rank.guard.origins import hand_on, hand_on_turned, has_origin
 from mhnb.rank.jaxhooks import find_plain
 from mhnb.rank.jaxseams import wrap_makers
 
@@ -39,6 +39,7 @@ def watch_making(recorder: LaunchRecorder) -> None:
         join=watcher.wrap_join,
         keep=watcher.wrap_keep,
         turn=watcher.wrap_turn,
+        rewrap=_wrap_rewrap,
     )
 
 
@@ -133,6 +134,20 @@ class _Watcher:
 
     def _is_inside(self) -> bool:
         return getattr(self._thread, "inside", False)
+
+
+def _wrap_rewrap(rewrap: _Function) -> _Function:
+    """Wrap what makes an array of the same buffers under another sharding: it comes from where they come from."""
+
+    # `functools.wraps` asks more of a function than this native one has.
+    def rewrap_with_aval_and_sharding(array: Any, *args: Any, **more: Any) -> Any:
+        __tracebackhide__ = True
+        rewrapped = rewrap(array, *args, **more)
+        if has_origin(array):
+            hand_on(array, rewrapped, None)
+        return rewrapped
+
+    return rewrap_with_aval_and_sharding
 
 
 def _shard(array: Any, device: Any, _index: Any) -> Any:
