@@ -251,3 +251,33 @@ joined = jax.make_array_from_single_device_arrays((8,), whole, [part])"""
     assert all(rank.error is not None and "no such shard" in rank.error.evalue for rank in result)
     assert result.state == "clean"
     assert {rank.text for rank in cluster.run("1 + 1").check()} == {"2"}
+
+
+HALVES = """
+halves = NamedSharding(Mesh(np.array(jax.devices()).reshape(2, 4), ('copy', 'part')), P('part'))
+def lay(value): return jax.make_array_from_callback((8,), halves, lambda i: np.full(8, value, np.float32)[i])
+total = jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(halves.mesh, P()))
+w = lay(1)
+float(total(w))"""
+
+
+@pytest.mark.other_python
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+def test_boxes_that_some_ranks_share_are_compared_where_they_are_used(ready: Cluster, guard: str) -> None:
+    """Whichever line or cell made them: here each rank would read a sum of its own, of what should be one array."""
+    ready.run(HALVES, guard=guard).check()
+    ready.run("if rank < 2: w = lay(5)\nelse: w = lay(5.0)", guard=guard).check()
+    assert ready.run("for _ in range(3): y = total(w)\nfloat(y)", guard=guard).check().notes == ()
+    ready.run("w = lay(7)", ranks=[0], guard=guard).check()
+    result = ready.run("y = total(w + 0)\nfloat(total(w))", guard=guard)
+    assert result.state == "tainted"
+    assert "the ranks gave one launch different values, f32[8]\n  box [0:2]: rank 0 put in " in ready.reason
+    assert " on line 2, rank 2 put in " in ready.reason
+
+
+def test_equal_ones_that_the_rank_chooses_are_equal(ready: Cluster) -> None:
+    """Each rank has its own of two arrays of the same values: nothing differs."""
+    ready.run(HALVES).check()
+    ready.run("kept = [lay(3), lay(3)]").check()
+    result = ready.run("float(total(kept[rank % 2]))").check()
+    assert {rank.text for rank in result} == {"24.0"}

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from mhnb.core.ranks import say_ranks
 
-__all__ = ["GAPS", "GIVEN", "MadeDifference", "MadeRow", "compare_made", "format_made"]
+__all__ = ["GAPS", "GIVEN", "HELD", "MadeDifference", "MadeRow", "compare_made", "format_made"]
 
 MadeRow: TypeAlias = list[Any]
 """Arrays that a rank made of host data, of one line: [line, ranks, place, kinds, boxes].
@@ -27,6 +27,8 @@ launches, of what was made there, and of all of it whatever its order. `last` is
 
 GIVEN = "given"
 """The place of what launches were given, whatever the line. Its hashes hold which launch it was, and which argument."""
+HELD = "held "
+"""Before the place of arrays of which some ranks hold the same box: of those that launches were given, whatever the line."""
 GAPS = -1
 """The count of a `Sums` of which something is missing: it is compared with none."""
 _COUNT, _GROUPS, _ORDERED, _TOTAL, _LAST = range(5)
@@ -70,6 +72,8 @@ def compare_made(rows_by_rank: Mapping[int, Sequence[MadeRow]]) -> tuple[MadeDif
     for (line, ranks, place), by_rank in places.items():
         if place == GIVEN:
             given.append(_compare_given(ranks, by_rank))
+        elif place.startswith(HELD):
+            given.append(_compare_held(ranks, by_rank))
         else:
             made.append(_compare_place(line, ranks, by_rank))
     found = [each for each in made if each is not None]
@@ -80,15 +84,30 @@ def compare_made(rows_by_rank: Mapping[int, Sequence[MadeRow]]) -> tuple[MadeDif
 
 
 def _compare_given(ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> MadeDifference | None:
-    kinds = {rank: row[3] for rank, row in by_rank.items()}
-    # A rank that gave a launch an array where another one gave a number is nobody's alarm.
-    if set(kinds) != set(ranks) or len({(kind[_COUNT], kind[_TOTAL]) for kind in kinds.values()}) > 1:
-        return None
     sums = {rank: row[4][GIVEN] for rank, row in by_rank.items()}
-    if not _can_be_compared(sums) or len({each[_TOTAL] for each in sums.values()}) == 1:
+    if not _gave_alike(ranks, by_rank) or not _total_differs(sums):
         return None
-    first = kinds[min(kinds)]
+    first = by_rank[min(by_rank)][3]
     return MadeDifference(None, "whole", first[_LAST], first[_COUNT], _members(sums), given=True)
+
+
+def _compare_held(ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> MadeDifference | None:
+    first = by_rank[min(by_rank)][3]
+    for box in sorted({box for row in by_rank.values() for box in row[4]}) if _gave_alike(ranks, by_rank) else ():
+        sums = {rank: row[4][box] for rank, row in by_rank.items() if box in row[4]}
+        if _total_differs(sums):
+            return MadeDifference(None, box, first[_LAST], first[_COUNT], _members(sums), given=True)
+    return None
+
+
+def _gave_alike(ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> bool:
+    """Whether all gave the same launches as much: one that gave an array of another making there is nobody's alarm."""
+    kinds = {(row[3][_COUNT], row[3][_TOTAL]) for row in by_rank.values()}
+    return set(by_rank) == set(ranks) and len(kinds) == 1
+
+
+def _total_differs(sums: Mapping[int, Sequence[Any]]) -> bool:
+    return _can_be_compared(sums) and len({each[_TOTAL] for each in sums.values()}) > 1
 
 
 def _compare_place(line: int | None, ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> MadeDifference | None:
@@ -168,7 +187,7 @@ def _find_cure(difference: MadeDifference) -> tuple[str, str]:
             else "put different values into replicas of one array"
         )
         cure = "Make the values equal first: the same seed, or read them on one rank and broadcast."
-        if difference.given:
+        if difference.given and difference.box == "whole":
             cure += " Data of each rank's own goes in by jax.make_array_from_process_local_data."
         return f"the ranks {what}, {difference.kind}", f"{cure} %mhjax check NAME compares a variable."
     if len({what.partition("[")[2] for what in difference.by_what}) < len(difference.by_what) == 2:

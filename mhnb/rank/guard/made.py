@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mhnb.core.exchange.variables import format_array
-from mhnb.core.guard.made import GIVEN, MadeRow
+from mhnb.core.guard.made import GIVEN, HELD, MadeRow
 from mhnb.rank.guard.alone import AloneGiven
 from mhnb.rank.guard.late import LateValues, Saying, count_nbytes
 from mhnb.rank.guard.noted import Argument, Content, Noted
@@ -27,6 +27,8 @@ _LIMIT_NBYTES = 16 * 2**20
 """Of a box; larger ones are compared by shape here, and by `%mhjax check`."""
 _MADE_FOR = "_mhnb_made_for_launch"
 """Of an array that was laid out for a program: its `Argument`."""
+_HELD = "_mhnb_held"
+"""Of an array of which some ranks hold the same box, and none all: its `Noted`."""
 _UNKNOWN = "_mhnb_content"
 """Of an array that every rank holds all of, and of which is not known yet what it holds: its `Content`."""
 
@@ -115,6 +117,8 @@ class MadeRecord:
                 setattr(array, _UNKNOWN, content)
         if argument is None:
             self._enter(noted)
+            if values and not place.is_whole:
+                setattr(array, _HELD, noted.let_go_of_hashed())
             return
         alone = len(values) == 1 and place.is_whole
         # What each rank lays out a part of is hashed where it is launched with.
@@ -132,6 +136,13 @@ class MadeRecord:
             for text, word in noted.words.items():
                 sums = row.boxes.setdefault(text, Sums())
                 self._add(sums, noted.group, word, noted.values.get(text), _say)
+
+    def _enter_held(self, noted: Noted, saying: Saying) -> None:
+        with self._lock:
+            row = self._rows.setdefault((None, noted.place.ranks, HELD + noted.place.name), _Row())
+            row.kinds.add(0, noted.kind, saying.mix(hash_bytes(noted.kind.encode())))
+            for text, word in noted.words.items():
+                self._add(row.boxes.setdefault(text, Sums()), 0, word, noted.values.get(text), saying)
 
     def note_kept(self, laid_out: Any, kept: Any) -> None:
         """What was laid out is given to no program: the user keeps it."""
@@ -156,6 +167,9 @@ class MadeRecord:
         if not self._is_counted(agreed=agreed):
             return
         number = self._given[participants] = self._given.get(participants, 0) + 1
+        for at, array in enumerate(inputs):
+            if hasattr(array, _HELD):
+                self._enter_held(getattr(array, _HELD), Saying(number, at, line))
         if not made:
             return
         self._note_large(line, max(count_nbytes(given.value) for _, given in made))
