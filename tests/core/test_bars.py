@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.output.bars import merge_bars
+from mhnb.core.output.bars import merge_bars, pass_over_bars
 
 
 def test_bars_that_have_come_equally_far_name_no_rank() -> None:
@@ -18,3 +18,18 @@ def test_bars_that_have_come_equally_far_name_no_rank() -> None:
 def test_lines_that_do_not_belong_together_are_not_merged(second: str) -> None:
     """Another bar's name, or no bar at all."""
     assert merge_bars(["a: 50%|█████     | 2/4", second], (0, 1)) is None
+
+
+def drawn(percent: int, name: str = "train:") -> tuple[str, str]:
+    """A rank's line of a bar."""
+    return "stderr", f"{name} {percent}%|███       | {percent}/100"
+
+
+@pytest.mark.parametrize(("last", "is_told"), [(100, False), (40, True)])
+def test_bars_on_their_way_are_no_difference_and_where_the_last_one_stands_is(last: int, is_told: bool) -> None:  # noqa: FBT001
+    """What stands between them is compared as ever; a bar that stopped early is what one looks for."""
+    merged = [("stderr", merge_bars([drawn(at)[1], drawn(at + 2)[1]], (0, 1)) or "") for at in (20, 50, 98)]
+    there = [merged[0], ("stdout", "step 0"), merged[1], merged[2]]
+    here = [drawn(25), ("stdout", "step 1"), drawn(60), drawn(last), drawn(7, "other:")]
+    told = [line for line, usual in zip(pass_over_bars(here, there), [*there, None], strict=True) if line != usual]
+    assert told == [("stdout", "step 1"), *([drawn(last)] if is_told else []), drawn(7, "other:")]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mhnb.core.output.results import RankResult
-from mhnb.values import RankError
+from mhnb.values import Output, RankError
 from mhnb.view.cell.digest import clip_outputs, digest
 from mhnb.view.cell.failures import MISMATCH
 from mhnb.view.cell.folded import said_lines
@@ -153,6 +153,18 @@ def test_a_finished_bar_is_no_difference() -> None:
     assert digest(cell(*[[out(bar.format(3 + r), "stderr")] for r in range(4)])).verdict == ""
     beside = [[out(bar.format(3 + r) + f"loss 0.{r + 3}\n", "stderr")] for r in range(4)]
     assert digest(cell(*beside)).verdict == "numbers differ by rank"
+
+
+def test_bars_drown_no_difference() -> None:
+    """Where each rank's bar stood when it printed is chance: only the line that one rank alone has is told."""
+    bar = "train: {}%|███       | {}/100"
+
+    def said(rank: int) -> list[Output]:
+        lines = [bar.format(20 + rank, 20 + rank), "step 0", bar.format(100, 100), *(["extra"] if rank == 3 else [])]
+        return [out("\n".join(lines) + "\n")]
+
+    (odd, _) = digest(cell(*map(said, range(4)))).blocks
+    assert [(row.kind, row.here) for row in odd.rows if row.kind != "same"] == [("added", "extra")]
 
 
 def test_what_differs_is_named_by_its_kind() -> None:

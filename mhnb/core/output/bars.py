@@ -6,12 +6,14 @@ Reads the lines that tqdm draws, and those of bars that write the same: a percen
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Bar", "merge_bars", "read_bar"]
+__all__ = ["Bar", "merge_bars", "pass_over_bars", "read_bar"]
 
 _BAR = re.compile(r"^(?P<name>.*?)\s*(?P<percent>\d{1,3})%\|[ █▏▎▍▌▋▊▉#\d]{3,}\|\s*(?P<count>\S+/\S+)?")
+_MERGED = re.compile(r"^(?P<name>.*?) ?(?P<low>\d{1,3})(?:-(?P<high>\d{1,3}))? % \|[█▒ ]{20}\| ")
 _CELLS = 20
 
 
@@ -58,3 +60,38 @@ def merge_bars(lines: Sequence[str], ranks: Sequence[int]) -> str | None:
     ]
     middle = f"median {sorted(percents)[(len(percents) - 1) // 2]} %"
     return f"{bars[low].name} {range_} % |{drawn}| {ends[0]} · {middle} · {ends[1]}".lstrip()
+
+
+def pass_over_bars(here: Sequence[tuple[str, str]], there: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Give lines with the other text's bars in place of their own of the same name: where one stood at some moment is chance.
+
+    Where the last one stands is none, so that it is left where it stands elsewhere.
+
+    Args:
+        here: channel and text of each line.
+        there: those of another text, which may hold merged bars.
+
+    >>> bar = "a:  40%|████      | 4/10"
+    >>> pass_over_bars([("stderr", bar), ("stdout", "x")], [("stderr", merge_bars([bar], (0,)))])
+    [('stderr', 'a: 40 % |████████            | all 4/10'), ('stdout', 'x')]
+    """
+    lines, theirs = list(here), _places(there)
+    for name, places in _places(here).items():
+        for (at, low, high), (other, least, most) in zip(places, theirs[name], strict=False):
+            if at != places[-1][0] or least <= low <= high <= most:
+                lines[at] = there[other]
+    return lines
+
+
+def _places(lines: Sequence[tuple[str, str]]) -> defaultdict[str, list[tuple[int, int, int]]]:
+    """Find the bars of each name: which lines they are, and from where to where they go, in percent."""
+    places: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for at, (_, text) in enumerate(lines):
+        if "%" not in text:
+            continue
+        if (merged := _MERGED.match(text)) is not None:
+            low = int(merged["low"])
+            places[merged["name"]].append((at, low, int(merged["high"] or low)))
+        elif (bar := read_bar(text)) is not None:
+            places[bar.name].append((at, bar.percent, bar.percent))
+    return places

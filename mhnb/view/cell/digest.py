@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mhnb.core.output.alike import Folded, Picture, Text, find_majority, fold_outputs, is_plain
+from mhnb.core.output.bars import pass_over_bars
 from mhnb.core.output.differ import Row, compare_lines
 from mhnb.core.output.outputs import GAP
 from mhnb.core.output.results import CellResult, RankResult, group_by_outputs
@@ -191,7 +192,7 @@ def _block(folded: Folded, majority: Folded | None, usual: list[tuple[str, str]]
     is_told = all(isinstance(part, Text) for part in folded.parts) and not folded.varies
     if majority is None or folded is majority or not is_told or not folded.parts or not usual:
         return Block(folded, omitted_nbytes=omitted_nbytes)
-    lines = said_lines(folded)
+    lines = pass_over_bars(said_lines(folded), usual)
     rows = compare_lines(lines, usual)
     if len(folded.ranks) == 1:
         # Its own number is no difference, also where the text beside it did not let it be known for that.
