@@ -11,6 +11,7 @@ import pytest
 
 from mhnb import view
 from mhnb.sharding.layout import Layout
+from mhnb.view.boards.tables import VarRow, format_vars_html
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.sharding.drawhtml import format_layout_html
 from tests.parts import chromium
@@ -71,6 +72,20 @@ def test_without_its_style_sheet_the_tabs_are_a_list(page: Page) -> None:
     page.set_content(head + tail.partition("</style>")[2].replace(' name="mhnb-a"', ""))
     page.locator("summary").nth(1).click()
     assert [page.locator("pre").nth(rank).is_visible() for rank in range(3)] == [True, True, False]
+
+
+def test_one_long_word_pushes_nothing_out_of_sight(page: Page) -> None:
+    """In a narrow window the column behind it is read without scrolling, and the row has no more lines than the word needs."""
+    rows = (
+        VarRow("x", "Array", (8, 8), "f32", "P('data')", 32),
+        VarRow("words", "x" * 60, differs="missing on ranks 0-1,3"),
+    )
+    page.set_viewport_size({"width": 620, "height": 500})
+    page.set_content(f"<!doctype html><body style='font:13px sans-serif'>{format_vars_html(rows)}")
+    told = page.get_by_text("missing on ranks 0-1,3").bounding_box()
+    assert told is not None
+    assert told["x"] + told["width"] <= 620
+    assert told["height"] < 8 * 18
 
 
 def _untrusted(html: str) -> str:

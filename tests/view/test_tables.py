@@ -56,10 +56,17 @@ def test_the_status_of_machines_says_more() -> None:
 def test_variables_show_their_shape_and_cost() -> None:
     """What has no shape or size has an empty place; what differs says where."""
     assert format_vars_text(ROWS).splitlines() == [
-        "name  kind   shape         spec             bytes/device",
+        "name  kind   shape         spec             bytes/device  differs",
         "x     Array  float32[8,8]  P('data', None)          32 B",
         "seed  int                                                 missing on rank 2",
     ]
+
+
+def test_ranks_that_hold_the_same_have_no_column_of_what_differs() -> None:
+    """An empty column without a word above it would be a riddle."""
+    assert "differs" not in format_vars_text(ROWS[:1])
+    assert "differs" not in format_vars_html(ROWS[:1])
+    assert ">differs</th>" in format_vars_html(ROWS)
 
 
 @pytest.mark.parametrize("html", [format_status_html(STATUS), format_vars_html(ROWS), format_vars_html(())])

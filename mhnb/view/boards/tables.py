@@ -99,9 +99,10 @@ def format_table_html(header: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 
 def _tr(line: Sequence[str], right: set[int], whole: set[int], tag: str) -> str:
+    top = ";vertical-align:top" if any(len(cell) > _SHORT for cell in line) else ""
     cells = "".join(
-        f'<{tag} style="text-align:{"right" if column in right else "left"};padding:1px 10px 1px 0'
-        f'{NO_BREAK if column in whole else ""}">{escape(cell, quote=False)}</{tag}>'
+        f'<{tag} style="text-align:{"right" if column in right else "left"};padding:1px 10px 1px 0{top}'
+        f'{NO_BREAK if column in whole else _LONG if len(cell) > _SHORT else ""}">{escape(cell, quote=False)}</{tag}>'
         for column, cell in enumerate(line)
     )
     return f"<tr>{cells}</tr>"
@@ -136,10 +137,12 @@ def _right_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> set[
 NO_BREAK = ";white-space:nowrap"
 """Style of a cell that `find_widest` has found."""
 _SHORT = 32
+_LONG = ";overflow-wrap:anywhere;min-width:8em"
+"""Style of a longer one. It breaks inside a word too: else one long word pushes what follows out of sight; never into a strip a word wide."""
 _STATUS_HEADER = ("rank", "host", "pid", "state", "devices", "memory", "last cell", "log")
 _WHERE_KNOWN = ("memory", "last cell")
 """Columns that are left out where no rank has anything in them."""
-_VARS_HEADER = ("name", "kind", "shape", "spec", "bytes/device", "")
+_VARS_HEADER = ("name", "kind", "shape", "spec", "bytes/device", "differs")
 
 
 def _status_table(status: Status) -> tuple[list[str], list[list[str]]]:
@@ -176,13 +179,19 @@ def _var_cells(row: VarRow) -> tuple[str, ...]:
     return row.name, row.kind, shape, row.spec or "", nbytes, row.differs
 
 
+def _vars_table(rows: Sequence[VarRow]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Leave out the column of what differs where nothing does."""
+    shown = len(_VARS_HEADER) - (not any(row.differs for row in rows))
+    return _VARS_HEADER[:shown], [_var_cells(row)[:shown] for row in rows]
+
+
 def format_vars_text(rows: Sequence[VarRow]) -> str:
     """Write what the ranks hold as text."""
-    return format_table_text(_VARS_HEADER, list(map(_var_cells, rows))) if rows else "the ranks hold no variables yet"
+    return format_table_text(*_vars_table(rows)) if rows else "the ranks hold no variables yet"
 
 
 def format_vars_html(rows: Sequence[VarRow]) -> str:
     """Write what the ranks hold as HTML."""
     if not rows:
         return wrap(f'<span style="{QUIET}">the ranks hold no variables yet</span>')
-    return wrap(format_table_html(_VARS_HEADER, list(map(_var_cells, rows))))
+    return wrap(format_table_html(*_vars_table(rows)))
