@@ -31,6 +31,7 @@ from mhnb.sharding.tree import LayoutTree
 from mhnb.startup import starting
 from mhnb.verbs.verb import Verb
 from mhnb.view.draw import format_layout_text
+from mhnb.view.live.still import hide_dead_widget
 from mhnb.view.mime import pre
 from mhnb.view.screen import Screen, detect_screen
 from mhnb.view.sharding.drawhtml import format_layout_html
@@ -157,8 +158,13 @@ def _plan(notebook: Notebook, args: argparse.Namespace) -> None:
     if args.text or not screen.rich:
         screen.write(draw(wish)["text/plain"])
         return
-    screen.show(Explorer(wish, lambda wanted: screen.replace(draw(wanted), uid), _axes_of).data, new_uid())
-    screen.show(draw(wish), uid)
+
+    def draw_below(wanted: Wish) -> dict[str, str]:
+        data = draw(wanted)
+        return {**data, "text/html": hide_dead_widget(data["text/html"], uid=uid)}
+
+    screen.show(Explorer(wish, lambda wanted: screen.replace(draw_below(wanted), uid), _axes_of).data, new_uid())
+    screen.show(draw_below(wish), uid)
 
 
 def source_in(namespace: Mapping[str, Any], name: str) -> str | None:

@@ -54,7 +54,10 @@ folder = Path.cwd()
 places = Places(logs={0: str(folder / "logs" / "rank0.log")}, folder=str(folder))
 CellView(places=places).finish(cell([out("a line\\n" * 90_000)]))
 """
-SOURCES = (SET_UP, PANEL, FIGURES, PLOTLY, LOG)
+# It lasts, and has said nothing yet.
+RUNNING = "view = CellView()\nfor wall_s in (0.2, 1.1):\n    view.update(cell([], [], done=False, wall_s=wall_s))"
+PLAN = "%load_ext mhnb\n%mhjax plan --hosts 4"
+SOURCES = (SET_UP, PANEL, FIGURES, PLOTLY, LOG, RUNNING, PLAN)
 LEFT = "mhjax · panel over cell 12 · ranks 0-3 · 0.21 s · "
 
 
@@ -109,6 +112,25 @@ def test_a_panel_without_its_kernel_is_words(kept: Kept) -> None:
         assert "%mhjax panel brings it back" in area.inner_text()
         assert "widget" not in area.inner_text()
         assert "loss 0.7 ← 0.3 elsewhere" in page.readable(SOURCES.index(PANEL))
+
+
+@pytest.mark.parametrize(
+    ("source", "living", "left"),
+    [
+        (RUNNING, ".mhnb-panel", "ranks 0-1 · running 1.1 s"),
+        (PLAN, ".mhnb-plan", "plan · 4 hosts × 2 devices"),
+    ],
+)
+def test_no_widget_is_missed_above_what_stays(kept: Kept, source: str, living: str, left: str) -> None:
+    """A cell that was saved while it ran, and the controls of plan: seen live, and no error in their place later."""
+    assert kept.live.cell(SOURCES.index(source)).locator(living).is_visible()
+    with kept.later.page(kept.browser) as page:
+        page.open("later.ipynb", kernel=False)
+        area = page.cell(SOURCES.index(source)).locator(".jp-Cell-outputArea")
+        area.get_by_text(left).first.wait_for(timeout=60_000)
+        # With a kernel it is an error, without one it loads for ever.
+        page.page.get_by_text("Loading widget").first.wait_for(state="attached", timeout=60_000)
+        assert "widget" not in area.inner_text()
 
 
 def test_figures_are_drawn_below_their_cell(kept: Kept) -> None:

@@ -53,7 +53,8 @@ def test_the_kernel_is_restarted_during_a_cell(leftovers: None, mhnb_home: Path,
         ranks = [psutil.Process(pid) for pid in pids(tmp_path)]
         others = [p for p in cluster_processes(mhnb_home, ranks) if p not in ranks]
         draft = page.cell(1).locator(DRAFT)
-        wait_until(draft.count, "the cell is drafted")
+        drafted = page.cell(1).locator(f"{DRAFT}:has-text('said before the kernel went')")
+        wait_until(drafted.count, "the cell is drafted")
         assert not draft.is_visible()
         page.restart()
         _, left = psutil.wait_procs([*ranks, *others], timeout=60)
@@ -64,6 +65,7 @@ def test_the_kernel_is_restarted_during_a_cell(leftovers: None, mhnb_home: Path,
         page.open("nb.ipynb")
         wait_until(draft.is_visible, "the draft was saved")
         assert "said before the kernel went" in draft.inner_text()
+        assert "Error displaying widget" not in page.cell(1).inner_text()
         page.begin_cell(0)
         page.wait_idle()
         assert "ready" in page.cell(0).locator(".jp-Cell-outputArea").inner_text()

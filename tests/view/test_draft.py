@@ -44,11 +44,17 @@ def test_the_widgets_place_says_where_the_output_is() -> None:
 
 
 def test_a_cell_that_lasts_is_drafted_beside_its_widget() -> None:
-    """Not in its first seconds; then with all that was said so far, in a form that needs nothing."""
+    """From when its buttons come with its last lines; then with all that was said so far, in a form that needs nothing."""
     first, later = "".join(f"step {i}\n" for i in range(40)), "and more\n"
-    screen = show(running(0.2), running(4.9), running(5.1, first, first), running(10.5, first + later, first))
-    (made, data), (renewed, again) = drafts(screen)
+    early = [running(at / 10, first, first) for at in (2, 9, 10, 11, 49)]
+    screen = show(*early, running(5.1, first, first), running(10.5, first + later, first))
+    (made, begun), (renewed, data), (_, again) = drafts(screen)
     assert (made, renewed) == ("show", "replace")
+    for text in (StrictPage(begun["text/html"]).visible, begun["text/plain"]):
+        assert "ranks 0-1 · running 1.0 s" in text
+        assert "step 39" in text
+        assert "/logs" in text
+    assert "step 2\n" not in begun["text/html"]
     page = StrictPage(data["text/html"])
     assert page.unclosed == []
     assert "ranks 0-1 · running 5.1 s" in page.visible
@@ -102,16 +108,25 @@ def test_it_is_emptied_too_where_no_result_comes() -> None:
     assert screen.acts[-1][2] == "u"
 
 
-def test_a_cell_that_says_nothing_has_none() -> None:
-    """Its end has nothing to empty."""
-    screen = show(running(0.2, "", ""), running(60.0, "", ""))
-    assert drafts(screen) == []
+def test_a_cell_that_says_nothing_is_drafted_once() -> None:
+    """A file has nothing else of it, since it holds no widget."""
+    screen = show(running(0.2, "", ""), running(1.1, "", ""), running(60.0, "", ""), running(90.0, "", ""))
+    ((_, data),) = drafts(screen)
+    assert "ranks 0-1 · running 1.1 s" in StrictPage(data["text/html"]).visible
+    late = show(running(0.2, "", ""), running(60.0, "", ""), running(90.0, "", ""))
+    assert len(drafts(late)) == 1
+
+
+def test_a_draft_hides_the_words_about_a_widget_that_is_gone() -> None:
+    """The first one and those of all that was said: JupyterLab would show an error above them for good."""
+    for _, data in drafts(show(running(0.2), running(1.0), running(6.0))):
+        assert ":has(+.jp-OutputArea-child .u-draft){display:none}" in data["text/html"]
 
 
 def test_where_it_hangs_is_kept_also_of_a_silent_one() -> None:
     """Who restarts the kernel then finds the reason above."""
-    screen = show(running(0.2, "", ""), replace(running(9.0, "", ""), where=HANG))
-    ((_, data),) = drafts(screen)
+    screen = show(running(0.2, "", ""), running(1.0, "", ""), replace(running(9.0, "", ""), where=HANG))
+    _, (_, data) = drafts(screen)
     assert "absent        · rank 2 in sleep" in data["text/plain"]
     assert "waiting 6.2 s" in StrictPage(data["text/html"]).visible
 

@@ -138,7 +138,7 @@ NO_BREAK = ";white-space:nowrap"
 """Style of a cell that `find_widest` has found."""
 _SHORT = 32
 _LONG = ";overflow-wrap:anywhere;min-width:8em"
-"""Style of a longer one. It breaks inside a word too: else one long word pushes what follows out of sight; never into a strip a word wide."""
+"""Style of a longer one. It breaks inside a word too: else one long word pushes what follows out of sight; but into no narrow strip."""
 _STATUS_HEADER = ("rank", "host", "pid", "state", "devices", "memory", "last cell", "log")
 _WHERE_KNOWN = ("memory", "last cell")
 """Columns that are left out where no rank has anything in them."""

@@ -16,16 +16,23 @@ from mhnb.view.boards.where import format_where_html, format_where_text
 from mhnb.view.cell.digest import Digest, clip_outputs, digest, heading
 from mhnb.view.cell.html import format_cell_html
 from mhnb.view.cell.text import format_cell_text
+from mhnb.view.live.frame import ACTS_AFTER_S, make_frame
+from mhnb.view.live.livehtml import frame_to_html
+from mhnb.view.live.livetext import format_running_text
+from mhnb.view.live.still import hide_dead_widget
 from mhnb.view.style import QUIET
 from mhnb.view.words import Places
 
-__all__ = ["DRAFT_AFTER_S", "DraftDisplay", "Showing", "draft_id", "format_draft", "format_widget_text"]
+__all__ = [
+    "DRAFT_AFTER_S", "DraftDisplay", "Showing", "draft_id", "format_draft", "format_first_draft", "format_widget_text",
+]  # fmt: skip
 
 DRAFT_AFTER_S = 5.0
-"""A cell that ends sooner leaves no draft; later ones are as far apart, at first."""
+"""When the first draft of all that was said comes, which may take half a second to write; later ones are as far apart, at first."""
 _SELDOM_S = 30.0
 _PART_OF_CELL = 20
 """Of a cell that has run for so many times five seconds a draft may be older than five seconds."""
+_FIRST_LINES = 40
 _READ_NBYTES, _MIN_READ_NBYTES = 512 * 1024, 8 * 1024
 """Text of all ranks together that a draft is made of, and of each at least: it is made in the thread that waits for the ranks."""
 
@@ -50,11 +57,11 @@ def draft_id(uid: str) -> str:
 
 
 class DraftDisplay:
-    """Keeps the draft of one cell. One that says nothing is never shown."""
+    """Keeps the draft of one cell: its last lines as soon as it lasts, also of none, since it stands for the widget; all of them later."""
 
     def __init__(self, screen: Showing, uid: str, places: Places) -> None:
         self._screen, self._uid, self._places = screen, uid, places
-        self._due_s = DRAFT_AFTER_S
+        self._due_s = ACTS_AFTER_S
         self._told: object = None
         self._is_shown = False
 
@@ -62,16 +69,29 @@ class DraftDisplay:
         """Show the cell as far as it has come, where it is time and something was said since."""
         if snapshot.wall_s < self._due_s:
             return
+        if snapshot.wall_s < DRAFT_AFTER_S:
+            self._due_s = DRAFT_AFTER_S
+            self._put(format_first_draft(snapshot, uid=self._uid, places=self._places))
+            return
         self._due_s = snapshot.wall_s + min(_SELDOM_S, max(DRAFT_AFTER_S, snapshot.wall_s / _PART_OF_CELL))
-        short = _shorten(snapshot, self._places)
+        self._update(_shorten(snapshot, self._places))
+
+    def _update(self, short: CellResult) -> None:
         # Who is a line ahead at this moment is no odd one out.
         seen = replace(digest(short), verdict="", odd=frozenset())
         told = (seen.blocks, seen.failures, _stuck_text(short, self._places))
-        if told == self._told or not any(told):
+        if told == self._told:
             return
+        self._told = told
+        if any(told):
+            self._put(format_draft(short, seen, uid=self._uid, places=self._places))
+        elif not self._is_shown:
+            self._put(format_first_draft(short, uid=self._uid, places=self._places))
+
+    def _put(self, data: Mapping[str, Any]) -> None:
         act = self._screen.replace if self._is_shown else self._screen.show
-        act(format_draft(short, seen, uid=self._uid, places=self._places), draft_id(self._uid))
-        self._told, self._is_shown = told, True
+        act(data, draft_id(self._uid))
+        self._is_shown = True
 
     def close(self) -> None:
         """Empty it. A display cannot be taken back; an empty one has no height, and without any type nbconvert would complain."""
@@ -91,9 +111,21 @@ def format_draft(
     if card := _stuck_text(snapshot, where):
         assert snapshot.where is not None
         html += format_where_html(snapshot.where, name=where.cluster)
-    note_html = f'<div style="{QUIET}">{escape(note, quote=False)}</div>'
     lines = [text or heading(snapshot), *filter(None, [card]), note]
-    return {"text/html": f'<div class="{name}">{html}{note_html}</div>', "text/plain": "\n".join(lines)}
+    return {"text/html": _draft_html(html, note, name), "text/plain": "\n".join(lines)}
+
+
+def format_first_draft(snapshot: CellResult, *, uid: str = "mhnb-0", places: Places | None = None) -> dict[str, str]:
+    """Write a cell that has only begun to last, as it is seen live: its last lines, for which little need be looked at."""
+    where = places or Places()
+    note = _saved_words(snapshot, where)
+    html = _draft_html(frame_to_html(make_frame(snapshot, where)), note, draft_id(uid))
+    return {"text/html": html, "text/plain": f"{format_running_text(snapshot, where, height=_FIRST_LINES)}\n{note}"}
+
+
+def _draft_html(html: str, note: str, name: str) -> str:
+    # The widget above it is gone where this is read.
+    return hide_dead_widget(f'{html}<div style="{QUIET}">{escape(note, quote=False)}</div>', uid=name)
 
 
 def format_widget_text(snapshot: CellResult, *, places: Places | None = None) -> str:

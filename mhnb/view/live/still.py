@@ -15,15 +15,27 @@ from mhnb.view.cell.text import format_cell_text
 from mhnb.view.style import QUIET, wrap
 from mhnb.view.words import Places
 
-__all__ = ["LIVE_TEXT", "format_still"]
+__all__ = ["LIVE_TEXT", "format_still", "hide_dead_widget"]
 
 LIVE_TEXT = "mhjax · the panel itself; it needs its kernel"
 """The text of the widget's own display."""
+_DEAD = ".jp-OutputArea-child:not(:has(.jp-OutputArea-output>*))"
+"""For a widget that does not live JupyterLab writes bare words about a missing one."""
 _CSS = (
-    # A panel that lives says it all. For one that does not the front end writes bare words about a missing widget.
+    # A panel that lives says it all.
     ".jp-OutputArea-child:has(.{uid}):has(+.jp-OutputArea-child .mhnb-panel),"
-    ".jp-OutputArea-child:has(.{uid})+.jp-OutputArea-child:not(:has(.jp-OutputArea-output>*)){{display:none}}"
+    ".jp-OutputArea-child:has(.{uid})+" + _DEAD + "{{display:none}}"
 )
+
+
+def hide_dead_widget(html: str, *, uid: str) -> str:
+    """Have a view that stands right below a widget hide what a front end writes in the widget's place once it is gone.
+
+    Args:
+        html: the view, which says by itself all that a reader needs.
+        uid: unique in the notebook; the class of what is given back.
+    """
+    return f'<div class="{uid}"><style>{_DEAD}:has(+.jp-OutputArea-child .{uid}){{display:none}}</style>{html}</div>'
 
 
 def format_still(result: CellResult, places: Places, *, uid: str) -> dict[str, str]:
