@@ -28,7 +28,7 @@ def test_cells_of_two_clusters_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -
         def close(self) -> None:
             pass
 
-        def finish(self, _: object) -> None:
+        def finish(self, *_: object) -> None:
             pass
 
     monkeypatch.setattr("mhnb.frontend.notebook.ResultPanel", Panel)

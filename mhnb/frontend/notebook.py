@@ -79,7 +79,7 @@ class Notebook:
         places = self._places_of(cluster)
         with CellView(view=flags.view, quiet=flags.quiet, places=places, badge=flags.auto) as view:
             view.interrupt = cluster.interrupt
-            show = None if flags.quiet else self._show_in(view)
+            show = None if flags.quiet else self._show_in(view, places)
             result = self._explain(
                 cluster.run(source, ranks=flags.ranks, guard=flags.guard, timeout_s=flags.timeout_s, on_snapshot=show)
             )
@@ -143,14 +143,14 @@ class Notebook:
             panel.close()
         return panel is not None
 
-    def _show_in(self, view: CellView) -> Callable[[CellResult], None]:
+    def _show_in(self, view: CellView, places: Places) -> Callable[[CellResult], None]:
         panel = self._panel
         if panel is None or not self._follows:
             return view.update
 
         def both(snapshot: CellResult) -> None:
             view.update(snapshot)
-            _try(panel.update, snapshot)
+            _try(panel.update, snapshot, places)
 
         return both
 
@@ -167,7 +167,7 @@ class Notebook:
         while len(self._results) > KEPT_RESULTS:
             self._results.popitem(last=False)
         if self._panel is not None and self._follows:
-            _try(self._panel.finish, result)
+            _try(self._panel.finish, result, places)
 
     def _leave_panel(self, result: CellResult, places: Places, flags: CellFlags) -> None:
         if self.keep_panels and not flags.quiet and any(rank.outputs for rank in result):

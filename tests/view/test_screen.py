@@ -88,14 +88,28 @@ def test_a_panel_follows_and_leaves_no_widget() -> None:
     widget = opened._widget
     assert [one["rank"] for one in widget.ranks] == [0, 1]
     assert "first" in opened.body_of(0)
-    opened.update(cell([out("under way\n")], [], done=False, wall_s=1.0))
+    opened.update(cell([out("under way\n")], [], done=False, wall_s=1.0), Places())
     assert "under way" in widget.page
-    opened.finish(cell([out("second\n")], [out("second\n")]))
+    opened.finish(cell([out("second\n")], [out("second\n")]), Places())
     assert "second" in widget.page
     assert widget.number == 2
     opened.close()
     assert set(replaced[-1]) == {"text/html", "text/plain"}
     assert widget.comm is None
+
+
+def test_a_panel_names_the_logs_of_the_ranks_that_it_shows() -> None:
+    """After a restart those of the new processes, not of those under which it was opened."""
+    before, after = Places({0: "old"}, {0: "/gone/rank0.log"}), Places({0: "new"}, {0: "/now/rank0.log"})
+    screen = NotebookScreen(Shell())
+    screen.replace_late = lambda *_: None  # type: ignore[method-assign]
+    opened = ResultPanel(cell([out("first\n")]), before, screen=screen)
+    opened.open()
+    for show in (opened.update, opened.finish):
+        show(cell([out("second\n" * 90_000)]), after)
+        assert "/now/rank0.log" in opened.body_of(0)
+        assert [one["host"] for one in opened._widget.ranks] == ["new"]
+    assert "/now/rank0.log" in opened._widget.page
 
 
 def test_what_a_saved_panel_leaves_is_readable() -> None:
@@ -122,7 +136,7 @@ def test_a_panel_that_followed_leaves_the_last_cell() -> None:
     screen.replace_late = lambda data, display_id: shown.update({display_id: dict(data)})  # type: ignore[method-assign]
     opened = ResultPanel(cell([out("first\n")]), Places(), screen=screen)
     opened.open()
-    opened.finish(replace(cell([out("second\n")]), seq=13))
+    opened.finish(replace(cell([out("second\n")]), seq=13), Places())
     (still,) = shown
     assert "panel over cell 13" in shown[still]["text/html"]
     assert "second" in shown[still]["text/html"]
@@ -137,7 +151,7 @@ def test_a_panel_has_one_heading(done: bool) -> None:  # noqa: FBT001  # a param
     opened = ResultPanel(cell([out("a\n")], [out("b\n")]), Places(), screen=NotebookScreen(Shell()))
     opened.open()
     if not done:
-        opened.update(cell([out("a\n")], [out("b\n")], done=False, wall_s=1.0))
+        opened.update(cell([out("a\n")], [out("b\n")], done=False, wall_s=1.0), Places())
     widget = opened._widget
     assert widget.head.startswith("cell 12 · ranks 0-1 · ")
     assert "ranks 0-1 ·" not in widget.page

@@ -74,21 +74,21 @@ class ResultPanel:
         said = without_errors(found[0]).outputs or found[0].omitted_nbytes
         return failed + (rank_body_html(found[0], self._places) if said or not failed else "")
 
-    def update(self, snapshot: CellResult) -> None:
-        """Show a cell that runs now."""
+    def update(self, snapshot: CellResult, places: Places) -> None:
+        """Show a cell that runs now; its ranks may live elsewhere than those of the one before."""
         if self._widget is None:
             return
-        html = frame_to_html(replace(make_frame(snapshot, self._places), head=""))
+        html = frame_to_html(replace(make_frame(snapshot, places), head=""))
         left = self._budget.spend(len(html), max(self._budget.at_s, snapshot.wall_s))
         if left is not None:
-            self._budget, self._result = left, snapshot
-            self._renew({**panel_state(snapshot, self._places, uid=self._uid, view=self._view, page=html)})
+            self._budget, self._result, self._places = left, snapshot, places
+            self._renew({**panel_state(snapshot, places, uid=self._uid, view=self._view, page=html)})
 
-    def finish(self, result: CellResult) -> None:
+    def finish(self, result: CellResult, places: Places) -> None:
         """Show a cell that has ended."""
-        self._result, self._budget = result, ByteBudget()
+        self._result, self._places, self._budget = result, places, ByteBudget()
         if self._widget is not None:
-            self._renew(panel_state(result, self._places, uid=self._uid, view=self._view))
+            self._renew(panel_state(result, places, uid=self._uid, view=self._view))
             self._screen.replace_late(self._still(), self._still_uid)
         elif self._screen.rich:
             self._screen.replace_late(self._static(), self._uid)
