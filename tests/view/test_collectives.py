@@ -62,6 +62,20 @@ def test_why_stands_below_its_row() -> None:
     assert len(lines) == len(LOOKS.splitlines()) + 1
 
 
+def test_why_opens_every_row_of_the_notebook() -> None:
+    """Without it they open by a click."""
+    opened, closed = (format_collectives_html([STEP], why=why) for why in (True, False))
+    assert opened.count("<details open>") == closed.count("<details>") > 0
+    assert "<details>" not in opened
+    assert "<details open>" not in closed
+
+
+def test_nothing_launched_has_no_legend() -> None:
+    """There are no columns that it could explain."""
+    assert "bytes/device" not in format_collectives_html([replace(STEP, rows=())])
+    assert "bytes/device: what one device puts in" in format_collectives_html([STEP])
+
+
 def test_launches_are_counted() -> None:
     """A program that a cell launched several times: per launch, and in all."""
     text = format_collectives_text([replace(STEP, launches=10)])

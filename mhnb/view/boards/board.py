@@ -158,8 +158,8 @@ def show_check(rows: Sequence[CheckRow], screen: Screen | None = None) -> None:
 
 def show_collectives(reports: Sequence[Report], *, why: bool = False, screen: Screen | None = None) -> None:
     """Show what programs communicate."""
-    text = format_collectives_text(reports, why=why)
-    (screen or detect_screen()).show({"text/html": format_collectives_html(reports), "text/plain": text}, new_uid())
+    html, text = format_collectives_html(reports, why=why), format_collectives_text(reports, why=why)
+    (screen or detect_screen()).show({"text/html": html, "text/plain": text}, new_uid())
 
 
 def show_preflight(report: PreflightReport, screen: Screen | None = None) -> None:

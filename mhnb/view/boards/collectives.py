@@ -129,13 +129,20 @@ def _notes(rows: Sequence[Collective]) -> list[str]:
     return notes
 
 
-def format_collectives_html(reports: Sequence[Report]) -> str:
-    """Write reports as HTML: the table keeps its sense without a style sheet; each row opens to say why it is there."""
+def format_collectives_html(reports: Sequence[Report], *, why: bool = False) -> str:
+    """Write reports as HTML: the table keeps its sense without a style sheet; each row opens to say why it is there.
+
+    Args:
+        reports: of programs.
+        why: whether the rows are open from the start.
+    """
     if not reports:
         return wrap(f'<span style="{QUIET}">no program of several ranks was launched</span>')
-    body = "".join(_report_html(report) for report in reports)
-    notes = [*_notes([row for report in reports for row in report.rows]), *_plain_note(reports)]
-    quiet = "".join(f"<div>{escape(note, quote=False)}</div>" for note in [*notes, _DEFINITION, *_rings(reports)])
+    body = "".join(_report_html(report, why=why) for report in reports)
+    rows = [row for report in reports for row in report.rows]
+    # Without a row there is no column that had to be explained.
+    notes = [*_notes(rows), *_plain_note(reports), *([_DEFINITION] if rows else []), *_rings(reports)]
+    quiet = "".join(f"<div>{escape(note, quote=False)}</div>" for note in notes)
     printed = (
         f'<div style="{QUIET}">{_PRINTED}</div>{pre(chr(10).join(_printed(reports)))}' if _printed(reports) else ""
     )
@@ -151,21 +158,22 @@ def _rings(reports: Sequence[Report]) -> list[str]:
     ]
 
 
-def _report_html(report: Report) -> str:
+def _report_html(report: Report, *, why: bool) -> str:
     title = f"<b>{escape(_title(report), quote=False)}</b>"
     if not report.rows:
         return f"<div>{title} launches no collective</div>"
     head = _tr(("", "", *_HEADER), "th")
-    rows = "".join(_tr(_cells(row), "td", row) for row in report.rows)
+    rows = "".join(_tr(_cells(row), "td", row, why=why) for row in report.rows)
     totals = "".join(_tr(cells, "td") for cells in _totals(report))
     return f'<div>{title}</div><table style="border-collapse:collapse;margin:2px 0">{head}{rows}{totals}</table>'
 
 
-def _tr(cells: Sequence[str], tag: str, row: Collective | None = None) -> str:
+def _tr(cells: Sequence[str], tag: str, row: Collective | None = None, *, why: bool = False) -> str:
     texts = [escape(cell, quote=False) for cell in cells]
     if row is not None:
         if row.why is not None:
-            texts[0] = f"<details><summary>{texts[0]}</summary>{escape(str(row.why), quote=False)}</details>"
+            fold = "<details open>" if why else "<details>"
+            texts[0] = f"{fold}<summary>{texts[0]}</summary>{escape(str(row.why), quote=False)}</details>"
         # A second cue beside the word: what leaves the host is bold.
         texts[2] = f"<b>{texts[2]}</b>" if row.crosses else texts[2]
     return f"<tr>{''.join(_cell(tag, text, place) for place, text in enumerate(texts))}</tr>"
