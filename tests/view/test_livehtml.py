@@ -50,6 +50,14 @@ def test_too_many_groups_are_counted() -> None:
     assert "… and ranks 24-29, shown when the cell ends" in html
 
 
+def test_what_follows_a_bar_on_another_stream_begins_a_line() -> None:
+    """A bar leaves its line open; what the same stream says goes on in it."""
+    bar, said = out("train: 67%", "stderr"), out("step 40\n")
+    assert tail_text([bar, said], max_lines=3, max_chars=99) == "train: 67%\nstep 40"
+    assert tail_text([said, bar, shown(text__plain="fig")], max_lines=3, max_chars=99) == "step 40\ntrain: 67%\nfig"
+    assert tail_text([bar, out(" more", "stderr")], max_lines=3, max_chars=99) == "train: 67% more"
+
+
 def test_a_tail_crosses_outputs() -> None:
     """Streams and displays count as they come."""
     outputs = [out("a\nb\n"), shown(text__plain="fig"), out("\x1b[31mc\x1b[0m\n")]

@@ -160,8 +160,18 @@ def tail_text(outputs: Sequence[Output], *, max_lines: int, max_chars: int) -> s
         size, lines = size + len(piece), lines + piece.count("\n")
         if size >= max_chars or lines > max_lines:
             break
-    text = "".join(reversed(pieces)).removesuffix("\n")
+    text = _join_pieces(pieces[::-1], outputs[len(outputs) - len(pieces) :]).removesuffix("\n")
     return "\n".join(text.split("\n")[-max_lines:])[-max_chars:] if max_chars else ""
+
+
+def _join_pieces(pieces: Sequence[str], outputs: Sequence[Output]) -> str:
+    """Have what follows another stream begin a line: a bar leaves its own open."""
+    text, before = "", None
+    for piece, output in zip(pieces, outputs, strict=True):
+        kind = (output["output_type"], output.get("name"))
+        text += f"\n{piece}" if piece and text and kind != before and not text.endswith("\n") else piece
+        before = kind
+    return text
 
 
 def _last_of(output: Output, max_chars: int) -> str:

@@ -38,6 +38,6 @@ def _block(block: LiveBlock) -> str:
         return block.html
     return (
         f'<div style="display:flex;align-items:baseline;border-left:3px solid {block.color};margin:1px 0;padding-left:8px">'
-        f'<div style="min-width:9em"><b>{escape(block.label)}</b></div>'
+        f'<div style="min-width:9em;padding-right:.8em"><b>{escape(block.label)}</b></div>'
         f'<div style="flex:1;min-width:0">{block.html}</div></div>'
     )
