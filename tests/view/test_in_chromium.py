@@ -168,13 +168,17 @@ PANEL = """async (source) => {
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   const heard = {};
   const values = {
-    kind: "result", view: "fold", number: 1, head: "cell 1", page: "<details id='fold'><summary>ranks</summary>all</details>",
+    kind: "result", view: "fold", number: 1, head: "cell 1", runs: false, page: "<details id='fold'><summary>ranks</summary>all</details>",
     ranks: [0, 1].map((rank) => ({ rank, host: "host", mark: "", odd: false, color: "" })),
   };
   const model = { get: (name) => values[name], on: (name, act) => { heard[name] = act; }, off: () => {}, send: () => {} };
   (await import(url)).default.render({ model, el: document.body });
   window.differ = (odd) => {
     values.ranks = values.ranks.map((one) => ({ ...one, odd: one.rank === odd }));
+    heard["change:number"]();
+  };
+  window.run = (runs) => {
+    values.runs = runs;
     heard["change:number"]();
   };
   window.answer = () => heard["msg:custom"]({ bodies: { 0: "said by 0", 1: "said by 1" } });
@@ -208,4 +212,46 @@ def test_the_panel_opens_the_tab_of_the_odd_one_until_somebody_picks_one(browser
     page.get_by_role("tab", name="rank 1").click()
     page.evaluate("differ(0)")
     assert chosen.inner_text() == "rank 1"
+    page.close()
+
+
+def test_a_filter_of_ranks_shows_cards_and_says_so(browser: Browser) -> None:
+    """Fold is of all ranks; where none is left there are words."""
+    page = browser.new_page()
+    page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
+    pressed, ranks = page.get_by_role("radio", checked=True), page.get_by_label("ranks, like 0,2-3")
+    assert pressed.inner_text() == "Fold"
+    ranks.fill("1")
+    assert pressed.inner_text() == "Grid"
+    assert page.locator(".mhnb-card").count() == 1
+    ranks.fill("7")
+    for layout in ("Fold", "Tabs", "Grid"):
+        page.get_by_role("radio", name=layout).click()
+        assert page.locator(".mhnb-shown").inner_text() == "no rank matches 7"
+        assert page.get_by_role("tab").count() == 0
+    page.get_by_role("radio", name="Fold").click()
+    ranks.fill("")
+    assert pressed.inner_text() == "Fold"
+    assert page.locator("#fold").is_visible()
+    page.close()
+
+
+def test_a_panel_over_a_running_cell_notices_that_the_kernel_is_gone(browser: Browser) -> None:
+    """Its clock would stand still without a word; a cell that has ended says nothing more, and nothing is missed."""
+    page = browser.new_page()
+    page.clock.install()
+    page.evaluate(PANEL, (Path(view.__file__).parent / "live" / "panel.js").read_text())
+    head = page.locator(".mhnb-panel > .mhnb-quiet")
+    page.clock.run_for(30_000)
+    assert head.inner_text() == "cell 1"
+    page.evaluate("run(true)")
+    page.clock.run_for(9_000)
+    page.evaluate("run(true)")
+    page.clock.run_for(9_000)
+    assert head.inner_text() == "cell 1"
+    page.clock.run_for(2_000)
+    assert head.inner_text() == "cell 1 · no word from the kernel since then"
+    page.evaluate("run(false)")
+    page.clock.run_for(30_000)
+    assert head.inner_text() == "cell 1"
     page.close()

@@ -11,7 +11,7 @@ import pytest
 
 from mhnb.view.live import panel
 from mhnb.view.live.live import CellView
-from mhnb.view.live.resultpanel import ResultPanel
+from mhnb.view.live.resultpanel import ResultPanel, panel_state
 from mhnb.view.screen import NotebookScreen, TextScreen, detect_screen
 from mhnb.view.words import Places
 from tests.view.samples import StrictPage, cell, failed, out
@@ -100,16 +100,15 @@ def test_a_panel_follows_and_leaves_no_widget() -> None:
 
 def test_a_panel_names_the_logs_of_the_ranks_that_it_shows() -> None:
     """After a restart those of the new processes, not of those under which it was opened."""
-    before, after = Places({0: "old"}, {0: "/gone/rank0.log"}), Places({0: "new"}, {0: "/now/rank0.log"})
     screen = NotebookScreen(Shell())
     screen.replace_late = lambda *_: None  # type: ignore[method-assign]
-    opened = ResultPanel(cell([out("first\n")]), before, screen=screen)
+    opened = ResultPanel(cell([out("first\n")]), Places({0: "old"}, {0: "/gone/rank0.log"}), screen=screen)
     opened.open()
-    for show in (opened.update, opened.finish):
-        show(cell([out("second\n" * 90_000)]), after)
-        assert "/now/rank0.log" in opened.body_of(0)
-        assert [one["host"] for one in opened._widget.ranks] == ["new"]
-    assert "/now/rank0.log" in opened._widget.page
+    for name, show in (("next", opened.update), ("last", opened.finish)):
+        show(cell([out("second\n" * 90_000)]), Places({0: name}, {0: f"/{name}/rank0.log"}))
+        assert f"/{name}/rank0.log" in opened.body_of(0)
+        assert [one["host"] for one in opened._widget.ranks] == [name]
+    assert "/last/rank0.log" in opened._widget.page
 
 
 def test_what_a_saved_panel_leaves_is_readable() -> None:
@@ -164,3 +163,17 @@ def test_a_failed_rank_is_no_silent_one_in_a_panel() -> None:
     assert StrictPage(opened.body_of(0)).text.strip() == "✗ ValueError: cannot reshape"
     assert "ValueError: cannot reshape" in opened.body_of(1)
     assert "so far" in opened.body_of(1)
+
+
+def test_a_panel_knows_whether_its_cell_runs() -> None:
+    """Only of one that runs it is worth a word that nothing more is heard."""
+    states = [panel_state(cell([], done=done), Places(), uid="u", view="fold")["runs"] for done in (True, False)]
+    assert states == [False, True]
+    screen = NotebookScreen(Shell())
+    screen.replace_late = lambda *_: None  # type: ignore[method-assign]
+    opened = ResultPanel(cell([]), Places(), screen=screen)
+    opened.open()
+    opened.update(cell([], done=False), Places())
+    assert opened._widget.runs
+    opened.finish(cell([]), Places())
+    assert not opened._widget.runs

@@ -4,6 +4,7 @@
 const ALL = "all";
 // The clock of a running cell moves each second.
 const SILENT_MS = 10000;
+const SILENCE = " · no word from the kernel since then";
 
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -105,7 +106,7 @@ function renderLive({ model, el }) {
   const lose = () => {
     cover.textContent = "";
     row.hidden = true;
-    head.textContent = `${model.get("head")} · no word from the kernel since then`;
+    head.textContent = model.get("head") + SILENCE;
   };
   const hear = () => {
     clearTimeout(timer);
@@ -152,14 +153,28 @@ class Panel {
     this.renew = () => {
       this.bodies.clear();
       this.asked.clear();
+      this.hear();
       this.draw();
     };
     model.on("msg:custom", this.take);
     model.on("change:number", this.renew);
+    this.hear();
     this.draw();
   }
 
+  // A cell that has ended is silent for good; one that runs says how long.
+  hear() {
+    clearTimeout(this.timer);
+    this.silence = "";
+    if (!this.model.get("runs")) return;
+    this.timer = setTimeout(() => {
+      this.silence = SILENCE;
+      this.drawHead();
+    }, SILENT_MS);
+  }
+
   forget() {
+    clearTimeout(this.timer);
     this.model.off("msg:custom", this.take);
     this.model.off("change:number", this.renew);
   }
@@ -173,10 +188,8 @@ class Panel {
       }, name[0].toUpperCase() + name.slice(1)));
     }
     rove(this.layouts, (node) => this.layOut(node.dataset.view));
-    const input = (label, size, oninput) => {
-      const field = make("input", { type: "text", size, "aria-label": label, placeholder: label, "data-lm-suppress-shortcuts": "true", oninput });
-      return field;
-    };
+    const input = (label, size, oninput) =>
+      make("input", { type: "text", size, "aria-label": label, placeholder: label, "data-lm-suppress-shortcuts": "true", oninput });
     this.filter = input("ranks, like 0,2-3", 12, () => this.draw());
     this.search = input("search", 12, () => this.mark());
     this.found = make("span", { class: "mhnb-quiet", role: "status", "aria-live": "polite" });
@@ -220,6 +233,7 @@ class Panel {
   layOut(view) {
     this.view = view;
     this.draw();
+    if (view === "fold" && !this.folds) this.tell("fold is of all ranks");
   }
 
   choose(rank) {
@@ -235,22 +249,25 @@ class Panel {
     if (missing.length) this.model.send({ ask: missing });
   }
 
+  drawHead() { this.head.textContent = this.model.get("head") + this.silence; }
+
   draw() {
-    this.head.textContent = this.model.get("head");
+    this.drawHead();
+    const ranks = this.ranks();
+    const filtered = ranks.length < this.model.get("ranks").length;
+    this.folds = this.view === "fold" && !filtered;
+    // What ranks share is written for all of them: some of them alone are cards, until the filter is empty again.
+    const view = this.view === "fold" && filtered ? "grid" : this.view;
     for (const node of this.layouts.children) {
-      const on = node.dataset.view === this.view;
+      const on = node.dataset.view === view;
       node.setAttribute("aria-checked", String(on));
       node.tabIndex = on ? 0 : -1;
     }
-    const ranks = this.ranks();
-    this.tabs.hidden = this.view !== "tabs";
-    this.body.removeAttribute("role");
-    this.body.removeAttribute("aria-labelledby");
-    this.body.removeAttribute("tabindex");
-    const filtered = ranks.length < this.model.get("ranks").length;
-    this.folds = this.view === "fold" && !filtered;
+    this.tabs.hidden = view !== "tabs" || !ranks.length;
+    for (const name of ["role", "aria-labelledby", "tabindex"]) this.body.removeAttribute(name);
     if (this.folds) this.show(this.model.get("page"));
-    else if (this.view === "tabs") this.drawTabs(ranks);
+    else if (!ranks.length) this.drawNone();
+    else if (view === "tabs") this.drawTabs(ranks);
     else this.drawGrid(ranks);
     this.mark();
   }
@@ -260,10 +277,16 @@ class Panel {
     this.body.innerHTML = html;
   }
 
+  drawNone() {
+    this.show("");
+    this.body.setAttribute("role", "status");
+    this.body.textContent = `no rank matches ${this.filter.value.trim()}`;
+  }
+
   drawTabs(ranks) {
     const open = ranks.find((one) => one.rank === this.chosen);
     // Until somebody picks a tab, that of a rank that differs is seen without a click.
-    if (!open || (!this.picked && !open.odd)) this.chosen = (ranks.find((one) => one.odd) ?? open ?? ranks[0])?.rank ?? null;
+    if (!open || (!this.picked && !open.odd)) this.chosen = (ranks.find((one) => one.odd) ?? open ?? ranks[0]).rank;
     const focused = this.tabs.contains(document.activeElement);
     this.tabs.replaceChildren(...ranks.map((one) => make("button", {
       type: "button", role: "tab", class: one.odd ? "mhnb-tab mhnb-odd" : "mhnb-tab", id: `${this.id}-${one.rank}`, "data-rank": one.rank,
@@ -273,7 +296,6 @@ class Panel {
     if (focused) this.tabs.querySelector('[aria-selected="true"]')?.focus();
     this.body.setAttribute("role", "tabpanel");
     this.body.setAttribute("tabindex", "0");
-    if (this.chosen === null) return this.show("no rank of that name");
     this.body.setAttribute("aria-labelledby", `${this.id}-${this.chosen}`);
     this.ask([this.chosen]);
     this.show(this.bodies.get(this.chosen) ?? "…");

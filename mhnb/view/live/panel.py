@@ -48,6 +48,7 @@ def _widget_class() -> Any:
             "page": traitlets.Unicode("").tag(sync=True),
             "ranks": traitlets.List().tag(sync=True),
             "number": traitlets.Int(0).tag(sync=True),
+            "runs": traitlets.Bool(False).tag(sync=True),
             "draft": traitlets.Unicode("").tag(sync=True),
         }
         _CLASSES["widget"] = type("MhnbPanel", (anywidget.AnyWidget,), {**fixed, **parts})
@@ -81,7 +82,7 @@ def make_panel_widget(state: Mapping[str, Any], body_of: Callable[[int], str]) -
     """Make the panel.
 
     Args:
-        state: head, page, ranks, view and number.
+        state: head, page, ranks, runs, view and number.
         body_of: writes what one rank said as HTML; asked for ranks that somebody looks at.
 
     Raises:

@@ -96,7 +96,7 @@ class ResultPanel:
     def _renew(self, state: dict[str, Any]) -> None:
         self._number += 1
         with self._widget.hold_sync():
-            for name in ("head", "page", "ranks"):
+            for name in ("head", "page", "ranks", "runs"):
                 setattr(self._widget, name, state[name])
             self._widget.number = self._number
 
@@ -145,4 +145,10 @@ def panel_state(result: CellResult, places: Places, *, uid: str, view: View, pag
         }
         for one in result
     ]
-    return {"head": f"cell {result.seq} · {seen.heading}", "page": page, "ranks": ranks, "view": view}
+    return {
+        "head": f"cell {result.seq} · {seen.heading}",
+        "page": page,
+        "ranks": ranks,
+        "runs": not result.done,
+        "view": view,
+    }
