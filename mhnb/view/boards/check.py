@@ -28,5 +28,6 @@ def format_check_text(rows: Sequence[CheckRow]) -> str:
 def format_check_html(rows: Sequence[CheckRow]) -> str:
     """Write the rows as HTML."""
     bad = sum(row.same is False for row in rows)
-    heading = f'<div class="mhnb-bad"><b>{bad} of {len(rows)} differ</b></div>' if bad else ""
+    told = "it differs" if len(rows) == 1 else f"{bad} of {len(rows)} {'differs' if bad == 1 else 'differ'}"
+    heading = f'<div class="mhnb-bad"><b>{told}</b></div>' if bad else ""
     return wrap(f"{heading}{pre(format_check_text(rows))}")
