@@ -132,7 +132,7 @@ def test_a_click_after_the_end_changes_nothing() -> None:
     """The click was under way when the cell ended."""
     screen = RecordingScreen()
     view = CellView(screen=screen)
-    running = replace(cell([out("a\n")], [], wall_s=2.9, done=False), where=HANG)
+    running = replace(cell([out("a\n")], [], wall_s=0.9, done=False), where=HANG)
     view.update(running)
     view.update(running)
     view.finish(cell([out("a\n")], []))
