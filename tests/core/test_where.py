@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mhnb.core.explain.where import RankSeen, WhereCard, make_card
-from mhnb.core.life.cell import RankPart
+from mhnb.core.life.part import RankPart
 from mhnb.core.output.outputs import OutputFolder
 from mhnb.core.wire.codec import decode, encode
 from mhnb.core.wire.protocol import RankStatus

@@ -1,0 +1,83 @@
+"""One rank's part of a cell: what it has said so far, where it was when it last looked, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mhnb.core.explain.culprit import ErrorSite
+from mhnb.core.explain.hints import find_hint
+from mhnb.core.output.outputs import OutputFolder
+from mhnb.core.wire.protocol import CellEnded, LaunchRow, OutputEvent, RankStatus
+from mhnb.core.wire.rowpack import unpack_rows
+from mhnb.values import Outcome, RankError
+
+__all__ = ["RankPart"]
+
+
+@dataclass(slots=True)
+class RankPart:
+    """One rank's part of a cell while it runs and afterwards."""
+
+    folder: OutputFolder
+    outcome: Outcome = "running"
+    error: RankError | None = None
+    launches: list[LaunchRow] = field(default_factory=list)
+    abandoned: int = 0
+    running: int = 0
+    failed: int = 0
+    wall_s: float = 0.0
+    notes: list[str] = field(default_factory=list)
+    made: list[list[Any]] = field(default_factory=list)
+    origins: list[list[Any]] = field(default_factory=list)
+    stopped_before: int | None = None
+    caught: list[list[Any]] = field(default_factory=list)
+    looks: tuple[RankStatus, ...] = ()
+    """Its latest two looks at itself, the newer last."""
+    looked_at: float = 0.0
+    _spoke: tuple[bool, bool] = (False, False)
+    """Whether output came before the latest look, and after it."""
+    handles_interrupt: bool = False
+    """Its code has got the interrupt, and runs on."""
+
+    def note_look(self, status: RankStatus, now: float) -> None:
+        """Take in where the rank is."""
+        self.looks, self.looked_at = (*self.looks[-1:], status), now
+        self._spoke = (self._spoke[1], False)
+
+    @property
+    def spoke(self) -> bool:
+        """Whether output came since the look before the latest."""
+        return any(self._spoke)
+
+    def is_in_collective(self, since: float) -> bool:
+        """Whether the rank sat in a launch when it last looked, after that moment, and in the same one at the look before."""
+        if not self.looks or self.looked_at < since:
+            return False
+        latest = self.looks[-1]
+        # Another launch than before: it makes progress, and ends by itself.
+        moves = any((look.participants, look.number) != (latest.participants, latest.number) for look in self.looks)
+        return bool(latest.participants) and latest.launched and not moves
+
+    def add(self, events: list[OutputEvent]) -> None:
+        """Take in output."""
+        for event in events:
+            if event[0] == "error":
+                self.error = _parse_error(event)
+        self._spoke = (self._spoke[0], self._spoke[1] or bool(events))
+        self.folder.add(events)
+
+    def end(self, ended: CellEnded) -> None:
+        """Take in the rank's one reply."""
+        self.add(ended.events)
+        self.folder.settle()
+        self.outcome, self.launches = ended.outcome, unpack_rows(ended.launches)
+        self.abandoned, self.wall_s, self.notes, self.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
+        self.running, self.failed, self.origins = ended.running, ended.failed, ended.origins
+        self.stopped_before, self.caught = ended.stopped_before, ended.caught
+
+
+def _parse_error(event: OutputEvent) -> RankError:
+    _, ename, evalue, traceback, line, code, at_s, *site = event
+    hint = find_hint(ename, evalue, site=ErrorSite(*site[0]) if site else None, code=code)
+    return RankError(ename, evalue, tuple(traceback), hint=hint, line=line, code=code, at_s=at_s)
