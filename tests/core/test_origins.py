@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from mhnb.core.guard.origins import OriginRow, apart_origins
+from mhnb.core.guard.origins import ANY, OriginRow, apart_origins, find_parting
+from mhnb.core.life.events import CellRequest, CellSubmitted
 from mhnb.core.wire.protocol import CellEnded, RankReady
 from tests.core.test_machine import GUARD, PSUM, Driver, finished
 
@@ -68,3 +71,48 @@ def test_a_cell_whose_launches_took_other_arrays_taints(word: str, state: str) -
     driver.submit(guard="parity", source="a\nb")
     said = [CellEnded(r, 1, "ok", [], [PSUM], 0, 0.1, origins=[row(w)]) for r, w in enumerate(("a", word))]
     assert finished(driver(*said)).result.state == state
+
+
+@pytest.mark.parametrize(
+    ("taken", "cell"),
+    [
+        ([[[5, 2], [7, 22]], [[5, 2], [6, 2]]], 22),
+        ([[[5, 9], [7, 22]], [[4, 4], [6, 2]]], 9),
+        ([[[5, 22]], [[0, 0]]], 22),
+        ([[[ANY, 22]], [[6, 2]]], 0),
+        ([[[5, 0]], [[6, 0]]], 0),
+        ([], 0),
+    ],
+    ids=["one array", "two arrays", "of host data elsewhere", "of --guard off", "nothing known", "no mismatch"],
+)
+def test_where_arrays_parted_is_the_first_cell_that_made_one_anew(taken: list[list[list[int]]], cell: int) -> None:
+    """What the others still have was made before it on all ranks: a replay that stops there has the same everywhere."""
+    assert find_parting(taken) == cell
+
+
+def test_the_way_out_of_other_arrays_is_a_replay_that_stops_before_they_parted() -> None:
+    """One of all cells would make them apart again; of what was made in the first cell there is no state before."""
+    driver = Driver().ready()
+    for number in (1, 2, 3):
+        driver.submit(number)
+        ends = [CellEnded(rank, number, "ok", [], [], 0, 0.1) for rank in (0, 1)]
+        if number == 3:
+            ends = [replace(end, taken=[[rank, 2 + rank]]) for rank, end in enumerate(ends)]
+        notes = finished(driver(*ends)).result.notes
+    told = "What a rank changed alone differs until %mhjax restart --replay --to 2, which stops before cell 3 · clean"
+    assert notes == (told,)
+    driver.submit(4)
+    ends = [CellEnded(rank, 4, "ok", [], [], 0, 0.1, taken=[[rank, rank]]) for rank in (0, 1)]
+    assert finished(driver(*ends)).result.notes == ()
+
+
+def test_a_number_that_a_replay_left_out_is_none_to_stop_at() -> None:
+    """The journal of this start does not have it."""
+    driver = Driver().ready()
+    driver(
+        CellSubmitted(1, CellRequest("x = 1", again=2)), *(CellEnded(rank, 2, "ok", [], [], 0, 0.1) for rank in (0, 1))
+    )
+    driver(CellSubmitted(2, CellRequest("x = 1", again=5)))
+    ends = [CellEnded(rank, 5, "ok", [], [], 0, 0.1, taken=[[rank, 4 + rank]]) for rank in (0, 1)]
+    (note,) = finished(driver(*ends)).result.notes
+    assert "--to 2, which stops before cell 5" in note

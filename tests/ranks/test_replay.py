@@ -291,3 +291,17 @@ def test_the_journal_survives_kill_9(leftovers: None) -> None:
     assert not faults
     assert [record.kind for record in records] == ["start", "cell", "push", "cell"]
     assert (path.parent / records[2].file).stat().st_size == sum(records[2].sizes)  # type: ignore[union-attr]
+
+
+def test_a_replay_to_before_the_cell_that_set_arrays_apart_mends_them(begin: Fresh) -> None:
+    """One of all cells makes them apart again; the note of the mismatch names the one that does not."""
+    cluster = begin()
+    cluster.run(f"{SETUP}\nadd = jax.jit(lambda a: a.sum())").check()
+    cluster.run("float(add(values))").check()
+    cluster.run("if jax.process_index() == 0: values = values * 2\nfloat(add(values))")
+    (note,) = [note for note in cluster.run("float(add(values))").notes if "--to" in note]
+    assert note.startswith(
+        "What a rank changed alone differs until %mhjax restart --replay --to 2, which stops before cell 3"
+    )
+    again = cluster.restart(replay=True, to=2)
+    assert {rank.text for rank in again.run("float(add(values))").check()} == {"28.0"}

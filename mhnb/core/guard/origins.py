@@ -16,6 +16,7 @@ __all__ = [
     "apart_origins",
     "combine_origins",
     "find_conflict",
+    "find_parting",
     "fold_makers",
     "format_makers",
     "say_maker",
@@ -69,6 +70,22 @@ def find_conflict(origins: Iterable[int]) -> list[int]:
     for origin in origins:
         kinds.setdefault(what_is_free(origin), {})[origin] = None
     return next((list(found) for found in kinds.values() if len(found) > 1), [])
+
+
+def find_parting(taken: Iterable[Sequence[Sequence[int]]]) -> int:
+    """Give the first cell in which ranks made arrays apart that they would launch on together; 0 where none is known.
+
+    The later maker of an array that differs is meant: what the other ranks still have is of before.
+
+    Args:
+        taken: by rank, of each array in order its origin and the cell that made it, 0 for none.
+
+    >>> find_parting([[(5, 2), (7, 3)], [(5, 2), (8, 22)]]), find_parting([[(5, 2)], [(5, 2)]])
+    (22, 0)
+    """
+    sides = [list(zip(*same, strict=True)) for same in zip(*taken, strict=False)]
+    makers = [max(cells) for origins, cells in sides if len({*origins} - {ANY}) > 1]
+    return min(filter(None, makers), default=0)
 
 
 def what_is_free(origin: int) -> int:

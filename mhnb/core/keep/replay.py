@@ -162,6 +162,7 @@ class ReplayCost:
 
     def __init__(self) -> None:
         self._cells, self._about_s = 0, 0.0
+        self._seqs: list[int] = []
 
     def start(self, took_s: float) -> None:
         """The ranks were ready after so long."""
@@ -169,9 +170,20 @@ class ReplayCost:
 
     def add(self, record: CellRecord) -> None:
         """A cell has ended; one that a replay leaves out costs nothing."""
+        self._seqs.append(record.seq)
         if not why_left_out(record):
             self._cells += 1
             self._about_s += record.wall_s
+
+    def way_before(self, seq: int) -> str:
+        """Name the command that brings back the state before a cell; empty where nothing is.
+
+        >>> ReplayCost().way_before(22), ReplayCost().way_before(1)
+        ('%mhjax restart --replay --to 21', '')
+        """
+        # Numbers that a replay has left out are none to stop at; of a cluster that was taken over earlier ones are not known.
+        to = max((known for known in self._seqs if known < seq), default=seq - 1)
+        return f"%mhjax restart --replay --to {to}" if to > 0 else ""
 
     def way_out(self) -> str:
         """Name the command that brings the state back, and what it costs where that is known.

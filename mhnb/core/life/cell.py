@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 
 from mhnb.core.explain.where import RankSeen, WhereCard, make_card
 from mhnb.core.guard.caught import note_caught
-from mhnb.core.guard.origins import fold_makers
+from mhnb.core.guard.origins import find_parting, fold_makers
 from mhnb.core.guard.rules import STILL_LEFT
 from mhnb.core.life.events import CellRequest, Command
 from mhnb.core.life.ladder import Ladder
@@ -135,13 +135,18 @@ class Cell:
             for rank, part in self.parts.items()
         }
 
-    def told_by_ranks(self) -> tuple[str, ...]:
-        """What the ranks themselves had to say of the cell's end, each once, with the state it led to."""
+    def told_by_ranks(self, way_before: Callable[[int], str]) -> tuple[str, ...]:
+        """What the ranks themselves had to say of the cell's end, each once, with the state it led to.
+
+        Args:
+            way_before: names the command that brings back the state before a cell.
+        """
         said = fold_makers(dict.fromkeys(note for part in self.parts.values() for note in part.notes))
         told = (
             *self._stop_notes(),
             *note_caught({rank: part.caught for rank, part in self.parts.items() if part.caught}),
             *said,
+            *self._parting_notes(way_before),
         )
         return (*self._lockstep_note(), *(f"{note} · {self.state}" for note in told))
 
@@ -158,6 +163,12 @@ class Cell:
             f"Interrupted before launch {number} on {'every rank' if len(ranks) == len(self.parts) else say_ranks(ranks)}"
             for number, ranks in stopped.items()
         ]
+
+    def _parting_notes(self, way_before: Callable[[int], str]) -> list[str]:
+        """The way out of a mismatch of arrays: a replay of all cells would make them apart again."""
+        parted = find_parting(part.taken for part in self.parts.values() if part.taken)
+        way = way_before(parted) if parted else ""
+        return [f"What a rank changed alone differs until {way}, which stops before cell {parted}"] if way else []
 
     def _lockstep_note(self) -> tuple[str, ...]:
         if not self.left_by:

@@ -268,7 +268,7 @@ class Machine:
         elif state != "clean":
             self.reason = notes[0] if notes else state
         self.state = cell.state = "stopped" if self.state == "stopped" else state
-        cell.notes = (*notes, *cell.told_by_ranks(), *carried)
+        cell.notes = (*notes, *cell.told_by_ranks(self._cost.way_before), *carried)
 
     # -- output
 

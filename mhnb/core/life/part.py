@@ -30,6 +30,7 @@ class RankPart:
     notes: list[str] = field(default_factory=list)
     made: list[list[Any]] = field(default_factory=list)
     origins: list[list[Any]] = field(default_factory=list)
+    taken: list[list[int]] = field(default_factory=list)
     stopped_before: int | None = None
     caught: list[list[Any]] = field(default_factory=list)
     looks: tuple[RankStatus, ...] = ()
@@ -74,7 +75,7 @@ class RankPart:
         self.outcome, self.launches = ended.outcome, unpack_rows(ended.launches)
         self.abandoned, self.wall_s, self.notes, self.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
         self.running, self.failed, self.origins = ended.running, ended.failed, ended.origins
-        self.stopped_before, self.caught = ended.stopped_before, ended.caught
+        self.stopped_before, self.caught, self.taken = ended.stopped_before, ended.caught, ended.taken
 
 
 def _parse_error(event: OutputEvent) -> RankError:

@@ -257,6 +257,7 @@ class CellRunner:
                 caught=launches.caught,
                 running=launches.running,
                 failed=launches.failed,
+                taken=launches.taken,
             )
             self.send(self._last)
 

@@ -35,6 +35,7 @@ from mhnb.rank.guard.origins import (
     bear_unguarded,
     combine,
     find_makers,
+    list_taken,
 )
 from mhnb.rank.guard.signals import HeldSignals
 from mhnb.rank.guard.tables import Table
@@ -70,6 +71,7 @@ class Agreement:
         """One waits."""
         self._failure: tuple[int, MhnbError] | None = None
         self._note = ""
+        self._taken: list[list[int]] = []
         self._late: BaseException | None = None
         self._holder = 0
         self._forked = False
@@ -102,7 +104,7 @@ class Agreement:
         self._seq, self._source, self._guard = seq, source, guard
         self._chosen = None if chosen is None else tuple(chosen)
         self.interrupt_pending, self.stopped_with = False, None
-        self._failure, self._note = None, ""
+        self._failure, self._note, self._taken = None, "", []
         self.origins.begin_cell()
 
     def end_cell(self, seq: int, outcome: Ending) -> None:
@@ -116,6 +118,11 @@ class Agreement:
         """Say where the arrays of the last mismatch come from, if it was for those: it is said for ranks that know only their own."""
         note, self._note = self._note, ""
         return [note] if note else []
+
+    def take_taken(self) -> list[list[int]]:
+        """Give what `list_taken` says of those arrays: where they parted is told by all ranks' together."""
+        taken, self._taken = self._taken, []
+        return taken
 
     def note_lone_interrupt(self) -> None:
         """The code gets an interrupt that the ranks have not agreed on: they may be at different places from here on."""
@@ -316,7 +323,7 @@ class Agreement:
                 stands, number = verdict.stands, verdict.number
                 text = format_mismatch(stands, verdict.names, number=number, seq=wish.seq, source=self._source)
                 if letter := letter_origins(stands).get(wish.origin):
-                    self._note = format_makers(letter, find_makers(inputs))
+                    self._note, self._taken = format_makers(letter, find_makers(inputs)), list_taken(inputs)
                 raise OrderMismatch(text, result=None)
             case "cell ended":
                 text = "nothing was launched\n  the cell ended while a thread of it waited to launch"

@@ -265,8 +265,9 @@ class LaunchRecorder:
         for record in (self.gate, self.made):
             notes += [] if record is None else record.take_notes()
         caught = self.mismatches.take_caught()
+        taken = [] if self.gate is None else self.gate.take_taken()
         self.leave_cell(seq, outcome)
-        return CellLaunches(rows, abandoned, running, failed, made, origins, stopped_before, notes, caught)
+        return CellLaunches(rows, abandoned, running, failed, made, origins, stopped_before, notes, caught, taken)
 
     def _is_busy(self) -> bool:
         return bool(self._running) or (self.gate is not None and self.gate.is_busy())

@@ -31,6 +31,7 @@ __all__ = [
     "hand_on_turned",
     "has_origin",
     "list_makers",
+    "list_taken",
     "mark",
     "mark_copies",
     "origin_of",
@@ -160,6 +161,11 @@ def list_makers(read: Iterable[Tag]) -> list[Maker]:
     """Do so with what `read_tags` gave of the arrays."""
     makers = dict.fromkeys(maker for _, maker in read if maker is not None)
     return sorted(makers, key=lambda maker: -maker.seq)
+
+
+def list_taken(inputs: Iterable[object]) -> list[list[int]]:
+    """Give of each array what `combine` goes by, and the cell that made it; 0 for none."""
+    return [[0, 0] if maker is None else [tag, maker.seq] for tag, maker in read_tags(inputs)]
 
 
 def origin_of(array: object) -> tuple[int, str]:

@@ -27,6 +27,7 @@ class CellLaunches(NamedTuple):
     stopped_before: int | None
     notes: list[str]
     caught: list[list[Any]]
+    taken: list[list[int]]
 
 
 class Launches(Protocol):
