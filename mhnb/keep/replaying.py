@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mhnb import exchange
 from mhnb.core.keep.compare import describe_difference
 from mhnb.core.keep.journal import CellRecord, PushRecord, ReplayRecord
-from mhnb.core.keep.replay import Plan, plan_replay
+from mhnb.core.keep.replay import LeftOut, Plan, plan_replay, say_who_set, trace_left_out
 from mhnb.core.keep.replay_report import ReplayReport, ReplayStep, format_stop, step_name
 from mhnb.core.output.results import CellResult
 from mhnb.errors import InvalidRequest, MhnbError, ReplayStopped
@@ -54,7 +54,7 @@ def replay(
     plan = plan_replay(records, cluster.generation, to)
     faults += filter(None, map(cluster.journal.fault_of, range(plan.generation, cluster.generation)))
     began = cluster.journal.now()
-    done, stop = _run_steps(cluster, plan, on_step, on_result)
+    done, stop = _run_steps(cluster, plan, trace_left_out(records, plan.generation), on_step, on_result)
     cluster.replayed = report = ReplayReport(plan, done, cluster.journal.now() - began, notes=tuple(faults), stop=stop)
     told = format_stop(report, cluster.state) if stop else ""
     if plan.steps:
@@ -67,6 +67,7 @@ def replay(
 def _run_steps(
     cluster: Cluster,
     plan: Plan,
+    left_out: Sequence[LeftOut],
     on_step: Callable[[ReplayStep], None] | None,
     on_result: Callable[[CellResult], None] | None,
 ) -> tuple[int, str]:
@@ -75,7 +76,9 @@ def _run_steps(
         if on_step is not None:
             on_step(ReplayStep(step_name(step), at, plan))
         try:
-            stop = _run_cell(cluster, step, on_result) if isinstance(step, CellRecord) else _push(cluster, step)
+            stop = (
+                _run_cell(cluster, step, left_out, on_result) if isinstance(step, CellRecord) else _push(cluster, step)
+            )
         except MhnbError as error:
             stop = f"{step_name(step)} was not done again\n{error}"
         except KeyboardInterrupt:
@@ -85,7 +88,12 @@ def _run_steps(
     return len(plan.steps), ""
 
 
-def _run_cell(cluster: Cluster, before: CellRecord, on_result: Callable[[CellResult], None] | None) -> str:
+def _run_cell(
+    cluster: Cluster,
+    before: CellRecord,
+    left_out: Sequence[LeftOut],
+    on_result: Callable[[CellResult], None] | None,
+) -> str:
     result = cluster.run_again(before)
     if on_result is not None:
         on_result(result)
@@ -94,13 +102,16 @@ def _run_cell(cluster: Cluster, before: CellRecord, on_result: Callable[[CellRes
     differing = describe_difference(before, cluster.journal.find_cell(result.seq))
     if not differing:
         return ""
-    return "\n".join([f"cell {before.seq} did not do what it did before", differing, *_new_errors(before, result)])
+    return "\n".join(
+        [f"cell {before.seq} did not do what it did before", differing, *_new_errors(before, result, left_out)]
+    )
 
 
-def _new_errors(before: CellRecord, result: CellResult) -> list[str]:
-    """What was raised that was not raised before, each text once."""
+def _new_errors(before: CellRecord, result: CellResult, left_out: Sequence[LeftOut]) -> list[str]:
+    """What was raised that was not raised before, each text once, and which cell had set a name that is missing now."""
     raised = [rank.error for rank in result.failed if rank.error and before.errors.get(rank.rank) != rank.error.ename]
-    return list(dict.fromkeys(f"now {error.ename}: {error.evalue}" for error in raised))
+    missed = [say_who_set(error.evalue, left_out, before.seq) for error in raised if error.ename == "NameError"]
+    return list(dict.fromkeys([*(f"now {error.ename}: {error.evalue}" for error in raised), *filter(None, missed)]))
 
 
 def _push(cluster: Cluster, record: PushRecord) -> str:

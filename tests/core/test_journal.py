@@ -23,7 +23,7 @@ from mhnb.core.keep.journal import (
     record_cell,
     trace_launches,
 )
-from mhnb.core.keep.replay import Plan, ReplayCost, plan_replay, why_left_out
+from mhnb.core.keep.replay import LeftOut, Plan, ReplayCost, plan_replay, say_who_set, why_left_out
 from mhnb.core.keep.replay_report import ReplayReport, ReplayStep, format_report, format_step, format_stop
 from mhnb.core.life.cell import Cell
 from mhnb.core.life.events import CellRequest
@@ -363,3 +363,29 @@ def test_a_replay_in_words() -> None:
     assert format_stop(stopped, "dead").splitlines()[2].endswith("the cluster is dead: %mhjax restart --replay --to 1")
     first = ReplayReport(Plan(1, plan.steps), 0, 1.0, stop="cell 1 differs")
     assert format_stop(first, "tainted").endswith("the cluster is tainted: %mhjax restart")
+
+
+LEFT_OUT = [
+    LeftOut("cell 2", "tainted", 2, "import tqdm"),
+    LeftOut("push rate big", "too large", 3),
+    LeftOut("cell 4", "interrupted", 4, "from tqdm import tqdm\nfor i in tqdm(steps): w = step(w)"),
+    LeftOut("cell 9", "interrupted", 9, "late = tqdm = 1"),
+    LeftOut("cell 5", "interrupted", 5, "%magic\nodd = 1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("evalue", "told"),
+    [
+        ("name 'tqdm' is not defined", "`tqdm` was set by cell 4, which was left out (interrupted)"),
+        ("name 'w' is not defined. Did you mean: 'x'?", "`w` was set by cell 4, which was left out (interrupted)"),
+        ("name 'big' is not defined", "`big` was set by push rate big, which was left out (too large)"),
+        ("name 'steps' is not defined", ""),
+        ("name 'late' is not defined", ""),
+        ("name 'odd' is not defined", ""),
+        ("something else about tqdm", ""),
+    ],
+)
+def test_who_set_a_name_that_a_replayed_cell_misses(evalue: str, told: str) -> None:
+    """The last one before that cell; one that only read it, that came later, or that cannot be read, is not named."""
+    assert say_who_set(evalue, LEFT_OUT, 8) == told

@@ -199,7 +199,8 @@ def test_a_push_that_was_not_kept_is_told_twice(
     cluster.push(big=np.zeros(1000))
     assert "push big: its 7.8 KiB are more than the journal keeps of one push" in capfd.readouterr().err
     cluster.run("big.sum()").check()
-    with pytest.raises(ReplayStopped, match=r"(?s)now NameError.*left out · push big: its 7\.8 KiB"):
+    stop = r"(?s)now NameError.*`big` was set by push big, which was left out \(its 7\.8.*left out · push big: its 7\.8 KiB"
+    with pytest.raises(ReplayStopped, match=stop):
         cluster.restart(replay=True)
 
 
@@ -213,6 +214,18 @@ def test_split_is_left_out_also_when_it_was_accepted(begin: Fresh) -> None:
     after = cluster.restart(replay=True)
     assert list(map(str, after.replayed.left_out)) == ["cell 2: split, accepted then"]  # type: ignore[union-attr]
     assert after.run("x")[0].text == "1"
+
+
+def test_a_name_that_only_a_cell_that_is_left_out_has_set_is_told_with_that_cell(begin: Fresh) -> None:
+    """The list of what was left out has no names."""
+    cluster = begin()
+    cluster.run("import jax").check()
+    cluster.run("import time as clock\nassert not jax.process_index()", guard="off")
+    cluster.accept()
+    cluster.run("clock").check()
+    told = r"now NameError: name 'clock' is not defined\n  `clock` was set by cell 2, which was left out \(split, accepted then\)\n"
+    with pytest.raises(ReplayStopped, match=told):
+        cluster.restart(replay=True)
 
 
 def test_a_dead_cluster_comes_back(begin: Fresh) -> None:

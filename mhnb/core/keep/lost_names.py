@@ -1,11 +1,11 @@
-"""Names that a script's cells read and only cells set that are not in it: there they do not exist."""
+"""Names that only cells set which are not in a script, or which a replay leaves out: there they do not exist."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["note_lost_names"]
+__all__ = ["find_setter", "note_lost_names"]
 
 
 def note_lost_names(kept: Mapping[str, str], left_out: Mapping[str, str], pushed: Iterable[str] = ()) -> list[str]:
@@ -30,6 +30,19 @@ def note_lost_names(kept: Mapping[str, str], left_out: Mapping[str, str], pushed
             if name in setters and name not in set_here:
                 notes.setdefault(name, f"{cell} reads {name}, which only {setters[name]} sets, and that is left out")
     return list(notes.values())
+
+
+def find_setter(name: str, left_out: Iterable[tuple[str, str]]) -> str | None:
+    """Find the last cell that sets a name.
+
+    Args:
+        left_out: what each cell is called and its text, in order. What is not plain Python says nothing.
+
+    >>> find_setter("n", [("cell 2", "n = f()"), ("cell 3", "m = 1")])
+    'cell 2'
+    """
+    setters = [cell for cell, source in left_out if name in _names(source, stored=True)]
+    return setters[-1] if setters else None
 
 
 def _names(source: str, *, stored: bool) -> Iterator[str]:

@@ -5,14 +5,16 @@ Pure: it neither reads the journal nor runs a cell.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mhnb.core.keep.journal import AcceptRecord, CellRecord, PushRecord, Record, ReplayRecord, StartRecord
+from mhnb.core.keep.lost_names import find_setter
 from mhnb.core.ranks import format_ranks, say_count, say_ranks
 from mhnb.errors import InvalidRequest
 
-__all__ = ["LeftOut", "Plan", "ReplayCost", "plan_replay", "trace_left_out", "why_left_out"]
+__all__ = ["LeftOut", "Plan", "ReplayCost", "plan_replay", "say_who_set", "trace_left_out", "why_left_out"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,34 @@ def trace_left_out(records: Sequence[Record], generation: int) -> tuple[LeftOut,
     came = [r for r in records if isinstance(r, ReplayRecord) and r.generation == plan.generation and r.complete]
     before = [each for r in came if r.source_generation < plan.generation for each in _lacked(records, r)]
     return tuple(sorted(dict.fromkeys((*before, *plan.left_out)), key=lambda each: each.seq))
+
+
+_UNDEFINED = re.compile(r"name '(\w+)' is not defined")
+
+
+def say_who_set(evalue: str, left_out: Sequence[LeftOut], seq: int) -> str:
+    """Say of a name that a cell misses which cell or push that was left out had set it; empty where none is known.
+
+    Args:
+        evalue: the text of the cell's NameError.
+        seq: the cell's number: what came after it had set nothing yet.
+
+    >>> say_who_set("name 'tqdm' is not defined", [LeftOut("cell 12", "interrupted", 12, "import tqdm")], 14)
+    '`tqdm` was set by cell 12, which was left out (interrupted)'
+    """
+    found = _UNDEFINED.match(evalue)
+    if found is None:
+        return ""
+    before = [each for each in left_out if each.seq < seq]
+    setter = find_setter(found[1], [(str(at), each.source or _pushed(each)) for at, each in enumerate(before)])
+    if setter is None:
+        return ""
+    by = before[int(setter)]
+    return f"`{found[1]}` was set by {by.what}, which was left out ({by.why})"
+
+
+def _pushed(push: LeftOut) -> str:
+    return "".join(f"{name} = ...\n" for name in push.what.split()[1:])
 
 
 def _lacked(records: Sequence[Record], replay: ReplayRecord) -> tuple[LeftOut, ...]:
