@@ -109,6 +109,24 @@ def test_the_cluster_is_tainted_and_says_why() -> None:
     assert "%mhjax restart --replay" in result.notes[-1]
 
 
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        ([], "rank 0 left jit(f) (line 1) before its end"),
+        (["jit(g) f32[8]", 3], "rank 0 left jit(g) (line 3) before its end"),
+    ],
+    ids=["of its looks", "of its own record"],
+)
+def test_what_a_rank_was_stuck_in_is_told_when_it_is_over(left: list[object], told: str) -> None:
+    """The card is gone by then. What its record has is of the end, and comes before what was seen."""
+    driver = begin()
+    driver(ended(1))
+    climb(driver, INTERRUPT_FREE_S + 0.2, look(0, [0, 1]), look(0, [0, 1]))
+    driver(look(0, [0, 1], launched=False))
+    end = replace(ended(0, outcome="error", events=[error("JaxRuntimeError")], abandoned=1), left=left)
+    assert finished(driver(end)).result.notes[1] == told
+
+
 def test_who_is_not_freed_by_it_is_killed() -> None:
     """The ladder goes on to its end."""
     driver = begin()

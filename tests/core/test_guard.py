@@ -220,6 +220,18 @@ def test_taint_says_both_reasons() -> None:
     assert notes[1].startswith("launch 1 of cell 7 differs")
 
 
+def test_what_was_left_is_named_with_its_line_where_that_is_known() -> None:
+    """Where a rank hung is what its user wants to know, and the live card is gone by then."""
+    outcomes = dict.fromkeys(range(4), "interrupted")
+    left = {0: ("jit(f)", 2), 1: ("jit(g)", None), 2: ("jit(f)", 2)}
+    _, notes = judge_state(outcomes, {}, dict.fromkeys(range(4), 1), (), left=left)  # type: ignore[arg-type]
+    assert notes[:3] == (
+        "ranks 0,2 left jit(f) (line 2) before its end",
+        "rank 1 left jit(g) before its end",
+        "rank 3 left a collective before its end",
+    )
+
+
 def test_a_rank_that_refused_its_cell_is_out_of_step() -> None:
     """It will refuse every later cell too: only fresh processes help."""
     state, notes = judge_state({0: "ok", 1: "refused"}, {0: [], 1: []}, {}, ())

@@ -130,6 +130,34 @@ def test_limited_wait_gives_up() -> None:
     assert recorder.end_cell()[1] == 1
 
 
+@pytest.mark.parametrize(
+    ("launches", "left"),
+    [
+        ([("a", 1, {"ready": True}), ("b", 2, {}), ("c", 3, {})], ["jit(b)", 2]),
+        ([("a", 1, {}), ("b", 2, {"ready": True})], ["jit(a)", 1]),
+        ([("a", 1, {"ready": True, "failure": RuntimeError("Gloo failed")}), ("b", 2, {})], ["jit(a)", 1]),
+        ([("a", 1, {}), ("b", 2, {"ready": True, "failure": RuntimeError("Gloo failed")})], ["jit(a)", 1]),
+        ([(FREE_PREFIX + "a", 1, {}), ("b", 2, {})], ["jit(b)", 2]),
+        ([("a", 1, {"ready": True})], []),
+    ],
+)
+def test_the_first_launch_that_is_left_is_told(launches: list[tuple[str, int, Any]], left: list[object]) -> None:
+    """By its own row: others may have ended after it, and a failed one is kept no longer."""
+    recorder = LaunchRecorder()
+    for fingerprint, line, state in launches:
+        note(recorder, [FakeArray(**state)], fingerprint, line)
+    assert recorder.close_cell(1, "interrupted").left == left
+    assert recorder.close_cell(2, "ok").left == []
+
+
+def test_one_that_all_ranks_agreed_on_is_told_where_nothing_else_was_left() -> None:
+    """It ends by itself, unless another rank has failed in it: then it is what this one sat in."""
+    recorder = LaunchRecorder()
+    note(recorder, [FakeArray()]).agreed = True
+    note(recorder, [FakeArray()], "b", 2).agreed = True
+    assert recorder.close_cell(1, "interrupted").left == ["jit(a)", 1]
+
+
 def test_programs_that_do_not_communicate_are_not_abandoned() -> None:
     """A launch that meets no other rank may be left."""
     recorder = LaunchRecorder()

@@ -844,7 +844,7 @@ def test_a_collective_that_failed_in_a_callback_on_one_rank_is_met_by_no_other(f
     assert result[0].error is not None
     assert "no such shard" in result[0].error.evalue
     assert result.state == "tainted", result.notes
-    assert "left a collective before its end" in result.notes[0]
+    assert "left jit(body) (line 1) before its end" in result.notes[0]
     cluster.accept()
     after = cluster.run("print('here', float(add(x)))", timeout_s=6)
     assert not after.ok

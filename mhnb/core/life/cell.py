@@ -135,6 +135,12 @@ class Cell:
             for rank, part in self.parts.items()
         }
 
+    def name_left(self) -> dict[int, tuple[str, int | None]]:
+        """Name the first launch that each rank left, and its line, where that is known."""
+        freed = () if self.ladder is None else self.ladder.freed
+        named = {rank: part.name_left(freed=rank in freed) for rank, part in self.parts.items()}
+        return {rank: left for rank, left in named.items() if left is not None}
+
     def told_by_ranks(self, way_before: Callable[[int], str]) -> tuple[str, ...]:
         """What the ranks themselves had to say of the cell's end, each once, with the state it led to.
 

@@ -31,6 +31,7 @@ class RankPart:
     made: list[list[Any]] = field(default_factory=list)
     origins: list[list[Any]] = field(default_factory=list)
     taken: list[list[int]] = field(default_factory=list)
+    left: list[Any] = field(default_factory=list)
     stopped_before: int | None = None
     caught: list[list[Any]] = field(default_factory=list)
     looks: tuple[RankStatus, ...] = ()
@@ -60,6 +61,18 @@ class RankPart:
         moves = any((look.participants, look.number) != (latest.participants, latest.number) for look in self.looks)
         return bool(latest.participants) and latest.launched and not moves
 
+    def name_left(self, *, freed: bool) -> tuple[str, int | None] | None:
+        """Name the first launch that the rank left, and its line; None where neither its end nor its looks tell.
+
+        Args:
+            freed: it sat in a collective, in the same one at two looks: what the dispatch raises then leaves no launch behind.
+        """
+        if self.left:
+            name, line = self.left
+            return name.partition(" ")[0], line
+        inside = [look for look in self.looks if freed and look.participants and look.launched]
+        return (inside[-1].what, inside[-1].line) if inside else None
+
     def add(self, events: list[OutputEvent]) -> None:
         """Take in output."""
         for event in events:
@@ -76,6 +89,7 @@ class RankPart:
         self.abandoned, self.wall_s, self.notes, self.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
         self.running, self.failed, self.origins = ended.running, ended.failed, ended.origins
         self.stopped_before, self.caught, self.taken = ended.stopped_before, ended.caught, ended.taken
+        self.left = ended.left
 
 
 def _parse_error(event: OutputEvent) -> RankError:

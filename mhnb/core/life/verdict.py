@@ -42,6 +42,7 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
         lost_ranks,
         seq=cell.seq,
         source=source,
+        left=cell.name_left(),
     )
     if state == "clean" and recorded and cell.how:
         # Also where the code has handled its interrupt, and ended well.

@@ -258,6 +258,7 @@ class CellRunner:
                 running=launches.running,
                 failed=launches.failed,
                 taken=launches.taken,
+                left=launches.left,
             )
             self.send(self._last)
 

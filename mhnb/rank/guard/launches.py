@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from types import FrameType
 from typing import Any
 
@@ -60,6 +61,8 @@ class LaunchRecorder:
         self._failure: Exception | None = None
         self._broken: list[int] = []
         self._failed_in_callback: list[int] = []
+        self._lost: list[tuple[int, LaunchRow]] = []
+        """The first of both, with its row."""
         self._is_cell: dict[str, bool] = {}
         self.local: LocalWork | None = None
         """What programs of this process alone have still to make; None where there is no JAX."""
@@ -259,6 +262,7 @@ class LaunchRecorder:
         made = [] if self.made is None else self.made.end_cell()
         origins = [] if self.gate is None else self.gate.origins.end_cell()
         running, failed = self.count_running(), self.count_failed()
+        left = self._find_left()
         rows, abandoned = self.end_cell()
         stopped_before = self.agreed_stop() if outcome == "interrupted" else None
         notes = [_RUNNING] if running else []
@@ -267,7 +271,16 @@ class LaunchRecorder:
         caught = self.mismatches.take_caught()
         taken = [] if self.gate is None else self.gate.take_taken()
         self.leave_cell(seq, outcome)
-        return CellLaunches(rows, abandoned, running, failed, made, origins, stopped_before, notes, caught, taken)
+        return CellLaunches(rows, abandoned, running, failed, made, origins, stopped_before, notes, caught, taken, left)
+
+    def _find_left(self) -> list[Any]:
+        """Give name and line of the first launch that communicates and is not waited for; those that end by themselves come last."""
+        with self._lock:
+            unfinished = [launched for launched in self._running if communicates(launched.row[0])]
+            lone = [(launched.number, launched.row) for launched in unfinished if not launched.agreed]
+            agreed = [(launched.number, launched.row) for launched in unfinished if launched.agreed]
+            first = min([*lone, *self._lost] or agreed, key=itemgetter(0), default=None)
+        return [] if first is None else [first[1][1], first[1][3]]
 
     def _is_busy(self) -> bool:
         return bool(self._running) or (self.gate is not None and self.gate.is_busy())
@@ -293,6 +306,7 @@ class LaunchRecorder:
             self._forget_counts()
             self._running.clear()
             self._number, self._failure, self._broken, self._failed_in_callback = 0, None, [], []
+            self._lost = []
         return self._free.settle(rows), abandoned
 
     def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
@@ -366,6 +380,7 @@ class LaunchRecorder:
             self._failure = failure
         if (failure is not None or launched.lost) and communicates(launched.row[0]):
             (self._failed_in_callback if "allback" in str(failure) else self._broken).append(launched.number)
+            self._lost = sorted([*self._lost, (launched.number, launched.row)], key=itemgetter(0))[:1]
         return True
 
 

@@ -28,6 +28,7 @@ class CellLaunches(NamedTuple):
     notes: list[str]
     caught: list[list[Any]]
     taken: list[list[int]]
+    left: list[Any]
 
 
 class Launches(Protocol):
