@@ -370,6 +370,10 @@ def test_a_rank_that_does_not_stop_is_killed_and_the_cluster_is_dead(driver: Dri
     assert [r.error.evalue if r.error else "" for r in finished(commands).result] == [
         f"rank {n} {TOO_SLOW}" for n in (0, 1)
     ]
+    # And the note below them says the same.
+    first, others = finished(commands).result.notes[0].splitlines()
+    assert TOO_SLOW in first
+    assert others == "  rank 1 ended in the same way. %mhjax restart --replay"
 
 
 def test_how_ranks_ended_in_a_few_words(driver: Driver) -> None:
@@ -393,7 +397,8 @@ def test_how_it_was_killed_stays_known(driver: Driver) -> None:
     driver.submit()
     driver(ended(1), InterruptRequested(), Ticked())
     assert driver(Ticked(), after=INTERRUPT_KILL_S) == [KillRanks((0,))]
-    driver(RankExited(0, None, 9, []))
+    note = finished(driver(RankExited(0, None, 9, []))).result.notes[0]
+    assert "  rank 1 was stopped with it." in note
     driver(RankExited(1, None, 9, []))
     assert [rank.state for rank in describe_ranks(driver.machine)] == [TOO_SLOW, "stopped with rank 0"]
     (refused,) = driver.submit(2)

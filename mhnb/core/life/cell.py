@@ -100,9 +100,10 @@ class Cell:
         """Whether its interrupt has come to the kill."""
         return self.ladder is not None and self.ladder.killed
 
-    def was_too_slow(self, rank: int) -> bool:
-        """Whether a rank was killed because it did not end; its error may be what it said before that, the interrupt, say."""
-        return self.is_killed and rank in self.parts and self.parts[rank].outcome == "killed"
+    @property
+    def slow_ranks(self) -> tuple[int, ...]:
+        """Who was killed because it did not end; its error may be what it said before that, the interrupt, say."""
+        return tuple(rank for rank, part in self.parts.items() if self.is_killed and part.outcome == "killed")
 
     def is_uneventful(self) -> bool:
         """Whether all ranks ended it well, and nothing was launched, made or left that could be compared."""

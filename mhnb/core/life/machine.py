@@ -7,7 +7,7 @@ leads to. It refuses to know how a command is carried out.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from mhnb.core.explain.where import WhereCard
 from mhnb.core.guard.rules import WAY_OUT
@@ -38,7 +38,6 @@ from mhnb.core.life.events import (
 )
 from mhnb.core.life.gate import make_refusal
 from mhnb.core.life.kept import KeptCells
-from mhnb.core.life.ladder import TOO_SLOW
 from mhnb.core.life.roster import Roster, ended_alike
 from mhnb.core.life.verdict import judge_cell
 from mhnb.core.output.results import STOPPED
@@ -257,7 +256,7 @@ class Machine:
         if self._lost_host:
             notes = (self._cost.way_out(),)
         elif deaths:
-            notes = (self._tell_death(deaths[0], TOO_SLOW if cell.was_too_slow(deaths[0].rank) else ""),)
+            notes = (self._tell_death(deaths[0], cell.slow_ranks),)
         if self._lost_service:
             way = () if self._lost_host or deaths else (self._cost.way_out(),)
             state, notes = "dead", (self._lost_service, *notes, *way)
@@ -361,8 +360,8 @@ class Machine:
             lost = "a host" if self._lost_host else f"rank {first.rank}"
             cell.lose_rank(exited.rank, "killed", RankError(STOPPED, f"stopped because {lost} was lost"))
 
-    def _tell_death(self, first: RankExited, how: str = "") -> str:
-        return self.roster.tell_death(first, how) + self._cost.way_out()
+    def _tell_death(self, first: RankExited, slow: Collection[int] = ()) -> str:
+        return self.roster.tell_death(first, slow) + self._cost.way_out()
 
     def _lose_service(self, event: HubExited | HostExited, now: float) -> list[Command]:
         if isinstance(event, HostExited):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mhnb.core.life.events import HostExited
 from mhnb.core.life.gathering import Gathering
+from mhnb.core.life.ladder import TOO_SLOW
 from mhnb.core.life.lastwords import choose_line
 from mhnb.core.ranks import say_ranks
 from mhnb.core.reach.gpus import find_shared_gpu
@@ -242,14 +243,18 @@ class Roster:
         when = ", before this notebook took the cluster over," if self.is_left and entry.phase != "ready" else ""
         return f"rank {entry.rank} ({who}){when} {how or describe_exit(exited)}{last} · log {entry.log_path}"
 
-    def tell_death(self, first: RankExited, how: str) -> str:
-        """Say who died first and what became of the others, to be followed by the way out."""
-        return f"{self.explain_death(first, how)}\n  {self.say_others(first)}"
+    def tell_death(self, first: RankExited, slow: Collection[int] = ()) -> str:
+        """Say who died first and what became of the others, to be followed by the way out.
 
-    def say_others(self, first: RankExited) -> str:
+        Args:
+            slow: ranks that were killed because they did not end their cell.
+        """
+        return f"{self.explain_death(first, TOO_SLOW if first.rank in slow else '')}\n  {self.say_others(first, slow)}"
+
+    def say_others(self, first: RankExited, slow: Collection[int] = ()) -> str:
         """Say what became of the others of a rank that died first, as sentences to be followed by one more."""
         others = [entry for entry in self.entries if entry.rank != first.rank]
-        alike = [entry.rank for entry in others if entry.exit is not None and ended_alike(entry.exit, first)]
+        alike = [entry.rank for entry in others if entry.exit is not None and _ended_alike(entry.exit, first, slow)]
         stopped = [entry.rank for entry in others if entry.rank not in alike]
         was = f"{say_ranks(stopped)} {'was' if len(stopped) == 1 else 'were'} stopped with it. " if stopped else ""
         return (f"{say_ranks(alike)} ended in the same way. " if alike else "") + was
@@ -376,6 +381,10 @@ class Roster:
         listed = "; ".join(f"{name}: {versions}" for name, versions in found.items() if len(versions) > 1)
         told = f"the ranks hold different software ({listed}); install the same versions"
         return LaunchError(told) if listed else None
+
+
+def _ended_alike(exited: RankExited, first: RankExited, slow: Collection[int]) -> bool:
+    return {exited.rank, first.rank} <= set(slow) or ended_alike(exited, first)
 
 
 def _it(cause: StartFailed | RankExited) -> str:
