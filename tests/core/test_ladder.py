@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from mhnb.core.life.cell import HANDLES_AFTER_S
 from mhnb.core.life.events import AskInterrupt, Command, FreeRanks, InterruptRequested, KillRanks, SignalRanks, Ticked
 from mhnb.core.life.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
 from mhnb.core.wire.protocol import InterruptTaken, RankStatus
@@ -146,10 +147,16 @@ def test_the_running_cell_says_who_handles_it_and_what_ends_that() -> None:
     driver(InterruptRequested(), TAKEN[1])
     cell = driver.machine.current
     assert cell is not None
+    go_on(driver, HANDLES_AFTER_S - 0.2)
+    assert "cleaning up" not in heading(cell.result(driver.now, 2)), "what does not handle it ends by now"
+    go_on(driver, 0.3)
     assert heading(cell.result(driver.now, 2)).endswith(
         " · interrupted, rank 1 cleaning up · interrupt again to end that"
     )
-    driver(ended(0))
+    driver(InterruptTaken(1, 1, taken=False))
+    assert "cleaning up" not in heading(cell.result(driver.now, 2))
+    driver(ended(0), TAKEN[1])
+    go_on(driver, HANDLES_AFTER_S)
     assert heading(cell.result(driver.now, 2)).endswith(" · interrupted, cleaning up · interrupt again to end that")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -336,6 +337,24 @@ def test_the_launch_before_which_ranks_stopped_is_told(
     driver(InterruptRequested())
     ends = [ended(rank, outcome="interrupted", stopped_before=stop) for rank, stop in enumerate(stops)]
     assert list(finished(driver(*ends)).result.notes) == told
+
+
+@pytest.mark.parametrize(
+    ("came_to", "told"),
+    [
+        (([1, 2], []), "rank 0 waited before launch 1 (line 2) for others"),
+        (([1, None], [4, 3]), "rank 0 waited before launch 1 and rank 1 waited before launch 4 (line 3) for others"),
+    ],
+)
+def test_who_waited_before_a_launch_is_not_told_to_have_been_in_none(
+    driver: Driver, came_to: tuple[list[int | None], ...], told: str
+) -> None:
+    """In lockstep it had come to one that others had not come to: nothing was launched, and it stood there."""
+    driver.submit()
+    driver(InterruptRequested())
+    ends = [replace(ended(rank, outcome="interrupted"), came_to=place) for rank, place in enumerate(came_to)]
+    note = f"Interrupted while {told}, so variables that this cell sets may differ · clean"
+    assert finished(driver(*ends)).result.notes == (note,)
 
 
 def test_an_interrupt_of_a_waiting_cell_takes_that_one_back(driver: Driver) -> None:

@@ -466,6 +466,21 @@ def test_an_interrupt_while_one_rank_waits_for_another_leaves_all_clean(ready: C
     check_sum(ready)
 
 
+def test_who_waited_for_others_is_told_where_it_was_interrupted(ready: Cluster) -> None:
+    """It stood before a launch in lockstep; the others may be anywhere."""
+    asked = threading.Event()
+
+    def interrupt(snapshot: CellResult) -> None:
+        if not asked.is_set() and snapshot.where is not None and 0 in snapshot.where.waiting:
+            asked.set()
+            ready.interrupt()
+
+    result = ready.run("add(x)\nif rank == 0: add(x)\nelse: time.sleep(1000)", on_snapshot=interrupt, timeout_s=100)
+    note = "Interrupted while rank 0 waited before launch 2 (line 2) for others, so variables that this cell sets may differ"
+    assert result.notes == (f"{note} · clean",)
+    assert ready.run("time.sleep(0)").notes == ()
+
+
 def test_a_slow_rank_is_waited_for(ready: Cluster) -> None:
     """Time decides nothing: one rank comes three seconds later, as if it compiled."""
     result = ready.run("if rank == 3: time.sleep(3)\nfloat(add(x))").check()

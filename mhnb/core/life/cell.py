@@ -17,7 +17,10 @@ from mhnb.core.ranks import say_ranks
 from mhnb.core.wire.protocol import CellEnded, InterruptTaken, RankStatus
 from mhnb.values import ClusterState, Outcome, RankError
 
-__all__ = ["Cell"]
+__all__ = ["HANDLES_AFTER_S", "Cell"]
+
+HANDLES_AFTER_S = 2.0
+"""Code that runs on so long after it got its interrupt handles it. One that has ended waits 1.5 s for what it has launched."""
 
 
 class Cell:
@@ -57,7 +60,7 @@ class Cell:
         if isinstance(told, RankStatus):
             part.note_look(told, now)
         else:
-            part.handles_interrupt = told.taken
+            part.note_taken(now, taken=told.taken)
 
     def is_overdue(self, now: float) -> bool:
         """Whether its time limit has passed."""
@@ -93,7 +96,14 @@ class Cell:
         return len(same) == len(look.participants or ())
 
     def _handling_ranks(self) -> tuple[int, ...]:
-        return tuple(rank for rank in self.running_ranks if self.parts[rank].handles_interrupt)
+        return tuple(rank for rank in self.running_ranks if self.parts[rank].handles_since is not None)
+
+    def _cleaning_ranks(self, now: float) -> tuple[int, ...]:
+        """Who handles the interrupt for longer than it takes code to end that does not."""
+        if self.ladder is None or self.ladder.insists:
+            return ()
+        since = {rank: self.parts[rank].handles_since for rank in self.running_ranks}
+        return tuple(rank for rank, at in since.items() if at is not None and now - at >= HANDLES_AFTER_S)
 
     @property
     def is_killed(self) -> bool:
@@ -165,11 +175,24 @@ class Cell:
         parts = self.parts.values()
         apart = any(part.outcome == "interrupted" for part in parts) and not any(part.running for part in parts)
         if not stopped and self.state == "clean" and apart:
-            return ["Interrupted while no rank was in a launch, so variables that this cell sets may differ"]
+            return [f"Interrupted while {self._say_waited()}, so variables that this cell sets may differ"]
         return [
             f"Interrupted before launch {number} on {'every rank' if len(ranks) == len(self.parts) else say_ranks(ranks)}"
             for number, ranks in stopped.items()
         ]
+
+    def _say_waited(self) -> str:
+        """Say who waited before a launch that not all had come to."""
+        places: dict[tuple[int, int | None], list[int]] = {}
+        for rank, part in self.parts.items():
+            if part.came_to:
+                number, line = part.came_to
+                places.setdefault((number, line), []).append(rank)
+        waited = [
+            f"{say_ranks(ranks)} waited before launch {number}{f' (line {line})' if line else ''}"
+            for (number, line), ranks in places.items()
+        ]
+        return f"{' and '.join(waited)} for others" if waited else "no rank was in a launch"
 
     def _parting_notes(self, way_before: Callable[[int], str]) -> list[str]:
         """The way out of a mismatch of arrays: a replay of all cells would make them apart again."""
@@ -239,6 +262,6 @@ class Cell:
             notes=self.notes,
             process_count=process_count,
             how=self.how,
-            handling=self._handling_ranks() if self.ladder is not None and not self.ladder.insists else (),
+            handling=self._cleaning_ranks(now),
             where=self.where(now, process_count) if self._is_looked_at() else None,
         )

@@ -32,6 +32,7 @@ class RankPart:
     origins: list[list[Any]] = field(default_factory=list)
     taken: list[list[int]] = field(default_factory=list)
     left: list[Any] = field(default_factory=list)
+    came_to: list[Any] = field(default_factory=list)
     stopped_before: int | None = None
     caught: list[list[Any]] = field(default_factory=list)
     looks: tuple[RankStatus, ...] = ()
@@ -39,13 +40,17 @@ class RankPart:
     looked_at: float = 0.0
     _spoke: tuple[bool, bool] = (False, False)
     """Whether output came before the latest look, and after it."""
-    handles_interrupt: bool = False
-    """Its code has got the interrupt, and runs on."""
+    handles_since: float | None = None
+    """Since when its code has got the interrupt, and runs on; None where it has not."""
 
     def note_look(self, status: RankStatus, now: float) -> None:
         """Take in where the rank is."""
         self.looks, self.looked_at = (*self.looks[-1:], status), now
         self._spoke = (self._spoke[1], False)
+
+    def note_taken(self, now: float, *, taken: bool) -> None:
+        """Take in that the rank's code has got the interrupt, or that this went nowhere after all."""
+        self.handles_since = (now if self.handles_since is None else self.handles_since) if taken else None
 
     @property
     def spoke(self) -> bool:
@@ -89,7 +94,7 @@ class RankPart:
         self.abandoned, self.wall_s, self.notes, self.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
         self.running, self.failed, self.origins = ended.running, ended.failed, ended.origins
         self.stopped_before, self.caught, self.taken = ended.stopped_before, ended.caught, ended.taken
-        self.left = ended.left
+        self.left, self.came_to = ended.left, ended.came_to
 
 
 def _parse_error(event: OutputEvent) -> RankError:

@@ -270,6 +270,8 @@ class CellEnded:
     """Launches that failed on this rank in a callback: another may wait for the rest of them."""
     origins: list[list[Any]] = field(default_factory=list)
     """Where the arrays of launches came from that were not agreed on: rows of `core/guard/origins.py`."""
+    came_to: list[Any] = field(default_factory=list)
+    """The launch that it waited before when it was interrupted, and others had not come to: its number, and the line. Empty for none."""
     left: list[Any] = field(default_factory=list)
     """The first launch that communicates and that it did not wait for: the program's name, and the cell's line or None. Empty for none."""
     taken: list[list[int]] = field(default_factory=list)

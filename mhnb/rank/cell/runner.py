@@ -259,6 +259,7 @@ class CellRunner:
                 failed=launches.failed,
                 taken=launches.taken,
                 left=launches.left,
+                came_to=launches.came_to,
             )
             self.send(self._last)
 

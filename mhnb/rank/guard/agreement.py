@@ -88,6 +88,8 @@ class Agreement:
         """Threads other than the main one that are about to launch."""
         self.pending: tuple[str, tuple[int, ...], int | None] | None = None
         """What is posted and not yet decided: name, participants, line of the cell."""
+        self.came_to: Wish | None = None
+        """What the main thread wanted to launch when it was interrupted, and others had not come to."""
         self.stopped_with: frozenset[int] | None = None
         """Who stopped with this cell's main thread, each time before the same launch: nobody once it stopped alone; None: no stop yet."""
 
@@ -103,7 +105,7 @@ class Agreement:
         """A cell begins; `chosen` are the ranks that run it, None for all."""
         self._seq, self._source, self._guard = seq, source, guard
         self._chosen = None if chosen is None else tuple(chosen)
-        self.interrupt_pending, self.stopped_with = False, None
+        self.interrupt_pending, self.stopped_with, self.came_to = False, None, None
         self._failure, self._note, self._taken = None, "", []
         self.origins.begin_cell()
 
@@ -318,6 +320,8 @@ class Agreement:
             case "launch":
                 return
             case "interrupt":
+                if not verdict.agreed and threading.current_thread() is self._main:
+                    self.came_to = self.came_to or wish
                 raise self._stop_together(frozenset(wish.participants if verdict.agreed else ()))
             case "mismatch":
                 stands, number = verdict.stands, verdict.number

@@ -74,6 +74,7 @@ class LaunchRecorder:
         """So many of the rows are in `_counts` already."""
         self._counts: dict[tuple[int, ...], int] = {}
         self._seq = self._stopped_before = 0
+        self._came_to: list[Any] = []
         self._programs: dict[str, Any] = {}
         self.left = LeftLaunches()
         self.mismatches = Mismatches()
@@ -94,6 +95,7 @@ class LaunchRecorder:
         if self.made is not None:
             self.made.begin_cell(seq, active=guard != "off")
         self._seq, self._stopped_before, self.left.refused = seq, 0, False
+        self._came_to = []
         if self.gate is not None:
             self.gate.begin_cell(seq, source, guard, chosen)
 
@@ -117,9 +119,13 @@ class LaunchRecorder:
         """Have what stops the code before a launch made by who runs it; and ask there whether the code handles it already."""
 
         def make_here() -> BaseException:
-            if self.agreed_stop() == 0:
-                with self._lock:
-                    self._stopped_before = sum(self._count_rows().values()) + 1
+            came_to = None if self.gate is None else self.gate.came_to
+            with self._lock:
+                number = sum(self._count_rows().values()) + 1
+                if self.agreed_stop() == 0:
+                    self._stopped_before = number
+                if came_to is not None and not self._came_to:
+                    self._came_to = [number, came_to.line]
             return make()
 
         if self.gate is not None:
@@ -271,7 +277,9 @@ class LaunchRecorder:
         caught = self.mismatches.take_caught()
         taken = [] if self.gate is None else self.gate.take_taken()
         self.leave_cell(seq, outcome)
-        return CellLaunches(rows, abandoned, running, failed, made, origins, stopped_before, notes, caught, taken, left)
+        return CellLaunches(
+            rows, abandoned, running, failed, made, origins, stopped_before, notes, caught, taken, left, self._came_to
+        )
 
     def _find_left(self) -> list[Any]:
         """Give name and line of the first launch that communicates and is not waited for; those that end by themselves come last."""

@@ -29,6 +29,7 @@ class CellLaunches(NamedTuple):
     caught: list[list[Any]]
     taken: list[list[int]]
     left: list[Any]
+    came_to: list[Any]
 
 
 class Launches(Protocol):
