@@ -25,6 +25,7 @@
     │   └── UnknownMessage     a message that cannot be read
     ├── ValueDiffers           a value differs between the ranks
     │   └── NameMissing        a name is missing, on some ranks or on all
+    ├── CallFailed             a call that was to be compiled raised on a rank
     ├── NotYet                 an answer to an exercise that is not right yet
     ├── HloError               a compiled program's text cannot be read
     │   └── UnknownForm        a spelling of HLO that mhnb does not know
@@ -47,6 +48,7 @@ from typing import Any
 __all__ = [
     "AlreadyStarted",
     "AxisUsedTwice",
+    "CallFailed",
     "CellError",
     "CellFailed",
     "CellInterrupted",
@@ -233,6 +235,12 @@ class ValueDiffers(MhnbError):
 
 class NameMissing(ValueDiffers):
     """There is no such name on some rank, or on any."""
+
+
+class CallFailed(MhnbError):
+    """A call of the user's that was to be compiled, not made, raised while it was traced or compiled. `ename` says what."""
+
+    ename: str
 
 
 class NotYet(MhnbError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mhnb.errors import HloError, InvalidRequest, UnknownForm, ValueDiffers
+from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
 from mhnb.exchange.collectives import check_call, merge_launched, merge_planned
 from mhnb.sharding.hlo import HloCollective
 from mhnb.sharding.hlo_shape import HloShape
@@ -30,9 +30,10 @@ def launched(*rows: tuple[str, int, Program | str]) -> dict[str, Any]:
     return {"gone": False, "programs": wires}
 
 
-def failed(ename: str, evalue: str, *near: str, ours: bool = False) -> dict[str, Any]:
+def failed(ename: str, evalue: str, *near: str, ours: bool = False, **more: Any) -> dict[str, Any]:
     """A rank's answer about a call that it cannot compile."""
-    return {"ename": ename, "evalue": evalue, "near": list(near), "ours": ours}
+    known = {"ename": ename, "evalue": evalue, "near": list(near), "ours": ours}
+    return known | {"traced": False, "place": "", "code": "", "site": ["", "", "", {}, False]} | more
 
 
 def test_a_call_is_a_call() -> None:
@@ -117,6 +118,20 @@ def test_an_error_on_some_ranks_names_them() -> None:
     answers = {0: planned(STEP), 1: failed("TypeError", "no"), 2: planned(STEP)}
     with pytest.raises(InvalidRequest, match=r"^step\(x\) on rank 1: TypeError: no$"):
         merge_planned("step(x)", answers)
+
+
+def test_a_program_that_fails_is_told_as_in_a_cell() -> None:
+    """It is no wrong use of the verb: the line that raised and the cure stand below, where they are known."""
+    said = "Contracting dimensions are sharded and it is ambiguous how the output should be sharded."
+    answer = failed("ShardingTypeError", said, traced=True, place="cell 3, line 2", code="return a @ b")
+    with pytest.raises(CallFailed) as caught:
+        merge_planned("step(a, b)", {0: answer})
+    first, line, cure = str(caught.value).splitlines()
+    assert first == f"step(a, b) on every rank: ShardingTypeError: {said}"
+    assert line == "  cell 3, line 2:  return a @ b"
+    assert cure.startswith("  → The dimension that a and b are summed over is sharded on both sides")
+    with pytest.raises(CallFailed, match=r"^step\(x\) on every rank: TypeError: no$"):
+        merge_planned("step(x)", {0: failed("TypeError", "no", traced=True)})
 
 
 def test_our_own_errors_say_it_themselves() -> None:

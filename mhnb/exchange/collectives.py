@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from mhnb.core.explain.culprit import ErrorSite
+from mhnb.core.explain.hints import find_hint
 from mhnb.core.ranks import format_ranks, say_ranks
-from mhnb.errors import HloError, InvalidRequest, UnknownForm, ValueDiffers
+from mhnb.errors import CallFailed, HloError, InvalidRequest, UnknownForm, ValueDiffers
 from mhnb.exchange.asks import Asker, ask_all, check_ranks
 from mhnb.sharding.report import Program, Report, make_report, program_from_wire
 
@@ -46,7 +48,8 @@ def ask_collectives(asker: Asker, call: str, hosts: Mapping[int, str]) -> Report
         hosts: each rank's host.
 
     Raises:
-        InvalidRequest: no call, or one that the ranks cannot evaluate or compile.
+        InvalidRequest: no call, or one that the ranks cannot evaluate.
+        CallFailed: the function raised while it was traced or compiled.
         ValueDiffers: the ranks would launch different programs.
         UnknownForm: the compiled text holds something that mhnb does not know.
     """
@@ -100,9 +103,19 @@ def _raise_failed(call: str, failed: Mapping[int, Mapping[str, Any]], *, everywh
     message = f"{call} {where}: {ename}{first['evalue']}{near}"
     if first["ename"] == UnknownForm.__name__:
         raise UnknownForm(message, form=call)
+    if first["traced"] and not first["ours"]:
+        raise CallFailed("\n".join([message, *_explain(call, first)]), ename=first["ename"])
     if first["ename"] == "NameError" and not near:
         message += "; %mhjax vars lists what the ranks hold, %mhjax push NAME binds what this notebook holds"
     raise InvalidRequest(message, text=call)
+
+
+def _explain(call: str, answer: Mapping[str, Any]) -> list[str]:
+    """Give the line of the user's code that raised, and the cure for what it raised, as far as they are known."""
+    site, code = ErrorSite(*answer["site"]), answer["code"] or call
+    hint = find_hint(answer["ename"], answer["evalue"], site=site, code=code)
+    line = [f"  {answer['place']}:  {answer['code']}"] if answer["place"] else []
+    return [*line, *([f"  → {hint}"] if hint else [])]
 
 
 def _content(program: Program) -> object:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mhnb.cluster import Cluster
-from mhnb.errors import InvalidRequest, ValueDiffers
+from mhnb.errors import CallFailed, InvalidRequest, ValueDiffers
 from mhnb.exchange.collectives import ask_collectives, ask_launched
 from mhnb.sharding.report import Report
 
@@ -126,10 +126,31 @@ def test_ranks_that_would_differ_are_shown(ready: Cluster) -> None:
 )
 def test_what_cannot_be_compiled_is_said(ready: Cluster, call: str, said: str) -> None:
     """Each is one error of the user's, on every rank; the cluster stays as it was."""
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises((InvalidRequest, CallFailed)) as caught:
         ask_collectives(ready, call, hosts(ready))
     assert said in str(caught.value)
     assert " on every rank: " in str(caught.value)
+    assert ready.state == "clean"
+
+
+def test_a_program_that_does_not_compile_names_its_line_and_the_cure(ready: Cluster) -> None:
+    """As the same call in a cell would; a name that is not there is a mistake in what was typed."""
+    made = ready.run("""explicit = jax.make_mesh((8,), ('e',), axis_types=(AxisType.Explicit,))
+def spread(*spec): return jax.device_put(np.ones((8, 8), np.float32), NamedSharding(explicit, P(*spec)))
+left, right = spread(None, 'e'), spread('e', None)
+@jax.jit
+def dot(a, b):
+    return a @ b + 1""").check()
+    with pytest.raises(CallFailed) as caught:
+        ask_collectives(ready, "dot(left, right)", hosts(ready))
+    told = str(caught.value)
+    assert caught.value.ename == "ShardingTypeError"
+    assert told.startswith("dot(left, right) on every rank: ShardingTypeError: ")
+    assert f"\n  cell {made.seq}, line 6:  return a @ b + 1\n  → The dimension that a and b are summed over" in told
+    with pytest.raises(CallFailed, match=r"\n  → The dimension that a and b are summed over"):
+        ask_collectives(ready, "jnp.matmul(left, right)", hosts(ready))
+    with pytest.raises(InvalidRequest, match="on every rank: NameError"):
+        ask_collectives(ready, "doot(left, right)", hosts(ready))
     assert ready.state == "clean"
 
 

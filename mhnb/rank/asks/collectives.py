@@ -9,7 +9,7 @@ from typing import Any
 
 from mhnb.errors import HloError, MhnbError
 from mhnb.rank.asks.lowering import CALL, describe_compiled, is_plain, lower_program
-from mhnb.rank.cell.cells import cell_file
+from mhnb.rank.cell.cells import cell_file, find_user_place
 from mhnb.rank.cell.overhearing import overhear
 from mhnb.rank.guard.programs import launched_programs, no_launches
 from mhnb.rank.jaxhooks import current_recorder
@@ -33,19 +33,28 @@ def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) ->
         known: the user's names, for a hint.
 
     Returns:
-        `{"program", "plain", "printed"}`, or `{"ename", "evalue", "ours", "near"}` of what evaluating, lowering or reading it raised.
+        `{"program", "plain", "printed"}`, or of what evaluating, lowering or reading it raised
+        `{"ename", "evalue", "ours", "near", "traced", "place", "code", "site"}`.
     """
+    traced = False
     try:
         with no_launches(_NO_LAUNCH), overhear() as heard:
             f, args, kwargs = _evaluate(call, namespace)
+            traced = True
             program = lower_program(f, args, kwargs)
         return {"program": program_to_wire(program), "plain": is_plain(f), "printed": heard.text}
     except MhnbError as error:
-        return {"ename": type(error).__name__, "evalue": str(error), "ours": True, "near": []}
+        return _describe_failure(error, [], ours=True, traced=traced)
     except Exception as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the answer
         name = getattr(error, "name", None) if isinstance(error, NameError) else None
         near = difflib.get_close_matches(name, known, 3) if isinstance(name, str) else []
-        return {"ename": type(error).__name__, "evalue": str(error), "ours": False, "near": near}
+        return _describe_failure(error, near, ours=False, traced=traced)
+
+
+def _describe_failure(error: Exception, near: list[str], *, ours: bool, traced: bool) -> dict[str, Any]:
+    told = {"ename": type(error).__name__, "evalue": str(error), "ours": ours, "near": near, "traced": traced}
+    place, code, site = find_user_place(error)
+    return told | {"place": place, "code": code, "site": site}
 
 
 def _evaluate(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

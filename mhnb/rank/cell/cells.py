@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import linecache
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -14,9 +16,19 @@ from IPython.core.compilerop import CachingCompiler
 
 from mhnb.core.explain.stacks import TIMED, cell_line
 
-__all__ = ["CellCompiler", "RunningCell", "cell_file", "cut_libraries", "find_place", "find_site", "hide_own_frames"]
+__all__ = [
+    "CellCompiler",
+    "RunningCell",
+    "cell_file",
+    "cut_libraries",
+    "find_place",
+    "find_site",
+    "find_user_place",
+    "hide_own_frames",
+]
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
+_CELL = re.compile(r"<cell (\d+)>")
 _LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "numpy"))
 """Between the cell and an error of JAX: with anybody else's code there, the cell's own names tell nothing about the error."""
 
@@ -113,6 +125,28 @@ def find_site(error: BaseException, cell: RunningCell) -> list[Any]:
     pieces = (expression, cell.line(caller.tb_lineno)[1] or "") if expression else ()
     names = {name: known for piece in pieces for name, known in _arrays_named_in(piece, caller.tb_frame)}
     return [*site, expression, names, caller.tb_frame.f_code.co_name == "<module>"]
+
+
+def find_user_place(error: BaseException) -> tuple[str, str, list[Any]]:
+    """Return where in the user's own code an error of no running cell was raised, the text of that line, and the site.
+
+    The innermost line of a cell counts, else that of a file that is no library's; of neither both texts are empty.
+    """
+    frames = [part for part in _walk(error.__traceback__) if linecache.getline(_file(part), part.tb_lineno).strip()]
+    cells = [part for part in frames if _CELL.fullmatch(_file(part))]
+    own = [part for part in frames if _library(part.tb_frame) not in _LIBRARIES]
+    if not (told := cells or own):
+        return "", "", find_site(error, RunningCell(0, "", 0.0))
+    part = told[-1]
+    named = _CELL.fullmatch(_file(part))
+    name = f"cell {named[1]}" if named else Path(_file(part)).name
+    source = "".join(linecache.getlines(_file(part)))
+    site = find_site(error, RunningCell(int(named[1]) if named else 0, source, 0.0))
+    return f"{name}, line {part.tb_lineno}", linecache.getline(_file(part), part.tb_lineno).strip(), site
+
+
+def _file(part: TracebackType) -> str:
+    return part.tb_frame.f_code.co_filename
 
 
 def _walk(traceback: TracebackType | None) -> Iterator[TracebackType]:

@@ -1,0 +1,42 @@
+"""Where in the user's own code an error of no running cell was raised."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator
+
+import pytest
+
+from mhnb.rank.cell.cells import find_user_place
+
+LIBRARY = "def apply(f):\n    return f()\ndef fail():\n    raise ValueError"
+CELL = "def step():\n    return apply(fail)"
+
+
+@pytest.fixture
+def namespace() -> Iterator[dict[str, object]]:
+    """A library of somebody's, and a cell that calls it; both can be read."""
+    made: dict[str, object] = {"__name__": "flax"}
+    for file, source in (("/site/flax.py", LIBRARY), ("<cell 12>", CELL)):
+        linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+        exec(compile(source, file, "exec"), made)
+    yield made
+    for file in ("/site/flax.py", "<cell 12>"):
+        del linecache.cache[file]
+
+
+@pytest.mark.parametrize(
+    ("call", "place", "code"),
+    [
+        ("step()", "cell 12, line 2", "return apply(fail)"),
+        ("fail()", "flax.py, line 4", "raise ValueError"),
+        ("1 / 0", "", ""),
+    ],
+)
+def test_the_innermost_line_of_a_cell_is_told(namespace: dict[str, object], call: str, place: str, code: str) -> None:
+    """Else that of a file which can be read; what was typed has no line."""
+    with pytest.raises((ValueError, ZeroDivisionError)) as caught:
+        eval(compile(call, "<this call>", "eval"), namespace)  # noqa: S307 - as a rank does it
+    # The test's own frames are none of the user's.
+    error = caught.value.with_traceback(caught.tb.tb_next)
+    assert find_user_place(error)[:2] == (place, code)
