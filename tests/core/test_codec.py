@@ -12,7 +12,7 @@ from mhnb.core.wire.codec import decode, encode
 from mhnb.core.wire.protocol import PROTOCOL_VERSION, Answer, Ask, Message, SkipCell
 from mhnb.errors import UnknownMessage
 
-FORM = (11, "9434f0540cc2e895")
+FORM = (12, "42f99961e318c209")
 WRITTEN = b'["skip_cell",{"generation":1,"seq":2}]'
 
 

@@ -174,17 +174,17 @@ OTHER: dict[int, list[LaunchRow]] = {0: [row("a", [0, 1])], 1: []}
         ({0: "ok", 1: "refused"}, None, {}, (), "tainted"),
         ({0: "ok", 1: "error"}, OTHER, {}, (), "tainted"),
         ({0: "ok", 1: "ok"}, OTHER, {}, (), "tainted"),
-        ({0: "interrupted", 1: "interrupted"}, SAME, {0: 1, 1: 0}, (), "tainted"),
-        ({0: "ok", 1: "error"}, None, {0: 1}, (), "tainted"),
+        ({0: "interrupted", 1: "interrupted"}, SAME, {0: "a collective"}, (), "tainted"),
+        ({0: "ok", 1: "error"}, None, {0: "a collective"}, (), "tainted"),
         ({0: "ok", 1: "ok"}, SAME, {}, (3,), "dead"),
-        ({0: "killed", 1: "error"}, OTHER, {0: 1}, (), "dead"),
+        ({0: "killed", 1: "error"}, OTHER, {0: "a collective"}, (), "dead"),
         ({0: "died", 1: "ok"}, None, {}, (), "dead"),
     ],
 )
 def test_state(
     outcomes: dict[int, Outcome],
     rows: dict[int, list[LaunchRow]] | None,
-    abandoned: dict[int, int],
+    abandoned: dict[int, str],
     lost: tuple[int, ...],
     state: str,
 ) -> None:
@@ -207,24 +207,24 @@ def test_note_on_who_raised() -> None:
 
 def test_note_names_the_way_out() -> None:
     """Every state that refuses the next cell says what to type."""
-    for rows, abandoned, lost in ((None, {}, ()), (OTHER, {0: 1}, ()), (SAME, {}, (1,))):
+    for rows, abandoned, lost in ((None, {}, ()), (OTHER, {0: "a collective"}, ()), (SAME, {}, (1,))):
         _, notes = judge_state({0: "ok", 1: "error"}, rows, abandoned, lost)
         assert "%mhjax restart" in notes[-1]
 
 
 def test_taint_says_both_reasons() -> None:
     """Abandoned collectives and a difference in order are both told, the first launch with its line."""
-    _, notes = judge_state({0: "interrupted", 1: "interrupted"}, OTHER, {0: 1}, (), seq=7, source="f(x)")
+    _, notes = judge_state({0: "interrupted", 1: "interrupted"}, OTHER, {0: "a collective"}, (), seq=7, source="f(x)")
     assert notes[0] == "rank 0 left a collective before its end"
     assert notes[1].splitlines()[1] == "  rank 0   jit(a)   line 1:  f(x)"
     assert notes[1].startswith("launch 1 of cell 7 differs")
 
 
-def test_what_was_left_is_named_with_its_line_where_that_is_known() -> None:
+def test_what_was_left_is_named_and_the_same_once() -> None:
     """Where a rank hung is what its user wants to know, and the live card is gone by then."""
     outcomes = dict.fromkeys(range(4), "interrupted")
-    left = {0: ("jit(f)", 2), 1: ("jit(g)", None), 2: ("jit(f)", 2)}
-    _, notes = judge_state(outcomes, {}, dict.fromkeys(range(4), 1), (), left=left)  # type: ignore[arg-type]
+    left = {0: "jit(f) (line 2)", 1: "jit(g)", 2: "jit(f) (line 2)", 3: "a collective"}
+    _, notes = judge_state(outcomes, {}, left, ())  # type: ignore[arg-type]
     assert notes[:3] == (
         "ranks 0,2 left jit(f) (line 2) before its end",
         "rank 1 left jit(g) before its end",

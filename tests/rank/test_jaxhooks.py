@@ -187,7 +187,8 @@ def judged(by_rank: Mapping[int, dict[str, Any]]) -> str:
     """The cluster's state after a cell."""
     outcomes = {rank: "error" if a["error"] else "ok" for rank, a in by_rank.items()}
     rows, abandoned = ({rank: a[key] for rank, a in by_rank.items()} for key in ("rows", "abandoned"))
-    return judge_state(outcomes, rows, abandoned, ())[0]  # type: ignore[arg-type]
+    left = {rank: "a collective" for rank, count in abandoned.items() if count}
+    return judge_state(outcomes, rows, left, ())[0]  # type: ignore[arg-type]
 
 
 def test_every_launch_is_recorded(answers: Answers) -> None:

@@ -132,20 +132,18 @@ def format_sides(sides: Sequence[LaunchSide], source: str = "") -> list[str]:
 def judge_state(
     outcomes_by_rank: Mapping[int, Outcome],
     rows_by_rank: Mapping[int, Sequence[LaunchRow]] | None,
-    abandoned_by_rank: Mapping[int, int],
+    left_by_rank: Mapping[int, str],
     lost_ranks: Collection[int],
     *,
     seq: int | None = None,
     source: str = "",
-    left: Mapping[int, tuple[str, int | None]] | None = None,
 ) -> tuple[ClusterState, tuple[str, ...]]:
     """Judge the cluster when a cell has ended on every rank that ran it; the first rule that matches wins.
 
     Args:
         rows_by_rank: None when there is no launch record: `--guard off`, or the guard is unavailable.
-        abandoned_by_rank: how many launches each rank stopped waiting for.
+        left_by_rank: the first launch that a rank stopped waiting for, in words; no rank that waited for all.
         lost_ranks: ranks that are gone, the first to go first. A lost hub is the caller's to judge.
-        left: the first of the launches that each rank stopped waiting for, name and line, where that is known.
 
     Returns:
         The state, and notes for the user, each with the next step where there is one to take.
@@ -157,7 +155,7 @@ def judge_state(
     gone = [*lost_ranks, *(r for r, o in sorted(ran.items()) if o in ("died", "killed") and r not in lost_ranks)]
     if gone:
         return "dead", (_lost_note(gone),)
-    taints = (*_refused_notes(ran), *_abandoned_notes(abandoned_by_rank, left or {}))
+    taints = (*_refused_notes(ran), *_left_notes(left_by_rank))
     difference = compare_launches(rows_by_rank) if rows_by_rank is not None else None
     if difference is not None:
         taints += (format_difference(difference, seq, source),)
@@ -313,18 +311,11 @@ def _refused_notes(ran: Mapping[int, Outcome]) -> tuple[str, ...]:
     return (f"{say_ranks(ranks)} refused the cell, and will refuse every other one",) if ranks else ()
 
 
-def _abandoned_notes(
-    abandoned_by_rank: Mapping[int, int], left: Mapping[int, tuple[str, int | None]]
-) -> tuple[str, ...]:
+def _left_notes(left_by_rank: Mapping[int, str]) -> tuple[str, ...]:
     ranks_by_launch: dict[str, list[int]] = {}
-    for rank, count in sorted(abandoned_by_rank.items()):
-        if count:
-            ranks_by_launch.setdefault(_name_left(*left.get(rank, ("a collective", None))), []).append(rank)
+    for rank, launch in sorted(left_by_rank.items()):
+        ranks_by_launch.setdefault(launch, []).append(rank)
     return tuple(f"{say_ranks(ranks)} left {launch} before its end" for launch, ranks in ranks_by_launch.items())
-
-
-def _name_left(name: str, line: int | None) -> str:
-    return name if line is None else f"{name} (line {line})"
 
 
 def _lost_note(gone: Sequence[int]) -> str:

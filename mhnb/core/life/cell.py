@@ -17,7 +17,7 @@ from mhnb.core.ranks import say_ranks
 from mhnb.core.wire.protocol import CellEnded, InterruptTaken, RankStatus
 from mhnb.values import ClusterState, Outcome, RankError
 
-__all__ = ["HANDLES_AFTER_S", "Cell"]
+__all__ = ["Cell", "HANDLES_AFTER_S"]
 
 HANDLES_AFTER_S = 2.0
 """Code that runs on so long after it got its interrupt handles it. One that has ended waits 1.5 s for what it has launched."""
@@ -134,23 +134,18 @@ class Cell:
         """Whether a launch was refused because a collective of an earlier cell still waits."""
         return any(part.error is not None and STILL_LEFT in part.error.evalue for part in self.parts.values())
 
-    def abandoned(self) -> dict[int, int]:
-        """How many launches each rank left before their end: those that failed because connections were closed, too.
+    def left(self) -> dict[int, str]:
+        """Name the first launch that each rank left before its end; those that failed because connections were closed, too.
 
         What still runs where another rank failed in a callback may wait for that one, and never ends.
         """
         freed = () if self.ladder is None else self.ladder.freed
-        failed = [rank for rank, part in self.parts.items() if part.failed]
+        failed = {rank for rank, part in self.parts.items() if part.failed}
         return {
-            rank: part.abandoned or int(rank in freed) or (part.running if set(failed) - {rank} else 0)
+            rank: part.name_left(freed=rank in freed)
             for rank, part in self.parts.items()
+            if part.abandoned or rank in freed or (part.running and failed - {rank})
         }
-
-    def name_left(self) -> dict[int, tuple[str, int | None]]:
-        """Name the first launch that each rank left, and its line, where that is known."""
-        freed = () if self.ladder is None else self.ladder.freed
-        named = {rank: part.name_left(freed=rank in freed) for rank, part in self.parts.items()}
-        return {rank: left for rank, left in named.items() if left is not None}
 
     def told_by_ranks(self, way_before: Callable[[int], str]) -> tuple[str, ...]:
         """What the ranks themselves had to say of the cell's end, each once, with the state it led to.

@@ -66,17 +66,18 @@ class RankPart:
         moves = any((look.participants, look.number) != (latest.participants, latest.number) for look in self.looks)
         return bool(latest.participants) and latest.launched and not moves
 
-    def name_left(self, *, freed: bool) -> tuple[str, int | None] | None:
-        """Name the first launch that the rank left, and its line; None where neither its end nor its looks tell.
+    def name_left(self, *, freed: bool) -> str:
+        """Name the first launch that the rank left, with its line, as far as its end or its looks tell.
 
         Args:
             freed: it sat in a collective, in the same one at two looks: what the dispatch raises then leaves no launch behind.
         """
+        seen = [(look.what, look.line) for look in self.looks if freed and look.participants and look.launched]
+        name, line = ("a collective", None) if not seen else seen[-1]
         if self.left:
-            name, line = self.left
-            return name.partition(" ")[0], line
-        inside = [look for look in self.looks if freed and look.participants and look.launched]
-        return (inside[-1].what, inside[-1].line) if inside else None
+            # Its own record has it with its types.
+            name, line = self.left[0].partition(" ")[0], self.left[1]
+        return name if line is None else f"{name} (line {line})"
 
     def add(self, events: list[OutputEvent]) -> None:
         """Take in output."""

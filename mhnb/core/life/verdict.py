@@ -38,11 +38,10 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
     state, notes = judge_state(
         {rank: part.outcome for rank, part in parts},
         launches if recorded else None,
-        cell.abandoned(),
+        cell.left(),
         lost_ranks,
         seq=cell.seq,
         source=source,
-        left=cell.name_left(),
     )
     if state == "clean" and recorded and cell.how:
         # Also where the code has handled its interrupt, and ended well.
