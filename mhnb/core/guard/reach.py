@@ -10,7 +10,8 @@ _COLLECTIVE = re.compile(
     r"\b(?:all-gather|all-reduce|all-to-all|collective-\w+|ragged-all-to-all|recv|reduce-scatter|send)"
     r"(?:-start|-done|-update)?\("
 )
-_CUSTOM_CALL = re.compile(r"\bcustom-call(?:-start|-done|-update)?\(")
+_CUSTOM_CALL = re.compile(r"\bcustom-call(?:-start|-done|-update)?\(.*")
+"""With the rest of its line."""
 _TARGET = re.compile(r'\bcustom_call_target="([^"]*)"')
 _LOCAL = re.compile(
     # CPU's linear algebra, the greatest elements, Python's callbacks; then the libraries of GPUs, and what lays memory out.
@@ -32,11 +33,9 @@ def may_communicate(text: str) -> bool:
     >>> may_communicate('x = f32[2] custom-call(y), custom_call_target="lapack_spotrf_ffi"')
     False
     """
-    return _COLLECTIVE.search(text) is not None or any(map(_is_unknown_call, text.splitlines()))
+    return _COLLECTIVE.search(text) is not None or any(map(_is_unknown, _CUSTOM_CALL.findall(text)))
 
 
-def _is_unknown_call(line: str) -> bool:
-    if _CUSTOM_CALL.search(line) is None:
-        return False
-    target = _TARGET.search(line)
+def _is_unknown(custom_call: str) -> bool:
+    target = _TARGET.search(custom_call)
     return target is None or _LOCAL.fullmatch(target[1]) is None
