@@ -190,7 +190,7 @@ class MadeRecord:
         It is compared where one of them is held at the cell's end: what was only looked at, to print it say, may differ.
         So may a number, such as how fast this rank was: nothing that came of one reaches another rank unseen, by its origin.
         """
-        arrays = [array for array in inputs if array.shape and hasattr(array, _MADE_FOR)] if self.active else []
+        arrays = [array for array in inputs if hasattr(array, _MADE_FOR) and array.shape] if self.active else []
         made = [getattr(array, _MADE_FOR).noted for array in arrays]
         return functools.partial(self._alone.follow, made) if made else None
 
