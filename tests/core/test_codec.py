@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from hashlib import blake2b
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.protocol import PROTOCOL_VERSION, Answer, Ask, Message, SkipCell
+from mhnb.core.wire.protocol import PROTOCOL_VERSION, Answer, Ask, CellEnded, Message, SkipCell
 from mhnb.errors import UnknownMessage
 
-FORM = (12, "42f99961e318c209")
+FORM = (13, "a872ff176508e593")
 WRITTEN = b'["skip_cell",{"generation":1,"seq":2}]'
 
 
 def test_the_form_has_a_version() -> None:
     """Ranks that outlive their notebook may meet another mhnb: where this fails, raise PROTOCOL_VERSION and enter both here."""
-    form = {cls.kind: sorted((part.name, part.type) for part in fields(cls)) for cls in get_args(Message)}
+    # With their defaults: one that a field holds is not written.
+    form = {
+        cls.kind: sorted((part.name, part.type, *_defaults(part)) for part in fields(cls)) for cls in get_args(Message)
+    }
     digest = blake2b(repr((encode(SkipCell(1, 2)), sorted(form.items()))).encode(), digest_size=8).hexdigest()
     assert (PROTOCOL_VERSION, digest) == FORM
+
+
+def _defaults(part: Field[Any]) -> list[str]:
+    made = [] if part.default_factory is MISSING else [repr(part.default_factory())]
+    return made if part.default is MISSING else [repr(part.default)]
 
 
 @pytest.mark.parametrize("message", [Ask(3, "pull", {"name": "x"}, (b"a", b"")), Answer(3, 1, True, {}, (b"z",))])
 def test_a_payload_goes_with_its_message(message: Message) -> None:
     """As frames of its own, in their order."""
     assert decode(encode(message)) == message
+
+
+def test_a_default_is_not_written() -> None:
+    """What differs from it is, also where both are empty or false."""
+    ended = CellEnded(3, 17, "ok", [], [], abandoned=0, wall_s=0.5, stopped_before=0)
+    assert (
+        encode(ended)[0]
+        == b'["cell_ended",{"rank":3,"seq":17,"outcome":"ok","events":[],"launches":[],"abandoned":0,"wall_s":0.5,"stopped_before":0}]'
+    )
+    assert decode(encode(ended)) == ended
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ __all__ = [
     "StopHost",
 ]
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 """To be raised with every change of what follows, and of `core/wire/codec.py`: who lasts may meet who is newer."""
 
 OutputEvent: TypeAlias = list[Any]
