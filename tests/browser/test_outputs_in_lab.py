@@ -41,12 +41,15 @@ WIDGET = "%%mhjax\nimport ipywidgets\nipywidgets.IntSlider(value=3)"
 BARS = "%%mhjax\nfrom tqdm.auto import tqdm\nfor _ in tqdm(range(20), desc='train'): time.sleep(0.02)"
 RICH = (FORMULAS, PICTURES, DRAWINGS, WIDGET, BARS)
 BLOCKED = "%%mhjax\nprint(f'it begins at place {me}')\nwhile True: time.sleep(0.01)"
+BLOCKING = (BLOCKED, *(BLOCKED.replace("%%mhjax", f"%%mhjax --view {view}") for view in ("tabs", "grid")))
 MANY = """
 from mhnb.view.live.live import CellView
 from tests.view.samples import cell, out
 CellView().finish(cell(*[[out(f"rank {r} loss {1 / (1 + r % 9):.3f}\\n" if r != 40 else "rank 40 loss nan\\n")] for r in range(64)]))
 """
-SOURCES = (START, OWN, ODD, NUMBERS, TABS, GRID, ERROR, LONG, MANY, PANEL, *RICH, BLOCKED)
+SOURCES = (START, OWN, ODD, NUMBERS, TABS, GRID, ERROR, LONG, MANY, PANEL, *RICH, *BLOCKING)
+ENDING = len(SOURCES) - len(BLOCKING)
+"""How many of them end by themselves."""
 EACH = {OWN: "process {} of 4", NUMBERS: "0.{}", LONG: "rank {} at step 24"}
 
 
@@ -66,7 +69,7 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
-    """Run every cell but the blocked one, and save."""
+    """Run every cell but those that block, and save."""
     root = tmp_path_factory.mktemp("outputs")
     cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
     cells[SOURCES.index(ERROR)].metadata["tags"] = ["raises-exception"]
@@ -75,7 +78,7 @@ def ran(mhnb_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}), saved)
     with no_leftovers(mhnb_home), open_chromium() as browser, Lab(root) as lab, lab.page(browser) as page:
         page.open(saved.name)
-        for index in range(len(SOURCES) - 1):
+        for index in range(ENDING):
             page.begin_cell(index)
             page.wait_idle(limit_s=150)
         page.save()
@@ -330,26 +333,59 @@ def test_a_button_interrupts_a_cell_that_blocks(ran: Ran) -> None:
     assert "it begins" in area.inner_text()
 
 
-def test_show_all_shows_each_rank_while_a_cell_blocks(ran: Ran) -> None:
-    """What was folded comes apart by a click, and folds again by another."""
-    ran.page.begin_cell(SOURCES.index(BLOCKED))
-    # Its draft, which the widget hides, says the same.
-    area = ran.area(BLOCKED).locator(".mhnb-panel")
-    button = area.get_by_role("button", name="Show all")
+@pytest.fixture
+def running(ran: Ran, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The live view of a cell that blocks. Its draft, which the widget hides, says the same."""
+    ran.page.begin_cell(SOURCES.index(request.param))
+    area = ran.area(request.param).locator(".mhnb-panel")
     try:
-        button.wait_for(timeout=60_000)
-        area.get_by_text("it begins at place ‹rank›").wait_for(timeout=60_000)
-        assert area.get_by_text("it begins at place 3").count() == 0
-        button.click()
-        for rank in range(4):
-            area.get_by_text(f"it begins at place {rank}").wait_for(timeout=60_000)
-        assert button.get_attribute("aria-pressed") == "true"
-        button.click()
-        area.get_by_text("it begins at place ‹rank›").wait_for(timeout=60_000)
+        area.get_by_role("button", name="Show all").wait_for(timeout=60_000)
+        yield area
     finally:
         # The page is shared: a cell that goes on would fail all the others.
         area.get_by_role("button", name="Interrupt").click()
         ran.page.wait_idle(limit_s=60)
+
+
+@pytest.mark.parametrize("running", [BLOCKED], indirect=True)
+def test_show_all_shows_each_rank_while_a_cell_blocks(running: Any) -> None:
+    """What was folded comes apart by a click, and folds again by another."""
+    running.get_by_text("it begins at place ‹rank›").wait_for(timeout=60_000)
+    assert running.get_by_text("it begins at place 3").count() == 0
+    button = running.get_by_role("button", name="Show all")
+    button.click()
+    for rank in range(4):
+        running.get_by_text(f"it begins at place {rank}").wait_for(timeout=60_000)
+    assert button.get_attribute("aria-pressed") == "true"
+    button.click()
+    running.get_by_text("it begins at place ‹rank›").wait_for(timeout=60_000)
+
+
+@pytest.mark.parametrize("running", [BLOCKING[1]], indirect=True)
+def test_tabs_are_tabs_while_the_cell_runs(running: Any) -> None:
+    """One rank is seen at a time, the keyboard changes which, and folding takes the tabs away."""
+    tab = running.get_by_role("tab", name="rank 3")
+    tab.wait_for(timeout=60_000)
+    shown = running.get_by_role("tabpanel")
+    assert (running.get_by_role("tab").count(), shown.count()) == (4, 1)
+    assert shown.inner_text() == "it begins at place 0"
+    running.get_by_role("tab", name="rank 0").press("End")
+    assert shown.inner_text() == "it begins at place 3"
+    assert tab.get_attribute("aria-selected") == "true"
+    assert violations(running.page, ".mhnb-panel") == []
+    running.get_by_role("button", name="Show all").click()
+    running.get_by_text("it begins at place ‹rank›").wait_for(timeout=60_000)
+    assert running.get_by_role("tab").count() == 0
+
+
+@pytest.mark.parametrize("running", [BLOCKING[2]], indirect=True)
+def test_a_grid_is_a_grid_while_the_cell_runs(running: Any) -> None:
+    """Cards stand beside one another."""
+    cards = running.locator(".mhnb-card")
+    cards.nth(3).wait_for(timeout=60_000)
+    assert [card.inner_text().splitlines()[-1] for card in cards.all()] == [f"it begins at place {r}" for r in range(4)]
+    assert len({round(card.bounding_box()["y"]) for card in cards.all()}) < 4
+    assert violations(running.page, ".mhnb-panel") == []
 
 
 def _readable(page: LabPage) -> None:
@@ -377,6 +413,6 @@ def test_reopened_where_it_is_not_trusted(ran: Ran, tmp_path: Path) -> None:
 
 def test_pictures(ran: Ran, tmp_path: Path) -> None:
     """Each output can be taken as a picture, for whoever looks at them."""
-    for index in range(1, len(SOURCES) - 1):
+    for index in range(1, ENDING):
         ran.page.screenshot(tmp_path / f"{index}.png", cell=index)
-    wait_until(lambda: len(list(tmp_path.glob("*.png"))) == len(SOURCES) - 2, "pictures are written")
+    wait_until(lambda: len(list(tmp_path.glob("*.png"))) == ENDING - 1, "pictures are written")

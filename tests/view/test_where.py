@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from mhnb.core.explain.where import Place, WhereCard
 from mhnb.view.boards.where import format_where_html, format_where_text
+from mhnb.view.cell.html import View
 from mhnb.view.live.live import CellView
 from mhnb.view.live.livehtml import format_live_html
 from mhnb.view.words import Places
@@ -126,6 +129,18 @@ def test_show_all_gives_each_rank_a_block() -> None:
     assert [block.label for block in box.frames[-1].blocks] == ["rank 0", "rank 1", "rank 2"]
     box.act("fold")
     assert len(box.frames[-1].blocks) == 1
+
+
+@pytest.mark.parametrize("kind", ["tabs", "grid"])
+def test_tabs_and_grid_begin_with_each_rank(kind: View) -> None:
+    """As the cell asked; fold goes to the fold, and the button back to what was asked."""
+    screen = RecordingScreen()
+    view = CellView(screen=screen, view=kind)
+    view.update(cell(*[[out("a\n")]] * 3, wall_s=2.0, done=False))
+    (box,) = screen.boxes
+    for act, shown in (("", (3, kind)), ("fold", (1, "fold")), ("all", (3, kind))):
+        box.act(act)
+        assert (len(box.frames[-1].blocks), box.frames[-1].view) == shown
 
 
 def test_a_click_after_the_end_changes_nothing() -> None:

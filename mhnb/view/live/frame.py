@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
+from typing import Literal, TypeAlias
 
 from mhnb.core.explain.where import WhereCard
 from mhnb.core.output.alike import Folded, fold_outputs
@@ -30,6 +31,7 @@ __all__ = [
     "CHUNKS",
     "LiveBlock",
     "LiveFrame",
+    "LiveView",
     "changed_parts",
     "fold_tails",
     "frame_parts",
@@ -46,6 +48,10 @@ _CHUNK = 4
 _LINES, _VARYING_LINES = 12, 1
 _RANK_CHARS = 2000
 _TEXT_BUDGET = 12_000
+
+
+LiveView: TypeAlias = Literal["fold", "rows", "tabs", "grid"]
+"""How the ranks' lines are laid out: equal ones together, or each rank's by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,7 @@ class LiveFrame:
     """Where the ranks hang, as HTML."""
     acts: bool = False
     """Whether buttons are offered: the cell lasts."""
+    view: LiveView = "fold"
 
 
 def make_frame(
@@ -78,7 +85,7 @@ def make_frame(
     places: Places | None = None,
     *,
     asked: bool = False,
-    show_all: bool = False,
+    view: LiveView = "fold",
     talking: bool = False,
 ) -> LiveFrame:
     """Make the picture of a cell as far as it has come.
@@ -87,11 +94,11 @@ def make_frame(
         snapshot: the cell.
         places: where the ranks live.
         asked: whether the user wants to see where the ranks are, also when nothing hangs.
-        show_all: whether he wants each rank by itself.
+        view: how the ranks' lines are laid out.
         talking: whether something was printed of late: then nobody hangs, unless some wait for others.
     """
     where = places or Places()
-    groups = _each(snapshot) if show_all else fold_tails(snapshot.ranks)
+    groups = fold_tails(snapshot.ranks) if view == "fold" else _each(snapshot)
     shown = groups[:BLOCKS]
     errors = {rank.rank: rank for rank in snapshot.ranks if rank.failure is not None}
     budget = _TEXT_BUDGET // max(1, len(shown))
@@ -104,6 +111,7 @@ def make_frame(
         f"… and {say_ranks(rest)}, shown when the cell ends" if rest else "",
         format_where_html(card, name=where.cluster) if card and (asked or hangs(card, talking=talking)) else "",
         acts=snapshot.wall_s >= ACTS_AFTER_S,
+        view=view,
     )
 
 
@@ -209,6 +217,7 @@ def frame_parts(frame: LiveFrame) -> dict[str, str]:
     """Name the parts of a frame; each is text, the lists as JSON."""
     strip = [asdict(cell) for cell in frame.strip]
     parts = {"head": frame.head, "card": frame.card, "more": frame.more, "acts": "yes" if frame.acts else ""}
+    parts["view"] = frame.view
     parts |= {f"strip_{at}": "" for at in range(CHUNKS)} | {f"block_{at}": "" for at in range(BLOCKS)}
     for at in range(0, len(strip), _CHUNK):
         chunk = min(at // _CHUNK, CHUNKS - 1)

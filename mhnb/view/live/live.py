@@ -16,7 +16,7 @@ from mhnb.view.cell.figures import FigureDisplays
 from mhnb.view.cell.html import View, format_cell_html
 from mhnb.view.cell.text import format_cell_text
 from mhnb.view.live.draft import DraftDisplay, format_widget_text
-from mhnb.view.live.frame import LiveFrame, make_frame, tail_text
+from mhnb.view.live.frame import LiveFrame, LiveView, make_frame, tail_text
 from mhnb.view.live.livetext import format_running_text
 from mhnb.view.region import Region
 from mhnb.view.screen import LiveBox, Screen, detect_screen
@@ -65,7 +65,7 @@ class CellView:
         self._region: Region | None = None
         self.interrupt: Callable[[], None] | None = None
         """Interrupts the cell; called by a button, from another thread."""
-        self._asked_where = self._show_all = False
+        self._asked_where, self._show_all = False, view != "fold"
         self._said: object = None
         self._said_at_s = 0.0
         self._latest: CellResult | None = None
@@ -146,9 +146,15 @@ class CellView:
 
     def _frame(self, snapshot: CellResult) -> LiveFrame:
         asked, talking = self._asked_where, self._is_talking(snapshot)
-        frame = make_frame(snapshot, self._places, asked=asked, show_all=self._show_all, talking=talking)
+        frame = make_frame(snapshot, self._places, asked=asked, view=self._live_view, talking=talking)
         self._note_said(frame.blocks, snapshot)
         return frame
+
+    @property
+    def _live_view(self) -> LiveView:
+        if not self._show_all:
+            return "fold"
+        return "rows" if self._view == "fold" else self._view
 
     def _is_talking(self, snapshot: CellResult) -> bool:
         return snapshot.wall_s - self._said_at_s < QUIET_AFTER_S

@@ -58,11 +58,11 @@ function renderLive({ model, el }) {
     all.setAttribute("aria-pressed", String(on));
     model.send({ act: on ? "all" : "fold" });
   });
-  all.setAttribute("aria-pressed", "false");
+  const tabs = make("div", { class: "mhnb-tabs", role: "tablist", "aria-label": "ranks", hidden: true });
   const row = make("div", { class: "mhnb-actions", role: "group", "aria-label": "while the cell runs" },
     button("Interrupt", "KeyboardInterrupt on every rank", act("interrupt")),
     button("Where", "where each rank is now", act("where")), all);
-  const root = make("div", { class: "mhnb mhnb-panel", "data-lm-suppress-shortcuts": "true" }, head, strip, blocks, more, card, row);
+  const root = make("div", { class: "mhnb mhnb-panel", "data-lm-suppress-shortcuts": "true" }, head, strip, tabs, blocks, more, card, row);
   // What the file holds of this cell in case that it never ends; hidden while this shows more, and shows it still.
   const cover = make("style");
   const draft = CSS.escape(model.get("draft"));
@@ -72,6 +72,48 @@ function renderLive({ model, el }) {
   const groups = Array.from({ length: chunks }, () => []);
   const places = Array.from({ length: model.get("blocks") }, () => make("div", { hidden: true }));
   blocks.append(...places);
+  const said = places.map(() => null);
+  let chosen = 0;
+  const isTabbed = () => model.get("view") === "tabs" && said.some((block) => block?.label);
+  const choose = (at) => {
+    chosen = at;
+    drawTabs();
+    places.forEach((place, other) => { place.hidden = !said[other] || other !== at; });
+  };
+  const drawTabs = () => {
+    tabs.hidden = !isTabbed();
+    // Those that are there stay: whoever moves among them keeps the focus.
+    const shown = tabs.hidden ? [] : said.map((block, at) => ({ block, at })).filter(({ block }) => block);
+    while (tabs.children.length > shown.length) tabs.lastChild.remove();
+    shown.forEach(({ block, at }, place) => {
+      if (!tabs.children[place]) tabs.append(make("button", { type: "button", role: "tab", class: "mhnb-tab", onclick: (event) => choose(Number(event.currentTarget.dataset.at)) }));
+      const tab = tabs.children[place];
+      const text = block.failed ? `${block.label} ✗` : block.label;
+      if (tab.textContent !== text) tab.textContent = text;
+      tab.dataset.at = at;
+      tab.setAttribute("aria-selected", String(at === chosen));
+      tab.tabIndex = at === chosen ? 0 : -1;
+    });
+  };
+  rove(tabs, (node) => choose(Number(node.dataset.at)));
+  const drawBlock = (at) => {
+    const place = places[at];
+    const block = said[at];
+    place.hidden = !block || (isTabbed() && at !== chosen);
+    if (!block) return place.replaceChildren();
+    const isCard = model.get("view") === "grid" && block.label;
+    const body = make("div", { class: "mhnb-body" });
+    body.innerHTML = block.html;
+    place.className = isCard ? "mhnb-card" : block.label ? "mhnb-row" : "";
+    for (const [name, value] of [["role", "tabpanel"], ["aria-label", block.label]]) {
+      if (isTabbed()) place.setAttribute(name, value);
+      else place.removeAttribute(name);
+    }
+    place.style.borderColor = "";
+    place.style[isCard ? "borderTopColor" : "borderLeftColor"] = block.color;
+    const label = block.label && !isTabbed() ? [make("div", { class: "mhnb-label" }, make("b", {}, block.label))] : [];
+    place.replaceChildren(...label, body);
+  };
   const draw = {
     head: (text) => { head.textContent = text; },
     more: (text) => { more.textContent = text; },
@@ -82,15 +124,15 @@ function renderLive({ model, el }) {
       strip.replaceChildren(...groups.flat().map(stripCell));
     },
     block: (at, text) => {
-      const place = places[at];
-      place.hidden = !text;
-      if (!text) return place.replaceChildren();
-      const block = JSON.parse(text);
-      const body = make("div", { class: "mhnb-body" });
-      body.innerHTML = block.html;
-      place.className = block.label ? "mhnb-row" : "";
-      place.style.borderLeftColor = block.color;
-      place.replaceChildren(...(block.label ? [make("div", { class: "mhnb-label" }, make("b", {}, block.label)), body] : [body]));
+      said[at] = text ? JSON.parse(text) : null;
+      drawBlock(at);
+      drawTabs();
+    },
+    view: (view) => {
+      all.setAttribute("aria-pressed", String(view !== "fold"));
+      blocks.className = view === "grid" ? "mhnb-blocks mhnb-grid" : "mhnb-blocks";
+      drawTabs();
+      said.forEach((_, at) => drawBlock(at));
     },
   };
   const follow = (name, show) => {
@@ -101,6 +143,7 @@ function renderLive({ model, el }) {
   for (const name of ["head", "more", "card", "acts"]) follow(name, draw[name]);
   for (let at = 0; at < chunks; at += 1) follow(`strip_${at}`, (text) => draw.strip(at, text));
   for (let at = 0; at < places.length; at += 1) follow(`block_${at}`, (text) => draw.block(at, text));
+  follow("view", draw.view);
 
   let timer = null;
   const lose = () => {
