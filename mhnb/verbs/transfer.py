@@ -16,6 +16,7 @@ from mhnb.frontend.notebook import Notebook
 from mhnb.startup import starting
 from mhnb.verbs.verb import Verb, no_flags
 from mhnb.view.boards import board
+from mhnb.view.words import format_nbytes
 
 __all__ = ["VERBS"]
 
@@ -33,7 +34,7 @@ def _pull(notebook: Notebook, args: argparse.Namespace) -> Any:
 
 def _describe(value: Any) -> str:
     if all(hasattr(value, name) for name in ("shape", "dtype", "nbytes")):
-        return f"{value.dtype}{list(value.shape)}, {value.nbytes} bytes"
+        return f"{value.dtype}{list(value.shape)}, {format_nbytes(value.nbytes)}"
     return type(value).__name__
 
 

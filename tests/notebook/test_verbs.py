@@ -118,7 +118,7 @@ def test_vars_lists_what_the_ranks_hold(nb: Session) -> None:
 def test_pull_binds_here(nb: Session) -> None:
     """Several names at once, each bound under its own."""
     nb.run("%%mhjax\nimport numpy as np\npulled, text = np.arange(3), 'word'")
-    assert nb.run("%mhjax pull pulled text").out == "pulled · int64[3], 24 bytes\ntext · str\n"
+    assert nb.run("%mhjax pull pulled text").out == "pulled · int64[3], 24 B\ntext · str\n"
     np.testing.assert_array_equal(nb.run("pulled").value, [0, 1, 2])
     # Alone it shows nothing more, wherever it stands; what is assigned is the value.
     assert nb.run("%mhjax pull text").value is None

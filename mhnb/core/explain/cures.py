@@ -135,7 +135,8 @@ def _numpy_input(seen: Seen) -> str:
 def _donated(seen: Seen) -> str:
     text = seen.array("It")
     return (
-        f"{text} was donated to a compiled function (donate_argnums), which reused its memory: go on with its result."
+        f"{text} was donated to a compiled function (donate_argnums), which reused its memory, or delete() was called on it: "
+        "go on with the function's result."
     )
 
 

@@ -23,7 +23,7 @@ def find_hint(ename: str, evalue: str, *, site: ErrorSite | None = None, code: s
         code: the line of the cell that led there; with it the cure speaks of the user's own names.
 
     >>> find_hint("RuntimeError", "Array has been deleted with shape=float32[8].").split(":")[1]
-    ' go on with its result.'
+    " go on with the function's result."
     """
     site = site or ErrorSite()
     place = f"{site.module}.{site.function}"
