@@ -114,6 +114,18 @@ def test_replicas_have_a_second_cue() -> None:
     assert "stroke-dasharray" not in format_layout_svg(alone)
 
 
+def test_a_name_has_the_colour_of_its_host() -> None:
+    """In a box that several hosts hold, beside the other names; a name of many stands on stripes."""
+    named = format_layout_html(Layout.of((8, 6), {"data": 4, "model": 2}, "P('model')", devices_per_host=2))
+    spans = re.findall(r'background:(#\w+)40;padding:2px 3px">(\d):', named)
+    colors = {host: {color for color, of in spans if of == host} for host in "0123"}
+    assert len(spans) == 8
+    assert len(set().union(*colors.values())) == len(colors) == sum(map(len, colors.values()))
+    many = format_layout_html(Layout.of((8, 6), {"data": 16}, "P()", devices_per_host=4))
+    assert "linear-gradient" in many
+    assert "padding:2px 3px" not in many
+
+
 def test_each_tile_tells_itself() -> None:
     """Hover and keyboard give index range, bytes, owners and host."""
     titles = [attrs.get("title") for tag, attrs in StrictPage(format_layout_html(ROWS)).tags if tag == "td"]

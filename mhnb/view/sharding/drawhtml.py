@@ -20,7 +20,7 @@ __all__ = ["format_layout_html"]
 
 _HTML = Fineness(rows=24, columns=24, panes=16, tiles=576)
 _MAX_STOPS = 64
-"""Tiles that Tab stops at; more would lock a keyboard user in."""
+"""Tiles that Tab stops at; more would lock a keyboard user in. Of more the names are not coloured either: that takes room."""
 _STRIPES = 4
 
 _CSS = (
@@ -94,12 +94,20 @@ def _cell(tile: Tile | None, places: Places, *, stops: bool, short: bool) -> str
         return "<td></td>"
     color = tile_color(tile, places)
     frame = f"border:3px double {color}" if tile.replicas > 1 else f"border:1px solid {color}"
-    words = tile.devices
+    words, fill = tile.devices, _fill(tile, places)
     if short and len(words) > 12:
         words = f"{tile.owners[0]} +{len(tile.owners) - 1}"
+    elif stops and len(tile.hosts) > 1 and str(tile.owners[-1]) in words.split():
+        # They are named one by one: each name has the colour of its host, which stripes of the whole tile would miss.
+        colors = {str(device): host_color(places, (device.rank,)) for device in tile.owners}
+        words, fill = " ".join(_colored(word, colors.get(word)) for word in words.split()), "none"
     mark = f' <small style="{QUIET}">×{tile.replicas}</small>' if tile.replicas > 1 and not tile.partial else ""
     stop = ' tabindex="0"' if stops else ""
-    return f'<td{stop} title="{escape(tile.about)}" style="background:{_fill(tile, places)};{frame}">{words}{mark}</td>'
+    return f'<td{stop} title="{escape(tile.about)}" style="background:{fill};{frame}">{words}{mark}</td>'
+
+
+def _colored(word: str, color: str | None) -> str:
+    return f'<span style="background:{color}40;padding:2px 3px">{word}</span>' if color else word
 
 
 def _fill(tile: Tile, places: Places) -> str:
