@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from mhnb.core.guard.made import GIVEN, MadeRow, compare_made
 from mhnb.rank.guard.made import MadeRecord
+from mhnb.rank.guard.noted import Noted, join_noted
 from mhnb.rank.guard.origins import has_origin
+from mhnb.rank.guard.places import Place
 
 BOTH = (0, 1)
 
@@ -221,3 +223,25 @@ def test_a_number_that_a_program_alone_was_given_is_not_compared() -> None:
     assert made.follow([laid]) is not None
     laid.shape = ()
     assert made.follow([laid]) is None
+
+
+def noted(**words: int | None) -> Noted:
+    """What this rank holds of an array, by box."""
+    return Noted(1, 0, Place(BOTH, "there", False), "f32[4]", 8, {}, {**words})
+
+
+def test_what_came_of_several_is_known_box_by_box() -> None:
+    """A rank that holds one box has the same hash for it as one that holds two; equal ones count once, unknown ones not at all."""
+    (two,) = join_noted([noted(a=1, b=1), noted(a=2, b=1)])
+    (one,) = join_noted([noted(a=1), noted(a=2)])
+    assert two.words["a"] == one.words["a"] not in (1, 2)
+    assert two.words["b"] == 1
+    assert join_noted([noted(a=1), noted(a=None)])[0].words == {}
+    assert join_noted([noted(a=2), noted(a=1)])[0].words != one.words
+
+
+def test_one_is_what_it_was() -> None:
+    """And those of other places stay apart."""
+    first, other = noted(a=1), replace(noted(a=1), place=Place(BOTH, "elsewhere", False))
+    assert join_noted([first]) == (first,)
+    assert join_noted([first, other]) == (first, other)

@@ -275,9 +275,25 @@ def test_boxes_that_some_ranks_share_are_compared_where_they_are_used(ready: Clu
     assert " on line 2, rank 2 put in " in ready.reason
 
 
+@pytest.mark.parametrize("guard", ["lockstep", "parity"])
+@pytest.mark.parametrize(
+    "step", ["y = w * 2", "y = jax.jit(lambda a, b: a - b)(w + 1, lay(3))", "for _ in range(4): w, y = w + 1, w"]
+)
+def test_what_came_of_boxes_that_some_ranks_share_is_compared_too(ready: Cluster, step: str, guard: str) -> None:
+    """By way of programs without a collective, whose numbers would be as wrong; equal ones are equal whoever made them where."""
+    ready.run(HALVES, guard=guard).check()
+    for own, state in ((5.0, "clean"), (6, "tainted")):
+        ready.run(f"if rank < 2: w = lay(5)\nelse: w = lay({own})", guard=guard).check()
+        ready.run(step, guard=guard).check()
+        assert ready.run("float(total(y))", guard=guard).state == state
+    assert "the ranks gave one launch different values, f32[8]\n  box [0:2]: rank 0 put in " in ready.reason
+
+
 def test_equal_ones_that_the_rank_chooses_are_equal(ready: Cluster) -> None:
     """Each rank has its own of two arrays of the same values: nothing differs."""
     ready.run(HALVES).check()
     ready.run("kept = [lay(3), lay(3)]").check()
     result = ready.run("float(total(kept[rank % 2]))").check()
     assert {rank.text for rank in result} == {"24.0"}
+    result = ready.run("float(total(kept[0] + kept[rank % 2]))").check()
+    assert {rank.text for rank in result} == {"48.0"}

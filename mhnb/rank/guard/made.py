@@ -16,19 +16,19 @@ from mhnb.core.exchange.variables import format_array
 from mhnb.core.guard.made import GIVEN, HELD, MadeRow
 from mhnb.rank.guard.alone import AloneGiven
 from mhnb.rank.guard.late import LateValues, Saying, count_nbytes
-from mhnb.rank.guard.noted import Argument, Content, Noted
+from mhnb.rank.guard.noted import Argument, Content, Noted, join_noted
 from mhnb.rank.guard.origins import HOST_DATA, Maker, hand_on, has_origin, mark_copies
 from mhnb.rank.guard.places import find_place
 from mhnb.rank.guard.sums import Sums, hash_bytes
 
-__all__ = ["MadeRecord"]
+__all__ = ["MadeRecord", "hand_on_held"]
 
 _LIMIT_NBYTES = 16 * 2**20
 """Of a box; larger ones are compared by shape here, and by `%mhjax check`."""
 _MADE_FOR = "_mhnb_made_for_launch"
 """Of an array that was laid out for a program: its `Argument`."""
 _HELD = "_mhnb_held"
-"""Of an array of which some ranks hold the same box, and none all: its `Noted`."""
+"""Of an array of which some ranks hold the same box, and none all: the `Noted` of those that it was made of."""
 _UNKNOWN = "_mhnb_content"
 """Of an array that every rank holds all of, and of which is not known yet what it holds: its `Content`."""
 
@@ -118,7 +118,7 @@ class MadeRecord:
         if argument is None:
             self._enter(noted)
             if values and not place.is_whole:
-                setattr(array, _HELD, noted.let_go_of_hashed())
+                setattr(array, _HELD, (noted.let_go_of_hashed(),))
             return
         alone = len(values) == 1 and place.is_whole
         # What each rank lays out a part of is hashed where it is launched with.
@@ -168,8 +168,8 @@ class MadeRecord:
             return
         number = self._given[participants] = self._given.get(participants, 0) + 1
         for at, array in enumerate(inputs):
-            if hasattr(array, _HELD):
-                self._enter_held(getattr(array, _HELD), Saying(number, at, line))
+            for noted in getattr(array, _HELD, ()):
+                self._enter_held(noted, Saying(number, at, line))
         if not made:
             return
         self._note_large(line, max(count_nbytes(given.value) for _, given in made))
@@ -184,15 +184,24 @@ class MadeRecord:
                 word = self._word(value, inputs[at].dtype) if by_hand else known
                 self._add(sums, 0, word, value, saying)
 
-    def follow(self, inputs: Iterable[Any]) -> Callable[[Sequence[object]], None] | None:
+    def follow(self, inputs: Sequence[Any]) -> Callable[[Sequence[object]], None] | None:
         """Give what to call with the outputs of a program without a collective, if it was given anything of a rank's own.
 
         It is compared where one of them is held at the cell's end: what was only looked at, to print it say, may differ.
         So may a number, such as how fast this rank was: nothing that came of one reaches another rank unseen, by its origin.
+        Boxes that some ranks hold too are compared where a launch that communicates is given what came of them.
         """
-        arrays = [array for array in inputs if hasattr(array, _MADE_FOR) and array.shape] if self.active else []
-        made = [getattr(array, _MADE_FOR).noted for array in arrays]
-        return functools.partial(self._alone.follow, made) if made else None
+        if not self.active:
+            return None
+        made = [getattr(array, _MADE_FOR).noted for array in inputs if hasattr(array, _MADE_FOR) and array.shape]
+        held = join_noted(dict.fromkeys(noted for array in inputs for noted in getattr(array, _HELD, ())))
+        return functools.partial(self._follow, made, held) if made or held else None
+
+    def _follow(self, made: Sequence[Noted], held: tuple[Noted, ...], outputs: Sequence[Any]) -> None:
+        if made:
+            self._alone.follow(made, outputs)
+        for output in outputs if held else ():
+            setattr(output, _HELD, held)
 
     def learn_contents(self, inputs: Iterable[Any], *, agreed: bool) -> None:
         """Have arrays of a launch known by what is in them, where that was not known when they were made.
@@ -203,6 +212,8 @@ class MadeRecord:
             agreed: the launch communicates: what was made for it alone is compared at the cell's end, and not waited for.
         """
         for array in inputs if self.active else ():
+            for noted in () if agreed else getattr(array, _HELD, ()):
+                noted.learn(self._await_word)
             content: Content | None = None if has_origin(array) else getattr(array, _UNKNOWN, None)
             if content is not None and (content.maker is not None or not agreed):
                 words = {text: self._await_word(value, array.dtype) for text, value in content.values.items()}
@@ -286,6 +297,12 @@ class MadeRecord:
         if hasattr(value, "is_ready") and (value.is_deleted() or not value.is_ready()):
             return None
         return hash_bytes(self._read(value, dtype))
+
+
+def hand_on_held(source: object, kept: Any) -> None:
+    """Have an array of the same buffers, or pieces, be known by what the other one was made of."""
+    if held := getattr(source, _HELD, ()):
+        setattr(kept, _HELD, held)
 
 
 def _mark_content(array: Any, content: Content, words: Mapping[str, int | None]) -> bool:

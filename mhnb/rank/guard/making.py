@@ -15,7 +15,7 @@ import numpy as np
 from mhnb.rank.asks.transfer_arrays import raw_bytes
 from mhnb.rank.asks.transfer_jax import host_copy, shards_of
 from mhnb.rank.guard.launches import LaunchRecorder
-from mhnb.rank.guard.made import MadeRecord
+from mhnb.rank.guard.made import MadeRecord, hand_on_held
 from mhnb.rank.guard.origins import hand_on, hand_on_turned, has_origin
 from mhnb.rank.jaxhooks import find_plain
 from mhnb.rank.jaxseams import wrap_makers
@@ -115,6 +115,7 @@ class _Watcher:
             self._record.learn_contents([find_plain(array)], agreed=False)
             turned = turn(array, *args, **more)
             hand_on_turned(find_plain(array), find_plain(turned))
+            hand_on_held(find_plain(array), find_plain(turned))
             return turned
 
         return reshard
@@ -145,6 +146,7 @@ def _wrap_rewrap(rewrap: _Function) -> _Function:
         rewrapped = rewrap(array, *args, **more)
         if has_origin(array):
             hand_on(array, rewrapped, None)
+        hand_on_held(array, rewrapped)
         return rewrapped
 
     return rewrap_with_aval_and_sharding
