@@ -61,3 +61,11 @@ def test_a_manual_ends_where_something_is_logged() -> None:
     assert drop_manual([*said[:5], "Fatal Python error: Aborted"])[-1] == "Fatal Python error: Aborted"
     for others in (["Flags:", "  of my own"], ["usage: tool [-h]", "Flags:", "  -h"]):
         assert drop_manual(others) == others
+
+
+@pytest.mark.parametrize("said", ["tok " * 20_000, "F1122 23:44:07.924468   97 check.cc:8] " + "x" * 9_999])
+def test_a_line_without_an_end_is_quoted_in_part(said: str) -> None:
+    """Its begin and its end: the way out, which comes after it, is not to drown."""
+    line = choose_line(["a", said])
+    assert len(line) < 300
+    assert line.endswith(said[-100:])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from mhnb.core.explain.where import Place, WhereCard
 from mhnb.core.output.results import RankResult
 from mhnb.view.live.frame import BLOCKS, ByteBudget, changed_parts, frame_parts, make_frame
@@ -69,6 +71,15 @@ def test_the_strip_costs_by_group() -> None:
     assert [c.label for c in make_strip(running)] == ["ranks 0-254", "rank 255"]
     parts = frame_parts(make_frame(running))
     assert len(json.loads(parts["strip_0"])) == 2
+
+
+@pytest.mark.parametrize("said", ["7\n", "0\n1\n2\n", "nan\n"])
+def test_equal_numbers_are_one_block(said: str) -> None:
+    """Also where nothing but numbers is printed: what is equal needs no words around it."""
+    running = cell(*[[out(said)]] * 3, [out("8\n")], done=False)
+    assert [block.label for block in make_frame(running).blocks] == ["rank 3", "ranks 0-2"]
+    (block,) = make_frame(cell(*[[out(said)]] * 4, done=False)).blocks
+    assert said.splitlines()[-1] in block.html
 
 
 def test_a_rank_that_failed_stands_apart() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["choose_line", "drop_frames", "drop_manual"]
+__all__ = ["choose_line", "drop_frames", "drop_manual", "shorten_line"]
+
+_QUOTED = 120
+"""Characters of a line's begin, and of its end, that are quoted."""
 
 _FRAMES = re.compile(
     r"\s*(?:PC: )?@ +0x[0-9a-f]+\b.*"
@@ -60,5 +63,14 @@ def choose_line(lines: Sequence[str]) -> str:
     for line in reversed(lines):
         if found := _FATAL.fullmatch(line):
             # What JAX says before the status is the same for every cause.
-            return f"{found[1]} {_STATUS.sub('… ', found[2])}"
-    return lines[-1] if lines else ""
+            return shorten_line(f"{found[1]} {_STATUS.sub('… ', found[2])}")
+    return shorten_line(lines[-1]) if lines else ""
+
+
+def shorten_line(line: str) -> str:
+    """Leave out the middle of a line that is too long to be quoted: a cell may print 100,000 words without a line's end.
+
+    >>> shorten_line("short"), len(shorten_line("long " * 9999))
+    ('short', 241)
+    """
+    return line if len(line) <= 2 * _QUOTED else f"{line[:_QUOTED]}…{line[-_QUOTED:]}"

@@ -10,7 +10,7 @@ from typing import Any
 from mhnb.core.life.events import HostExited
 from mhnb.core.life.gathering import Gathering
 from mhnb.core.life.ladder import TOO_SLOW
-from mhnb.core.life.lastwords import choose_line
+from mhnb.core.life.lastwords import choose_line, shorten_line
 from mhnb.core.ranks import say_ranks
 from mhnb.core.reach.gpus import find_shared_gpu
 from mhnb.core.wire.protocol import (
@@ -288,7 +288,7 @@ class Roster:
         if isinstance(cause, StartFailed):
             why = f"{cause.ename}: {cause.evalue}"
         else:
-            why = describe_exit(cause) + "".join(f"\n    {line}" for line in cause.last_lines[-6:])
+            why = describe_exit(cause) + "".join(f"\n    {shorten_line(line)}" for line in cause.last_lines[-6:])
         halted = "".join(
             f"\n  {_say_halted(e)}: that may be why" for e in self.entries if e.is_halted and e is not entry
         )

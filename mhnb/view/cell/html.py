@@ -232,7 +232,8 @@ def _failed(rank: RankResult, seen: Digest) -> str:
     if rank.failure is None:
         return ""
     waited = any(failure.waited and rank.rank in failure.ranks for failure in seen.failures)
-    word = "waited for a rank that had failed" if waited else f"{rank.failure.ename}: {rank.failure.evalue[:200]}"
+    said = ": ".join(filter(None, (rank.failure.ename, rank.failure.evalue[:200])))
+    word = "waited for a rank that had failed" if waited else said
     return f'<div class="mhnb-bad">{escape(word, quote=False)}</div>'
 
 

@@ -121,7 +121,7 @@ def hangs(card: WhereCard, *, talking: bool) -> bool:
 
 
 def _each(snapshot: CellResult) -> list[Folded]:
-    return _odd_first(fold_outputs([((r.rank,), _tail(r, _LINES))])[0] for r in snapshot.ranks)
+    return _odd_first(fold_outputs([((r.rank,), _printed(_tail(r, _LINES)))])[0] for r in snapshot.ranks)
 
 
 def fold_tails(ranks: Sequence[RankResult], lines: int = _LINES) -> list[Folded]:
@@ -142,15 +142,26 @@ def _odd_first(groups: Iterable[Folded]) -> list[Folded]:
 
 def _fold_some(ranks: Sequence[RankResult], lines: int) -> list[Folded]:
     lines = lines if len(ranks) <= 64 else min(lines, 3)
-    blocks = fold_outputs(((r.rank,), _tail(r, lines)) for r in ranks)
+    blocks = fold_outputs(_share_tails(ranks, lines))
     if not any(block.varies for block in blocks):
         return list(blocks)
     # Ranks that are at different steps: of those the last line says it all.
-    return list(fold_outputs(((r.rank,), _tail(r, _VARYING_LINES)) for r in ranks))
+    return list(fold_outputs(_share_tails(ranks, _VARYING_LINES)))
 
 
-def _tail(rank: RankResult, lines: int) -> list[Output]:
-    text = tail_text(rank.outputs, max_lines=lines, max_chars=_RANK_CHARS)
+def _share_tails(ranks: Sequence[RankResult], lines: int) -> list[tuple[list[int], list[Output]]]:
+    """Give each text with the ranks that have it: of text that is all numbers, folding alone would not find those."""
+    shared: dict[str, list[int]] = {}
+    for rank in ranks:
+        shared.setdefault(_tail(rank, lines), []).append(rank.rank)
+    return [(same, _printed(text)) for text, same in shared.items()]
+
+
+def _tail(rank: RankResult, lines: int) -> str:
+    return tail_text(rank.outputs, max_lines=lines, max_chars=_RANK_CHARS)
+
+
+def _printed(text: str) -> list[Output]:
     return [{"output_type": "stream", "name": "stdout", "text": text}] if text else []
 
 
@@ -203,7 +214,8 @@ def _live_block(
         html = "<i>one long line, shown when the cell ends</i>"
     failed = errors.get(block.ranks[0])
     if failed is not None and failed.error is not None:
-        told = escape(f"✗ {failed.error.ename}: {failed.error.evalue[:200]}", quote=False)
+        said = ": ".join(filter(None, (failed.error.ename, failed.error.evalue[:200])))
+        told = escape(f"✗ {said}", quote=False)
         html += f'<div class="mhnb-bad">{told}</div>'
     host = format_hosts_of(places, block.ranks)
     label = " ".join(filter(None, (say_ranks(block.ranks), host))) if labelled else ""
