@@ -9,7 +9,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from mhnb.system.ports import hold_hub_ports
+from mhnb.errors import PreflightFailed
+from mhnb.system.ports import check_port_free, hold_hub_ports
 
 
 @pytest.fixture
@@ -58,3 +59,15 @@ def test_a_port_that_is_taken_is_left_out(address: str, bound: str) -> None:
             found = hold_hub_ports(4, held, address)
         assert taken.getsockname()[1] not in found
         assert len(found) == 4
+
+
+def test_a_coordinator_that_cannot_listen_is_told_why() -> None:
+    """A port that is held, and an address of another machine, want different cures."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        held = f"127.0.0.1:{holder.getsockname()[1]}"
+        with pytest.raises(PreflightFailed, match="is taken by another process"):
+            check_port_free(held)
+    check_port_free(held)
+    # An address for examples alone (RFC 5737): no machine's.
+    with pytest.raises(PreflightFailed, match=r"192\.0\.2\.7 is no address of this machine"):
+        check_port_free("192.0.2.7:5555")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -121,16 +122,31 @@ def check_port_free(address: str, *, name: str = "coordinator_address") -> None:
         raise PreflightFailed(
             f"{name} {address}: this machine knows no host {host!r} ({error}); give an address of it"
         ) from error
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        taken = probe.connect_ex((host, int(port))) == 0
-    if not taken:
-        with socket.socket() as probe:
-            try:
-                probe.bind((host, int(port)))
-            except OSError as error:
-                raise PreflightFailed(f"{name} {address}: cannot listen there: {error}") from error
+    refusal = _find_bind_error(host, int(port))
+    if refusal is not None and refusal.errno == errno.EADDRNOTAVAIL:
+        raise PreflightFailed(
+            f"{name} {address}: {host} is no address of this machine, where rank 0 listens; give one that is"
+        ) from refusal
+    if refusal is not None and refusal.errno != errno.EADDRINUSE:
+        raise PreflightFailed(f"{name} {address}: cannot listen there: {refusal}") from refusal
+    # macOS lets us bind an address of which another process listens on all.
+    if refusal is None and not _is_answered(host, int(port)):
         return
     raise PreflightFailed(
         f"{name} {address}: port {port} is taken by another process; name a free one, or leave the choice to mhnb"
     )
+
+
+def _find_bind_error(host: str, port: int) -> OSError | None:
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return error
+    return None
+
+
+def _is_answered(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0

@@ -7,6 +7,7 @@ A widget's view is never kept: outside its kernel it is an error message.
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable, Iterable
 from html import escape
@@ -34,8 +35,10 @@ MAX_RICH_NBYTES = 8 * 2**20
 PRE_STYLE = "font-family:monospace;margin:0;white-space:pre-wrap;word-break:normal;overflow-wrap:anywhere"
 STDERR_STYLE = "background-color:rgba(230,90,80,0.14);padding:1px 4px"
 _BLANK = re.compile(r"(?<=\n)([ \t]*)\n")
-_NAMELESS = re.compile(r"<IPython\.core\.display\.\w+ object>")
-"""What IPython says of a formula or of Markdown instead of their source."""
+_NAMELESS = re.compile(r"<IPython(?:\.core)?\.display\.\w+ object>")
+"""What IPython says of a formula, of Markdown or of JSON instead of their source."""
+_SOURCES = ("text/plain", "text/markdown", "text/latex", "application/json", "application/geo+json")
+_SCRIPT = "application/javascript"
 
 
 def output_to_html(output: Output) -> str:
@@ -58,7 +61,7 @@ def output_to_html(output: Output) -> str:
     for mime, write in _WRITERS:
         if mime not in data:
             continue
-        text = _joined(data[mime])
+        text = _plain(data) if mime == "text/plain" else _joined(data[mime])
         if len(text) <= MAX_RICH_NBYTES:
             return write(text, metadata.get(mime) or {}) + too_large
         too_large = pre(f"… {mime} of {format_nbytes(len(text))} is not stored in the notebook")
@@ -102,10 +105,18 @@ def plain_nbytes(outputs: Iterable[Output]) -> int:
 
 
 def _plain(data: dict[str, Any]) -> str:
-    texts = [_joined(data[mime]) for mime in ("text/plain", "text/markdown", "text/latex") if mime in data]
+    texts = [_source(data[mime]) for mime in _SOURCES if mime in data]
+    # A script means the page that it is in; that is the notebook's, and all ranks share it.
+    texts += [f"(JavaScript of a rank is not run)\n{_joined(data[_SCRIPT])}"] if _SCRIPT in data else []
     if told := [text for text in texts if not _NAMELESS.fullmatch(text)] or texts:
         return told[0]
     return f"<{', '.join(sorted(data)) or 'nothing'}>"
+
+
+def _source(form: Any) -> str:
+    # Of JSON there is the value, or a list; of text a string, or a list of lines.
+    is_text = isinstance(form, str) or (isinstance(form, list) and all(isinstance(line, str) for line in form))
+    return _joined(form) if is_text else json.dumps(form, ensure_ascii=False, default=str)
 
 
 def _joined(text: Any) -> str:

@@ -36,7 +36,7 @@ def value(text: str, **data: str) -> Output:
     return {"output_type": "execute_result", "data": {"text/plain": text, **data}, "metadata": {}, "execution_count": 1}
 
 
-def shown(**data: str) -> Output:
+def shown(**data: Any) -> Output:
     """A display; the MIME types' slashes are written as two underscores."""
     types = {name.replace("__", "/").replace("svg", "svg+xml"): text for name, text in data.items()}
     return {"output_type": "display_data", "data": types, "metadata": {}}

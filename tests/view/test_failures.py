@@ -65,6 +65,8 @@ def test_the_traceback_that_is_shown_is_the_first_one_s() -> None:
     assert (failure.rank, failure.error and failure.error.evalue) == (1, "bad part 11")
     assert "traceback of rank 1" in format_cell_html(result, uid="u")
     assert "traceback of rank 1:" in format_cell_text(result)
+    nowhere = cell(*[replace(r, error=replace(r.error, traceback=())) for r in result.ranks if r.error])
+    assert "traceback of" not in format_cell_text(nowhere)
     same = cell(raised(0, "bad part"), raised(1, "bad part"))
     assert ">traceback</summary>" in format_cell_html(same, uid="u")
 

@@ -83,6 +83,19 @@ def test_a_figure_too_large_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         (shown(text__markdown="**b**"), "**b**"),
         (shown(text__plain="<IPython.core.display.Math object>", text__latex="$a$"), "$a$"),
         (shown(text__plain="<IPython.core.display.HTML object>", text__html="x"), "<IPython.core.display.HTML object>"),
+        (
+            shown(application__json={"a": [1, None]}, text__plain="<IPython.core.display.JSON object>"),
+            '{"a": [1, null]}',
+        ),
+        (
+            shown(**{"application/geo+json": {"type": "Point"}}, text__plain="<IPython.display.GeoJSON object>"),
+            '{"type": "Point"}',
+        ),
+        (shown(application__json=["a", 1], text__plain="my own words"), "my own words"),
+        (
+            shown(application__javascript="alert(1)", text__plain="<IPython.core.display.Javascript object>"),
+            "(JavaScript of a rank is not run)\nalert(1)",
+        ),
         (shown(image__png=PNG), "<image/png>"),
         ({"output_type": "error", "ename": "E", "evalue": "", "traceback": ["a", "b"]}, "a\nb"),
     ],
@@ -90,6 +103,13 @@ def test_a_figure_too_large_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_output_has_a_text(output: Output, text: str) -> None:
     """The text form names what it cannot show."""
     assert output_to_text(output) == text
+
+
+def test_json_is_shown_as_text() -> None:
+    """IPython's own words for it, an object's name, tell nothing."""
+    html = output_to_html(shown(text__plain="<IPython.core.display.JSON object>", application__json={"a": "<b>"}))
+    assert '{"a": "&lt;b&gt;"}' in html
+    assert "IPython" not in html
 
 
 def test_colours_stay_where_they_are_wanted() -> None:

@@ -104,7 +104,7 @@ class Shape:
         >>> Shape(4, 2).describe()
         '4 hosts x 2 devices'
         >>> Shape(1, 2, False, {"initialization_timeout": 60}).describe()
-        '1 host x 2 devices, not initialised, initialization_timeout=60'
+        '1 host x 2 devices, initialised by a cell, initialization_timeout=60'
         >>> Shape(2, None, ranks_per_host=2, profile="ssh", machines=("a", "b")).describe()
         '2 hosts (a, b) x 2 ranks, profile ssh'
         """
@@ -115,7 +115,7 @@ class Shape:
             parts.append(say_count(self.devices, "device"))
         given = [f"{name}={value!r}" for name, value in self.initialize.items()]
         where = [] if self.profile == "local" else [f"profile {self.profile}"]
-        return ", ".join([" x ".join(parts), *where, *([] if self.init else ["not initialised"]), *given])
+        return ", ".join([" x ".join(parts), *where, *([] if self.init else ["initialised by a cell"]), *given])
 
 
 def parse_hosts_argument(hosts: int | Sequence[str]) -> tuple[int, tuple[str, ...]]:

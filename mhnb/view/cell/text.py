@@ -135,9 +135,10 @@ def _trace_lines(failure: Failure, *, color: bool) -> Iterator[str]:
     error = failure.error
     if error is None or not says_more(error):
         return
-    if failure.message:
+    lines = format_trace_text(trim_traceback(error), color=color).splitlines()
+    if failure.message and lines:
         yield f"    {trace_label(failure)}:"
-    yield from (f"    {line}" for line in format_trace_text(trim_traceback(error), color=color).splitlines())
+    yield from (f"    {line}" for line in lines)
 
 
 def _block_part(seen: Digest, painter: _Painter, places: Places) -> Iterator[str]:
