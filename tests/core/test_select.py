@@ -26,6 +26,11 @@ from mhnb.errors import InvalidRequest
         ("%%local\nx = 1", "local"),
         ("\n%%local  \nx = 1", "local"),
         ("print('%mhjax status')", "ranks"),
+        ("x = %mhjax pull x", "here"),
+        ("# two\nx, y = %mhjax pull x y --each\n%mhjax status", "here"),
+        ("text = '= %mhjax'", "ranks"),
+        ("y = a %mhjax", "ranks"),
+        ("left = %time 1", "ranks"),
     ],
 )
 def test_route(source: str, route: str) -> None:
@@ -35,5 +40,6 @@ def test_route(source: str, route: str) -> None:
 
 def test_a_mixed_cell_is_refused() -> None:
     """Half of it belongs here and half there; nothing is run."""
-    with pytest.raises(InvalidRequest, match="own"):
-        route_cell("%mhjax pull x\nprint(x)")
+    for line in ("%mhjax pull x", "x = %mhjax pull x"):
+        with pytest.raises(InvalidRequest, match="own"):
+            route_cell(f"{line}\nprint(x)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -13,6 +14,8 @@ Route: TypeAlias = Literal["ranks", "here", "local"]
 """`local` is here too, with the first line `%%local` taken off."""
 
 _MAGIC = ("%mhjax", "%mhjax?")
+_ASSIGNED = re.compile(r"[\w\s.,\[\]()*]+=\s*(?=%mhjax\b)")
+"""`x = ` before a line magic, which IPython gives the value of it."""
 _LEAVE = ("exit", "quit", "exit()", "quit()")
 """On a rank they are an error; who types one wants to leave."""
 _LOADERS = ("%load_ext", "%reload_ext", "%unload_ext")
@@ -25,8 +28,8 @@ def route_cell(source: str) -> Route:
     Raises:
         InvalidRequest: `%mhjax` lines mixed with code: half of it belongs here and half on the ranks.
 
-    >>> route_cell("%mhjax status"), route_cell("exit")
-    ('here', 'here')
+    >>> route_cell("%mhjax status"), route_cell("x = %mhjax pull x"), route_cell("exit")
+    ('here', 'here', 'here')
     >>> route_cell("%%time\nx = 1")
     'ranks'
     """
@@ -38,7 +41,7 @@ def route_cell(source: str) -> Route:
         return "local"
     if len(code) == 1 and code[0] in _LEAVE:
         return "here"
-    ours = [line for line in code if _is_ours(line.split())]
+    ours = [line for line in code if _is_ours(_ASSIGNED.sub("", line, count=1).split())]
     if not ours:
         return "ranks"
     if len(ours) == len(code):
