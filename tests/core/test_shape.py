@@ -68,6 +68,7 @@ def test_ranks_stay_with_their_host() -> None:
         ({"initialization_timeout": 0}, "initialization_timeout=0: give a whole number of seconds"),
         ({"shutdown_timeout_seconds": 1.5}, "1 or more"),
         ({"heartbeat_timeout_seconds": True}, "1 or more"),
+        ({"coordinator_bind_address": "127.0.0.1:4000"}, "give coordinator_address with the same port"),
     ],
 )
 def test_arguments_of_initialize_that_cannot_be(arguments: dict[str, Any], said: str) -> None:

@@ -156,8 +156,9 @@ def test_a_taken_coordinator_port_is_refused(argument: str) -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         address = f"127.0.0.1:{holder.getsockname()[1]}"
+        free = f"127.0.0.1:{find_free_port()}"
         with pytest.raises(PreflightFailed, match=f"{argument} {address}"):
-            starting.start(2, 1, name="taken", initialize={argument: address})
+            starting.start(2, 1, name="taken", initialize={"coordinator_address": free, argument: address})
 
 
 def test_a_coordinator_on_an_unknown_host_is_refused() -> None:

@@ -215,6 +215,11 @@ def check_initialize(arguments: Mapping[str, Any], hosts: int) -> tuple[str, ...
             raise InvalidRequest(
                 f"num_processes={value!r} and {hosts} hosts cannot form a cluster; leave it out or give {hosts}"
             )
+    if (bound := arguments.get("coordinator_bind_address")) and not arguments.get("coordinator_address"):
+        raise InvalidRequest(
+            f"coordinator_bind_address={bound!r} alone: the ranks look for the coordinator where coordinator_address says, which mhnb "
+            "chooses; give coordinator_address with the same port, or leave both out"
+        )
     quiet = {
         "local_device_ids": "local_device_ids does nothing on CPU: it chooses among the GPUs of a process",
         "cluster_detection_method": "cluster_detection_method does nothing here: mhnb gives every address, so there is nothing to detect",
