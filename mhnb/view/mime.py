@@ -105,7 +105,7 @@ def plain_nbytes(outputs: Iterable[Output]) -> int:
 
 
 def _plain(data: dict[str, Any]) -> str:
-    texts = [_source(data[mime]) for mime in _SOURCES if mime in data]
+    texts = [_source(mime, data[mime]) for mime in _SOURCES if mime in data]
     # A script means the page that it is in; that is the notebook's, and all ranks share it.
     texts += [f"(JavaScript of a rank is not run)\n{_joined(data[_SCRIPT])}"] if _SCRIPT in data else []
     if told := [text for text in texts if not _NAMELESS.fullmatch(text)] or texts:
@@ -113,10 +113,8 @@ def _plain(data: dict[str, Any]) -> str:
     return f"<{', '.join(sorted(data)) or 'nothing'}>"
 
 
-def _source(form: Any) -> str:
-    # Of JSON there is the value, or a list; of text a string, or a list of lines.
-    is_text = isinstance(form, str) or (isinstance(form, list) and all(isinstance(line, str) for line in form))
-    return _joined(form) if is_text else json.dumps(form, ensure_ascii=False, default=str)
+def _source(mime: str, form: Any) -> str:
+    return _joined(form) if mime.startswith("text/") else json.dumps(form, ensure_ascii=False, default=str)
 
 
 def _joined(text: Any) -> str:

@@ -91,6 +91,8 @@ def test_a_figure_too_large_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             shown(**{"application/geo+json": {"type": "Point"}}, text__plain="<IPython.display.GeoJSON object>"),
             '{"type": "Point"}',
         ),
+        (shown(application__json=["a", "b"], text__plain="<IPython.core.display.JSON object>"), '["a", "b"]'),
+        (shown(application__json=[], text__plain="<IPython.core.display.JSON object>"), "[]"),
         (shown(application__json=["a", 1], text__plain="my own words"), "my own words"),
         (
             shown(application__javascript="alert(1)", text__plain="<IPython.core.display.Javascript object>"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -14,8 +13,6 @@ Route: TypeAlias = Literal["ranks", "here", "local"]
 """`local` is here too, with the first line `%%local` taken off."""
 
 _MAGIC = ("%mhjax", "%mhjax?")
-_ASSIGNED = re.compile(r"[\w\s.,\[\]()*]+=\s*(?=%mhjax\b)")
-"""`x = ` before a line magic, which IPython gives the value of it."""
 _LEAVE = ("exit", "quit", "exit()", "quit()")
 """On a rank they are an error; who types one wants to leave."""
 _LOADERS = ("%load_ext", "%reload_ext", "%unload_ext")
@@ -41,7 +38,7 @@ def route_cell(source: str) -> Route:
         return "local"
     if len(code) == 1 and code[0] in _LEAVE:
         return "here"
-    ours = [line for line in code if _is_ours(_ASSIGNED.sub("", line, count=1).split())]
+    ours = [line for line in code if _is_ours(_drop_target(line).split())]
     if not ours:
         return "ranks"
     if len(ours) == len(code):
@@ -49,6 +46,13 @@ def route_cell(source: str) -> Route:
     raise InvalidRequest(
         f"auto mode is on, and this cell mixes {ours[0]!r} with code: put the %mhjax lines into a cell of their own; nothing was run"
     )
+
+
+def _drop_target(line: str) -> str:
+    """Leave out the `x = ` before a `%mhjax`, which IPython gives its value to: what stands there closes all that it opens."""
+    target, sign, rest = line.partition("=")
+    is_target = sign and rest.lstrip().startswith("%mhjax") and not any(target.count(quote) % 2 for quote in "\"'")
+    return rest.lstrip() if is_target else line
 
 
 def _is_ours(words: Sequence[str]) -> bool:
