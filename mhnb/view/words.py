@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 from mhnb.core.reach.hostnames import format_hosts
 from mhnb.sharding.words import format_nbytes
+from mhnb.values import RankError
 
-__all__ = ["Places", "format_hosts_of", "format_nbytes", "format_seconds", "join_words"]
+__all__ = ["Places", "format_error", "format_hosts_of", "format_nbytes", "format_seconds", "join_words"]
 
 
 _MAX_HOSTS_CHARS = 32
+_MAX_ERROR_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,15 @@ class Places:
         """The one host that holds all of `ranks`; None when there are several or it is unknown."""
         hosts = {self.hosts.get(rank) for rank in ranks}
         return hosts.pop() if len(hosts) == 1 else None
+
+
+def format_error(error: RankError) -> str:
+    """Name an error in one line, where the card has the rest.
+
+    >>> format_error(RankError("ValueError", "no", ())), format_error(RankError("KeyboardInterrupt", "", ()))
+    ('ValueError: no', 'KeyboardInterrupt')
+    """
+    return ": ".join(filter(None, (error.ename, error.evalue[:_MAX_ERROR_CHARS])))
 
 
 def format_hosts_of(places: Places, ranks: Iterable[int]) -> str:

@@ -18,7 +18,7 @@ from mhnb.view.cell.foldedhtml import Pictures, block_to_html
 from mhnb.view.logs import log_html
 from mhnb.view.mime import output_to_html, plain_nbytes, pre
 from mhnb.view.style import GRID, GRID_CARD, QUIET, TABS_CSS, host_color, wrap
-from mhnb.view.words import Places, format_hosts_of
+from mhnb.view.words import Places, format_error, format_hosts_of
 
 __all__ = ["MAX_CELL_NBYTES", "MAX_EACH_NBYTES", "View", "format_cell_html", "rank_body_html"]
 
@@ -232,8 +232,7 @@ def _failed(rank: RankResult, seen: Digest) -> str:
     if rank.failure is None:
         return ""
     waited = any(failure.waited and rank.rank in failure.ranks for failure in seen.failures)
-    said = ": ".join(filter(None, (rank.failure.ename, rank.failure.evalue[:200])))
-    word = "waited for a rank that had failed" if waited else said
+    word = "waited for a rank that had failed" if waited else format_error(rank.failure)
     return f'<div class="mhnb-bad">{escape(word, quote=False)}</div>'
 
 

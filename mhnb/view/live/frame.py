@@ -22,7 +22,7 @@ from mhnb.view.cell.digest import Block, heading
 from mhnb.view.cell.foldedhtml import Pictures, block_to_html
 from mhnb.view.live.strip import StripCell, make_strip
 from mhnb.view.style import host_color
-from mhnb.view.words import Places, format_hosts_of
+from mhnb.view.words import Places, format_error, format_hosts_of
 
 __all__ = [
     "ACTS_AFTER_S",
@@ -214,8 +214,7 @@ def _live_block(
         html = "<i>one long line, shown when the cell ends</i>"
     failed = errors.get(block.ranks[0])
     if failed is not None and failed.error is not None:
-        said = ": ".join(filter(None, (failed.error.ename, failed.error.evalue[:200])))
-        told = escape(f"✗ {said}", quote=False)
+        told = escape(f"✗ {format_error(failed.error)}", quote=False)
         html += f'<div class="mhnb-bad">{told}</div>'
     host = format_hosts_of(places, block.ranks)
     label = " ".join(filter(None, (say_ranks(block.ranks), host))) if labelled else ""
