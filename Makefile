@@ -11,6 +11,8 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do \
 VENV ?= .venv
 PYTEST ?=
 LAB ?=
+CELLS ?= 600
+SEED ?= $(shell date +%s)
 
 BIN = $(VENV)/bin
 RUN = $(BIN)/python -m
@@ -19,7 +21,7 @@ READY = $(VENV)/.ready
 PEERS = .bench/.ready
 
 .DEFAULT_GOAL = help
-.PHONY: help venv demo lab test quick check format picture bench other-python pins clean
+.PHONY: help venv demo lab test quick check format picture soak bench other-python pins clean
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -65,6 +67,9 @@ format: $(READY) ## let ruff set the code
 
 picture: $(READY) ## take README's picture from the running product
 	MHNB_WRITE_PICTURES=1 $(RUN) pytest tests/browser/test_tour_in_lab.py -k picture
+
+soak: $(READY) ## run many hostile cells on real ranks; CELLS and SEED choose them
+	MHNB_HOSTILE_CELLS=$(CELLS) MHNB_HOSTILE_SEED=$(SEED) $(RUN) pytest tests/ranks/test_hostile.py $(PYTEST)
 
 bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distributed, bare processes and other drawings
 	$(RUN) tests.bench
