@@ -105,12 +105,14 @@ class _QueueLine:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from mhnb.keep.berth import describe_cluster
+    from mhnb.keep.berth import describe_cluster, list_berths
     from mhnb.system.rundir import read_owners
 
     records = read_owners(os.environ)
     for record in records:
         print(f"{describe_cluster(record)}  supervisor {record['supervisor']}{' keep' if record['keep'] else ''}")
+    for fault in list_berths(os.environ)[1]:
+        print(f"mhnb list: {fault}", file=sys.stderr)
     if not records:
         # Not to stdout: who counts lines there finds none.
         print("mhnb list: no cluster of yours runs on this machine", file=sys.stderr)
@@ -137,7 +139,7 @@ def _stop(args: argparse.Namespace) -> int:
     from mhnb.keep.berth import find_berths
     from mhnb.keep.ending import end_left
     from mhnb.launch.attached import end_supervisor
-    from mhnb.system.rundir import find_named, full_name
+    from mhnb.system.rundir import find_named, full_name, list_owners
 
     kept = {str(berth.run_dir): berth for berth in find_berths(os.environ)}
     named = find_named(os.environ, args.name)
@@ -161,6 +163,8 @@ def _stop(args: argparse.Namespace) -> int:
         print(f"{told}: {say_count(len(record['ranks']), 'rank')} stopped")
     if not named:
         print(f"mhnb stop {args.name}: no cluster of that name runs; `mhnb list` shows those that do", file=sys.stderr)
+        for fault in list_owners(os.environ)[1]:
+            print(f"mhnb stop {args.name}: {fault}", file=sys.stderr)
     if missing:
         print(
             f"mhnb stop {args.name}: {', '.join(missing)} did not answer; what runs there waits for a notebook: "

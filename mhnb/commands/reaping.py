@@ -12,7 +12,9 @@ from typing import Any
 
 import psutil
 
+from mhnb.errors import LaunchError
 from mhnb.launch.attached import end_supervisor
+from mhnb.system.private import is_own_folder, read_private
 from mhnb.system.processes import UNSEEN
 from mhnb.system.rundir import is_owned, read_owners
 
@@ -71,19 +73,25 @@ def _record_of_its_own(process: psutil.Process) -> dict[str, Any] | None:
     """Read the record of a supervisor that was started with another MHNB_HOME than this shell has: its environment says which."""
     try:
         known = read_owners(process.environ())
-    except UNSEEN:
-        # It has ended in this moment.
+    except (*UNSEEN, LaunchError):
+        # It has ended in this moment, or others can write where it is noted: such a note says nothing.
         return None
     return next((record for record in known if record["supervisor"] == process.pid), None)
 
 
 def _kept_elsewhere() -> Iterator[int]:
     """Supervisors here that a notebook on another machine has told to outlive it."""
-    for path in Path(tempfile.gettempdir()).glob(f"mhnb-{os.getuid()}-*/*/supervisor.json"):
-        try:
-            record = json.loads(path.read_text())
-        except (OSError, ValueError):
-            # Removed, or being written, in this moment.
-            continue
-        if record["keep"]:
-            yield int(record["pid"])
+    for home in Path(tempfile.gettempdir()).glob(f"mhnb-{os.getuid()}-*"):
+        # Anybody can make a folder of that name there, and name a process that is then never ended.
+        for path in home.glob("*/supervisor.json") if is_own_folder(home) else ():
+            match _read_note(path):
+                case {"pid": int(pid), "keep": True}:
+                    yield pid
+
+
+def _read_note(path: Path) -> Any:
+    try:
+        return json.loads(read_private(path))
+    except (OSError, ValueError, RecursionError):
+        # Removed, or being written, in this moment; or another user's.
+        return None

@@ -16,9 +16,10 @@ from typing import Any
 from mhnb.core.asked.shape import Shape
 from mhnb.core.ranks import say_count
 from mhnb.core.wire.protocol import PROTOCOL_VERSION
-from mhnb.errors import AlreadyStarted, NotDriver, NotStarted
+from mhnb.errors import AlreadyStarted, InvalidRequest, NotDriver, NotStarted
 from mhnb.startup.options import StartOptions
-from mhnb.system.rundir import is_owned, place_of, read_owners
+from mhnb.system.private import NotPrivate, open_private, read_private, write_private
+from mhnb.system.rundir import check_name, is_owned, list_owners, place_of
 
 __all__ = [
     "Berth",
@@ -28,12 +29,14 @@ __all__ = [
     "find_berths",
     "find_left",
     "is_driven",
+    "list_berths",
     "note_left",
     "write_berth",
 ]
 
 _FILE = "berth.json"
 _LOCK = "driver"
+_KEY_NBYTES = 32
 _held: set[Path] = set()
 """Run directories whose lock this process has: to look would be to lose it."""
 
@@ -75,7 +78,7 @@ class DriverLock:
     """
 
     def __init__(self, run_dir: Path, name: str) -> None:
-        self._fd = os.open(run_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = open_private(run_dir / _LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -131,17 +134,19 @@ def write_berth(berth: Berth) -> None:
         "started_in_s": berth.started_in_s,
         "protocol": berth.protocol,
     }
-    path = berth.run_dir / _FILE
-    fresh = path.with_name(f"{_FILE}.new")
-    fresh.touch(mode=0o600)
-    fresh.write_text(json.dumps(body))
-    fresh.replace(path)
+    write_private(berth.run_dir / _FILE, json.dumps(body))
 
 
 def find_berths(environment: Mapping[str, str]) -> list[Berth]:
     """Find every kept cluster of this user whose processes live, driven or not."""
-    found = (Path(record["run_dir"]) for record in read_owners(environment) if record["keep"])
-    return [berth for berth in map(_read, found) if berth is not None]
+    return list_berths(environment)[0]
+
+
+def list_berths(environment: Mapping[str, str]) -> tuple[list[Berth], list[str]]:
+    """Find every kept cluster of this user whose processes live, and say of each record that was left out why."""
+    records, faults = list_owners(environment)
+    read = [_read(Path(record["run_dir"])) for record in records if record["keep"]]
+    return [berth for berth, _ in read if berth is not None], [*faults, *(fault for _, fault in read if fault)]
 
 
 def is_driven(record: Mapping[str, Any]) -> bool:
@@ -150,9 +155,10 @@ def is_driven(record: Mapping[str, Any]) -> bool:
 
 
 def describe_others(environment: Mapping[str, str]) -> list[str]:
-    """Describe the clusters of this user on this machine that other processes drive, or nobody, a line each."""
-    others = [r for r in read_owners(environment) if not (is_driven(r) and r["owner"] == os.getpid())]
-    return list(map(describe_cluster, others))
+    """Describe the clusters of this user on this machine that other processes drive, or nobody, a line each; and what was left out."""
+    records, faults = list_owners(environment)[0], list_berths(environment)[1]
+    others = [r for r in records if not (is_driven(r) and r["owner"] == os.getpid())]
+    return [*map(describe_cluster, others), *faults]
 
 
 def describe_cluster(record: Mapping[str, Any]) -> str:
@@ -238,37 +244,69 @@ def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str
     )
 
 
-def _read(run_dir: Path) -> Berth | None:
+def _read(run_dir: Path) -> tuple[Berth | None, str]:
+    """Read the record of a kept cluster, or say why it cannot be read; neither where there is none."""
+    path = run_dir / _FILE
     try:
-        return _parse(run_dir, json.loads((run_dir / _FILE).read_text()))
+        return _parse(run_dir, json.loads(read_private(path))), ""
     except FileNotFoundError:
         # Not kept yet, or it ends at this moment.
-        return None
-    except (AttributeError, KeyError, TypeError, ValueError):
+        return None, ""
+    except NotPrivate as error:
+        return None, f"left out: {error}"
+    except (AttributeError, KeyError, TypeError, ValueError, OSError, RecursionError, InvalidRequest) as error:
         # Broken, or of a version that writes it otherwise: `mhnb list` shows the cluster, and `mhnb stop` ends it, by another file.
-        return None
+        name = run_dir.name.rpartition(".")[0]
+        return None, (
+            f"left out: {path} cannot be read ({type(error).__name__}: {error}); another version of mhnb may have written it\n"
+            f"  attach with that version, or end the cluster: mhnb stop {name}"
+        )
 
 
 def _parse(run_dir: Path, body: dict[str, Any]) -> Berth:
     # What another version knows beyond us is left out: most of its notes can be read all the same, and be told of.
     shape = Shape(**_known(Shape, {**body["shape"], "machines": tuple(body["shape"]["machines"])}))
+    options = StartOptions(**_known(StartOptions, body["options"]))
+    supervisors = {int(number): _whole(pid, least=1) for number, pid in body["supervisors"].items()}
+    key, kind = bytes.fromhex(body["key"]), body["url"].partition(":")[0]
+    if len(key) != _KEY_NBYTES or kind not in ("unix", "tcp", "sealed"):
+        raise ValueError("its key or its address is none")
+    check_name(options.name)
     return Berth(
         run_dir,
-        bytes.fromhex(body["key"]),
+        key,
         body["url"],
-        body["generation"],
-        body["origin"],
+        _whole(body["generation"]),
+        _whole(body["origin"], least=1),
         shape,
-        StartOptions(**_known(StartOptions, body["options"])),
-        {int(number): pid for number, pid in body["supervisors"].items()},
-        body["started_in_s"],
-        body.get("protocol", 0),
+        options,
+        supervisors,
+        float(body["started_in_s"]),
+        _whole(body.get("protocol", 0)),
     )
 
 
+def _whole(value: object, least: int = 0) -> int:
+    if type(value) is not int or value < least:
+        raise TypeError(f"{str(value)[:40]!r} is no number from {least} on")
+    return value
+
+
 def _known(cls: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    names = {part.name for part in fields(cls)}
-    return {name: value for name, value in found.items() if name in names}
+    """Take the fields that this version knows.
+
+    Raises:
+        ValueError: one is of another kind than its default.
+    """
+    taken, defaults = {}, cls()
+    for part in fields(cls):
+        if part.name in found:
+            value, default = found[part.name], getattr(defaults, part.name)
+            kinds = (int, float) if isinstance(default, float) else (type(default),)
+            if type(value) not in kinds and not (value is None and "None" in str(part.type)):
+                raise ValueError(f"its {part.name!r} is {str(value)[:40]!r}")
+            taken[part.name] = value
+    return taken
 
 
 def _is_ours(berth: Berth) -> bool:

@@ -21,6 +21,7 @@ from mhnb.errors import LaunchError
 from mhnb.launch.lifeline import KEEP, lifeline_command
 from mhnb.launch.probe import ANSWER
 from mhnb.launch.probing import probe_source
+from mhnb.system.private import open_private
 
 __all__ = ["CarriedHosts", "Carrier", "ask_program", "check_program", "probe_input", "spec_input"]
 
@@ -114,7 +115,7 @@ class CarriedHosts:
         self.supervisors: tuple[int, ...] = tuple(supervisors)
         self.is_remote = True
         self._released = False
-        with carrier.log.open("ab") as out:
+        with open(carrier.log, "ab", opener=open_private) as out:
             self._process = subprocess.Popen(
                 lifeline_command(carrier.command, keep=carrier.keep, clean_up=carrier.clean_up),
                 stdin=subprocess.PIPE,

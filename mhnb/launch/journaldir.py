@@ -16,7 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from mhnb.system.rundir import is_held, state_home, usable_home
+from mhnb.system.private import is_own_folder, make_private_folder, open_private, read_private
+from mhnb.system.rundir import is_held, make_home, state_home, usable_home
 
 __all__ = ["JournalDir", "prune_journals", "read_journal"]
 
@@ -25,6 +26,7 @@ _KEPT_NBYTES = 2**30
 _NAME = re.compile(r"[\w-]+\.(\d+)(\.\d+)?\.journal")
 """Name and process; and a number where another process of that number has its own since."""
 _FILE = "journal.jsonl"
+_PUSH = re.compile(r"push\d+-\d+\.bin")
 _opened: set[Path] = set()
 """Folders that this process has written to, whoever began them: what is there is no older process's."""
 
@@ -40,6 +42,7 @@ class JournalDir:
     """
 
     def __init__(self, name: str, origin: int, *, environment: Mapping[str, str], fresh: bool) -> None:
+        make_home(environment)
         with usable_home(environment):
             self._open(_find_folder(name, origin, environment), fresh=fresh)
 
@@ -48,10 +51,10 @@ class JournalDir:
         if fresh and self.folder not in _opened and self.folder.exists():
             # In a container every notebook may have the same number, and the older one's journal is as good as any.
             self.folder.rename(_free_name(self.folder))
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self.folder)
         _opened.add(self.folder)
         self.path = self.folder / _FILE
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = open_private(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         # Its owner's number says nothing to a notebook in another container, or on another machine with the same home.
         with contextlib.suppress(OSError):  # a disk without locks
             fcntl.flock(self._fd, fcntl.LOCK_SH)
@@ -73,9 +76,9 @@ class JournalDir:
         """Read all lines.
 
         Raises:
-            OSError: somebody removed it.
+            OSError: somebody removed it, or another user could have written it.
         """
-        return self.path.read_bytes()
+        return read_private(self.path, limit_nbytes=None)
 
     def pushed_nbytes(self) -> int:
         """Bytes of all pushes that are kept."""
@@ -89,7 +92,7 @@ class JournalDir:
         """
         path = self.folder / name
         try:
-            with open(path, "wb", opener=_open_private) as file:
+            with open(path, "wb", opener=open_private) as file:
                 file.writelines(parts)
         except OSError:
             path.unlink(missing_ok=True)
@@ -101,7 +104,9 @@ class JournalDir:
         Raises:
             OSError: the file is gone, or not as long as its parts.
         """
-        data = memoryview((self.folder / name).read_bytes())
+        if not _PUSH.fullmatch(name):
+            raise OSError(f"{name!r} is not the name of a push")
+        data = memoryview(read_private(self.folder / name, limit_nbytes=None))
         if data.nbytes != sum(sizes):
             raise OSError(f"{name} has {data.nbytes} bytes, and {sum(sizes)} were written")
         parts, at = [], 0
@@ -129,7 +134,7 @@ def read_journal(name: str, origin: int | None, *, environment: Mapping[str, str
     if origin is None and folder not in _opened:
         return b""
     try:
-        return (folder / _FILE).read_bytes()
+        return read_private(folder / _FILE, limit_nbytes=None)
     except OSError:
         # Somebody removed it; who asks for its cells is told so.
         return b""
@@ -143,10 +148,6 @@ def _find_folder(name: str, origin: int, environment: Mapping[str, str]) -> Path
 def _free_name(folder: Path) -> Path:
     stem = folder.name.removesuffix(".journal")
     return next(path for number in count(1) if not (path := folder.with_name(f"{stem}.{number}.journal")).exists())
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def prune_journals(environment: Mapping[str, str]) -> None:
@@ -166,7 +167,7 @@ def prune_journals(environment: Mapping[str, str]) -> None:
 
 def _is_journal(path: Path) -> bool:
     """Whether a directory is one of ours: MHNB_HOME may be a place where the user keeps other things."""
-    return _NAME.fullmatch(path.name) is not None and (path / _FILE).is_file()
+    return _NAME.fullmatch(path.name) is not None and is_own_folder(path) and (path / _FILE).is_file()
 
 
 def _owner_lives(path: Path) -> bool:

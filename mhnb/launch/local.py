@@ -14,6 +14,7 @@ from pathlib import Path
 from mhnb.core.wire.hostspec import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.gone import kill_groups
+from mhnb.system.private import open_private
 
 __all__ = ["LocalHost", "check_platform"]
 
@@ -47,7 +48,7 @@ class LocalHost:
         line = format_hostspec(spec).encode()
         self._log = Path(spec.run_dir) / "log" / f"supervisor{spec.supervisor}.log"
         self._ended = Path(spec.end_mark)
-        with self._log.open("ab") as log:
+        with open(self._log, "ab", opener=open_private) as log:
             self._process = subprocess.Popen(
                 # -P: a file named random.py beside the notebook must not break the supervisor's own imports.
                 [sys.executable, "-P", "-m", "mhnb.rank.host"],

@@ -22,6 +22,7 @@ from mhnb.launch.lifeline import KEEP
 from mhnb.launch.probing import PRELUDE_BY_CALL
 from mhnb.launch.rehearsal import Look, Rehearsal, RehearsedHosts
 from mhnb.system.ports import find_own_address
+from mhnb.system.private import open_private
 
 __all__ = ["MpiHosts", "MpiLauncher"]
 
@@ -140,8 +141,8 @@ class MpiLauncher:
             parts = [probe_input(self._far, PRELUDE_BY_CALL), json.dumps(calls.place).encode() + b"\n"]
             parts += [] if spec is None else [spec_input(spec, self._far)]
             # Never readable by others, not even for a moment.
-            file.touch(mode=0o600)
-            file.write_bytes(b"".join(parts))
+            with open(file, "wb", opener=open_private) as start:
+                start.write(b"".join(parts))
             # mpiexec hands nothing on: what is given at the beginning is for the lifeline alone.
             rehearsal = Rehearsal(self.look, None if spec is None else KEEP + b"\n", self._far, calls)
             hosts = MpiHosts(carrier, tasks, rehearsal, file)

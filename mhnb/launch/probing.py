@@ -20,6 +20,7 @@ from mhnb.core.reach.ssh import SshOptions
 from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch import probe
 from mhnb.launch.ssh import SshProcess
+from mhnb.system.private import open_private
 
 __all__ = [
     "ChildProcess",
@@ -70,7 +71,7 @@ class ChildProcess:
 
     def __init__(self, command: Sequence[str], *, log: Path) -> None:
         self._log = log
-        with log.open("ab") as err:
+        with open(log, "ab", opener=open_private) as err:
             self._process = subprocess.Popen(
                 list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, start_new_session=True
             )

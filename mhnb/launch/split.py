@@ -5,7 +5,6 @@ What several machines do differently can be tried on one so: the start in two st
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from mhnb.core.asked.shape import HostShare
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.launch.base import Host
 from mhnb.launch.local import LocalHost
+from mhnb.system.private import make_private_folder, open_private
 from mhnb.system.resources import profile_dir
 
 __all__ = ["SplitLauncher"]
@@ -32,6 +32,9 @@ class SplitLauncher:
         """Start them one after another; each takes a moment."""
         for spec, share in zip(specs, shares, strict=True):
             own = run_dir / share.host
-            (own / "log").mkdir(parents=True, mode=0o700)
-            shutil.copytree(profile_dir("local"), own / "profile")
+            for folder in (own / "log", own / "profile" / "security"):
+                make_private_folder(folder)
+            for path in profile_dir("local").glob("*_config.py"):
+                with open(own / "profile" / path.name, "wb", opener=open_private) as copy:
+                    copy.write(path.read_bytes())
             yield LocalHost(replace(spec, run_dir=str(own)), {**environment, **spec.environment})

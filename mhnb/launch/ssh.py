@@ -14,6 +14,7 @@ from mhnb.core.reach.hosts import HostName
 from mhnb.core.reach.ssh import SshOptions, remote_line, ssh_command
 from mhnb.core.reach.sshfail import explain_ssh, ssh_error
 from mhnb.errors import LaunchError
+from mhnb.system.private import open_private
 
 __all__ = ["SshProcess"]
 
@@ -47,7 +48,7 @@ class SshProcess:
     ) -> None:
         self.host, self._options, self.log = host, options, log
         self._forced = False
-        with log.open("ab") as err:
+        with open(log, "ab", opener=open_private) as err:
             self._from = err.tell()
             try:
                 self._process = subprocess.Popen(

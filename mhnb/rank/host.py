@@ -42,6 +42,7 @@ from mhnb.rank.supervisor.keeping import BoardKeeper
 from mhnb.rank.supervisor.place import assign_gpus, await_connection_file, settle_in, write_connection_file
 from mhnb.rank.supervisor.spawn import preload, spawn_hub, spawn_rank
 from mhnb.system.ports import find_free_port
+from mhnb.system.private import open_private, touch_private
 from mhnb.system.processes import is_halted, resident_nbytes
 from mhnb.system.rundir import remove_keys
 
@@ -188,9 +189,7 @@ class Supervisor:
 
     def _speak_alone(self) -> None:
         """Say what there is to say in the log: where a login brought this here, nobody reads what it printed any more."""
-        log = os.open(
-            Path(self._spec.run_dir) / "log" / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-        )
+        log = open_private(Path(self._spec.run_dir) / "log" / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for fd in (1, 2):
             os.dup2(log, fd)
         os.close(log)
@@ -286,7 +285,7 @@ class Supervisor:
                 continue
         remove_keys(Path(self._spec.run_dir))
         try:
-            Path(self._spec.end_mark).touch()
+            touch_private(Path(self._spec.end_mark))
         except OSError as error:
             # The disk is full: the processes are gone all the same.
             print(f"mhnb: {self._spec.end_mark}: {error}", file=sys.stderr)

@@ -18,6 +18,7 @@ from mhnb.rank.channel import Channel
 from mhnb.rank.guard.neighbours import settle
 from mhnb.rank.supervisor.spawn import end_with_parent
 from mhnb.rank.versions import versions
+from mhnb.system.private import make_private_folder
 from mhnb.values import Phase
 
 __all__ = ["main", "run_rank"]
@@ -80,7 +81,7 @@ def main() -> None:
     """Run a rank in a process started afresh: the spec comes on standard input."""
     end_with_parent(int(sys.argv[1]))
     spec = parse_hostspec(sys.stdin.readline())
-    Path(spec.run_dir).mkdir(parents=True, exist_ok=True)
+    make_private_folder(Path(spec.run_dir))
     run_rank(spec)
 
 

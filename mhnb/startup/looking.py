@@ -34,7 +34,7 @@ from mhnb.startup.asking import take_shape
 from mhnb.startup.flags import place_options
 from mhnb.startup.options import StartOptions, take_options
 from mhnb.startup.preflight import ENDPOINTS, look_at, look_through, refuse_unfit
-from mhnb.system.rundir import state_home
+from mhnb.system.rundir import make_home
 
 __all__ = ["Rehearsing", "look_as_asked", "look_before", "make_look"]
 
@@ -159,8 +159,7 @@ def _rehearse(
         LaunchError: it could not, or what they told could not be judged.
     """
     launcher.look = _make_look(shape, wanted, towards)
-    home = state_home(os.environ)
-    home.mkdir(parents=True, exist_ok=True)
+    home = make_home(os.environ)
     # Not where temporary files are: processes of mpiexec must see it, on their machines.
     with tempfile.TemporaryDirectory(prefix="doctor-", dir=home) as folder:
         (Path(folder) / "log").mkdir()

@@ -25,7 +25,7 @@ from mhnb.core.reach.environment import note_forced_devices
 from mhnb.drive.finishing import await_ends
 from mhnb.drive.roll import StartReport, report_look
 from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted
-from mhnb.keep.berth import DriverLock, choose_berth, find_berths, find_left, is_driven, note_left
+from mhnb.keep.berth import DriverLock, choose_berth, find_berths, find_left, is_driven, list_berths, note_left
 from mhnb.keep.journaling import draw_generation, note_generation
 from mhnb.launch.allocation import drop_handed, hand_over
 from mhnb.launch.journaldir import prune_journals
@@ -330,7 +330,14 @@ def attach(name: str | None = None, on_progress: Callable[[StartReport], None] |
             restart with a replay brings back what its journal has.
     """
     await_ends()
-    berth = choose_berth(name, find_berths(os.environ), [cluster.name for cluster in all_clusters()])
+    berths, faults = list_berths(os.environ)
+    try:
+        berth = choose_berth(name, berths, [cluster.name for cluster in all_clusters()])
+    except NotStarted as error:
+        if not faults:
+            raise
+        # What was meant may be among what could not be read.
+        raise NotStarted("\n".join([str(error), *faults])) from None
     cluster = Cluster(berth.shape, berth.options, generation=berth.generation, origin=berth.origin, berth=berth)
     cluster.wait_ready(on_progress)
     use(cluster)

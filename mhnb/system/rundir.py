@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,17 @@ import psutil
 from platformdirs import user_state_path
 
 from mhnb.errors import InvalidRequest, LaunchError
+from mhnb.system.private import (
+    NotPrivate,
+    check_ancestors,
+    is_own_folder,
+    make_private_folder,
+    open_private,
+    open_private_folder,
+    read_private,
+    tighten_folder,
+    write_private,
+)
 from mhnb.system.processes import UNSEEN, find_began_s, is_still
 
 __all__ = [
@@ -27,6 +39,8 @@ __all__ = [
     "full_name",
     "is_held",
     "is_owned",
+    "list_owners",
+    "make_home",
     "make_run_dir",
     "mark_alive",
     "place_of",
@@ -47,6 +61,21 @@ _KEYS = ("berth.json*", "mpi.start", "profile/security/*.json")
 """Files of a run directory that hold a key: of the link in the first two, of the hub in the others."""
 _ALIVE = "alive"
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
+_OURS = re.compile(r"[\w-]+\.\d+(\.\d+)?(\.journal)?|lessons|doctor-.*")
+"""What mhnb itself makes in `state_home`. Where all is of these names, the folder is mhnb's alone."""
+_FIELDS: dict[str, type] = {
+    "name": str,
+    "machine": str,
+    "owner": int,
+    "supervisor": int,
+    "ranks": list,
+    "keep": bool,
+    "place": str,
+    "owner_began_s": float,
+    "supervisor_began_s": float,
+}
+_OPTIONAL = ("machine", "place", "owner_began_s", "supervisor_began_s")
+"""Fields that an older version did not write; the last two are None where the system did not say it."""
 
 
 def state_home(environment: Mapping[str, str]) -> Path:
@@ -65,11 +94,44 @@ def usable_home(environment: Mapping[str, str]) -> Iterator[None]:
     """
     try:
         yield
+    except NotPrivate as error:
+        raise LaunchError(str(error)) from error
     except OSError as error:
         raise LaunchError(
             f"{state_home(environment)}: here mhnb keeps the journal and the logs of a cluster, and cannot: {error}\n"
             "  set MHNB_HOME to a folder that you can write to and that has room, then start again"
         ) from error
+
+
+def make_home(environment: Mapping[str, str]) -> Path:
+    """Make the folder of `state_home`, open to this user alone.
+
+    Raises:
+        LaunchError: it cannot be made, or others can write to it, or it is another user's.
+    """
+    with usable_home(environment):
+        home = state_home(environment)
+        if home.exists():
+            _check_home(home)
+        else:
+            make_private_folder(home)
+            check_ancestors(home.resolve())
+    return home
+
+
+def _check_home(home: Path) -> None:
+    """Close the folder to others where it is mhnb's alone; refuse one that others can write to.
+
+    Raises:
+        NotPrivate: it is another user's, or holds other things and is writable for others.
+    """
+    # A link is the user's own way to another disk: what counts is where it leads.
+    real = home.resolve()
+    check_ancestors(real)
+    if is_own_folder(real) and all(_OURS.fullmatch(path.name) for path in real.iterdir()):
+        tighten_folder(real)
+    else:
+        os.close(open_private_folder(real))
 
 
 def find_cwd() -> str:
@@ -117,14 +179,15 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
     run_dir = state_home(environment) / f"{name}.{os.getpid()}.{generation}"
     # Its settings alone: a profile in use has a history, logs, and connection files of other hubs.
     settings = {path.name: path.read_bytes() for path in profile.glob("*_config.py")}
+    make_home(environment)
     with usable_home(environment):
         if run_dir.exists():
             shutil.rmtree(run_dir)
-        (run_dir / "log").mkdir(parents=True, mode=0o700)
-        (run_dir / "profile").mkdir(mode=0o700)
+        for folder in (run_dir / "log", run_dir / "profile" / "security"):
+            make_private_folder(folder)
         for file, text in settings.items():
-            (run_dir / "profile" / file).write_bytes(text)
-        run_dir.chmod(0o700)
+            with open(run_dir / "profile" / file, "wb", opener=open_private) as copy:
+                copy.write(text)
     return run_dir
 
 
@@ -150,6 +213,7 @@ def prune_run_dirs(environment: Mapping[str, str]) -> None:
     with usable_home(environment):
         if not home.is_dir():
             return
+        _check_home(home)
         ended = [path for path in home.iterdir() if _is_run_dir(path) and _is_of_here(path) and not _owner_lives(path)]
     for path in ended:
         # What was killed, or lost its power, has left its own.
@@ -170,12 +234,16 @@ def remove_keys(run_dir: Path) -> None:
 
 def _is_run_dir(path: Path) -> bool:
     """Whether a directory is one of ours: MHNB_HOME may be a place where the user keeps other things."""
-    return _RUN_NAME.fullmatch(path.name) is not None and (path / "log").is_dir() and (path / "profile").is_dir()
+    named = _RUN_NAME.fullmatch(path.name) is not None and is_own_folder(path)
+    return named and (path / "log").is_dir() and (path / "profile").is_dir()
 
 
 def _is_of_here(path: Path) -> bool:
     """Whether its processes are of this machine: a home may be shared, and the numbers of processes mean something on one only."""
-    record = _read_owner(path / "cluster.json") or {}
+    return _is_here(_try_owner(path / "cluster.json")[0] or {})
+
+
+def _is_here(record: Mapping[str, Any]) -> bool:
     return bool(record.get("machine", socket.gethostname()) == socket.gethostname())
 
 
@@ -191,7 +259,7 @@ def mark_alive(run_dir: Path) -> int:
 
     The number in its name says nothing in a container that has this folder too, and other numbers.
     """
-    fd = os.open(run_dir / _ALIVE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = open_private(run_dir / _ALIVE, os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_SH)
     return fd
 
@@ -213,7 +281,7 @@ def is_held(file: Path) -> bool:
 def _owner_lives(path: Path) -> bool:
     if is_held(path / _ALIVE):
         return True
-    record = _read_owner(path / "cluster.json")
+    record, _ = _try_owner(path / "cluster.json")
     if record is not None and _is_supervised(record):
         return True
     return psutil.pid_exists(int(path.name.split(".")[1]))
@@ -234,7 +302,7 @@ def write_owner(
         "keep": keep,
         "place": place,
     }
-    _write_at_once(run_dir / "cluster.json", json.dumps(record))
+    write_private(run_dir / "cluster.json", json.dumps(record))
 
 
 def write_where(run_dir: Path, text: str | None) -> None:
@@ -242,7 +310,7 @@ def write_where(run_dir: Path, text: str | None) -> None:
     if text is None:
         (run_dir / "where.txt").unlink(missing_ok=True)
     else:
-        _write_at_once(run_dir / "where.txt", text)
+        write_private(run_dir / "where.txt", text)
 
 
 def read_where(record: Mapping[str, Any]) -> str | None:
@@ -250,37 +318,73 @@ def read_where(record: Mapping[str, Any]) -> str | None:
     if not is_owned(record):
         return None
     try:
-        return (Path(record["run_dir"]) / "where.txt").read_text()
+        return read_private(Path(record["run_dir"]) / "where.txt").decode(errors="replace")
     except FileNotFoundError:
         return None
 
 
-def _write_at_once(path: Path, text: str) -> None:
-    """Write in one step: others read it at any time."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text)
-    fresh.replace(path)
+def _read_owner(path: Path) -> dict[str, Any]:
+    """Read the note of a cluster.
 
-
-def _read_owner(path: Path) -> dict[str, Any] | None:
-    """Read the note; None where there is none, or one that a full disk has cut short."""
+    Raises:
+        OSError: it cannot be read, or another user could have written it (`NotPrivate`).
+        ValueError: it is no note, or one of another version.
+    """
     try:
-        record: dict[str, Any] = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
-        return None
+        record = json.loads(read_private(path))
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(record, dict):
+        raise ValueError("it is no table of fields")  # noqa: TRY004  # as json's own
+    for name, kind in _FIELDS.items():
+        value = record.get(name)
+        if name in _OPTIONAL and (name not in record or (value is None and kind is float)):
+            continue
+        fits = isinstance(value, (int, float) if kind is float else kind) and (kind is bool) == isinstance(value, bool)
+        if not fits:
+            raise ValueError(f"its field {name!r} is {str(value)[:40]!r}" if name in record else f"it has no {name!r}")
+    if min(record["owner"], record["supervisor"]) <= 0:
+        raise ValueError("it names no process")
     return record | {"run_dir": str(path.parent)}
+
+
+def _try_owner(path: Path) -> tuple[dict[str, Any] | None, str]:
+    """Read the note of a cluster, or say why it cannot be read; neither where there is none."""
+    try:
+        return _read_owner(path), ""
+    except (FileNotFoundError, NotADirectoryError):
+        return None, ""
+    except NotPrivate as error:
+        return None, f"left out: {error}"
+    except (OSError, ValueError) as error:
+        return None, (
+            f"left out: {path} cannot be read: {error}\n"
+            f"  if no cluster of yours runs there, remove it: rm -r {shlex.quote(str(path.parent))}"
+        )
+
+
+def list_owners(environment: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """List the clusters of this user on this machine whose supervisor lives, and say of each note that was left out why.
+
+    Raises:
+        LaunchError: the place where they are noted may not be read, or others can write to it.
+    """
+    with usable_home(environment):
+        home = state_home(environment)
+        if home.exists():
+            _check_home(home)
+        read = [_try_owner(path) for path in sorted(home.glob("*/cluster.json"))]
+    here = [record for record, _ in read if record is not None and _is_here(record) and _is_supervised(record)]
+    return here, [fault for _, fault in read if fault]
 
 
 def read_owners(environment: Mapping[str, str]) -> list[dict[str, Any]]:
     """List the clusters of this user on this machine whose supervisor lives.
 
     Raises:
-        LaunchError: the place where they are noted may not be read.
+        LaunchError: the place where they are noted may not be read, or others can write to it.
     """
-    with usable_home(environment):
-        found = sorted(state_home(environment).glob("*/cluster.json"))
-        records = [_read_owner(path) for path in found if _is_of_here(path.parent)]
-    return [record for record in records if record is not None and _is_supervised(record)]
+    return list_owners(environment)[0]
 
 
 def full_name(record: Mapping[str, Any]) -> str:

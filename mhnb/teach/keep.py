@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mhnb.system.rundir import state_home
+from mhnb.system.private import make_private_folder, read_private, write_private
+from mhnb.system.rundir import make_home, state_home
 
 __all__ = ["Record", "keep_record", "read_records", "try_keep"]
 
@@ -43,12 +44,11 @@ def keep_record(name: str, record: Record, environment: Mapping[str, str] = os.e
         OSError: the disk is full, or the state home cannot be written.
     """
     folder = _folder(name, environment)
-    folder.mkdir(parents=True, exist_ok=True)
+    for each in (make_home(environment) / "lessons", folder):
+        make_private_folder(each)
     path = folder / ("notebook.json" if record.rank is None else f"rank{record.rank}.json")
     # In one step: the notebook may read while a rank writes.
-    fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(asdict(record)), encoding="utf-8")
-    fresh.replace(path)
+    write_private(path, json.dumps(asdict(record)))
 
 
 def try_keep(name: str, record: Record) -> str:
@@ -60,6 +60,18 @@ def try_keep(name: str, record: Record) -> str:
     return ""
 
 
+def _parse(text: bytes) -> Record:
+    """Read a record.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    match json.loads(text):
+        case {"rank": int() | None, "process_count": int(), "right": _, "said": str(), "answer": str()} as fields:
+            return Record(**fields)
+    raise TypeError("it is no record of an answer")
+
+
 def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list[Record]:
     """Read what the processes of the last try kept, by rank, the notebook first.
 
@@ -68,9 +80,10 @@ def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list
     found = []
     for path in _folder(name, environment).glob("*.json"):
         try:
-            found.append((path.stat().st_mtime_ns, Record(**json.loads(path.read_text(encoding="utf-8")))))
-        except (FileNotFoundError, ValueError, TypeError):
-            continue  # replaced at this moment, or cut short by a full disk: as if it had not been answered
+            found.append((path.stat().st_mtime_ns, _parse(read_private(path))))
+        except (OSError, ValueError, TypeError, RecursionError):
+            # Replaced at this moment, cut short by a full disk, or another user's: as if it had not been answered.
+            continue
     if not found:
         return []
     ranked = [each for each in found if each[1].rank is not None]

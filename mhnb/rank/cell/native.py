@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mhnb.system.private import open_private
+
 __all__ = ["NativeFile", "flush_c_stdout", "line_buffer_c_stdout", "part_noise", "watch_subprocesses"]
 
 _READ_NBYTES = 1 << 20
@@ -38,8 +40,7 @@ class NativeFile:
     """The file behind a descriptor, read on from where the last look ended."""
 
     def __init__(self, path: Path) -> None:
-        path.touch(mode=0o600)
-        self._fd = os.open(path, os.O_RDONLY)
+        self._fd = open_private(path, os.O_RDONLY | os.O_CREAT)
         self._offset = 0
         self._unfinished = ""
         """A greeting of Gloo's of which only the beginning was there."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from mhnb.core.life.lastwords import drop_frames, drop_manual
 from mhnb.rank.cell.mark import read_mark
 from mhnb.rank.cell.native import part_noise
+from mhnb.system.private import open_private
 
 __all__ = ["RankPaths", "hub_log", "read_hub_words"]
 
@@ -59,7 +60,7 @@ class RankPaths:
         said = _tail(self.log, begun.log)
         fresh = [line for line in native if line not in said]
         if fresh:
-            with self.log.open("a", encoding="utf-8", errors="replace") as log:
+            with open(self.log, "a", encoding="utf-8", errors="replace", opener=open_private) as log:
                 log.write("\n--- native output at the end ---\n" + "\n".join(fresh) + "\n")
         # Libraries that greet one another are no last words.
         return drop_manual(drop_frames(part_noise("\n".join([*said, *fresh]))[0].splitlines()))[-count:]

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mhnb.system.private import open_private, touch_private
+
 __all__ = ["Board", "Place", "Post", "make_board"]
 
 _MAGIC = 0x6D686E6202
@@ -74,10 +76,11 @@ def make_board(run_dir: Path, process_count: int) -> int | None:
     """
     board, programs = _paths(run_dir)
     blank = _MAGIC.to_bytes(8, "little") + bytes(8 * (_HEAD + process_count * _SLOT) - 8)
-    programs.touch()
+    touch_private(programs)
     memory = _link_memory(board, blank)
     if memory is None:
-        board.write_bytes(blank)
+        with open(board, "wb", opener=open_private) as file:
+            file.write(blank)
     return memory
 
 
@@ -293,7 +296,9 @@ class Board:
 
     def tell_ring(self, rank: int, text: str) -> None:
         """Leave a rank the words of a ring that it is part of. To be called under the lock."""
-        (self._programs.parent / f"ring.{rank}").write_text(text, encoding="utf-8")
+        path = self._programs.parent / f"ring.{rank}"
+        with open(path, "w", encoding="utf-8", opener=open_private) as file:
+            file.write(text)
 
     def read_ring(self, rank: int) -> str:
         """The words that were left for a rank."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
+from mhnb.system.private import open_private
+
 __all__ = ["InterruptWord", "make_interrupt_word"]
 
 _NBYTES = 16
@@ -19,7 +21,8 @@ def _path(run_dir: Path, supervisor: int) -> Path:
 
 def make_interrupt_word(run_dir: Path, supervisor: int) -> None:
     """Make the file, before any rank looks for it."""
-    _path(run_dir, supervisor).write_bytes(bytes(_NBYTES))
+    with open(_path(run_dir, supervisor), "wb", opener=open_private) as file:
+        file.write(bytes(_NBYTES))
 
 
 class InterruptWord:

@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import socket
-import stat
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.rank.cell.paths import hub_log
 from mhnb.system.gpus import find_gpus, list_gpus
+from mhnb.system.private import NotPrivate, make_private_folder, write_private
 from mhnb.system.resources import profile_dir
 from mhnb.system.rundir import make_run_dir, mark_alive, prune_run_dirs
 
@@ -124,10 +124,14 @@ def _own_run_dir(spec: HostSpec) -> Path:
     """
     own = re.sub(r"[^\w-]", "-", socket.gethostname())
     home = Path(tempfile.gettempdir()) / f"mhnb-{os.getuid()}-{own}"
-    home.mkdir(mode=0o700, exist_ok=True)
-    found = home.lstat()
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700 or not stat.S_ISDIR(found.st_mode):
-        raise LaunchError(f"{home} is not a folder that only this user can enter; remove it")
+    try:
+        make_private_folder(home)
+    except NotPrivate as error:
+        # In a sticky folder only its owner can remove it.
+        way = "or choose another folder for temporary files there: %mhjax start --env TMPDIR=/path/of/yours"
+        raise LaunchError(
+            f"{str(error).replace('; else leave it, and set MHNB_HOME to a folder of your own', '')}\n  {way}"
+        ) from error
     place = {"MHNB_HOME": str(home)}
     prune_run_dirs(place)
     # Neither is a number of its own where several containers have this folder.
@@ -136,7 +140,7 @@ def _own_run_dir(spec: HostSpec) -> Path:
     )
     # Until this process ends, and so without a name.
     mark_alive(run_dir)
-    (run_dir / "supervisor.json").write_text(json.dumps({"pid": os.getpid(), "keep": spec.keep}))
+    write_private(run_dir / "supervisor.json", json.dumps({"pid": os.getpid(), "keep": spec.keep}))
     return run_dir
 
 
@@ -157,9 +161,8 @@ def assign_gpus(spec: HostSpec, environment: Mapping[str, str]) -> dict[int, lis
 def write_connection_file(run_dir: Path, text: str) -> None:
     """Put the hub's connection file where the engines of this machine look for it. It holds the hub's key."""
     path = run_dir / _CONNECTION
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.touch(mode=0o600)
-    path.write_text(text)
+    make_private_folder(path.parent)
+    write_private(path, text)
 
 
 def await_connection_file(run_dir: Path, wait_s: float = _CONNECTION_WAIT_S) -> str:

@@ -25,6 +25,7 @@ from typing import NoReturn
 
 from mhnb.core.wire.hostspec import HostSpec, format_hostspec
 from mhnb.rank.cell.paths import RankPaths, hub_log
+from mhnb.system.private import open_private
 
 __all__ = ["end_with_parent", "preload", "run_child", "spawn_delegate", "spawn_hub", "spawn_rank"]
 
@@ -183,7 +184,7 @@ def _redirect(native: tuple[Path, Path]) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     for fd, path in zip((1, 2), native, strict=True):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        file = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, fd)
         os.close(file)
     os.close(null)
@@ -198,7 +199,7 @@ def _reseed() -> None:
 
 
 def _afresh(module: str, spec: HostSpec, native: tuple[Path, Path], *fds: int) -> int:
-    with native[0].open("ab") as out, native[1].open("ab") as err:
+    with open(native[0], "ab", opener=open_private) as out, open(native[1], "ab", opener=open_private) as err:
         process = subprocess.Popen(
             # -P, as for the supervisor. Its own id goes along: the child is to end with it.
             [sys.executable, "-P", "-m", module, str(os.getpid()), *map(str, fds)],
