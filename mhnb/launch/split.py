@@ -13,8 +13,8 @@ from mhnb.core.asked.shape import HostShare
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.launch.base import Host
 from mhnb.launch.local import LocalHost
-from mhnb.system.private import make_private_folder, open_private
 from mhnb.system.resources import profile_dir
+from mhnb.system.rundir import lay_run_dir
 
 __all__ = ["SplitLauncher"]
 
@@ -32,9 +32,5 @@ class SplitLauncher:
         """Start them one after another; each takes a moment."""
         for spec, share in zip(specs, shares, strict=True):
             own = run_dir / share.host
-            for folder in (own / "log", own / "profile" / "security"):
-                make_private_folder(folder)
-            for path in profile_dir("local").glob("*_config.py"):
-                with open(own / "profile" / path.name, "wb", opener=open_private) as copy:
-                    copy.write(path.read_bytes())
+            lay_run_dir(own, {path.name: path.read_bytes() for path in profile_dir("local").glob("*_config.py")})
             yield LocalHost(replace(spec, run_dir=str(own)), {**environment, **spec.environment})

@@ -39,6 +39,7 @@ __all__ = [
     "full_name",
     "is_held",
     "is_owned",
+    "lay_run_dir",
     "list_owners",
     "make_home",
     "make_run_dir",
@@ -60,6 +61,7 @@ _LONGEST_NAME = 150
 _KEYS = ("berth.json*", "mpi.start", "profile/security/*.json")
 """Files of a run directory that hold a key: of the link in the first two, of the hub in the others."""
 _ALIVE = "alive"
+_PROFILE_FOLDERS = ("security", "log", "startup", "pid", "db", "static")
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
 _OURS = re.compile(r"[\w-]+\.\d+(\.\d+)?(\.journal)?|lessons|doctor-.*")
 """What mhnb itself makes in `state_home`. Where all is of these names, the folder is mhnb's alone."""
@@ -183,12 +185,20 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
     with usable_home(environment):
         if run_dir.exists():
             shutil.rmtree(run_dir)
-        for folder in (run_dir / "log", run_dir / "profile" / "security"):
-            make_private_folder(folder)
-        for file, text in settings.items():
-            with open(run_dir / "profile" / file, "wb", opener=open_private) as copy:
-                copy.write(text)
+        lay_run_dir(run_dir, settings)
     return run_dir
+
+
+def lay_run_dir(run_dir: Path, settings: Mapping[str, bytes]) -> None:
+    """Make the folders of a run directory, and the profile's files of settings, by name.
+
+    IPython makes what is missing of a profile's own folders, with the modes of the umask.
+    """
+    for folder in (run_dir / "log", *(run_dir / "profile" / name for name in _PROFILE_FOLDERS)):
+        make_private_folder(folder)
+    for name, text in {**settings, "startup/README": b""}.items():
+        with open(run_dir / "profile" / name, "wb", opener=open_private) as file:
+            file.write(text)
 
 
 def configure_hub(run_dir: Path, address: str, *, encrypt: bool) -> None:

@@ -137,13 +137,13 @@ def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> 
             int(origin),
         ]:
             wish = Wish(seq, fp, name, tuple(members), line, handles, origin)
-            if number > 0 and _can_be(wish, rank, process_count):
+            if 0 < number < 1 << 63 and _can_be(wish, rank, process_count):
                 return Asked(number, wish)
         case ["withdrawn", int(number), int(mark)] if 0 < mark < len(MARKS):
             return Withdrawn(number, mark)
         case ["over", int(seq), int(ending)] if 0 < seq < 1 << 32 and 0 <= ending < len(ENDINGS):
             return CellOver(seq, ending)
-    raise UnknownMessage(f"rank {rank} said what no rank says of a launch: {bytes(frames[0])[:200]!r}")
+    raise UnknownMessage(f"rank {rank} said what no rank says of a launch: {_show(frames)}")
 
 
 def _can_be(wish: Wish, rank: int, process_count: int) -> bool:
@@ -182,17 +182,33 @@ def decode_verdict(frames: Sequence[Frame]) -> tuple[int, Verdict]:
     """
     match _read(frames):
         case [int(number), str(kind), bool(agreed), int(place), list(stands), list(names), str(text)] if (
-            kind in get_args(VerdictKind)
-            and all(len(row) == 7 for row in stands)
-            and all(len(row) == 2 for row in names)
+            kind in get_args(VerdictKind) and all(map(_is_stand, stands)) and all(map(_is_name, names))
         ):
             found = tuple(Stand(*row) for row in stands)
             return number, Verdict(cast(VerdictKind, kind), agreed, place, found, dict(names), text)
-    raise UnknownMessage(f"the host of the board said what is no verdict: {bytes(frames[0])[:200]!r}")
+    raise UnknownMessage(f"the host of the board said what is no verdict: {_show(frames)}")
+
+
+def _is_stand(row: Any) -> bool:
+    match row:
+        case [int(), int() | None, int() | None, bool(), bool(), str(ending), int()]:
+            return ending in ENDINGS
+    return False
+
+
+def _is_name(row: Any) -> bool:
+    match row:
+        case [int(), str()]:
+            return True
+    return False
 
 
 def _read(frames: Sequence[Frame]) -> Any:
     try:
         return json.loads(bytes(frames[0]))
-    except ValueError:
+    except (IndexError, ValueError, RecursionError):
         return None
+
+
+def _show(frames: Sequence[Frame]) -> str:
+    return repr(bytes(frames[0][:200])) if frames else "nothing"

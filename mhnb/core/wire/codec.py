@@ -7,12 +7,15 @@ What carries the frames, and how they are signed, is the link's business.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
-from typing import Any, get_args
+from math import isfinite
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mhnb.core.wire.framing import Frame
-from mhnb.core.wire.protocol import Message
+from mhnb.core.wire.protocol import Message, OutputEvent
+from mhnb.core.wire.rowpack import check_rows
 from mhnb.errors import UnknownMessage
 
 __all__ = ["decode", "encode"]
@@ -34,6 +37,98 @@ def _default(part: Field[Any]) -> Any:
 _DEFAULTS = {cls: {part.name: _default(part) for part in fields(cls)} for cls in _KINDS.values()}
 
 
+_Fits = Callable[[Any], bool]
+"""Whether a value is of a field's type."""
+_LIMIT = 1 << 63
+
+
+def _make_check(kind: Any) -> _Fits:
+    """Make the check of a type, as the fields of messages have them."""
+    if kind is Any:
+        return lambda _value: True
+    if kind is int:
+        # Numbers end up in words of 8 bytes, and as those of processes.
+        return lambda value: type(value) is int and -_LIMIT <= value < _LIMIT
+    if kind is float:
+        return lambda value: (
+            (type(value) is float and isfinite(value)) or (type(value) is int and -_LIMIT <= value < _LIMIT)
+        )
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return lambda value: type(value) is str and value in parts
+    if origin is UnionType:
+        either = [_make_check(part) for part in parts]
+        return lambda value: any(fits(value) for fits in either)
+    if origin is list:
+        item = _make_check(parts[0])
+        return lambda value: type(value) is list and (parts[0] is Any or all(map(item, value)))
+    if origin is dict:
+        item = _make_check(parts[1])
+        return lambda value: type(value) is dict and (parts[1] is Any or all(map(item, value.values())))
+    if origin is tuple:
+        return lambda value: type(value) is tuple
+    return lambda value: type(value) is kind
+
+
+_is_text, _is_number, _is_table = (_make_check(kind) for kind in (str, int, dict[str, Any]))
+_EVENTS: dict[str, tuple[_Fits, ...]] = {
+    "stdout": (_is_text,),
+    "stderr": (_is_text,),
+    "noise": (_is_text,),
+    "display": (_is_table, _is_table, _make_check(str | None)),
+    "update": (_is_table, _is_table, _is_text),
+    "result": (_is_table, _is_table),
+    "clear": (_make_check(bool),),
+    "omitted": (_is_text, _is_number),
+    "error": (
+        _is_text,
+        _is_text,
+        _make_check(list[str]),
+        _make_check(int | None),
+        _make_check(str | None),
+        _make_check(float),
+    ),
+}
+"""What follows the kind of an output event. An error may have a site, a list, at its end."""
+_SITE = [_is_text, _is_text, _is_text, _make_check(dict[str, bool]), _make_check(bool)]
+
+
+def _is_event(event: Any) -> bool:
+    if type(event) is not list or not event or type(event[0]) is not str or event[0] not in _EVENTS:
+        return False
+    wanted, said = _EVENTS[event[0]], event[1:]
+    site = said[len(wanted) :]
+    if site and not (event[0] == "error" and len(site) == 1 and _is_site(site[0])):
+        return False
+    return len(said) >= len(wanted) and all(fits(value) for fits, value in zip(wanted, said, strict=False))
+
+
+def _is_site(site: Any) -> bool:
+    return type(site) is list and len(site) <= len(_SITE) and all(map(_fits, _SITE, site))
+
+
+def _fits(check: _Fits, value: Any) -> bool:
+    return check(value)
+
+
+def _are_events(events: Any) -> bool:
+    return type(events) is list and all(map(_is_event, events))
+
+
+def _are_row_lists(rows: Any) -> bool:
+    return type(rows) is list and all(type(row) is list for row in rows)
+
+
+def _checks(cls: type[Any]) -> dict[str, _Fits]:
+    special: Mapping[Any, _Fits] = {list[OutputEvent]: _are_events, list[list[Any]]: _are_row_lists}
+    hints = get_type_hints(cls)
+    checks = {part.name: special.get(hints[part.name]) or _make_check(hints[part.name]) for part in fields(cls)}
+    return checks | ({"launches": check_rows} if "launches" in checks else {})
+
+
+_CHECKS = {cls: _checks(cls) for cls in _KINDS.values()}
+
+
 def encode(message: Message) -> list[bytes]:
     """Write a message as frames: a JSON header, then the payload.
 
@@ -51,7 +146,7 @@ def decode(frames: Sequence[Frame]) -> Message:
     """Read a message from its frames.
 
     Raises:
-        UnknownMessage: no JSON, an unknown kind, or fields that do not fit.
+        UnknownMessage: no JSON, an unknown kind, or a field that is missing, unknown or of another type.
 
     >>> decode([b'["skip_cell",{"generation":1,"seq":4}]'])
     SkipCell(generation=1, seq=4)
@@ -62,7 +157,11 @@ def decode(frames: Sequence[Frame]) -> Message:
         if "payload" in _DEFAULTS[cls]:
             body["payload"] = tuple(frames[1:])
         message: Message = cls(**body)
-    except (IndexError, KeyError, TypeError, ValueError) as error:
+        checks = _CHECKS[cls]
+        for name, value in body.items():
+            if not checks[name](value):
+                raise TypeError(f"{name} is {str(value)[:80]}")
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
         shown = bytes(frames[0][:120]) if frames else b""
         raise UnknownMessage(f"cannot read a message that begins {shown!r}: {error!r}") from error
     return message

@@ -27,6 +27,7 @@ __all__ = [
     "PROTOCOL_VERSION",
     "PhaseReached",
     "RankExited",
+    "RankMessage",
     "RankReady",
     "RankSpawned",
     "RankStatus",
@@ -35,6 +36,7 @@ __all__ = [
     "SkipCell",
     "StartFailed",
     "StopHost",
+    "SupervisorMessage",
 ]
 
 PROTOCOL_VERSION = 13
@@ -352,6 +354,22 @@ class HubExited:
     last_lines: list[str] = field(default_factory=list)
     """What it said last."""
 
+
+RankMessage: TypeAlias = (
+    PhaseReached
+    | StartFailed
+    | RankReady
+    | OutputProduced
+    | RankStatus
+    | InterruptTaken
+    | CellEnded
+    | CellRefused
+    | Answer
+)
+"""What a rank sends to the notebook."""
+
+SupervisorMessage: TypeAlias = Beat | HostUp | RankSpawned | RankExited | HubExited
+"""What a supervisor sends to the notebook."""
 
 Message: TypeAlias = (
     RunCell

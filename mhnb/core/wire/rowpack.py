@@ -11,13 +11,15 @@ from typing import Any
 
 from mhnb.core.wire.protocol import LaunchRow
 
-__all__ = ["pack_rows", "unpack_rows"]
+__all__ = ["check_rows", "pack_rows", "unpack_rows"]
 
 _FEW = 32
 """So many rows go as they are: most cells have one or two."""
 _LONGEST_TURN = 64
 """Of a longer one each row is written: to compare those at every place would take as long as they are."""
 _PACKED = "packed"
+_MOST_ROWS = 1 << 27
+"""Unpacked, a row is a reference: so many are a gibibyte."""
 
 
 def pack_rows(rows: list[LaunchRow]) -> list[Any]:
@@ -51,6 +53,53 @@ def unpack_rows(packed: Sequence[Any]) -> list[LaunchRow]:
     for words, times in blocks:
         rows += [[*_program(programs[number]), count] for number, count in words] * times
     return rows
+
+
+def check_rows(packed: Any) -> bool:
+    """Whether it is what `pack_rows` writes, and no more rows than a cell can have launched.
+
+    >>> check_rows(pack_rows([["a", "f", [0, 1], 1, 1]])), check_rows([["a"]])
+    (True, False)
+    >>> check_rows(["packed", [["a", "f", [0], None]], [[[[0, 1]], 10**12]]])
+    False
+    """
+    if type(packed) is not list:
+        return False
+    if not packed or packed[0] != _PACKED:
+        return all(type(row) is list and len(row) == 5 and _is_program(row[:4]) and _counts(row[4]) for row in packed)
+    match packed:
+        case [_, list(programs), list(blocks)] if all(map(_is_program, programs)):
+            return all(_is_block(block, len(programs)) for block in blocks) and _count_rows(blocks) <= _MOST_ROWS
+    return False
+
+
+def _is_program(program: Any) -> bool:
+    match program:
+        case [str() | int(), str(), list(ranks), int() | None]:
+            return all(type(rank) is int for rank in ranks)
+    return False
+
+
+def _is_block(block: Any, programs: int) -> bool:
+    match block:
+        case [list(words), int(times)] if 0 <= times <= _MOST_ROWS:
+            return all(
+                type(word) is list
+                and len(word) == 2
+                and type(word[0]) is int
+                and 0 <= word[0] < programs
+                and _counts(word[1])
+                for word in words
+            )
+    return False
+
+
+def _counts(count: Any) -> bool:
+    return type(count) is int and 0 <= count < 1 << 63
+
+
+def _count_rows(blocks: Sequence[Any]) -> int:
+    return sum(len(words) * int(times) for words, times in blocks)
 
 
 def _program(program: Sequence[Any]) -> list[Any]:
