@@ -55,7 +55,7 @@ from mhnb.core.wire.protocol import (
 from mhnb.drive.listening import Listener
 from mhnb.drive.submission import Submission, Update
 from mhnb.drive.watching import HostWatch, say_left
-from mhnb.errors import NotStarted, RanksLost
+from mhnb.errors import NotStarted, RanksLost, UnknownMessage
 from mhnb.link.base import Link, rank_peer
 
 __all__ = ["Reader"]
@@ -100,6 +100,8 @@ class Reader:
         self._next_where: float | None = None
         """When to tell again where the ranks are; None while nothing is told."""
         self._dirty = self._stopping = self._closed = False
+        self._refused: set[str] = set()
+        """Peers whose connection was ended because they sent what none sends."""
         self._defect: Exception | None = None
         self._gone = "the cluster is stopped; mhnb.current() is the one that was started or restarted since, and %mhjax start starts one"
         """What is said to who comes after the end."""
@@ -215,12 +217,14 @@ class Reader:
 
     def _turn(self) -> None:
         busy = self._machine.current is not None or self._machine.state == "starting"
-        messages = self._link.poll(self._until_show() if busy else _IDLE_S)
+        messages = self._link.poll_named(self._until_show() if busy else _IDLE_S)
         with self._lock:
             if self._defect is not None:
                 raise self._defect
-            for message in messages:
-                self._take_message(message)
+            for peer, message in messages:
+                self._take(peer, message)
+            for peer, why in self._link.take_cut():
+                self._refuse(peer, why)
             self._drain_inbox()
             now = self._clock()
             if now >= self._next_tick:
@@ -250,6 +254,48 @@ class Reader:
                 self._send_ask(item)
             else:
                 self._handle(item)
+
+    def _take(self, peer: str, message: Message) -> None:
+        """Take in a message; who sends what cannot be loses its connection, and the loop goes on."""
+        if peer in self._refused:
+            # It was on its way.
+            return
+        try:
+            self._machine.roster.check_sender(peer, message)
+        except UnknownMessage as error:
+            self._refuse(peer, str(error))
+            return
+        try:
+            self._take_message(message)
+        except Exception as error:  # noqa: BLE001  # told to the user, with the log of where
+            traceback.print_exc()
+            self._refuse(peer, f"its {message.kind} could not be taken in: {type(error).__name__}: {error}")
+            # It was taken in by half: no cell can be judged by what is there.
+            for command in self._machine.fail(
+                f"what {self._machine.roster.name_peer(peer)} sent could not be taken in"
+            ):
+                self._carry_out(command)
+            gone = RanksLost(f"{self._machine.reason}\n  %mhjax restart --replay", ranks=())
+            for ticket in list(self._submissions):
+                self._finish(ticket, gone)
+
+    def _refuse(self, peer: str, why: str) -> None:
+        """End the connection of a peer that has the key and sends what none sends; end its process, or nobody would wait for it in vain."""
+        if peer in self._refused:
+            return
+        self._refused.add(peer)
+        self._link.cut(peer)
+        who, number = self._machine.roster.name_peer(peer), int(peer[1:])
+        self._listener.on_notice(f"{who} sent a message that cannot be: {why}\n  mhnb ended its connection")
+        if peer.startswith("s"):
+            self._handle(
+                HostExited(
+                    number, f"{who} is lost: mhnb ended its connection, because it sent a message that cannot be"
+                )
+            )
+        elif number < self._machine.process_count:
+            self._machine.roster.note_refused(number)
+            self._hosts.carry_out(KillRanks((number,)))
 
     def _take_message(self, message: Message) -> None:
         if isinstance(message, HostUp | Beat):

@@ -19,6 +19,7 @@ from typing import Any
 
 from mhnb.errors import LaunchError
 from mhnb.launch.probe import prove
+from mhnb.system.ports import NO_ROOM, REST_S
 
 __all__ = ["Calls"]
 
@@ -50,6 +51,7 @@ class Calls:
         self._links: dict[int, socket.socket] = {}
         self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self._over = threading.Event()
         threading.Thread(target=self._accept, name="mhnb-calls", daemon=True).start()
 
     @property
@@ -74,6 +76,7 @@ class Calls:
 
     def close(self) -> None:
         """Hang up on all. A second time does nothing."""
+        self._over.set()
         # Else the thread that accepts would go on to hold the port.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -88,7 +91,10 @@ class Calls:
         while True:
             try:
                 link, _ = self._listener.accept()
-            except OSError:
+            except OSError as error:
+                if error.errno in NO_ROOM and not self._over.wait(REST_S):
+                    # Who came waits in the system's queue.
+                    continue
                 # Closed.
                 return
             threading.Thread(target=self._greet, args=(link,), daemon=True).start()

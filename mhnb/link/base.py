@@ -35,6 +35,15 @@ class Link(Protocol):
         It may return early with nothing, when a peer has come or gone.
         """
 
+    def poll_named(self, timeout_s: float | None) -> list[tuple[str, Message]]:
+        """Do as `poll`, and name the peer that each message came from."""
+
+    def cut(self, peer: str) -> None:
+        """End the connection of a peer that breaks the rules. To be called by the reader."""
+
+    def take_cut(self) -> list[tuple[str, str]]:
+        """Give each peer that was cut off because it has the key and sent what is no message, and why. To be called by the reader."""
+
     def send(self, peer: str, message: Message) -> None:
         """Send a message to a peer that has been heard from."""
 

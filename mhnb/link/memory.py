@@ -6,6 +6,7 @@ import queue
 
 from mhnb.core.wire.codec import decode, encode
 from mhnb.core.wire.protocol import Message
+from mhnb.errors import UnknownMessage
 
 __all__ = ["MemoryLink", "MemoryPeer"]
 
@@ -13,13 +14,17 @@ __all__ = ["MemoryLink", "MemoryPeer"]
 class MemoryPeer:
     """The far end: what a rank or a supervisor holds."""
 
-    def __init__(self, inbox: queue.SimpleQueue[list[bytes] | None]) -> None:
-        self._outbox = inbox
+    def __init__(self, name: str, inbox: queue.SimpleQueue[tuple[str, list[bytes]] | None]) -> None:
+        self._name, self._outbox = name, inbox
         self._inbox: queue.SimpleQueue[list[bytes]] = queue.SimpleQueue()
 
     def send(self, message: Message) -> None:
         """Send to the notebook."""
-        self._outbox.put(encode(message))
+        self.send_frames(encode(message))
+
+    def send_frames(self, frames: list[bytes]) -> None:
+        """Send what may be no message."""
+        self._outbox.put((self._name, frames))
 
     def receive(self, timeout_s: float) -> Message | None:
         """Return the next message, or None when none comes in time."""
@@ -37,27 +42,52 @@ class MemoryLink:
     """A `Link` of queues. Messages are encoded and decoded as on the wire."""
 
     def __init__(self) -> None:
-        self._inbox: queue.SimpleQueue[list[bytes] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[str, list[bytes]] | None] = queue.SimpleQueue()
         self._peers: dict[str, MemoryPeer] = {}
         self._lost: list[str] = []
+        self._cut: list[tuple[str, str]] = []
         self.refused = 0
 
     def connect(self, peer: str) -> MemoryPeer:
         """Make a far end of that name."""
-        self._peers[peer] = MemoryPeer(self._inbox)
+        self._peers[peer] = MemoryPeer(peer, self._inbox)
         return self._peers[peer]
 
     def poll(self, timeout_s: float | None) -> list[Message]:
         """Wait for messages or a wake-up; return every message that is there."""
-        found: list[Message] = []
+        return [message for _, message in self.poll_named(timeout_s)]
+
+    def poll_named(self, timeout_s: float | None) -> list[tuple[str, Message]]:
+        """Do as `poll`, and name the peer that each message came from."""
+        found: list[tuple[str, Message]] = []
         try:
             item = self._inbox.get(timeout=timeout_s)
             while True:
                 if item is not None:
-                    found.append(decode(item))
+                    found += self._open(*item)
                 item = self._inbox.get_nowait()
         except queue.Empty:
             return found
+
+    def _open(self, peer: str, frames: list[bytes]) -> list[tuple[str, Message]]:
+        if peer not in self._peers:
+            return []
+        try:
+            return [(peer, decode(frames))]
+        except UnknownMessage as error:
+            self._cut.append((peer, str(error)))
+            self.cut(peer)
+            return []
+
+    def cut(self, peer: str) -> None:
+        """End the connection of a peer that breaks the rules."""
+        if peer in self._peers:
+            self.drop(peer)
+
+    def take_cut(self) -> list[tuple[str, str]]:
+        """Give each peer that sent what is no message, and why it is none."""
+        cut, self._cut = self._cut, []
+        return cut
 
     def send(self, peer: str, message: Message) -> None:
         """Send to a peer; one that is not there gets nothing."""

@@ -6,12 +6,13 @@ Plain sockets, because a cell is a race against thread switches: who sends write
 
 from __future__ import annotations
 
-import errno
 import os
+import re
 import secrets
 import selectors
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from mhnb.core.wire.codec import decode, encode
 from mhnb.core.wire.framing import MessageCutter, join_frames
 from mhnb.core.wire.protocol import Message
 from mhnb.errors import UnknownMessage
-from mhnb.system.ports import count_strangers_kept
+from mhnb.system.ports import NO_ROOM, REST_S, count_strangers_kept
 from mhnb.system.sealing import CHALLENGE_NBYTES, MessageOpener, MessageSealer, make_opener, make_sealer, session_key
 
 __all__ = ["SocketLink"]
@@ -32,6 +33,9 @@ _STRANGER_NBYTES = 4096
 """The longest message of a peer that has not shown the key."""
 _NOTEBOOK = b"notebook"
 _BACKLOG = 1024
+_LONGEST_NBYTES = 1 << 32
+"""The longest message of a peer that has: none comes near it, and one that is announced as longer would never be whole."""
+_PEER = re.compile(rb"[rs]\d{1,6}")
 _LONGEST_PATH = 100
 """Of a Unix domain socket; Linux takes 107 bytes, macOS 103."""
 
@@ -61,6 +65,7 @@ class SocketLink:
         address: for TCP, the one interface to listen on, an IP address.
         port: for TCP; 0 for any.
         encrypt: messages travel between machines: nobody on the way may read them.
+        clock: seconds, rising.
     """
 
     def __init__(
@@ -71,14 +76,18 @@ class SocketLink:
         address: str = "127.0.0.1",
         port: int = 0,
         encrypt: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._key, self._encrypt = key, encrypt
+        self._key, self._encrypt, self._clock = key, encrypt, clock
         self._path = path if path is not None and len(os.fsencode(path)) <= _LONGEST_PATH else None
         self._listener, self.url = (
             _listen_file(self._path) if self._path else _listen_tcp(address, port, "sealed" if encrypt else "tcp")
         )
         self._listener.setblocking(False)
         self._lost: list[str] = []
+        self._cut: list[tuple[str, str]] = []
+        self._rests_until: float | None = None
+        """Until when nobody is let in; None while the listener is watched."""
         self._closed = False
         self._connections: dict[str, _Connection] = {}
         self._strangers: dict[_Connection, None] = {}
@@ -102,24 +111,37 @@ class SocketLink:
 
     def poll(self, timeout_s: float | None) -> list[Message]:
         """Wait for messages or a wake-up; return every message that is there."""
+        return [message for _, message in self.poll_named(timeout_s)]
+
+    def poll_named(self, timeout_s: float | None) -> list[tuple[str, Message]]:
+        """Do as `poll`, and name the peer that each message came from."""
         self._watch_clogged()
-        messages: list[Message] = []
+        if self._rests_until is not None:
+            timeout_s = REST_S if timeout_s is None else min(timeout_s, REST_S)
+            if self._clock() >= self._rests_until:
+                self._rests_until = None
+                self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        messages: list[tuple[str, Message]] = []
         for key, _ in self._selector.select(timeout_s):
-            take: Callable[[], list[Message]] = key.data
+            take: Callable[[], list[tuple[str, Message]]] = key.data
             messages += take()
         return messages
 
-    def _drain_wakes(self) -> list[Message]:
+    def _drain_wakes(self) -> list[tuple[str, Message]]:
         os.read(self._wake_read, 4096)
         return []
 
-    def _accept(self) -> list[Message]:
+    def _accept(self) -> list[tuple[str, Message]]:
         try:
             accepted, _ = self._listener.accept()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE) and self._strangers:
+            if error.errno in NO_ROOM and self._strangers:
                 # No descriptor is left: strangers must not keep a rank out.
                 self._refuse_oldest()
+            elif error.errno in NO_ROOM:
+                # Who came waits in the system's queue.
+                self._selector.unregister(self._listener)
+                self._rests_until = self._clock() + REST_S
             # Else it went away again before we looked.
             return []
         accepted.setblocking(False)
@@ -142,7 +164,7 @@ class SocketLink:
         self.refused += 1
         self._forget(next(iter(self._strangers)))
 
-    def _read(self, connection: _Connection) -> list[Message]:
+    def _read(self, connection: _Connection) -> list[tuple[str, Message]]:
         """Take what is there: once, since the selector tells again of what is left."""
         if connection.socket.fileno() < 0:
             # A stranger that was refused for another one at this very moment.
@@ -155,44 +177,49 @@ class SocketLink:
             return []
         except OSError:
             count = 0
-        messages: list[Message] = []
+        messages: list[tuple[str, Message]] = []
         try:
             for frames in connection.cutter.feed(self._buffer[:count]):
                 messages += self._open(connection, frames)
-        except UnknownMessage:
-            # A stranger, or a stream that cannot be read on.
+        except UnknownMessage as error:
+            # A stranger, a peer that sends what is no message, or a stream that cannot be read on.
             self.refused += 1
+            if connection.name:
+                self._cut.append((connection.name.decode(), str(error)))
             count = 0
         if count == 0:
             self._forget(connection)
         return messages
 
-    def _open(self, connection: _Connection, frames: list[memoryview]) -> list[Message]:
+    def _open(self, connection: _Connection, frames: list[memoryview]) -> list[tuple[str, Message]]:
         """Take a message out of its seal; the first one of a connection is the peer's name.
 
         Raises:
-            UnknownMessage: the peer did not show the key.
+            UnknownMessage: the peer did not show the key, or it has, and sent what is no message.
         """
         if connection.opener is None:
             self._greet(connection, frames)
             return []
         try:
-            return [decode(connection.opener.verify(connection.name, frames))]
+            opened = connection.opener.verify(connection.name, frames)
         except UnknownMessage:
             # What is not ours is counted and shown by status.
             self.refused += 1
             return []
+        return [(connection.name.decode(), decode(opened))]
 
     def _greet(self, connection: _Connection, frames: list[memoryview]) -> None:
         if len(frames) < 3:
             raise UnknownMessage("a peer has not said its name")
         name, answer = bytes(frames[0]), bytes(frames[1])
+        if not _PEER.fullmatch(name):
+            raise UnknownMessage(f"a peer calls itself {name[:20]!r}, which is no name of a rank or a supervisor")
         key = session_key(self._key, connection.challenge, answer)
         opener = make_opener(key, encrypt=self._encrypt)
         if opener.verify(name, frames[2:]) != [name]:
             raise UnknownMessage(f"a peer that calls itself {name!r} has shown the key with another name")
         connection.opener, connection.sealer = opener, make_sealer(key, _NOTEBOOK + name, encrypt=self._encrypt)
-        connection.name, connection.cutter.limit_nbytes = name, None
+        connection.name, connection.cutter.limit_nbytes = name, _LONGEST_NBYTES
         self._strangers.pop(connection, None)
         with self._lock:
             self._connections[name.decode()] = connection
@@ -240,6 +267,18 @@ class SocketLink:
 
     def _set_interest(self, connection: _Connection, events: int) -> None:
         self._selector.modify(connection.socket, events, partial(self._read, connection))
+
+    def cut(self, peer: str) -> None:
+        """End the connection of a peer that breaks the rules."""
+        with self._lock:
+            connection = self._connections.get(peer)
+        if connection is not None:
+            self._forget(connection)
+
+    def take_cut(self) -> list[tuple[str, str]]:
+        """Give each peer that sent what is no message, and why it is none."""
+        cut, self._cut = self._cut, []
+        return cut
 
     def take_lost(self) -> list[str]:
         """Give the peers whose connection has ended since the last call."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import selectors
 import socket
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +36,7 @@ from mhnb.rank.guard.remote import keep_alive, signer_names
 from mhnb.rank.guard.seat import INTERRUPTED, QUICK_LOOKS, Seat, lose
 from mhnb.rank.guard.tables import LONG_S, SHORT_SLEEPS, pause
 from mhnb.rank.supervisor.spawn import end_with_parent
-from mhnb.system.ports import count_strangers_kept
+from mhnb.system.ports import NO_ROOM, REST_S, count_strangers_kept
 from mhnb.system.sealing import MessageSealer, make_opener, make_sealer
 
 __all__ = ["Delegate", "listen", "main", "run_delegate"]
@@ -93,11 +94,22 @@ class Delegate:
         key: the cluster's.
         ranks: those of other hosts.
         process_count: of the cluster.
+        clock: seconds, rising.
     """
 
     def __init__(
-        self, listener: socket.socket, board: Board, key: bytes, *, ranks: frozenset[int], process_count: int
+        self,
+        listener: socket.socket,
+        board: Board,
+        key: bytes,
+        *,
+        ranks: frozenset[int],
+        process_count: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
+        self._rests_until: float | None = None
+        """Until when nobody is let in; None while the listener is watched."""
         self._listener, self._board, self._key = listener, board, key
         self._ranks, self._process_count = ranks, process_count
         self._verifier = make_opener(key, encrypt=True)
@@ -126,6 +138,9 @@ class Delegate:
             looks: so often nothing had happened before: the more, the longer this one may take.
         """
         heard = self._selector.select(self._pause(looks))
+        if self._rests_until is not None and self._clock() >= self._rests_until:
+            self._rests_until = None
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         for key, _ in heard:
             act: Callable[[], None] = key.data
             act()
@@ -135,7 +150,7 @@ class Delegate:
 
     def _pause(self, looks: int) -> float | None:
         if not self._waiting and not self._clogged:
-            return None
+            return None if self._rests_until is None else REST_S
         if looks > QUICK_LOOKS + SHORT_SLEEPS:
             return LONG_S
         # The selector cannot wait for less than a millisecond.
@@ -155,8 +170,15 @@ class Delegate:
     def _accept(self) -> None:
         try:
             accepted, _ = self._listener.accept()
-        except OSError:
-            # It went away again before we looked.
+        except OSError as error:
+            if error.errno in NO_ROOM and self._strangers:
+                # No descriptor is left: strangers must not keep a rank out.
+                self._drop(next(iter(self._strangers)))
+            elif error.errno in NO_ROOM:
+                # Who came waits in the system's queue: the selector would tell of him again and again.
+                self._selector.unregister(self._listener)
+                self._rests_until = self._clock() + REST_S
+            # Else it went away again before we looked.
             return
         accepted.setblocking(False)
         try:

@@ -12,7 +12,15 @@ from itertools import islice
 
 from mhnb.errors import PreflightFailed
 
-__all__ = ["check_port_free", "count_strangers_kept", "find_free_port", "find_own_address", "hold_hub_ports"]
+__all__ = [
+    "NO_ROOM",
+    "REST_S",
+    "check_port_free",
+    "count_strangers_kept",
+    "find_free_port",
+    "find_own_address",
+    "hold_hub_ports",
+]
 
 
 _BELOW_EPHEMERAL = range(20_000, 32_000)
@@ -25,6 +33,11 @@ _BLOCKS = range(12_000, 20_000, 32)
 _LOOPBACK = "127.0.0.1"
 
 _STRANGERS = 2048
+
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Why `accept` fails where the process, or the system, has no room for one more connection. Who came stays in the queue."""
+REST_S = 0.2
+"""So long a listener lets nobody in after that: else it would be told of the same caller again and again."""
 
 
 def count_strangers_kept() -> int:

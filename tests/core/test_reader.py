@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,21 @@ from mhnb.core.life.events import CellRequest, CellSubmitted, StopRequested
 from mhnb.core.life.machine import Machine
 from mhnb.core.life.roster import Roster
 from mhnb.core.output.results import CellResult
-from mhnb.core.wire.protocol import Answer, Ask, CellEnded, Message, OutputProduced, RankExited, RankReady, RankSpawned
+from mhnb.core.wire.codec import encode
+from mhnb.core.wire.protocol import (
+    Answer,
+    Ask,
+    Beat,
+    CellEnded,
+    HostUp,
+    Message,
+    OutputProduced,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    SignalRank,
+    StopHost,
+)
 from mhnb.drive.listening import ClusterListener
 from mhnb.drive.reader import Reader
 from mhnb.drive.submission import Submission
@@ -58,6 +73,7 @@ class Listening:
         self.progress: queue.SimpleQueue[tuple[str, float]] = queue.SimpleQueue()
         self.errors: list[MhnbError] = []
         self.late: queue.SimpleQueue[CellResult] = queue.SimpleQueue()
+        self.notices: list[str] = []
 
     def on_progress(self, machine: Machine, now: float) -> None:
         self.progress.put((machine.state, now))
@@ -71,7 +87,8 @@ class Listening:
     def on_late(self, result: CellResult) -> None:
         self.late.put(result)
 
-    def on_notice(self, text: str) -> None:  # noqa: ARG002  # of the contract
+    def on_notice(self, text: str) -> None:
+        self.notices.append(text)
         self.told.set()
 
     def on_where(self, card: WhereCard | None) -> None: ...
@@ -79,9 +96,9 @@ class Listening:
 
 def bring_up(link: MemoryLink, heard: Listening) -> list[MemoryPeer]:
     """Have two ranks report that they are ready; return their ends."""
-    peers = [link.connect(f"r{rank}") for rank in (0, 1)]
+    peers, supervisor = [link.connect(f"r{rank}") for rank in (0, 1)], link.connect("s0")
     for rank, peer in enumerate(peers):
-        peer.send(RankSpawned(rank, 1000 + rank))
+        supervisor.send(RankSpawned(rank, 1000 + rank))
         peer.send(RankReady(rank, {}))
     assert heard.ready.wait(WAIT_S)
     return peers
@@ -90,7 +107,7 @@ def bring_up(link: MemoryLink, heard: Listening) -> list[MemoryPeer]:
 class BrokenLink(MemoryLink):
     """Fails like a defect of ours."""
 
-    def poll(self, timeout_s: float | None) -> list[Message]:  # noqa: ARG002  # of the contract
+    def poll_named(self, timeout_s: float | None) -> list[tuple[str, Message]]:  # noqa: ARG002  # of the contract
         raise ZeroDivisionError("a defect")
 
 
@@ -143,6 +160,7 @@ class LateRig:
     heard: Listening
     peers: Sequence[MemoryPeer]
     now: list[float]
+    link: MemoryLink
 
 
 @pytest.fixture
@@ -163,7 +181,7 @@ def late_rig() -> Iterator[LateRig]:
     peers[0].send(Answer(0, 1, True, []))
     asked.result(WAIT_S)
     assert heard.late.empty()
-    yield LateRig(reader, heard, peers, now)
+    yield LateRig(reader, heard, peers, now, link)
     reader.close(WAIT_S)
 
 
@@ -177,7 +195,7 @@ def test_late_output_of_several_ranks_is_shown_once(late_rig: LateRig, until: st
         run_cell(reader, late_rig.peers, 2).updates.get(timeout=WAIT_S)
         assert not heard.late.empty()
     elif until == "a notice":
-        late_rig.peers[1].send(RankExited(1, None, 9, []))
+        late_rig.link.connect("s0").send(RankExited(1, None, 9, []))
         assert heard.told.wait(WAIT_S)
         assert not heard.late.empty()
     else:
@@ -305,3 +323,71 @@ def test_a_view_that_fails_says_so_and_no_more(capsys: pytest.CaptureFixture[str
     listener.notice = lambda text: [][len(text)]
     listener.on_notice("told")
     assert "IndexError" in capsys.readouterr().err
+
+
+ENDED = CellEnded(1, 1, "ok", [], [], 0, 0.1)
+WRONG: dict[str, tuple[str, Message | list[bytes]]] = {
+    "no message": ("r1", [b"shouting"]),
+    "another type": ("r1", [encode(ENDED)[0].replace(b'"wall_s":0.1', b'"wall_s":"x"')]),
+    "an event that is none": ("r1", OutputProduced(1, 1, [["stdout", 7]])),
+    "a message for ranks": ("r1", StopHost()),
+    "in another rank's name": ("r1", CellEnded(0, 1, "ok", [], [], 0, 0.1)),
+    "of a supervisor": ("r1", RankExited(0, 1, None, [])),
+    "of a rank that is none": ("r7", CellEnded(7, 1, "ok", [], [], 0, 0.1)),
+    "of a supervisor, about no rank": ("s0", RankExited(7, 1, None, [])),
+    "of a supervisor, with both ends": ("s0", RankExited(1, 1, 9, [])),
+    "of a supervisor, a beat about no rank": ("s0", Beat(0, {"x": 1})),
+    "of another supervisor": ("s0", HostUp(3, 1, "a", None)),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_who_sends_what_none_sends_is_cut_off(make: Callable[[MemoryLink], Rig], what: str) -> None:
+    """It has the key, so it is told of; the loop goes on, and a cell that runs gets an end."""
+    rig = make(MemoryLink())
+    rig.get_ready()
+    peer, said = WRONG[what]
+    end = rig.link._peers.get(peer) or rig.link.connect(peer)
+    submission = rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
+    if isinstance(said, list):
+        end.send_frames(said)
+    else:
+        end.send(said)
+    assert rig.heard.told.wait(WAIT_S)
+    (told,) = rig.heard.notices[:1]
+    assert "sent a message that cannot be" in told
+    assert ("rank 1 (b)" if peer == "r1" else "supervisor" if peer == "s0" else "rank 7") in told
+    assert peer not in rig.link._peers
+    assert rig.reader.alive
+    if peer == "r1":
+        # Its process is ended, or who waits for it would do so for good.
+        supervisor = rig.link._peers["s0"]
+        while (message := supervisor.receive(WAIT_S)) != SignalRank(1, 9):
+            assert message is not None
+        rig.link._peers["r0"].send(CellEnded(0, 1, "ok", [], [], 0, 0.1))
+        supervisor.send(RankExited(1, None, 9, []))
+    if peer != "r7":
+        assert isinstance(ended := submission.updates.get(timeout=WAIT_S), CellResult)
+        assert ended.state == "dead"
+        assert "a message that cannot be" in rig.machine.reason
+
+
+@pytest.mark.parametrize("field", ["made", "origins", "caught", "left", "came_to", "taken"])
+def test_an_end_that_cannot_be_judged_ends_the_cell(make: Callable[[MemoryLink], Rig], field: str) -> None:
+    """Rows of a form that the guard does not know: the cluster is dead and says of whom; nobody waits for the cell."""
+    rig = make(MemoryLink())
+    rig.get_ready()
+    submission = rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
+    rows: dict[str, Any] = {field: {"taken": [[]], "left": [{}], "came_to": [{}]}.get(field, [[{}]])}
+    for rank in (0, 1):
+        launches = [["a", "f", [0, 1], 1, 1]]
+        ended = CellEnded(rank, 1, "interrupted", [], launches, 1, 0.1, **(rows if rank else {}))
+        rig.link._peers[f"r{rank}"].send(ended)
+    update = submission.updates.get(timeout=WAIT_S)
+    assert rig.reader.alive
+    if isinstance(update, CellResult):
+        # It was of no meaning in this cell.
+        return
+    assert isinstance(update, RanksLost)
+    assert "rank 1 (b)" in str(update)
+    assert rig.machine.state == "dead"

@@ -279,7 +279,9 @@ def parse_record(line: bytes) -> Record:
             if name in body:
                 body[name] = tuple(body[name])
         record: Record = cls(**body)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if any(type(body[name]) is not int for name in ("generation", "seq") if name in body):
+            raise ValueError("a number of it is none")
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InvalidRequest(f"a line of the journal cannot be read ({error!r}): {line[:120]!r}") from error
     return record
 
@@ -325,10 +327,15 @@ def _unfold(folded: Mapping[str, str]) -> dict[int, Any]:
     return dict(sorted((rank, word) for word, spec in folded.items() for rank in _spread(spec)))
 
 
+_MOST_RANKS = 1 << 20
+
+
 def _spread(spec: str) -> tuple[int, ...]:
     ranks: list[int] = []
     for part in spec.split(","):
         low, _, high = part.partition("-")
+        if int(high or low) >= _MOST_RANKS:
+            raise ValueError(f"there is no rank {high or low}"[:80])
         ranks += range(int(low), int(high or low) + 1)
     return tuple(ranks)
 

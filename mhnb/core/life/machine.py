@@ -389,6 +389,16 @@ class Machine:
         for rank in set(cell.running_ranks) & set(self.roster.ranks_of(supervisor)):
             cell.lose_rank(rank, "died", RankError("RankDied", self._lost_service))
 
+    def fail(self, reason: str) -> list[Command]:
+        """Give the cluster up: what was said could not be taken in, and no cell can be judged by it."""
+        self.current = None
+        if self.state == "starting":
+            return self._fail_start(LaunchError(f"{reason}; every process was ended, start again"))
+        if self.state != "stopped":
+            self.state, self.reason = "dead", reason
+        told = TellUser(f"the cluster is {self.state}: {reason}\n  {self._cost.way_out()}")
+        return [told, KillRanks(self.roster.alive), *self._refuse_waiting()]
+
     def _stop(self, now: float, gone: str) -> list[Command]:
         self.reason = gone or ("" if self.state != "starting" else "it was stopped while it started")
         self.state, self.roster.is_let_go = "stopped", bool(gone)

@@ -19,13 +19,15 @@ from mhnb.core.wire.protocol import (
     CellEnded,
     HostUp,
     HubExited,
+    Message,
     PhaseReached,
     RankExited,
+    RankMessage,
     RankReady,
     RankSpawned,
     StartFailed,
 )
-from mhnb.errors import CoordinatorTimeout, EnginesMissing, LaunchError
+from mhnb.errors import CoordinatorTimeout, EnginesMissing, LaunchError, UnknownMessage
 from mhnb.values import PHASES, Outcome, Phase
 
 __all__ = ["RankEntry", "Roster", "describe_exit", "ended_alike"]
@@ -113,6 +115,8 @@ class Roster:
         self.hub_pid: int | None = None
         self._hub_supervisor = 0
         self._hostnames: dict[int, str] = {}
+        self._refused: set[int] = set()
+        """Ranks that mhnb ends because of what they sent."""
         self.deaths: list[RankExited] = []
         self.standing = ""
         """Where the hosts stand in a scheduler's queue; empty once one has reported."""
@@ -136,6 +140,49 @@ class Roster:
         else:
             entry.exit = event
             self.deaths.append(event)
+
+    def check_sender(self, peer: str, message: Message) -> None:
+        """Hold that a peer may send a message: of its own kind, about itself, and about ranks that there are.
+
+        Raises:
+            UnknownMessage: it may not.
+        """
+        own, number = peer[:1], int(peer[1:])
+        match message:
+            case HostUp() | Beat():
+                mine = own == "s" and message.supervisor == number
+                fits = mine and (isinstance(message, HostUp) or self._is_beat(message))
+            case RankSpawned() | RankExited():
+                fits = own == "s" and self._is_rank(message.rank) and self.entries[message.rank].supervisor == number
+                fits = fits and not (
+                    isinstance(message, RankExited) and (message.exit_code is None) == (message.signum is None)
+                )
+            case HubExited():
+                fits = own == "s"
+            case _ if isinstance(message, RankMessage):
+                fits = own == "r" and message.rank == number and self._is_rank(number)
+            case _:
+                fits = False
+        if not fits:
+            raise UnknownMessage(f"{peer} may not send {str(message)[:200]}")
+
+    def _is_rank(self, number: int) -> bool:
+        return 0 <= number < len(self.entries)
+
+    def _is_beat(self, beat: Beat) -> bool:
+        known = all(rank.isdecimal() and self._is_rank(int(rank)) for rank in beat.nbytes if len(rank) < 10)
+        return known and all(len(rank) < 10 for rank in beat.nbytes) and all(map(self._is_rank, beat.halted))
+
+    def name_peer(self, peer: str) -> str:
+        """Name a peer of the link as people know it."""
+        number = int(peer[1:])
+        if peer.startswith("s"):
+            return f"the supervisor of {self.name_host(number)}"
+        return f"rank {number}" + (f" ({self.entries[number].host})" if self._is_rank(number) else "")
+
+    def note_refused(self, rank: int) -> None:
+        """Take note that mhnb ends a rank, because it sent a message that cannot be."""
+        self._refused.add(rank)
 
     def note_host(self, event: HostUp) -> BeginRanks | None:
         """Take in a supervisor's report; when every host is there, say what all are told."""
@@ -236,6 +283,8 @@ class Roster:
     def explain_death(self, exited: RankExited, how: str = "") -> str:
         """Say who died, how (where that is known better than by its end), and what it said last."""
         entry = self.entries[exited.rank]
+        if exited.rank in self._refused:
+            how = "was ended by mhnb: it sent a message that cannot be"
         line = choose_line(exited.last_lines)
         last = f' · last line: "{line}"' if line else ""
         # Of one that died before this notebook came nobody may have told the process.

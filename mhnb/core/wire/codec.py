@@ -7,14 +7,14 @@ What carries the frames, and how they are signed, is the link's business.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
 from math import isfinite
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mhnb.core.wire.framing import Frame
-from mhnb.core.wire.protocol import Message, OutputEvent
+from mhnb.core.wire.protocol import Message
 from mhnb.core.wire.rowpack import check_rows
 from mhnb.errors import UnknownMessage
 
@@ -70,7 +70,7 @@ def _make_check(kind: Any) -> _Fits:
     return lambda value: type(value) is kind
 
 
-_is_text, _is_number, _is_table = (_make_check(kind) for kind in (str, int, dict[str, Any]))
+_is_text, _is_number, _is_table, _are_ranks = (_make_check(kind) for kind in (str, int, dict[str, Any], list[int]))
 _EVENTS: dict[str, tuple[_Fits, ...]] = {
     "stdout": (_is_text,),
     "stderr": (_is_text,),
@@ -115,15 +115,18 @@ def _are_events(events: Any) -> bool:
     return type(events) is list and all(map(_is_event, events))
 
 
-def _are_row_lists(rows: Any) -> bool:
-    return type(rows) is list and all(type(row) is list for row in rows)
+def _are_counts(rows: Any) -> bool:
+    return type(rows) is list and all(type(row) is list and len(row) == 2 and _is_count(*row) for row in rows)
+
+
+def _is_count(participants: Any, launches: Any) -> bool:
+    return _are_ranks(participants) and _is_number(launches)
 
 
 def _checks(cls: type[Any]) -> dict[str, _Fits]:
-    special: Mapping[Any, _Fits] = {list[OutputEvent]: _are_events, list[list[Any]]: _are_row_lists}
     hints = get_type_hints(cls)
-    checks = {part.name: special.get(hints[part.name]) or _make_check(hints[part.name]) for part in fields(cls)}
-    return checks | ({"launches": check_rows} if "launches" in checks else {})
+    known = {"events": _are_events, "launches": check_rows, "counts": _are_counts}
+    return {part.name: known.get(part.name) or _make_check(hints[part.name]) for part in fields(cls)}
 
 
 _CHECKS = {cls: _checks(cls) for cls in _KINDS.values()}

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mhnb.core.wire.protocol import PROTOCOL_VERSION
-from mhnb.errors import VersionMismatch
+from mhnb.errors import UnknownMessage, VersionMismatch
 
 __all__ = ["HostSpec", "format_hostspec", "parse_hostspec"]
 
@@ -92,14 +92,23 @@ def parse_hostspec(line: str) -> HostSpec:
 
     Raises:
         VersionMismatch: the notebook speaks another version of the protocol.
+        UnknownMessage: it is no spec.
 
     >>> parse_hostspec('{"protocol": 0}')  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
     mhnb.errors.VersionMismatch: the notebook speaks protocol 0
     """
-    body = json.loads(line)
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UnknownMessage(f"no spec of a host: {line[:80]!r} ({str(error)[:80]})") from error
+    if not isinstance(body, dict):
+        raise UnknownMessage(f"no spec of a host: {line[:80]!r}")
     if body.get("protocol") != PROTOCOL_VERSION:
         raise VersionMismatch(
-            f"the notebook speaks protocol {body.get('protocol')}, this host {PROTOCOL_VERSION}; install the same mhnb on both"
+            f"the notebook speaks protocol {str(body.get('protocol'))[:20]}, this host {PROTOCOL_VERSION}; install the same mhnb on both"
         )
-    return HostSpec(**body)
+    try:
+        return HostSpec(**body)
+    except TypeError as error:
+        raise UnknownMessage(f"no spec of a host: {str(error)[:120]}") from error

@@ -1,0 +1,253 @@
+"""Whatever bytes come, a decoder gives a value of its kind, or raises the error that it documents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, TypeVar, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mhnb.core.guard.wishes import (
+    LAUNCH,
+    Asked,
+    CellOver,
+    Wish,
+    Withdrawn,
+    decode_from_rank,
+    decode_verdict,
+    encode_from_rank,
+    encode_verdict,
+)
+from mhnb.core.keep.journal import parse_records
+from mhnb.core.life.events import CellRequest, CellSubmitted
+from mhnb.core.life.machine import Machine
+from mhnb.core.life.roster import Roster
+from mhnb.core.reach.chorus import read_line
+from mhnb.core.wire.codec import decode, encode
+from mhnb.core.wire.framing import MessageCutter, join_frames
+from mhnb.core.wire.hostspec import HostSpec, format_hostspec, parse_hostspec
+from mhnb.core.wire.protocol import (
+    Answer,
+    Beat,
+    CellEnded,
+    HostUp,
+    Message,
+    OutputProduced,
+    RankExited,
+    RankReady,
+    RankStatus,
+)
+from mhnb.core.wire.rowpack import check_rows, pack_rows, unpack_rows
+from mhnb.core.wire.signing import Signer, Verifier
+from mhnb.errors import UnknownMessage, VersionMismatch
+from mhnb.system.sealing import Opener, Sealer
+
+T = TypeVar("T")
+KEY = b"k" * 32
+DEEP = b"[" * 4_000
+"""Deeper than Python's own recursion goes."""
+numbers = st.integers() | st.sampled_from([-1, 0, 1, 1 << 31, 1 << 63, 1 << 64, 10**400])
+leaves = st.none() | st.booleans() | numbers | st.floats() | st.text(max_size=8)
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+texts = values.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=64) | st.sampled_from([DEEP, b"\xff"])
+STATUS = RankStatus(1, 1, "launch", "f", 1, "", 0.5, [[[0, 1], 1]], [0, 1], 1)
+MESSAGES: list[Message] = [
+    CellEnded(1, 1, "ok", [["stdout", "x"], ["clear", True]], [["a", "f", [0, 1], 1, 1]], 0, 0.1, made=[[1]]),
+    OutputProduced(1, 1, [["error", "E", "e", ["x"], 1, "x", 0.1, ["m", "f", "e", {"x": True}, True]]]),
+    STATUS,
+    Answer(1, 1, True, {"a": 1}, (b"x",)),
+    HostUp(0, 1, "a", None, free_ports=[1]),
+    Beat(0, {"1": 5}, halted=[0]),
+    RankExited(1, None, 9, ["x"]),
+    RankReady(1, {"guard": {"available": True}}),
+]
+
+
+@given(texts)
+@settings(deadline=None)
+def test_any_bytes_are_a_message_or_unknown(text: bytes) -> None:
+    """The form, the depth, the length of a number, the encoding: nothing gets further than this."""
+    for frames in ([text], [], [b'["answer",' + text + b"]"], [b"[" + text + b",{}]"]):
+        with pytest.raises(UnknownMessage):
+            decode(frames)
+
+
+@given(st.sampled_from(MESSAGES), st.data())
+@settings(deadline=None, max_examples=400)
+def test_a_field_of_any_value_is_a_message_or_unknown(message: Message, data: st.DataObject) -> None:
+    """What is taken has fields of the kinds that it says, and is the same once more on the wire."""
+    kind, body = json.loads(encode(message)[0])
+    name = data.draw(st.sampled_from([part.name for part in fields(message) if part.name != "payload"]))
+    body[name] = data.draw(values)
+    text = json.dumps([kind, body]).encode()
+    taken = attempt(lambda: decode([text]))
+    # NaN, in a value that may be anything, is unequal to itself.
+    assert taken is None or "NaN" in str(encode(taken)) or decode([*encode(taken)]) == taken
+
+
+def attempt(read: Callable[[], T]) -> T | None:
+    """Read; None where it is unknown, which is said in few words."""
+    try:
+        return read()
+    except UnknownMessage as error:
+        said = str(error)
+    assert len(said) < 1000
+    return None
+
+
+def may_send(roster: Roster, peer: str, message: Message) -> bool:
+    """Whether it is let through."""
+    try:
+        roster.check_sender(peer, message)
+    except UnknownMessage:
+        return False
+    return True
+
+
+def inner_places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, inner in items for place in inner_places(inner, (*path, key)))]
+
+
+@given(st.sampled_from(MESSAGES), st.data())
+@settings(deadline=None, max_examples=400)
+def test_a_message_with_anything_in_it_is_taken_by_the_machine(message: Message, data: st.DataObject) -> None:
+    """Output and looks of a cell that runs: what the decoder lets through breaks neither the cell nor its hang card."""
+    wire = json.loads(encode(message)[0])
+    place = data.draw(st.sampled_from([place for place in inner_places(wire) if len(place) > 1 and place[0] == 1]))
+    target = wire
+    for key in place[:-1]:
+        target = target[key]
+    target[place[-1]] = data.draw(values)
+    machine = Machine(Roster(["a", "b"], ["x", "y"]), generation=1, now=0.0, start_timeout_s=60)
+    for rank in (0, 1):
+        machine.handle(RankReady(rank, {}), 0.0)
+    machine.handle(CellSubmitted(1, CellRequest("x = 1")), 0.0)
+    peer = "s0" if isinstance(message, HostUp | Beat | RankExited) else "r1"
+    taken = attempt(lambda: decode([json.dumps(wire).encode()]))
+    if taken is None or not may_send(machine.roster, peer, taken):
+        return
+    if isinstance(taken, OutputProduced | RankStatus | HostUp | Beat | RankExited | Answer):
+        machine.handle(taken, 1.0)
+        machine.handle(replace(STATUS, rank=0), 1.0)
+        assert machine.current is None or machine.current.result(2.0, 2)
+        machine.where(2.0)
+
+
+@given(values | st.lists(st.lists(values, max_size=5), max_size=3).map(lambda rows: ["packed", *rows]))
+@settings(deadline=None)
+def test_rows_that_are_let_through_can_be_unpacked(rows: Any) -> None:
+    """And are no more than a machine holds."""
+    if check_rows(rows):
+        assert all(len(row) == 5 for row in unpack_rows(rows))
+
+
+def test_a_bomb_of_rows_is_refused() -> None:
+    """A few bytes that would be unpacked to more than fits into memory."""
+    assert check_rows(["packed", [["a", "f", [0], None]], [[[[0, 1]], 1000]]])
+    assert not check_rows(["packed", [["a", "f", [0], None]], [[[[0, 1]], 1 << 40]]])
+    assert not check_rows(["packed", [["a", "f", [0], None]], [[[[0, 1]] * 8, 1 << 26]]])
+    assert check_rows(json.loads(json.dumps(pack_rows([["a", "f", [0, 1], 1, 1], ["b", "g", [0, 1], 2, 1]] * 500))))
+
+
+WISHES: list[list[bytes]] = [
+    encode_from_rank(Asked(1, Wish(1, 3, "f", (0, 1), 1))),
+    encode_from_rank(Withdrawn(1, 1)),
+    encode_from_rank(CellOver(1, 0)),
+    encode_verdict(1, LAUNCH),
+    [b'[1,"mismatch",false,1,[[0,3,1,false,false,"ok",0]],[[3,"f"]],""]'],
+]
+
+
+@given(st.sampled_from(WISHES), texts, st.data())
+@settings(deadline=None, max_examples=400)
+def test_any_wish_or_verdict_is_one_or_unknown(frames: list[bytes], text: bytes, data: st.DataObject) -> None:
+    """What another host says of a launch ends that host's connection at most."""
+    row = json.loads(frames[0])
+    place = data.draw(st.sampled_from(inner_places(row)[1:]))
+    target = row
+    for key in place[:-1]:
+        target = target[key]
+    target[place[-1]] = data.draw(values)
+    for said in ([json.dumps(row).encode()], [text], []):
+        for read in (lambda said: decode_from_rank(said, 1, 2), decode_verdict):
+            attempt(partial(read, said))
+
+
+@given(st.lists(st.binary(max_size=40), max_size=5))
+@settings(deadline=None)
+def test_a_stream_of_any_bytes_is_cut_or_unknown(pieces: list[bytes]) -> None:
+    """Within the limit: what is announced as longer ends the stream before it is held."""
+    cutter = MessageCutter(64)
+    for piece in pieces:
+        cut = attempt(lambda piece=piece: list(cutter.feed(piece)))  # type: ignore[misc]
+        if cut is None:
+            return
+        assert all(sum(map(len, frames)) <= 64 for frames in cut)
+        assert len(cutter._held) <= 64
+
+
+@pytest.mark.parametrize("make", [(Signer, Verifier), (Sealer, Opener)])
+@given(frames=st.lists(st.binary(max_size=40), max_size=4), cut=st.integers(0, 60))
+@settings(deadline=None)
+def test_frames_without_the_key_are_unknown(
+    make: tuple[Callable[[bytes, bytes], Signer], Callable[[bytes], Verifier]], frames: list[bytes], cut: int
+) -> None:
+    """Of any number and length, and those of a message that was cut short on the way."""
+    signed = [bytes(frame) for frame in make[0](KEY, b"r0").sign([b"hello" * 10])]
+    for said in (frames, [signed[0], *frames], [frame[:cut] for frame in signed], [*signed, b"more"]):
+        if said != signed:
+            with pytest.raises(UnknownMessage):
+                make[1](KEY).verify(b"r0", said)
+
+
+SPEC = HostSpec("tcp:127.0.0.1:1", "00", 0, 1, 1, [0], 1, "", {}, {}, "", "")
+
+
+@given(texts, st.sampled_from([part.name for part in fields(HostSpec)]), values)
+@settings(deadline=None)
+def test_any_line_is_a_spec_or_refused(text: bytes, name: str, value: Any) -> None:
+    """The first line that a supervisor reads; a login may have written something before it."""
+    assert parse_hostspec(format_hostspec(SPEC)) == SPEC
+    for line in (
+        text.decode(errors="replace"),
+        json.dumps(json.loads(format_hostspec(SPEC)) | {name: value, "more": 1}),
+    ):
+        with pytest.raises((UnknownMessage, VersionMismatch)):
+            parse_hostspec(line)
+
+
+@given(st.lists(texts, max_size=5), st.sampled_from(["cell", "push", "start", "accept", "replay"]), values)
+@settings(deadline=None)
+def test_any_line_of_a_journal_is_a_record_or_told(lines: list[bytes], kind: str, value: Any) -> None:
+    """A disk may hold anything; what cannot be read is told, and the rest is read."""
+    line = json.dumps({"kind": kind, "seq": value, "generation": value, "ranks": "0-99999999999"}).encode()
+    records, faults = parse_records(b"\n".join([*lines, line]))
+    assert all(type(record.generation) is int for record in records)
+    assert all(len(fault) < 1000 for fault in faults)
+
+
+@given(st.text(max_size=80))
+@settings(deadline=None)
+def test_any_line_of_a_launcher_is_read(line: str) -> None:
+    """What srun and mpiexec write is not ours."""
+    read_line(line)
+    read_line(f"mhnb-answer {line}")
+
+
+def test_every_kind_of_message_that_is_sent_is_taken() -> None:
+    """The check of a field's type knows all types that there are."""
+    assert len(get_args(Message)) == 22
+    for message in MESSAGES:
+        assert decode([bytes(frame) for frame in encode(message)]) == message
+        assert join_frames(encode(message))
