@@ -26,7 +26,7 @@ from mhnb.link.base import Link
 from mhnb.link.memory import MemoryLink
 from mhnb.link.sockets import SocketLink
 from mhnb.rank.channel import Channel
-from mhnb.system.sealing import CHALLENGE_NBYTES
+from mhnb.system.sealing import CHALLENGE_NBYTES, make_sealer, session_key
 from tests.source import ROOT
 
 KEY = b"k" * 32
@@ -370,3 +370,90 @@ def test_a_far_end_finds_the_next_notebook(tmp_path: Path) -> None:
     finally:
         end.close()
         second.close()
+
+
+def test_who_has_the_key_and_sends_no_message_is_cut_off(rig: Rig) -> None:
+    """Named, with the reason, once; the others go on."""
+    bad, good = rig.connect("r0"), rig.connect("r1")
+    for end in (bad, good):
+        end.send(SkipCell(1, 1))
+    collect(rig.link, 2)
+    if isinstance(bad, _Memory):
+        bad.peer.send_frames([b"shouting"])
+    else:
+        assert isinstance(bad, _Socket)
+        bad.channel._send([b"shouting"])
+    deadline = time.monotonic() + WAIT_S
+    while not (cut := rig.link.take_cut()):
+        rig.link.poll(0.1)
+        assert time.monotonic() < deadline
+    assert [(peer, "shouting" in why) for peer, why in cut] == [("r0", True)]
+    assert rig.link.take_lost() == ["r0"]
+    assert rig.link.take_cut() == []
+    good.send(SkipCell(1, 2))
+    assert collect(rig.link, 1) == [SkipCell(1, 2)]
+
+
+def test_a_peer_can_be_cut_off(rig: Rig) -> None:
+    """By who reads what it says; a second time nothing happens."""
+    end = rig.connect("r0")
+    end.send(SkipCell(1, 1))
+    assert rig.link.poll_named(WAIT_S) or rig.link.poll_named(WAIT_S)
+    rig.link.cut("r0")
+    rig.link.cut("r0")
+    assert rig.link.take_lost() == ["r0"]
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"r-1", b"notebook", b"r" + b"9" * 100, b""])
+def test_a_name_that_is_none_is_not_let_in(name: bytes) -> None:
+    """Also of one who has the key: names are read as numbers."""
+    link = SocketLink(KEY)
+    address, _, port = link.url.removeprefix("tcp:").rpartition(":")
+    try:
+        with socket.create_connection((address, int(port))) as end:
+            link.poll(WAIT_S)
+            challenge, answer = end.recv(CHALLENGE_NBYTES), b"a" * CHALLENGE_NBYTES
+            sealer = make_sealer(session_key(KEY, challenge, answer), name, encrypt=False)
+            end.sendall(b"".join(join_frames([name, answer, *sealer.sign([name])])))
+            while link.refused == 0:
+                assert link.poll(WAIT_S) == []
+    finally:
+        link.close()
+
+
+def test_a_listener_without_descriptors_rests() -> None:
+    """Nobody can be let in, and nobody to refuse for it: it does not ask the system again and again, and lets in who waited, later."""
+    program = "from tests.link.test_contract import check_no_room; check_no_room()"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def check_no_room() -> None:
+    """Be the notebook, and a caller for whom no descriptor is left."""
+    now = [0.0]
+    link = SocketLink(KEY, clock=lambda: now[0])
+    address, _, port = link.url.removeprefix("tcp:").rpartition(":")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    caller = socket.socket()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (caller.fileno() + 1, hard))
+    fillers = []
+    try:
+        while True:
+            fillers.append(os.dup(0))
+    except OSError:
+        caller.connect((address, int(port)))
+    assert link.poll(WAIT_S) == []
+    # It would be told of him in each of these, at once.
+    assert [link._selector.select(0) for _ in range(3)] == [[], [], []]
+    assert link.poll(0) == []
+    now[0] = 10.0
+    assert link.poll(WAIT_S) == []
+    assert not link._strangers
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    now[0] = 20.0
+    assert link.poll(WAIT_S) == []
+    assert len(link._strangers) == 1
+    for filler in fillers:
+        os.close(filler)
+    caller.close()
+    link.close()

@@ -5,8 +5,12 @@ Ranks are threads here, each at a table of its own; the delegate runs in a threa
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +31,7 @@ from mhnb.rank.guard.remote import RemoteTable, reach_board
 from mhnb.rank.guard.seat import lose
 from mhnb.rank.guard.tables import BoardTable, Table
 from mhnb.system.sealing import Sealer
+from tests.source import ROOT
 
 KEY = b"k" * 32
 WAIT_S = 60.0
@@ -606,3 +611,40 @@ def test_a_board_that_nobody_serves_is_an_error_with_its_address() -> None:
     with pytest.raises(HostUnreachable, match=f"did not answer at {url} within 110 s"):
         reach_board(url, clock=lambda: next(times), sleep=slept.append)
     assert len(slept) == 1
+
+
+def test_a_delegate_without_descriptors_rests(tmp_path: Path) -> None:
+    """Nobody can be let in, and no stranger refused for it: it does not ask the system again and again, and lets in who waited, later."""
+    program = f"from tests.rank.test_tables import check_no_room; check_no_room({str(tmp_path)!r})"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def check_no_room(folder: str) -> None:
+    """Be the delegate, and a caller for whom no descriptor is left."""
+    now = [0.0]
+    make_board(Path(folder), len(ALL))
+    listener = listen("tcp:127.0.0.1:0")
+    board, far = Board(Path(folder), len(ALL)), frozenset({1})
+    answering = Delegate(listener, board, KEY, ranks=far, process_count=len(ALL), clock=lambda: now[0])
+    caller, (soft, hard) = socket.socket(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (caller.fileno() + 1, hard))
+    fillers = []
+    try:
+        while True:
+            fillers.append(os.dup(0))
+    except OSError:
+        caller.connect(listener.getsockname())
+    answering.step(0)
+    # It would be told of him in each of these, at once.
+    assert [answering._selector.select(0) for _ in range(3)] == [[], [], []]
+    assert not answering.step(0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    now[0] = 10.0
+    while not answering._strangers:
+        answering.step(0)
+    for filler in fillers:
+        os.close(filler)
+    caller.close()
+    answering.close()
+    board.close()
