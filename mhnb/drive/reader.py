@@ -269,15 +269,27 @@ class Reader:
             self._take_message(message)
         except Exception as error:  # noqa: BLE001  # told to the user, with the log of where
             traceback.print_exc()
-            self._refuse(peer, f"its {message.kind} could not be taken in: {type(error).__name__}: {error}")
+            # A cell is judged at its last rank's end: what cannot be judged may be another's.
+            peers = self._find_garbled() or [peer]
+            for each in peers:
+                self._refuse(each, f"its {message.kind} could not be taken in: {type(error).__name__}: {error}")
             # It was taken in by half: no cell can be judged by what is there.
-            for command in self._machine.fail(
-                f"what {self._machine.roster.name_peer(peer)} sent could not be taken in"
-            ):
+            who = " and ".join(map(self._machine.roster.name_peer, peers))
+            for command in self._machine.fail(f"what {who} sent could not be taken in"):
                 self._carry_out(command)
             gone = RanksLost(f"{self._machine.reason}\n  %mhjax restart --replay", ranks=())
             for ticket in list(self._submissions):
                 self._finish(ticket, gone)
+
+    def _find_garbled(self) -> list[str]:
+        """Find the ranks whose own reply cannot be judged; none where no cell's judgement has failed, or not for one rank's sake."""
+        found = []
+        for rank, judge in self._machine.judged_alone.items():
+            try:
+                judge()
+            except Exception:  # noqa: BLE001  # that it raises is the answer
+                found.append(rank_peer(rank))
+        return found
 
     def _refuse(self, peer: str, why: str) -> None:
         """End the connection of a peer that has the key and sends what none sends; end its process, or nobody would wait for it in vain."""

@@ -379,7 +379,8 @@ def test_an_end_that_cannot_be_judged_ends_the_cell(make: Callable[[MemoryLink],
     rig.get_ready()
     submission = rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
     rows: dict[str, Any] = {field: {"taken": [[]], "left": [{}], "came_to": [{}]}.get(field, [[{}]])}
-    for rank in (0, 1):
+    for rank in (1, 0):
+        # The last to end is not the one to blame.
         launches = [["a", "f", [0, 1], 1, 1]]
         ended = CellEnded(rank, 1, "interrupted", [], launches, 1, 0.1, **(rows if rank else {}))
         rig.link._peers[f"r{rank}"].send(ended)

@@ -15,9 +15,12 @@ from mhnb.errors import RanksLost
 from mhnb.startup import starting
 from tests.ranks.conftest import every_pid, wait_gone
 
-FIND_CHANNEL = (
-    "import gc\nfrom mhnb.rank.channel import Channel\nown = next(x for x in gc.get_objects() if type(x) is Channel)\n"
-)
+FIND_CHANNEL = """
+import gc
+from mhnb.rank.channel import Channel
+gc.unfreeze()
+own = next(x for x in gc.get_objects() if type(x) is Channel)
+"""
 
 
 @pytest.fixture

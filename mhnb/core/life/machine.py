@@ -7,7 +7,8 @@ leads to. It refuses to know how a command is carried out.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from mhnb.core.explain.where import WhereCard
 from mhnb.core.guard.rules import WAY_OUT
@@ -82,6 +83,7 @@ class Machine:
         self.started_at, self.start_timeout_s = now, start_timeout_s
         self._given_at = now  # the hosts: only from then on a start can take too long
         self.current: Cell | None = None
+        self._judging: Cell | None = None
         self.guard_available = True
         self._waiting: deque[CellSubmitted] = deque()
         self._next_seq = 1
@@ -237,13 +239,14 @@ class Machine:
         cell = self.current
         if cell is None or cell.is_running:
             return []
-        self.current = None
+        self.current, self._judging = None, cell
         cell.wall_s = now - cell.started_at
         self._judge(cell)
         self._kept.keep(cell)
         record = record_cell(cell, self.generation, recorded=cell.has_record(guard_available=self.guard_available))
         self._cost.add(record)
         self.roster.note_outcomes(record.seq, record.outcomes)
+        self._judging = None
         return [FinishCell(cell.ticket, cell.result(now, self.process_count), record), *self._next_cell(now)]
 
     def _judge(self, cell: Cell) -> None:
@@ -389,9 +392,25 @@ class Machine:
         for rank in set(cell.running_ranks) & set(self.roster.ranks_of(supervisor)):
             cell.lose_rank(rank, "died", RankError("RankDied", self._lost_service))
 
+    @property
+    def judged_alone(self) -> dict[int, Callable[[], object]]:
+        """Of a cell whose judgement failed, by rank: judges what that rank alone has sent, to find whose it was."""
+        cell = self._judging
+        if cell is None:
+            return {}
+
+        def judge(rank: int) -> object:
+            alone = Cell(cell.ticket, cell.request, seq=cell.seq, ranks=(rank,), now=cell.started_at)
+            alone.parts[rank] = cell.parts[rank]
+            state, notes = judge_cell(alone, (), recorded=True, freed_in=0)
+            record_cell(alone, self.generation, recorded=True)
+            return state, notes, alone.told_by_ranks(lambda _seq: "")
+
+        return {rank: partial(judge, rank) for rank in cell.parts}
+
     def fail(self, reason: str) -> list[Command]:
         """Give the cluster up: what was said could not be taken in, and no cell can be judged by it."""
-        self.current = None
+        self.current = self._judging = None
         if self.state == "starting":
             return self._fail_start(LaunchError(f"{reason}; every process was ended, start again"))
         if self.state != "stopped":
