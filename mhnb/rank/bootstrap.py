@@ -74,6 +74,7 @@ class Bootstrap:
         if "jax_check_proxy_envs" in jax.config.values:
             # It warns of every proxy variable, also of those that keep loopback off the proxy.
             jax.config.update("jax_check_proxy_envs", False)
+        jaxseams.allow_meshes_over_machines()
         if self._spec.address:
             # The name of this host may resolve to loopback, and gloo would tell the others to look for it there.
             jaxseams.bind_gloo(self._spec.address)

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 __all__ = [
     "backend_is_initialized",
+    "allow_meshes_over_machines",
     "bind_gloo",
     "list_arrays",
     "missing_makers",
@@ -53,6 +56,39 @@ def bind_gloo(address: str) -> None:
     library: Any = importlib.import_module("jaxlib._jax")
     original = library.make_gloo_tcp_collectives
     library.make_gloo_tcp_collectives = functools.partial(original, hostname=address)
+
+
+def allow_meshes_over_machines() -> None:
+    """Have `jax.make_mesh` make a mesh over CPU devices of several machines, which JAX itself refuses.
+
+    Every other call, and every other refusal, stays JAX's own. So does `slice_index`, by which `create_hybrid_device_mesh` tells machines apart.
+
+    # since jax 0.10: CPU devices have a slice_index for each boot id among the ranks; neither an argument of `initialize` nor the environment
+    # changes it, and make_mesh takes one slice only.
+    """
+    import jax
+    from jax.experimental import mesh_utils
+
+    original = jax.make_mesh
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def make_mesh(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return original(*args, **kwargs)
+        except ValueError as error:
+            given = signature.bind(*args, **kwargs).arguments
+            devices = jax.devices() if given.get("devices") is None else list(given["devices"])
+            if "multi-slice" not in str(error) or {device.platform for device in devices} != {"cpu"}:
+                raise
+        sizes = tuple(given["axis_shapes"])
+        # JAX's own mesh of one device has the names and types that JAX would give this one.
+        alike = original(**given | {"axis_shapes": (1,) * len(sizes), "devices": devices[:1]})
+        laid = mesh_utils.create_device_mesh(sizes, devices[: math.prod(sizes)])
+        return jax.sharding.Mesh(laid, alike.axis_names, axis_types=alike.axis_types)
+
+    jax.make_mesh = make_mesh
 
 
 def missing_makers() -> list[str]:

@@ -48,6 +48,7 @@ KNOWN = [
     ("ShardingTypeError", "Use `.at[...].get(out_sharding=)` to provide output PartitionSpec", "get(out_sharding"),
     ("ValueError", "Please set a mesh via `jax.set_mesh` if a PartitionSpec is passed to device_put", "set_mesh"),
     ("ValueError", "Resource axis: z of P('z',) is not found in mesh: ('x',).", "it has 'x'"),
+    ("ValueError", "`jax.make_mesh` does not support multi-slice topologies. Please use", "AxisType.Explicit,) * n"),
     ("NameError", "Found an unbound axis name: zz. To fix this, please call psum under `jax.shard_map`.", "shard_map"),
     ("ValueError", "Gathering global non-fully-addressable arrays only supports tiled=True", "tiled"),
     ("ValueError", "Passing non-trivial shardings for numpy inputs is not allowed. To fix", "device_put"),

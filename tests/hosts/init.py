@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import uuid
 from pathlib import Path
 
 
@@ -25,6 +26,10 @@ def main(name: str, folder: Path) -> None:
     _mount("-t", "tmpfs", "-o", "size=4g", "tmpfs", "/dev/shm")
     socket.sethostname(name)
     _mount("--bind", str(folder / "hosts"), "/etc/hosts")
+    # XLA tells machines apart by it. Each boot has another.
+    boot_id = folder / f"boot_id.{name}"
+    boot_id.write_text(f"{uuid.uuid4()}\n")
+    _mount("--bind", str(boot_id), "/proc/sys/kernel/random/boot_id")
     # What mhnb keeps there goes by the machine's name, which machines of a session beside this one have too: it would take this
     # one's processes for gone, and their keys away.
     own = Path(tempfile.gettempdir()) / f"mhnb-{os.getuid()}-{name}"

@@ -30,6 +30,66 @@ def test_a_sum_over_four_machines(net: HostNet, begin: Begin) -> None:
     check_sum(cluster)
 
 
+_FIRST_CELL = """
+import jax, jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec as P
+
+mesh = jax.make_mesh((jax.device_count(),), ("x",))
+x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("x")))
+float(jax.jit(jnp.sum)(x)), mesh.axis_types
+"""
+
+
+def test_the_first_cell_of_the_readme(net: HostNet, begin: Begin) -> None:
+    """JAX takes machines for slices, and `jax.make_mesh` makes a mesh over them all the same, with axes as ever."""
+    said = begin().run(f"import jax\nprint([d.slice_index for d in jax.devices()])\n{_FIRST_CELL}").check()
+    assert {rank.stdout for rank in said} == {"[0, 0, 1, 1, 2, 2, 3, 3]\n"}
+    assert {rank.text for rank in said} == {"(28.0, (Explicit,))"}
+
+
+_MESHES = """
+import jax, numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh
+
+def order(devices):
+    return [jax.devices().index(d) for d in np.asarray(devices).flat]
+
+def refusal(make):
+    try:
+        return str(make())
+    except ValueError as error:
+        return str(error).split(".")[0]
+
+auto = (AxisType.Auto,) * 2
+two = jax.make_mesh([2, 2], ("a", "b"), axis_types=auto)
+print(two.axis_types == auto, dict(two.shape), order(two.devices))
+print(order(jax.make_mesh((2,), ("x",), devices=jax.devices()[1:]).devices))
+print(order(jax.make_mesh((2,), ("x",), devices=jax.local_devices()).devices) == order(jax.local_devices()))
+print(order(mesh_utils.create_device_mesh((4,))))
+for by_process in (False, True):
+    print(order(mesh_utils.create_hybrid_device_mesh((2, 1), (1, 2), process_is_granule=by_process)))
+print(refusal(lambda: jax.make_mesh((5,), ("x",))))
+print(refusal(lambda: jax.make_mesh((4,), ("x", "y"))))
+"""
+
+
+def test_meshes_of_every_kind_over_machines(net: HostNet, begin: Begin) -> None:
+    """Axis types, fewer devices, devices by hand and hybrid meshes are as JAX makes them, and so are its other refusals."""
+    said = begin(2, 2).run(_MESHES).check()
+    assert said[0].stdout.splitlines() == [
+        "True {'a': 2, 'b': 2} [0, 1, 2, 3]",
+        "[1, 2]",
+        "True",
+        "[0, 1, 2, 3]",
+        "[0, 2, 1, 3]",
+        "[0, 2, 1, 3]",
+        "Number of devices 4 must be >= the product of mesh_shape (5,)",
+        "Mesh requires the ndim of its first argument (`devices`) to equal the length of its second argument (`axis_names`), but got devices",
+    ]
+    assert said[0].stdout == said[1].stdout
+
+
 def test_several_ranks_on_each_host(net: HostNet, begin: Begin) -> None:
     """Neighbours share a host, also in what is told while they start; a restart leaves each where it was."""
     told: list[StartReport] = []

@@ -207,6 +207,11 @@ _TOO_LONG = "The PartitionSpec has more entries than the array has dimensions: l
 _NO_MESH = "A bare PartitionSpec needs a mesh: jax.set_mesh(mesh) on every rank, or NamedSharding(mesh, spec)."
 _UNEVEN = "Ranks with different numbers of devices cannot gather: give each the same number."
 
+_SLICES = (
+    "These devices are in several slices (slice_index), and jax.make_mesh takes one. This makes a mesh of n axes over all of them: "
+    "Mesh(np.array(jax.devices()).reshape(sizes), names, axis_types=(AxisType.Explicit,) * n)."
+)
+
 _ARGUMENTS = (
     "There is no such argument: a cell has none, and `mhnb run SCRIPT.py -- ARGUMENTS` in a terminal gives a script its own. "
     "jax.process_index() and jax.process_count() say which rank this is, of how many."
@@ -262,6 +267,7 @@ CURES = (
         r"|requires a non-empty mesh in context|context mesh cannot be empty\. Use `jax\.set_mesh",
         _NO_MESH,
     ),
+    _cure(r"`jax\.make_mesh` does not support multi-slice topologies", _SLICES, ename="ValueError"),
     _cure(r"Resource axis: (\S+) of .* is not found in mesh: (\(.*?\))", _unknown_axis),
     _cure(
         r"_specs argument must refer to an axis marked as manual \(frozenset\((?P<known>.*?)\)\).*_specs refers to '(?P<axis>[^']*)'",
