@@ -26,6 +26,7 @@ __all__ = ["Bootstrap", "Progress"]
 _HEARTBEAT_S = 60
 _LISTENER_S = 5.0
 """How long a rank looks for the coordinator before JAX does."""
+_LOOPBACK = "127.0.0.1"
 _STAYS = (
     "mhnb: jax.distributed.shutdown() has nothing to do: the ranks stay connected until the cluster ends (%mhjax stop)"
 )
@@ -75,9 +76,9 @@ class Bootstrap:
             # It warns of every proxy variable, also of those that keep loopback off the proxy.
             jax.config.update("jax_check_proxy_envs", False)
         jaxseams.allow_meshes_over_machines()
-        if self._spec.address:
-            # The name of this host may resolve to loopback, and gloo would tell the others to look for it there.
-            jaxseams.bind_gloo(self._spec.address)
+        # By itself gloo listens where this host's name resolves to. On a local cluster that may be nowhere, or the network;
+        # on several hosts it may be loopback, where the others would look for it on their own host.
+        jaxseams.bind_gloo(self._spec.address or _LOOPBACK)
         arguments = self._arguments(jax.distributed.initialize)
         if self._spec.init:
             _await_coordinator(arguments)
