@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import other_python
+from tests import other_python, refusing
 from tests.hosts import hostnet, mpi, slurm
 
 __all__ = [
@@ -60,6 +60,10 @@ def _hosts_absent() -> str | None:
     return hostnet.why_absent()
 
 
+def _namespaces_absent() -> str | None:
+    return refusing.why_absent()
+
+
 def _slurm_absent() -> str | None:
     return hostnet.why_absent() or slurm.why_absent()
 
@@ -77,6 +81,7 @@ PARTS: dict[str, Callable[[], str | None]] = {
     "hosts": _hosts_absent,
     "mpi": _mpi_absent,
     "mpich": _mpich_absent,
+    "namespaces": _namespaces_absent,
     "other_python": _other_python_absent,
     "slurm": _slurm_absent,
 }

@@ -55,7 +55,13 @@ def see_through(work: Callable[[], None]) -> None:
         return
     end = _End(work)
     _ends.add(end)
-    end.start()
+    try:
+        end.start()
+    except RuntimeError:
+        # The system allows no further thread (ulimit -u): then the work is done here, and Ctrl-C may end it.
+        _ends.discard(end)
+        work()
+        return
     end.see()
     _ends.discard(end)
     if end.error is not None:

@@ -248,8 +248,13 @@ def end_hosts(hosts: Sequence[Host], roster: Roster) -> None:
         for host in hosts:
             end(host)
         return
-    with ThreadPoolExecutor(min(len(hosts), _ENDING_AT_ONCE), "mhnb-end") as pool:
-        list(pool.map(end, hosts))
+    try:
+        with ThreadPoolExecutor(min(len(hosts), _ENDING_AT_ONCE), "mhnb-end") as pool:
+            list(pool.map(end, hosts))
+    except RuntimeError:
+        # The system allows no further thread (ulimit -u). To end one that has ended does nothing.
+        for host in hosts:
+            end(host)
 
 
 def _launch_hosts(shape: Shape, options: StartOptions, place: Place) -> Iterator[Host]:

@@ -48,6 +48,10 @@ class LocalHost:
         line = format_hostspec(spec).encode()
         self._log = Path(spec.run_dir) / "log" / f"supervisor{spec.supervisor}.log"
         self._ended = Path(spec.end_mark)
+        if not sys.executable:
+            raise LaunchError(
+                "this process does not know its own Python (sys.executable is empty), so it cannot start another"
+            )
         with open(self._log, "ab", opener=open_private) as log:
             self._process = subprocess.Popen(
                 # -P: a file named random.py beside the notebook must not break the supervisor's own imports.
@@ -84,6 +88,10 @@ class LocalHost:
         if code == 0:
             how = "exit code 0, as when mhnb stop ends it from a shell"
         lines = self._log.read_text(errors="replace").splitlines()[-8:]
+        if not lines and code:
+            lines = [
+                "It printed nothing. What runs at the start of every Python may have ended it: sitecustomize, usercustomize, a .pth file."
+            ]
         return f"the supervisor of this machine (pid {self.pid}) ended with {how}; log {self._log}" + "".join(
             f"\n    {x}" for x in lines
         )

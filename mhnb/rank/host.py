@@ -44,6 +44,7 @@ from mhnb.rank.supervisor.spawn import preload, spawn_hub, spawn_rank
 from mhnb.system.ports import find_free_port
 from mhnb.system.private import open_private, touch_private
 from mhnb.system.processes import is_halted, resident_nbytes
+from mhnb.system.room import raise_open_files
 from mhnb.system.rundir import remove_keys
 
 __all__ = ["Supervisor", "main"]
@@ -323,6 +324,7 @@ def main() -> None:
         line += byte
     spec = settle_in(parse_hostspec(line.decode()), os.environ)
     os.environ.update(spec.environment)
+    raise_open_files(spec.process_count, spec.devices or 1)
     # A terminal's Ctrl-C is the notebook's to interpret.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     supervisor = Supervisor(spec, owner, time.monotonic)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 __all__ = [
-    "backend_is_initialized",
     "allow_meshes_over_machines",
+    "backend_is_initialized",
     "bind_gloo",
     "list_arrays",
     "missing_makers",
@@ -61,10 +61,10 @@ def bind_gloo(address: str) -> None:
 def allow_meshes_over_machines() -> None:
     """Have `jax.make_mesh` make a mesh over CPU devices of several machines, which JAX itself refuses.
 
-    Every other call, and every other refusal, stays JAX's own. So does `slice_index`, by which `create_hybrid_device_mesh` tells machines apart.
+    Every other call, and every other refusal, stays JAX's own. So does `slice_index`, by which hybrid meshes tell machines apart.
 
-    # since jax 0.10: CPU devices have a slice_index for each boot id among the ranks; neither an argument of `initialize` nor the environment
-    # changes it, and make_mesh takes one slice only.
+    # since jax 0.10: CPU devices have a slice_index for each boot id among the ranks, and make_mesh takes one slice only.
+    # On CPU neither an argument of `initialize` nor the environment changes that index.
     """
     import jax
     from jax.experimental import mesh_utils

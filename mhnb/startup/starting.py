@@ -6,8 +6,8 @@ import os
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from mhnb.cluster import Cluster
 from mhnb.core.asked.request import check_guard
 from mhnb.core.asked.shape import Shape, check_initialize, check_shape
 from mhnb.core.asked.startinput import check_start_input
+from mhnb.core.explain.conditions import find_condition
 from mhnb.core.keep.journal import StartRecord
 from mhnb.core.keep.replay import plan_replay
 from mhnb.core.preflight.report import PreflightReport
@@ -36,7 +37,8 @@ from mhnb.startup.options import StartOptions, take_options
 from mhnb.startup.spares import keep_spare, take_over
 from mhnb.supply.syncing import check_folder, sync
 from mhnb.system.ports import check_port_free
-from mhnb.system.rundir import check_name, find_named, prune_run_dirs
+from mhnb.system.room import check_disk, check_limits, check_loopback
+from mhnb.system.rundir import check_name, find_named, prune_run_dirs, state_home, usable_home
 
 __all__ = [
     "FRESH",
@@ -198,8 +200,32 @@ def start(
     check_shape(shape, available_nbytes=sys.maxsize)
     check_initialize(shape.initialize, shape.process_count)
     check_guard(options.get("guard", "lockstep"))
-    with _turns[check_name(name)]:
+    with _turns[check_name(name)], _explained():
         return _start(name, shape, options, on_progress)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Give what this machine refuses as a LaunchError, with what to change on it.
+
+    Raises:
+        LaunchError: for a call of the system that failed, and for a thread that could not be made; every process was ended before.
+    """
+    try:
+        yield
+    except LaunchError as error:
+        condition = find_condition(str(error), os.environ)
+        if not condition:
+            raise
+        raise type(error)(f"{error}\n  {condition}", **error.parts) from error.__cause__
+    except (OSError, RuntimeError, MemoryError) as error:
+        what = f"{type(error).__name__}: {error}"
+        condition = find_condition(what, os.environ)
+        if not isinstance(error, OSError) and not condition:
+            # No refusal of the machine.
+            raise
+        then = condition or "every process was ended; mend the cause and start again"
+        raise LaunchError(f"the start failed in this process, with {what}\n  {then}") from error
 
 
 def _start(
@@ -278,7 +304,7 @@ def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None 
         NotStarted: this notebook has let go of it.
         LaunchError: the processes did not come up.
     """
-    with _turns[cluster.name]:
+    with _turns[cluster.name], _explained():
         return _restart(cluster, on_progress)
 
 
@@ -388,7 +414,7 @@ def _check(shape: Shape) -> None:
 
     Raises:
         InvalidRequest: counts or arguments that cannot be.
-        LaunchError: another operating system, a port that is taken.
+        LaunchError: another operating system, a port that is taken, a machine without room for a cluster.
     """
     check_platform(sys.platform)
     check_shape(shape, available_nbytes=psutil.virtual_memory().available)
@@ -396,5 +422,11 @@ def _check(shape: Shape) -> None:
     for argument in ("coordinator_address", "coordinator_bind_address") if shape.is_local else ():
         if address := shape.initialize.get(argument):
             check_port_free(str(address), name=argument)
+    check_loopback()
+    check_limits(shape.process_count, (shape.devices or 1) if shape.is_local else 0)
+    with usable_home(os.environ):
+        home = state_home(os.environ)
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        check_disk(home, shape.process_count)
     prune_run_dirs(os.environ)
     prune_journals(os.environ)

@@ -376,7 +376,9 @@ class Machine:
             return []
         self._lost_service = self._lost_service or self.roster.explain_service(event)
         if self.state == "starting" and not self.roster.is_left:
-            return self._fail_start(LaunchError(f"{self._lost_service}; every process was ended, start again"))
+            return self._fail_start(
+                LaunchError(f"{self._lost_service}\n  every process was ended; mend the cause and start again")
+            )
         # The ranks that are left on other hosts cannot compute without those that are gone.
         kill: list[Command] = [KillRanks(self.roster.alive)] if isinstance(event, HostExited) else []
         if self.current is None:

@@ -9,6 +9,7 @@ The lock is the kernel's (`flock`): a rank that is killed while it holds it lets
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -89,7 +90,8 @@ def _link_memory(link: Path, blank: bytes) -> int | None:
         return None
     fd = os.memfd_create("mhnb-board")
     try:
-        os.write(fd, blank)
+        if os.write(fd, blank) != len(blank):
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         link.symlink_to(f"/proc/{os.getpid()}/fd/{fd}")
         # An opening of its own, as each rank's will be: where /proc does not allow that, a file must do.
         os.close(os.open(link, os.O_RDWR | os.O_CLOEXEC))

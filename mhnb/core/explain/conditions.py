@@ -1,0 +1,77 @@
+"""What a machine refuses: the words of an error that stopped a start, and what to change on the machine.
+
+Pure text: it looks at nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+__all__ = ["find_condition"]
+
+_PYTHON = (
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONIOENCODING",
+    "PYTHONMALLOC",
+    "PYTHONPLATLIBDIR",
+    "PYTHONEXECUTABLE",
+    "PYTHONWARNINGS",
+)
+"""Variables of which a wrong value keeps Python, or what the ranks import, from starting."""
+_NO_PROCESS = (
+    "no further process or thread could be made: raise ulimit -u (processes and threads of this user), ulimit -v where it is set "
+    "(memory of a process), or the container's limit on pids; or start fewer ranks"
+)
+_CONDITIONS = (
+    (
+        r"Fatal Python error: (?:init|preconfig|config|core|Failed)|No module named 'encodings'",
+        "Python does not start in this environment; unset the variable that is wrong",
+    ),
+    (
+        r"Too many open files|No file descriptors available",
+        "the limit on open files is reached: raise it with ulimit -n in the shell that starts Jupyter, e.g. ulimit -n 4096",
+    ),
+    (
+        r"can't start new thread|pthread_create|Resource temporarily unavailable",
+        _NO_PROCESS,
+    ),
+    (
+        r"Cannot allocate memory|failed to map segment|MemoryError|std::bad_alloc",
+        "there was no memory: start fewer ranks, or raise ulimit -v where it is set, or the container's limit",
+    ),
+    (
+        r"No space left on device|Disk quota exceeded",
+        "a disk is full, or has no inodes left: df -h FOLDER and df -i FOLDER say which; MHNB_HOME and IPYTHONDIR name other folders",
+    ),
+    (
+        r"File too large",
+        "the limit on the size of a file is reached: raise it with ulimit -f in the shell that starts Jupyter",
+    ),
+    (
+        r"Read-only file system",
+        "a folder cannot be written to; MHNB_HOME, IPYTHONDIR and TMPDIR name others",
+    ),
+)
+
+
+def find_condition(text: str, environment: Mapping[str, str]) -> str:
+    """Say what to change on the machine, for the text of an error that stopped a start; empty where the text names nothing known.
+
+    Args:
+        text: the whole error.
+        environment: of the process that started.
+
+    >>> find_condition("OSError: [Errno 27] File too large", {})
+    'the limit on the size of a file is reached: raise it with ulimit -f in the shell that starts Jupyter'
+    """
+    for pattern, cure in _CONDITIONS:
+        if re.search(pattern, text):
+            return cure + (_list_variables(environment) if "variable" in cure else "")
+    return ""
+
+
+def _list_variables(environment: Mapping[str, str]) -> str:
+    found = [f"{name}={environment[name]}" for name in _PYTHON if environment.get(name)]
+    return f": {', '.join(found)}" if found else ": env | grep ^PYTHON lists those that are set"

@@ -1,0 +1,103 @@
+"""Whether this machine has room for a cluster: loopback, open files, the size of a file, the disk. And take what its limits allow.
+
+Each of these fails late and in strange words, or only at the end of the start's time limit: so it is asked before any process.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import tempfile
+from pathlib import Path
+
+from mhnb.errors import LaunchError, PreflightFailed
+
+__all__ = ["check_disk", "check_limits", "check_loopback", "raise_open_files"]
+
+_LOOPBACK = "127.0.0.1"
+_CONNECT_S = 3.0
+_FILE_NBYTES = 1 << 20
+"""Logs, the journal and the ranks' programs: a limit below this ends a start, or the first cells."""
+_DISK_NBYTES = 1 << 18
+
+
+def check_loopback() -> None:
+    """Refuse a machine that cannot reach itself at 127.0.0.1: the hub and the ranks of a machine meet there.
+
+    Raises:
+        PreflightFailed: it has no such address, or nothing answers there.
+    """
+    try:
+        with (
+            socket.create_server((_LOOPBACK, 0)) as listener,
+            socket.create_connection(listener.getsockname(), _CONNECT_S),
+        ):
+            return
+    except OSError as error:
+        raise PreflightFailed(
+            f"this machine cannot reach itself at {_LOOPBACK}, where the processes of a cluster meet: {error}\n"
+            "  loopback must be up, have that address, and pass the firewall: ip addr show lo; ip link set lo up; "
+            "ip addr add 127.0.0.1/8 dev lo"
+        ) from error
+
+
+def check_limits(ranks: int, devices: int) -> None:
+    """Refuse limits of this process, which all others inherit, under which no cluster of that size starts.
+
+    Args:
+        ranks: of this machine.
+        devices: of each rank.
+
+    Raises:
+        PreflightFailed: a limit is too low.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < (least := _least_open_files(ranks, devices)):
+        raise PreflightFailed(
+            f"a process may open {most} files here (ulimit -Hn), and one of a cluster of {ranks} x {devices} needs {least} and more\n"
+            "  raise the limit with ulimit -n in the shell that starts Jupyter, or start fewer ranks"
+        )
+    size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if size != resource.RLIM_INFINITY and size < _FILE_NBYTES:
+        raise PreflightFailed(
+            f"a file may have {size} bytes here (ulimit -f), and the logs of a cluster need {_FILE_NBYTES} and more\n"
+            "  raise the limit with ulimit -f in the shell that starts Jupyter"
+        )
+
+
+def _least_open_files(ranks: int, devices: int) -> int:
+    """Count what the hub has open, or a rank, whichever has more; as measured, and a little less."""
+    return max(110 + 6 * ranks, 56 + 2 * ranks * devices)
+
+
+def raise_open_files(ranks: int, devices: int) -> None:
+    """Raise this process's limit on open files, and so that of its children, as far as it may and the cluster can need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Each device of a rank may come to have a connection to every other one.
+    wanted = 2 * (110 + 6 * ranks + (devices + 2) * ranks * devices)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def check_disk(folder: Path, ranks: int) -> None:
+    """Refuse a folder on whose disk the files of a cluster have no room. Where the disk says so they are tried: some do not count.
+
+    Raises:
+        OSError: what could not be made there.
+        LaunchError: the disk keeps less than was written.
+    """
+    count, room = 24 + 8 * ranks, os.statvfs(folder)
+    if room.f_favail >= count and room.f_bavail * room.f_frsize >= 2 * _DISK_NBYTES:
+        return
+    with tempfile.TemporaryDirectory(prefix=".room-", dir=folder) as place:
+        for at in range(count):
+            (Path(place) / str(at)).touch()
+        large = Path(place) / "large"
+        large.write_bytes(bytes(_DISK_NBYTES))
+        if large.stat().st_size != _DISK_NBYTES:
+            raise LaunchError(
+                f"{folder}: of {_DISK_NBYTES} bytes that were written there, {large.stat().st_size} were kept"
+            )
