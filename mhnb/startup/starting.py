@@ -215,7 +215,7 @@ def _explained() -> Iterator[None]:
         yield
     except LaunchError as error:
         condition = find_condition(str(error), os.environ)
-        if not condition:
+        if not condition or condition in str(error):
             raise
         raise type(error)(f"{error}\n  {condition}", **error.parts) from error.__cause__
     except (OSError, RuntimeError, MemoryError) as error:
@@ -355,6 +355,11 @@ def attach(name: str | None = None, on_progress: Callable[[StartReport], None] |
         LaunchError: some rank did not answer; everything is left as it was. Where one has died meanwhile, the cluster is dead, and a
             restart with a replay brings back what its journal has.
     """
+    with _explained():
+        return _attach(name, on_progress)
+
+
+def _attach(name: str | None, on_progress: Callable[[StartReport], None] | None) -> Cluster:
     await_ends()
     berths, faults = list_berths(os.environ)
     try:

@@ -153,6 +153,16 @@ def test_a_cell_that_initializes_is_left_to_do_so() -> None:
     assert made.notes == ("cell 1 calls jax.distributed.initialize itself, so the script does not",)
 
 
+def test_a_mesh_over_machines_is_noted() -> None:
+    """The ranks' `jax.make_mesh` takes CPU devices of several machines, and a script has JAX's own, which does not."""
+    cells = [CellStep("cell 2", "mesh = jax.make_mesh((8,), ('x',))"), CellStep("cell 3", "x = 1")]
+    made = export_script(cells, name="a.py", process_count=4, devices=2)
+    (note,) = made.notes
+    assert note.startswith("cell 2 calls make_mesh, which JAX refuses over CPU devices of several machines")
+    assert "AxisType.Explicit,) * n" in note
+    assert export_script(cells, name="a.py", process_count=4).notes == ()
+
+
 def test_display_is_print() -> None:
     """What a notebook displays, a script prints; a display that was imported stays what it is."""
     assert "display = print" in _export(CellStep("cell 1", "display(x)"))

@@ -22,7 +22,7 @@ _PYTHON = (
 """Variables of which a wrong value keeps Python, or what the ranks import, from starting."""
 _NO_PROCESS = (
     "no further process or thread could be made: raise ulimit -u (processes and threads of this user), ulimit -v where it is set "
-    "(memory of a process), or the container's limit on pids; or start fewer ranks"
+    "(memory of a process, as ulimit -d), or the container's limit on pids; or start fewer ranks"
 )
 _CONDITIONS = (
     (
@@ -31,7 +31,7 @@ _CONDITIONS = (
     ),
     (
         r"Too many open files|No file descriptors available",
-        "the limit on open files is reached: raise it with ulimit -n in the shell that starts Jupyter, e.g. ulimit -n 4096",
+        "the limit on open files is reached: raise it, e.g. ulimit -n 4096, where Jupyter is started or on the host that the error names",
     ),
     (
         r"can't start new thread|pthread_create|Resource temporarily unavailable",

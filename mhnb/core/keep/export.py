@@ -19,6 +19,12 @@ MARK = "Exported by mhnb"
 """In the first lines of each script: an export writes over its own work only."""
 
 
+_SLICES = (
+    "which JAX refuses over CPU devices of several machines; there it is "
+    "Mesh(np.array(jax.devices()).reshape(sizes), names, axis_types=(AxisType.Explicit,) * n)"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class CellStep:
     """A cell that goes into the script."""
@@ -81,6 +87,10 @@ def export_script(
     if initializer:
         notes.append(f"{initializer} calls jax.distributed.initialize itself, so the script does not")
     notes += [_warn(step) for step in steps if step.ranks is not None]
+    if devices is not None and (
+        meshes := next((cell for cell, each in cells.items() if "make_mesh(" in each.text), None)
+    ):
+        notes.append(f"{meshes} calls make_mesh, {_SLICES}")
     parts = [
         _head(name, process_count, [*left_out], notes, cells.values()),
         _settings(devices),
