@@ -71,6 +71,8 @@ def allow_meshes_over_machines() -> None:
 
     original = jax.make_mesh
     signature = inspect.signature(original)
+    # `axis_shapes` here, and of another name in other versions.
+    shape = next(iter(signature.parameters))
 
     @functools.wraps(original)
     def make_mesh(*args: Any, **kwargs: Any) -> Any:
@@ -82,9 +84,9 @@ def allow_meshes_over_machines() -> None:
             devices = jax.devices() if given.get("devices") is None else list(given["devices"])
             if "multi-slice" not in str(error) or {device.platform for device in devices} != {"cpu"}:
                 raise
-        sizes = tuple(given["axis_shapes"])
+        sizes = tuple(given[shape])
         # JAX's own mesh of one device has the names and types that JAX would give this one.
-        alike = original(**given | {"axis_shapes": (1,) * len(sizes), "devices": devices[:1]})
+        alike = original(**given | {shape: (1,) * len(sizes), "devices": devices[:1]})
         laid = mesh_utils.create_device_mesh(sizes, devices[: math.prod(sizes)])
         return jax.sharding.Mesh(laid, alike.axis_names, axis_types=alike.axis_types)
 
