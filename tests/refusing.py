@@ -18,15 +18,22 @@ __all__ = ["Machine", "Started", "why_absent"]
 
 _PROGRAM = """
 import json, os, resource, sys
-import mhnb
+import mhnb, psutil
 exec(os.environ.pop("BEFORE"))
-told = {"kind": "", "text": ""}
+told = {"kind": "", "text": "", "listens": []}
 try:
     cluster = mhnb.start(2, 1, name="refused", start_timeout_s=500)
 except mhnb.errors.LaunchError as error:
     told |= {"kind": type(error).__name__, "text": str(error)}
 else:
     told["text"] = cluster.run(%r).check()[1].stdout
+    processes = psutil.Process(cluster.supervisor_pid).children(recursive=True)
+    told["listens"] = sorted({
+        connection.laddr.ip
+        for process in [psutil.Process(cluster.supervisor_pid), *processes]
+        for connection in process.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    })
     cluster.stop()
 print("told", json.dumps(told))
 """
@@ -48,6 +55,8 @@ class Started:
     """The class of its LaunchError; empty where it went well."""
     text: str
     """Of the error; of a cell's output where it went well."""
+    listens: Sequence[str] = ()
+    """The addresses at which a process of the cluster listened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +99,7 @@ class Machine:
             )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         told = json.loads(done.stdout.rpartition("told ")[2])
-        return Started(told["kind"], told["text"])
+        return Started(told["kind"], told["text"], told["listens"])
 
 
 def why_absent() -> str | None:

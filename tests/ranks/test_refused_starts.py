@@ -15,14 +15,20 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="these limits hold so
 _UP = "ip link set lo up"
 
 
+_CABLE = "ip link add v0 type veth peer name v1; ip addr add 192.0.2.7/24 dev v0; ip link set v0 up; ip link set v1 up"
+
+
 @NAMESPACES
-@pytest.mark.parametrize("address", ["", "203.0.113.5 boxy"], ids=["unresolved", "elsewhere"])
+@pytest.mark.parametrize(
+    "address", ["", "203.0.113.5 boxy", "192.0.2.7 boxy"], ids=["unresolved", "elsewhere", "the network"]
+)
 def test_a_local_cluster_does_not_depend_on_the_machines_name(tmp_path: Path, address: str) -> None:
-    """Where the name of the machine resolves to nothing, or to another machine, the ranks meet on loopback."""
+    """Whatever the name of the machine resolves to, the ranks meet on loopback, and no port is open to the network."""
     (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n{address}\n")
-    prepare = f"{_UP}; hostname boxy; mount --bind {tmp_path}/hosts /etc/hosts"
+    prepare = f"{_UP}; {_CABLE}; hostname boxy; mount --bind {tmp_path}/hosts /etc/hosts"
     started = Machine(tmp_path / "home", ("--net", "--uts", "--mount"), prepare).start()
     assert (started.kind, started.text) == ("", "3.0\n")
+    assert set(started.listens) <= {"127.0.0.1", "::ffff:127.0.0.1"}
 
 
 @NAMESPACES
