@@ -53,30 +53,91 @@ def test_colours(text: str, expected: str) -> None:
     assert shown(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\nb\nc\r\x1b[2K\x1b[1A\x1b[2K\x1b[1A\x1b[2KA\nB\nC\n", "A\nB\nC\n"),
+        ("line1\nline2\n\x1b[2A\x1b[JDONE1\nDONE2\n", "DONE1\nDONE2\n"),
+        ("outer 0\n\rinner 50\x1b[A\router 1\n\rinner 99\x1b[A\n", "outer 1\ninner 99"),
+        ("a\nb\nc\x1b[2Fx\x1b[Ey", "x\ny\nc"),
+        ("abcd\x1b[3Dx\x1b[1Cy", "axcy"),
+        ("abcdef\x1b[3Gx", "abxdef"),
+        ("old\nframe\n\x1b[2J\x1b[Hnew", "new"),
+        ("old\nframe\n\x1b[H\x1b[2J\x1b[3Jnew", "new"),
+        ("a\nb\n\x1b[1;1HX", "X\nb"),
+        ("one\x1b7 two\nmore\x1b8 TWO", "one TWO\nmore"),
+        ("one\x1b[s two\nmore\x1b[u TWO", "one TWO\nmore"),
+        ("abcdef\r\x1b[2X", "  cdef"),
+        ("abcdef\r\x1b[2P", "cdef"),
+        ("abcdef\r\x1b[2@", "  abcdef"),
+        ("a\nb\x1b[Lx", "a\nx\nb"),
+        ("a\nb\x1b[A\x1b[Mx", "x"),
+        ("\x1b[?25lwork\x1b[?25h", "work"),
+        ("\x1b]0;title\x07text\x1b]8;;http://a\x1b\\link", "textlink"),
+        ("ab\tc\rX", "Xb      c"),
+        ("漢字\x1b[3Gx", "漢x"),
+        ("a\x1b[99999999999Cb", "a" + " " * 999 + "b"),
+    ],
+)
+def test_the_cursor_goes_over_several_lines(text: str, expected: str) -> None:
+    """What is drawn by moving the cursor ends as a terminal would show it."""
+    assert shown(text) == expected
+
+
+def test_the_cursor_goes_up_no_more_than_a_screen() -> None:
+    """Lines that have left the screen at its top stay as they are, and the memory for those on it is bounded."""
+    lines = [f"line {at}" for at in range(1000)]
+    changed = shown("\n".join(lines), "\x1b[5000A\rX").splitlines()
+    assert [at for at, line in enumerate(changed) if line != lines[at]] == [900]
+
+
+def test_a_colour_goes_on_after_a_line_that_was_drawn_over() -> None:
+    """A colour that ends in a line which is laid out ends there."""
+    assert shown("\x1b[31mred\nab\rX\x1b[0m plain") == "\x1b[31mred\nX\x1b[0m plain"
+
+
+@pytest.mark.parametrize(
+    "text", ["a\r\nb\x1b[31mc\x1b[0m\r\n", "1\n2\n\x1b[2A\x1b[Jx\n", "\x1b]0;title\x1b\\a\x1b[?25lb"]
+)
+def test_a_sequence_may_come_in_pieces(text: str) -> None:
+    """A sequence that is cut between two pieces is one sequence."""
+    assert shown(*text) == shown(text)
+
+
 def test_pieces_do_not_matter() -> None:
     """However the text is cut into pieces, the same is shown."""
     chance = random.Random(7)  # noqa: S311
+    parts = [
+        "a",
+        "bc",
+        "\n",
+        "\r",
+        "\b",
+        "\t",
+        "\x1b[31m",
+        "\x1b[0m",
+        "\x1b[K",
+        " ",
+        "\x1b[A",
+        "\x1b[2B",
+        "\x1b[J",
+        "\x1b7",
+        "\x1b8",
+    ]
     for _ in range(300):
-        text = "".join(chance.choices(["a", "bc", "\n", "\r", "\b", "\x1b[31m", "\x1b[0m", "\x1b[K", " "], k=30))
-        while "\r\n" in text:
-            text = text.replace("\r\n", "\n")
-        tokens, rest = [], text
-        while rest:
-            size = (
-                4 if rest.startswith("\x1b[0m") else 5 if rest.startswith("\x1b[31") else 3 if rest[0] == "\x1b" else 1
-            )
-            tokens.append(rest[:size])
-            rest = rest[size:]
-        assert shown(*tokens) == shown(text)
+        text = "".join(chance.choices(parts, k=30))
+        ends = sorted(chance.sample(range(len(text)), 5))
+        assert shown(*(text[a:b] for a, b in zip([0, *ends], [*ends, len(text)], strict=True))) == shown(text)
 
 
-def test_cut_hands_over_the_unfinished_line() -> None:
-    """After a cut the unfinished line can still be overwritten, and together the parts show the whole."""
+def test_cut_hands_over_what_can_change() -> None:
+    """After a cut the last lines can still be drawn over, and together the parts show the whole."""
     text = TerminalText()
-    text.add("one\n50 %")
+    text.add("".join(f"line {at}\n" for at in range(500)) + "50 %")
     rest = text.cut()
-    rest.add("\r99 %")
-    assert (text.read(), rest.read()) == ("one\n", "99 %")
+    rest.add("\r99 %\x1b[A\rX")
+    assert (text.read() + rest.read()).splitlines()[-3:] == ["line 498", "Xine 499", "99 %"]
+    assert len(text) > 0
 
 
 def test_length_follows_the_text() -> None:

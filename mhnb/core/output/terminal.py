@@ -1,20 +1,51 @@
-r"""What a terminal would show for text with carriage returns, backspaces and erasures. It knows no outputs or ranks.
+r"""What a terminal would show for text that moves the cursor. It knows no outputs or ranks.
 
-Only a line that holds such a character is laid out in cells; every other line is kept as it came, so that the cost is
-linear and small. Colours (SGR sequences) stay with the characters they coloured.
+The terminal is as wide as the text needs and `_ROWS` lines high: what has left it at the top can no longer change.
+Only a line that is drawn over is laid out in cells. Every other line stays as it came, so that the cost is linear and small.
+Colours (SGR sequences) stay with the characters they coloured; sequences that neither move nor colour are dropped.
+
+Not `pyte`: its screen has a fixed width, it takes a character at a time, and it keeps no colour sequence as it came.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from functools import cache
+from typing import TypeAlias
 
 __all__ = ["TerminalText"]
 
-_MOVE = re.compile(r"[\r\b]|\x1b\[[012]?K")
-_TOKEN = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|.", re.DOTALL)
-_STYLE_LIMIT = 200
-_ERASED = ("", "")
+_ROWS = 100
+"""The height of the terminal: a cursor that goes up stops there."""
+_REACH = 16 * 1024
+"""Characters that the lines above the last may hold to be within reach."""
+_WIDTH = 1000
+"""No column beyond this is reached by moving the cursor; text may be longer."""
+
+_MOVE = re.compile(r"[\r\b]|\x1b(?!\[[0-9;:]*m)")
+"""What no line that stays as it came may hold: all sequences but colours."""
+_TOKEN = re.compile(
+    r"[^\x00-\x1f\x7f]+"
+    r"|\x1b\[(?P<parameters>[0-?]*)[ -/]*(?P<final>[@-~])"
+    r"|\x1b[PX^_\]][^\x07\x1b]*(?:\x07|\x1b\\)"
+    r"|\x1b[ -/]*(?P<escape>[0-~])"
+    r"|[\x00-\x1f\x7f]"
+)
+_PARTIAL = re.compile(r"(?:\r|\x1b(?:\[[0-?]*[ -/]*|[PX^_\]][^\x07\x1b]*\x1b?|[ -/]*))\Z")
+"""A sequence, or half a line end, at the end of a piece that goes on in the next one."""
+_PARTIAL_LIMIT = 4096
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_RESET = re.compile(r"\x1b\[0*(?:m|;)")
+_PEN_LIMIT = 16
+"""Colour sequences in force at once; the oldest are dropped."""
+
+_Cell: TypeAlias = tuple[str, str]
+"""The colours in force and the character written there."""
+_ERASED: _Cell = ("", "")
 """A cell that shows as a blank, or as nothing at the end of a line."""
+_HALF = "\0"
+"""The second cell of a wide character."""
 
 
 class TerminalText:
@@ -23,129 +54,430 @@ class TerminalText:
     >>> text = TerminalText()
     >>> text.add("10 %\r20 %\nab\bc"); text.read()
     '20 %\nac'
+    >>> text.add("\x1b[A\rX"); text.read()
+    'X0 %\nac'
     """
 
-    __slots__ = ("_kept", "_line", "_open", "_open_length", "_pieces")
+    __slots__ = ("_finished", "_open", "_open_length", "_partial", "_screen")
 
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        """The finished lines."""
-        self._kept = 0
-        """Characters in `_pieces`."""
+    def __init__(self, pen: str = "") -> None:
+        self._finished = _Finished(pen)
         self._open: list[str] = []
-        """The unfinished last line as it came; empty when `_line` has it."""
+        """The unfinished last line as it came; empty when `_screen` has it."""
         self._open_length = 0
-        self._line: _Line | None = None
+        self._partial = ""
+        self._screen: _Screen | None = None
 
     def __len__(self) -> int:
-        return self._kept + (self._open_length if self._line is None else len(self._line))
+        return self._finished.length + (self._open_length if self._screen is None else len(self._screen))
 
     def add(self, text: str) -> None:
         r"""Take in more text; `\r\n` is one line end."""
+        if self._partial:
+            text, self._partial = self._partial + text, ""
+        if ("\x1b" in text or text.endswith("\r")) and (
+            found := _PARTIAL.search(text, max(0, len(text) - _PARTIAL_LIMIT))
+        ) is not None:
+            text, self._partial = text[: found.start()], found[0]
         if "\r\n" in text:
             text = text.replace("\r\n", "\n")
-        head, newline, last = text.rpartition("\n")
-        if newline:
-            self._finish(head)
-        if last:
-            self._extend(last)
+        while text:
+            text = self._add_plain(text) if self._screen is None else self._add_moving(self._screen, text)
 
     def cut(self) -> TerminalText:
-        """Hand over the unfinished line to a text of its own; what stays here ends with a line end."""
+        """Hand over the lines that can still change to a text of their own; what stays here ends with a line end."""
         rest = TerminalText()
-        rest._open, rest._open_length, rest._line = self._open, self._open_length, self._line
-        self._begin_line()
+        height = 1 if self._screen is None else self._screen.height
+        rest._finished = self._finished.split_off(_ROWS - height)
+        rest._open, rest._open_length, rest._screen = self._open, self._open_length, self._screen
+        rest._partial, self._partial = self._partial, ""
+        self._open, self._open_length, self._screen = [], 0, None
         return rest
 
     def read(self) -> str:
         """Return what a terminal would show by now."""
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        last = "".join(self._open) if self._line is None else self._line.read()
-        return (self._pieces[0] if self._pieces else "") + last
+        last = "".join(self._open) if self._screen is None else self._screen.read()
+        return self._finished.read() + last
 
-    def _finish(self, text: str) -> None:
-        """Take in the rest of the unfinished line and any number of whole lines."""
-        if self._line is None and not _moves(text):
-            self._keep(*self._open, text, "\n")
-            self._begin_line()
-            return
-        for line in text.split("\n"):
-            self._extend(line)
-            self._keep(*([self._line.read()] if self._line is not None else self._open), "\n")
-            self._begin_line()
+    def _add_plain(self, text: str) -> str:
+        """Take in text up to the first line in which something moves; return the rest."""
+        found = _MOVE.search(text) if _may_move(text) else None
+        end = len(text) if found is None else text.rfind("\n", 0, found.start()) + 1
+        head, newline, last = text[:end].rpartition("\n")
+        if newline:
+            self._finished.keep("".join((*self._open, head, "\n")))
+            self._open, self._open_length = [], 0
+        if last:
+            self._open.append(last)
+            self._open_length += len(last)
+        if found is None:
+            return ""
+        self._screen = _Screen("".join(self._open), self._finished.pen)
+        self._open, self._open_length = [], 0
+        return text[end:]
 
-    def _begin_line(self) -> None:
-        self._open, self._open_length, self._line = [], 0, None
-
-    def _extend(self, text: str) -> None:
-        if self._line is not None:
-            self._line.write(text)
-        elif _moves(text):
-            self._line = _Line("".join(self._open) + text)
-            self._open = []
-        else:
-            self._open.append(text)
-            self._open_length += len(text)
-
-    def _keep(self, *pieces: str) -> None:
-        self._pieces += pieces
-        self._kept += sum(map(len, pieces))
+    def _add_moving(self, screen: _Screen, text: str) -> str:
+        """Draw text up to a line end below which there is nothing; return the rest."""
+        at = screen.draw(text, self._finished)
+        if at is None:
+            return ""
+        self._finished.keep(screen.read() + "\n")
+        self._screen = None
+        return text[at:]
 
 
-class _Line:
-    """A line laid out in cells, each the colours in force and the character written there."""
+class _Finished:
+    """The lines above the screen, as text; the last of them may come back onto it."""
 
-    __slots__ = ("_cells", "_column", "_style")
+    __slots__ = ("_pieces", "_start", "count", "length", "pen", "saved")
 
-    def __init__(self, text: str) -> None:
-        self._cells: list[tuple[str, str]] = []
-        self._column = 0
-        self._style = ""
-        self.write(text)
+    def __init__(self, pen: str) -> None:
+        self._pieces: list[str] = []
+        self._start = pen
+        """The colours in force before the first line."""
+        self.pen = pen
+        """The colours in force after the last."""
+        self.length = 0
+        self.count = 0
+        """How many lines, those included that were split off."""
+        self.saved: tuple[int, int, str] | None = None
+        """A cursor that was saved: the number of its line, its column, and the colours."""
 
-    def __len__(self) -> int:
-        return len(self._cells)
-
-    def write(self, text: str) -> None:
-        for token in _TOKEN.findall(text):
-            if token == "\r":
-                self._column = 0
-            elif token == "\b":
-                self._column = max(0, self._column - 1)
-            elif len(token) > 1:
-                self._obey(token)
-            else:
-                self._cells[self._column : self._column + 1] = [(self._style, token)]
-                self._column += 1
-
-    def _obey(self, sequence: str) -> None:
-        """Follow a colour or an erasure; other sequences mean nothing in a notebook and are left out."""
-        if sequence in ("\x1b[m", "\x1b[0m"):
-            self._style = ""
-        elif sequence[-1] == "m":
-            # Repeating one changes nothing; without a bound, a bar that sets its colour anew each time would grow.
-            self._style = (self._style.replace(sequence, "") + sequence)[-_STYLE_LIMIT:]
-        elif sequence in ("\x1b[K", "\x1b[0K"):
-            del self._cells[self._column :]
-        elif sequence == "\x1b[2K":
-            self._cells = [_ERASED] * self._column
-        elif sequence == "\x1b[1K":
-            self._cells[: self._column + 1] = [_ERASED] * min(self._column + 1, len(self._cells))
+    def keep(self, text: str) -> None:
+        """Add whole lines."""
+        self._pieces.append(text)
+        self.length += len(text)
+        self.count += text.count("\n")
+        self.pen = _pen_after(self.pen, text)
 
     def read(self) -> str:
-        while self._cells and self._cells[-1] is _ERASED:
-            del self._cells[-1]
-            self._column = min(self._column, len(self._cells))
+        """Return all of it."""
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+    def take_back(self, count: int, length: int) -> list[_Row]:
+        """Take away the last lines, no more than `count`, nor characters than `length`, and return them as rows."""
+        text = self.read()
+        at = _find_last_lines(text, count, length)
+        self._set(text[:at])
+        rows, pen = [], self.pen
+        for line in text[at:].split("\n")[:-1]:
+            rows.append(_Row(line, pen))
+            pen = rows[-1].end
+        self.count -= len(rows)
+        return rows
+
+    def split_off(self, count: int) -> _Finished:
+        """Hand over the last lines, as many as can come back onto a screen."""
+        text = self.read()
+        at = _find_last_lines(text, count, _REACH)
+        self._set(text[:at])
+        rest = _Finished(self.pen)
+        rest.keep(text[at:])
+        rest.count, rest.saved = self.count, self.saved
+        return rest
+
+    def _set(self, text: str) -> None:
+        self._pieces, self.length, self.pen = [text], len(text), _pen_after(self._start, text)
+
+
+def _find_last_lines(text: str, count: int, length: int) -> int:
+    """Return where the last `count` lines of a text begin, or fewer where those have more characters than `length`."""
+    at = len(text)
+    for _ in range(count):
+        before = text.rfind("\n", 0, max(0, at - 1)) + 1
+        if at == 0 or len(text) - before > length:
+            break
+        at = before
+    return at
+
+
+class _Row:
+    """A line of the screen: as it came, until something is drawn over it; then in cells."""
+
+    __slots__ = ("_text", "cells", "end", "start")
+
+    def __init__(self, text: str, start: str) -> None:
+        self._text: str | None = text
+        self.cells: list[_Cell] = []
+        self.start = start
+        """The colours in force before it as it came."""
+        self.end = _pen_after(start, text)
+        """The colours in force after it, as it came."""
+
+    def lay_out(self) -> list[_Cell]:
+        """Return its cells."""
+        if self._text is not None:
+            text, pen, self._text = self._text, self.start, None
+            for token in _TOKEN.finditer(text):
+                if token["final"] == "m":
+                    pen = _change_pen(pen, token[0])
+                elif token[0] == "\t":
+                    self.cells += [_ERASED] * (8 - len(self.cells) % 8)
+                else:
+                    _put(self.cells, len(self.cells), pen, token[0])
+        return self.cells
+
+    def __len__(self) -> int:
+        return len(self.cells) if self._text is None else len(self._text)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing is written on it."""
+        return not self._text and all(cell is _ERASED for cell in self.cells)
+
+    def read(self, now: str) -> tuple[str, str]:
+        """Write it behind text that left the colours `now` in force; return it with those that it leaves in force."""
+        if self._text is not None:
+            return _take_pen(now, self.start) + self._text, self.end
+        last = len(self.cells)
+        while last and self.cells[last - 1] is _ERASED:
+            last -= 1
         parts: list[str] = []
-        now = ""
-        for style, character in [*self._cells, (self._style, "")]:
-            if style != now:
-                parts.append(style[len(now) :] if style.startswith(now) else "\x1b[0m" + style)
-                now = style
-            parts.append(character or " ")
-        return "".join(parts[:-1])
+        for pen, character in self.cells[:last]:
+            if pen != now:
+                parts.append(_take_pen(now, pen))
+                now = pen
+            if character != _HALF:
+                parts.append(character or " ")
+        return "".join(parts), now
 
 
-def _moves(text: str) -> bool:
-    return "\r" in text or "\b" in text or ("\x1b[" in text and _MOVE.search(text) is not None)
+def _blank_row() -> _Row:
+    row = _Row("", "")
+    row.lay_out()
+    return row
+
+
+class _Screen:
+    """The lines that are being drawn over, and the cursor."""
+
+    __slots__ = ("_column", "_pen", "_row", "_rows")
+
+    def __init__(self, line: str, pen: str) -> None:
+        self._rows = [_Row(line, pen)]
+        self._row = 0
+        self._column = len(self._rows[0].lay_out())
+        self._pen = self._rows[0].end
+
+    def __len__(self) -> int:
+        return sum(len(row) + 1 for row in self._rows) - 1
+
+    @property
+    def height(self) -> int:
+        """How many lines it has."""
+        return len(self._rows)
+
+    def read(self) -> str:
+        """Return its lines, without blank ones below the cursor."""
+        last = len(self._rows) - 1
+        while last > self._row and self._rows[last].is_blank:
+            last -= 1
+        lines, now = [], self._rows[0].start
+        for row in self._rows[: last + 1]:
+            line, now = row.read(now)
+            lines.append(line)
+        return "\n".join(lines) + _take_pen(now, self._pen)
+
+    def draw(self, text: str, above: _Finished) -> int | None:
+        """Follow text. Return where it goes on after a line end on the last line; None if there is none.
+
+        Args:
+            above: the lines that the cursor may go up to.
+        """
+        for token in _TOKEN.finditer(text):
+            first = token[0][0]
+            if first == "\n":
+                if self._row == len(self._rows) - 1:
+                    return token.end()
+                self._row, self._column = self._row + 1, 0
+            elif first == "\r":
+                self._column = 0
+            elif first == "\b":
+                self._column = max(0, self._column - 1)
+            elif first == "\t":
+                self._column = (self._column // 8 + 1) * 8
+            elif first == "\x1b":
+                self._obey(token, above)
+            elif first >= " ":
+                self._column = _put(self._cells(), self._column, self._pen, token[0])
+        return None
+
+    def _cells(self) -> list[_Cell]:
+        return self._rows[self._row].lay_out()
+
+    def _obey(self, token: re.Match[str], above: _Finished) -> None:
+        """Follow a sequence; those that mean nothing in a notebook are left out."""
+        final, parameters = token["final"] or "", token["parameters"] or ""
+        if final == "m":
+            if _COLOUR.fullmatch(token[0]):
+                self._pen = _change_pen(self._pen, token[0])
+            return
+        if parameters[:1] in ("<", "=", ">", "?"):
+            return
+        numbers = [min(int(number[:6] or 0), 999) if number[:6].isdecimal() else 0 for number in parameters.split(";")]
+        count = max(1, numbers[0])
+        if token["escape"] in ("7", "8") or (final and final in "su"):
+            self._save_or_restore(above, save=token["escape"] == "7" or final == "s")
+        elif token["escape"] and token["escape"] in "DEM":
+            self._go(self._row + (-1 if token["escape"] == "M" else 1), above)
+            self._column = 0 if token["escape"] == "E" else self._column
+        elif token["escape"] == "c":
+            self._home(above, 1, 1)
+            self._erase(above, 0)
+            self._pen = ""
+        elif final and final in "Hfd":
+            self._home(above, count, max(1, [*numbers, 0][1]) if final != "d" else self._column + 1)
+        elif final and final in "ABEFe":
+            self._go(self._row + (-count if final in "AF" else count), above)
+            self._column = 0 if final in "EF" else self._column
+        elif final and final in "CDGa`":
+            self._go_along(final, count)
+        elif final == "J" and numbers[0] < 3:
+            self._erase(above, numbers[0])
+        elif final and final in "KX@PLM":
+            self._edit(final, numbers[0], count)
+
+    # -- the cursor
+
+    def _reach_up(self, count: int, above: _Finished) -> None:
+        """Take lines back onto the screen, as many as it has room for."""
+        room = min(count, _ROWS - len(self._rows))
+        length = _REACH - len(self)
+        if room > 0 and length > 0 and (rows := above.take_back(room, length)):
+            self._rows[:0] = rows
+            self._row += len(rows)
+
+    def _go(self, row: int, above: _Finished) -> None:
+        if row < 0:
+            before = self._row
+            self._reach_up(-row, above)
+            row += self._row - before
+        self._row = max(0, min(row, _ROWS - 1))
+        while len(self._rows) <= self._row:
+            self._rows.append(_blank_row())
+
+    def _home(self, above: _Finished, row: int, column: int) -> None:
+        self._reach_up(_ROWS, above)
+        self._go(row - 1, above)
+        self._column = min(column - 1, _WIDTH)
+
+    def _go_along(self, final: str, count: int) -> None:
+        if final == "D":
+            self._column = max(0, self._column - count)
+        else:
+            column = self._column + count if final in "Ca" else count - 1
+            self._column = min(column, max(_WIDTH, self._column))
+
+    def _save_or_restore(self, above: _Finished, *, save: bool) -> None:
+        if save:
+            above.saved = above.count + self._row, self._column, self._pen
+        elif above.saved is None:
+            self._home(above, 1, 1)
+        else:
+            line, self._column, self._pen = above.saved
+            self._go(line - above.count, above)
+
+    # -- what is written
+
+    def _erase(self, above: _Finished, part: int) -> None:
+        """Erase the screen below the cursor, above it, or all of it."""
+        if part:
+            self._reach_up(_ROWS, above)
+        cells = self._cells()
+        if part == 0:
+            del cells[self._column :]
+            del self._rows[self._row + 1 :]
+            return
+        for row in self._rows[: self._row] if part == 1 else self._rows:
+            row.lay_out().clear()
+        if part == 1:
+            cells[: self._column + 1] = [_ERASED] * min(self._column + 1, len(cells))
+
+    def _edit(self, final: str, part: int, count: int) -> None:
+        """Erase within the line, insert or delete characters, insert or delete lines."""
+        cells, at = self._cells(), self._column
+        if final in "LM":
+            del self._rows[self._row : self._row + (count if final == "M" else 0)]
+            added = min(count, _ROWS - len(self._rows)) if final == "L" else self._row + 1 - len(self._rows)
+            self._rows[self._row : self._row] = [_blank_row() for _ in range(added)]
+            self._column = 0
+        elif final == "K" and part == 0:
+            del cells[at:]
+        elif final == "K" and part == 2:
+            cells.clear()
+        elif final == "K" and part == 1:
+            cells[: at + 1] = [_ERASED] * min(at + 1, len(cells))
+        elif final == "X":
+            cells[at : at + count] = [_ERASED] * len(cells[at : at + count])
+        elif final == "P":
+            del cells[at : at + count]
+        elif final == "@":
+            cells[at:at] = [_ERASED] * (count if at < len(cells) else 0)
+
+
+def _put(cells: list[_Cell], column: int, pen: str, text: str) -> int:
+    """Write characters into cells; return the column after them."""
+    if column > len(cells):
+        cells += [_ERASED] * (column - len(cells))
+    if text.isascii():
+        if text < " " or text == "\x7f":
+            return column
+        cells[column : column + len(text)] = [(pen, character) for character in text]
+        return column + len(text)
+    for character in text:
+        width = _width(character)
+        if width == 0 and column:
+            before, written = cells[column - 1]
+            # A wide character's mark goes with its first half.
+            at = column - 2 if written == _HALF and column > 1 else column - 1
+            cells[at] = (before, (cells[at][1] + character)[:_MARKS_LIMIT])
+            continue
+        new = [(pen, character), (pen, _HALF)][: max(1, width)]
+        if column < len(cells) and cells[column][1] == _HALF and column:
+            cells[column - 1] = _ERASED
+        if column + len(new) < len(cells) and cells[column + len(new)][1] == _HALF:
+            cells[column + len(new)] = _ERASED
+        cells[column : column + len(new)] = new
+        column += len(new)
+    return column
+
+
+_MARKS_LIMIT = 16
+
+
+@cache
+def _width(character: str) -> int:
+    """Return how many cells a character takes."""
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def _may_move(text: str) -> bool:
+    return "\r" in text or "\b" in text or "\x1b" in text
+
+
+def _pen_after(pen: str, text: str) -> str:
+    """Return the colours in force after text."""
+    if "\x1b[" not in text:
+        return pen
+    if (at := max(text.rfind("\x1b[0m"), text.rfind("\x1b[m"))) >= 0:
+        pen, text = "", text[at:]
+    for colour in _COLOUR.findall(text):
+        pen = _change_pen(pen, colour)
+    return pen
+
+
+def _take_pen(now: str, pen: str) -> str:
+    """Return what makes one set of colours of another."""
+    return "" if pen == now else pen[len(now) :] if pen.startswith(now) else "\x1b[0m" + pen
+
+
+def _change_pen(pen: str, colour: str) -> str:
+    if _RESET.match(colour):
+        pen, colour = "", "" if _RESET.fullmatch(colour) else colour
+    # Repeating one changes nothing; without a bound, a bar that sets its colour anew each time would grow.
+    pen = pen.replace(colour, "") + colour if colour else pen
+    return pen if pen.count("\x1b") <= _PEN_LIMIT else pen[pen.index("\x1b", 1) :]
