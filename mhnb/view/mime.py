@@ -16,6 +16,7 @@ from typing import Any
 from mhnb.core.output.figures import describe_figure, find_form
 from mhnb.values import Output
 from mhnb.view.ansi import ansi_to_html, strip_ansi
+from mhnb.view.fragment import NOT_RUN, clean_html, finds_script
 from mhnb.view.words import format_nbytes
 
 __all__ = [
@@ -39,6 +40,7 @@ _NAMELESS = re.compile(r"<IPython(?:\.core)?\.display\.\w+ object>")
 """What IPython says of a formula, of Markdown or of JSON instead of their source."""
 _SOURCES = ("text/plain", "text/markdown", "text/latex", "application/json", "application/geo+json")
 _SCRIPT = "application/javascript"
+_SIZE = re.compile(r"\s*\+?(\d{1,6})(?:\.\d*)?(?:px)?(%?)\s*")
 
 
 def output_to_html(output: Output) -> str:
@@ -53,7 +55,7 @@ def output_to_html(output: Output) -> str:
         return pre(_joined(output["text"]).removesuffix("\n"), style=style)
     if kind == "error":
         return pre("\n".join(output["traceback"]))
-    data, metadata = output.get("data", {}), output.get("metadata") or {}
+    data, metadata = output.get("data", {}), output.get("metadata")
     if (form := find_form(data)) is not None:
         what = escape(describe_figure(form, data[form]), quote=False)
         return f'<div>{what} <span style="opacity:.65">· drawn below its cell</span></div>'
@@ -63,7 +65,7 @@ def output_to_html(output: Output) -> str:
             continue
         text = _plain(data) if mime == "text/plain" else _joined(data[mime])
         if len(text) <= MAX_RICH_NBYTES:
-            return write(text, metadata.get(mime) or {}) + too_large
+            return write(text, _about(metadata, mime)) + _tell_script(data, mime, text) + too_large
         too_large = pre(f"… {mime} of {format_nbytes(len(text))} is not stored in the notebook")
     return pre(f"<{', '.join(sorted(data)) or 'nothing'}>") + too_large
 
@@ -107,7 +109,7 @@ def plain_nbytes(outputs: Iterable[Output]) -> int:
 def _plain(data: dict[str, Any]) -> str:
     texts = [_source(mime, data[mime]) for mime in _SOURCES if mime in data]
     # A script means the page that it is in; that is the notebook's, and all ranks share it.
-    texts += [f"(JavaScript of a rank is not run)\n{_joined(data[_SCRIPT])}"] if _SCRIPT in data else []
+    texts += [f"({NOT_RUN})\n{_joined(data[_SCRIPT])}"] if _SCRIPT in data else []
     if told := [text for text in texts if not _NAMELESS.fullmatch(text)] or texts:
         return told[0]
     return f"<{', '.join(sorted(data)) or 'nothing'}>"
@@ -118,11 +120,25 @@ def _source(mime: str, form: Any) -> str:
 
 
 def _joined(text: Any) -> str:
-    return "".join(text) if isinstance(text, list) else str(text)
+    return "".join(map(str, text)) if isinstance(text, list) else str(text)
+
+
+def _about(metadata: Any, mime: str) -> dict[str, Any]:
+    """Return what is said about one form; a rank may say anything."""
+    about = metadata.get(mime) if isinstance(metadata, dict) else None
+    return about if isinstance(about, dict) else {}
+
+
+def _tell_script(data: dict[str, Any], mime: str, text: str) -> str:
+    """Say it where a form is shown without the scripts that it came with."""
+    has_script = mime in ("text/html", "text/markdown", "image/svg+xml") and finds_script(text)
+    if not has_script and (mime == "text/plain" or _SCRIPT not in data):
+        return ""
+    return f'<div style="opacity:.65">({NOT_RUN})</div>'
 
 
 def _write_html(text: str, _metadata: dict[str, Any]) -> str:
-    return f'<div style="overflow-x:auto">{text}</div>'
+    return clean_html(text)
 
 
 def _write_plain(text: str, _metadata: dict[str, Any]) -> str:
@@ -138,7 +154,7 @@ def _write_markdown(text: str, _metadata: dict[str, Any]) -> str:
         import mistune
     except ImportError:  # it comes with nbconvert; without it the source is readable too
         return pre(text)
-    return f"<div>{mistune.html(text)}</div>"
+    return clean_html(str(mistune.html(text)))
 
 
 def _write_svg(text: str, metadata: dict[str, Any]) -> str:
@@ -151,8 +167,16 @@ def _image_writer(mime: str) -> Callable[[str, dict[str, Any]], str]:
 
 
 def _img(mime: str, encoded: str, metadata: dict[str, Any]) -> str:
-    size = "".join(f' {side}="{int(metadata[side])}"' for side in ("width", "height") if side in metadata)
+    size = "".join(_size(side, metadata.get(side)) for side in ("width", "height"))
     return f'<div><img alt="{mime}"{size} style="max-width:100%" src="data:{mime};base64,{escape(encoded)}"></div>'
+
+
+def _size(side: str, value: Any) -> str:
+    """Write a size as JupyterLab does, which sets whatever it is given as the attribute: pixels, or a percentage."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return ""
+    found = _SIZE.fullmatch(str(value))
+    return f' {side}="{found[1]}{found[2]}"' if found else ""
 
 
 _WRITERS: tuple[tuple[str, Callable[[str, dict[str, Any]], str]], ...] = (

@@ -210,3 +210,14 @@ def test_noise_is_kept_apart() -> None:
     folder.add([["noise", "[Gloo] a\n"], ["stdout", "mine\n"], ["noise", "[Gloo] b\n"]])
     assert [output["text"] for output in folder.outputs()] == ["mine\n"]
     assert folder.noise == "[Gloo] a\n[Gloo] b\n"
+
+
+@pytest.mark.parametrize(("form", "text"), [(None, "None"), (3, "3"), (["a", "b"], "ab"), (["a", None], "['a', None]")])
+def test_what_a_rank_shows_can_be_stored(form: object, text: str) -> None:
+    """Under a type that is no JSON a notebook stores text, and metadata is a mapping."""
+    (shown,) = fold_events([["display", {"text/html": form, "application/json": [1]}, ["wide"], None]])
+    assert shown == {
+        "output_type": "display_data",
+        "data": {"text/html": text, "application/json": [1]},
+        "metadata": {},
+    }

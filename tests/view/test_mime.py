@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import re
 from html import unescape
+from typing import Any
 
 import pytest
 
 from mhnb.values import Output
 from mhnb.view import mime
+from mhnb.view.fragment import NOT_RUN
 from mhnb.view.mime import output_to_html, output_to_text
 from tests.view.samples import out, shown, value
 
@@ -46,8 +48,61 @@ def test_an_svg_is_an_image() -> None:
 
 
 def test_html_goes_before_the_text() -> None:
-    """A rich form is preferred, unchanged."""
-    assert "<table>1</table>" in output_to_html(value("1", **{"text/html": "<table>1</table>"}))
+    """A rich form is preferred, with what is in it unchanged."""
+    assert "<p>a<b>1</b></p>" in output_to_html(value("1", **{"text/html": "<p>a<b>1</b></p>"}))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "size"),
+    [
+        ({"image/png": {"width": 40, "height": 20}}, ' width="40" height="20"'),
+        ({"image/png": {"width": "50%"}}, ' width="50%"'),
+        ({"image/png": {"width": 12.7, "height": "30px"}}, ' width="12" height="30"'),
+        ({"image/png": {"width": None, "height": "auto"}}, ""),
+        ({"image/png": {"width": {"a": 1}, "height": True}}, ""),
+        ({"image/png": {"width": '5" onload="x', "height": -3}}, ""),
+        ({"image/png": {"width": float("nan"), "height": float("inf")}}, ""),
+        ({"image/png": "wide"}, ""),
+        ({"image/png": None}, ""),
+        (["wide"], ""),
+        (None, ""),
+    ],
+)
+def test_a_size_of_any_kind_breaks_no_view(metadata: Any, size: str) -> None:
+    """What is a size is set, as JupyterLab does; what is none is left out."""
+    html = output_to_html({"output_type": "display_data", "data": {"image/png": PNG}, "metadata": metadata})
+    assert f'alt="image/png"{size} style=' in html
+
+
+@pytest.mark.parametrize(
+    "mime", ["text/html", "text/markdown", "text/latex", "image/svg+xml", "image/png", "text/plain"]
+)
+@pytest.mark.parametrize("form", [None, 3, {"a": [1]}, ["a", "b"], ["a", None], True, ""])
+def test_a_form_that_is_no_text_breaks_no_view(mime: str, form: Any) -> None:
+    """A rank may show anything under any type."""
+    output: Output = {"output_type": "display_data", "data": {mime: form}, "metadata": {}}
+    assert output_to_html(output)
+    assert isinstance(output_to_text(output), str)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"text/html": "<b>x</b><script>ran = 1</script>"},
+        {"text/html": "<b onclick='go()'>x</b>"},
+        {"text/html": "<b>x</b><iframe srcdoc='<script>go()</script>'></iframe>"},
+        {"text/html": "<a href='javascript:go()'>x</a>"},
+        {"text/html": "<div>x</div>", "application/javascript": "go()"},
+        {"text/markdown": "x <script>go()</script>"},
+        {"image/svg+xml": "<svg onload='go()'><text>x</text></svg>"},
+        {"application/javascript": "go()", "text/plain": "<IPython.core.display.Javascript object>"},
+    ],
+)
+def test_scripts_follow_one_rule(data: dict[str, str]) -> None:
+    """A script of a rank is not run, in whatever form it comes, and that is said."""
+    html = output_to_html({"output_type": "display_data", "data": data, "metadata": {}})
+    assert NOT_RUN in unescape(html)
+    assert not re.search(r"<script|<iframe|onclick|onload|javascript:", html)
 
 
 def test_a_widget_is_shown_as_its_text() -> None:
@@ -96,7 +151,7 @@ def test_a_figure_too_large_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         (shown(application__json=["a", 1], text__plain="my own words"), "my own words"),
         (
             shown(application__javascript="alert(1)", text__plain="<IPython.core.display.Javascript object>"),
-            "(JavaScript of a rank is not run)\nalert(1)",
+            f"({NOT_RUN})\nalert(1)",
         ),
         (shown(image__png=PNG), "<image/png>"),
         ({"output_type": "error", "ename": "E", "evalue": "", "traceback": ["a", "b"]}, "a\nb"),

@@ -130,7 +130,7 @@ class OutputFolder:
     def update_display(self, display_id: str, data: dict[str, Any], metadata: dict[str, Any]) -> bool:
         """Replace the displays of that id; false if this cell has none."""
         for bundle in self._shown.get(display_id, ()):
-            bundle.output = {**bundle.output, "data": _clean(data), "metadata": metadata}
+            bundle.output = {**bundle.output, "data": _clean(data), "metadata": _as_metadata(metadata)}
         return display_id in self._shown
 
     def take_foreign_updates(self) -> list[ForeignUpdate]:
@@ -281,7 +281,7 @@ def _mark_gap(name: str, nbytes: int) -> tuple[str, str]:
 def _make_output(event: OutputEvent, execution_count: int | None) -> Output:
     if event[0] == "error":
         return {"output_type": "error", "ename": event[1], "evalue": event[2], "traceback": list(event[3])}
-    output = {"output_type": "display_data", "data": _clean(event[1]), "metadata": event[2]}
+    output: Output = {"output_type": "display_data", "data": _clean(event[1]), "metadata": _as_metadata(event[2])}
     if event[0] == "result":
         output |= {"output_type": "execute_result", "execution_count": execution_count}
     return output
@@ -289,12 +289,27 @@ def _make_output(event: OutputEvent, execution_count: int | None) -> Output:
 
 def _clean(data: dict[str, Any]) -> dict[str, Any]:
     """Leave out the widget's view: its model lives on the rank, and a front end would look for it in vain."""
+    data = {mime: value if _is_stored(mime, value) else _as_text(value) for mime, value in data.items()}
     if _WIDGET_VIEW in data:
         rest = {mime: value for mime, value in data.items() if mime != _WIDGET_VIEW}
         return _with_reason(rest, "a widget", _WHY_TEXT)
     if (form := find_form(data)) is not None:
         return _with_reason(data, describe_figure(form, data[form]), _WHY_FIGURE)
     return data
+
+
+def _is_stored(mime: str, value: Any) -> bool:
+    """Whether a notebook can store a value under its type: JSON of any kind, and text for all other types."""
+    return isinstance(value, str) or mime.endswith("json")
+
+
+def _as_text(value: Any) -> str:
+    is_lines = isinstance(value, list) and all(isinstance(line, str) for line in value)
+    return "".join(value) if is_lines else str(value)
+
+
+def _as_metadata(metadata: Any) -> dict[str, Any]:
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def _with_reason(data: dict[str, Any], what: str, why: str) -> dict[str, Any]:

@@ -1,0 +1,112 @@
+"""HTML that a rank made, so that it can stand among the words of others.
+
+A parser closes what it left open. Scripts are left out, and style rules hold only inside.
+It does not know outputs, nor where the HTML is shown.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+__all__ = ["NOT_RUN", "clean_html", "finds_script"]
+
+NOT_RUN = "scripts and frames of a rank are not run: the page is the notebook's, and all ranks share it"
+
+_SCRIPT = re.compile(
+    r"<(?:script|iframe|frame|object|embed|portal|animate|set)\b|<[^<>]*[\s\"'/]on[a-z]+\s*=|<[^<>]*=[\s\"']*javascript:",
+    re.IGNORECASE,
+)
+
+_TEXT = (
+    "a abbr address article aside b bdi bdo big blockquote br caption center cite code col colgroup dd del details dfn dir div dl dt "
+    "em figcaption figure font footer h1 h2 h3 h4 h5 h6 header hgroup hr i ins kbd legend li main map mark menu nav nobr ol p pre q "
+    "rp rt ruby s samp section small span strike strong sub summary sup table tbody td tfoot th thead time tr tt u ul var wbr"
+)
+_CONTROLS = "button datalist fieldset input label meter optgroup option output progress select"
+_MEDIA = "area audio img picture source track video"
+_DRAWN = (
+    "svg g defs symbol use path circle ellipse line polygon polyline rect text tspan textPath image marker mask pattern clipPath "
+    "linearGradient radialGradient stop desc filter feBlend feColorMatrix feComposite feDropShadow feFlood feGaussianBlur feMerge "
+    "feMergeNode feOffset"
+)
+_TAGS = {*_TEXT.split(), *_CONTROLS.split(), *_MEDIA.split(), *_DRAWN.split(), "style"}
+
+_EVERYWHERE = (
+    "align alt bgcolor border cellpadding cellspacing checked class clear color cols colspan controls coords datetime dir disabled "
+    "download face for frame headers height hidden high href hspace id label lang loop low max min multiple muted name nowrap open "
+    "optimum placeholder poster readonly reversed role rows rowspan rules scope selected shape size span src start step style "
+    "summary tabindex target title type usemap valign value vspace width"
+)
+_DRAWING = (
+    "baseProfile clip-path clip-rule clipPathUnits cx cy d dominant-baseline dx dy fill fill-opacity fill-rule filter flood-color "
+    "flood-opacity font-family font-size font-style font-weight fx fy gradientTransform gradientUnits in in2 k1 k2 k3 k4 "
+    "letter-spacing marker-end marker-mid marker-start markerHeight markerUnits markerWidth mask mode offset opacity operator orient "
+    "overflow pathLength patternContentUnits patternTransform patternUnits points preserveAspectRatio r refX refY result rotate rx "
+    "ry shape-rendering spreadMethod stdDeviation stop-color stop-opacity stroke stroke-dasharray stroke-dashoffset stroke-linecap "
+    "stroke-linejoin stroke-miterlimit stroke-opacity stroke-width text-anchor textLength transform values vector-effect version "
+    "viewBox visibility x x1 x2 xlink:href xml:space xmlns xmlns:xlink y y1 y2"
+)
+_ATTRIBUTES = {"*": {*_EVERYWHERE.split(), *_DRAWING.split()}}
+_SCHEMES = {"http", "https", "mailto", "data"}
+
+_STYLE = re.compile(r"<style[^>]*>(.*?)</style>", re.DOTALL)
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_STRING = re.compile(r"\"(?:[^\"\\\n\r\f]|\\[^\n\r\f])*\"|'(?:[^'\\\n\r\f]|\\[^\n\r\f])*'")
+_ADDRESS = re.compile(r"url\([\w:/.?=&%+,;#~@!*$-]*\)")
+_CLOSES = {")": "(", "]": "[", "}": "{"}
+
+_INSIDE = "position:relative;contain:layout paint;overflow-x:auto"
+"""Nothing in it is drawn outside its box, wherever its own styles put it."""
+
+
+def finds_script(html: str) -> bool:
+    """Whether HTML has a script, a handler or a frame.
+
+    >>> finds_script("<b onclick='go()'>x</b>"), finds_script("a < b, script")
+    (True, False)
+    """
+    return _SCRIPT.search(html) is not None
+
+
+@functools.lru_cache(maxsize=32)
+def clean_html(html: str) -> str:
+    """Write a rank's HTML as a closed fragment that changes nothing outside itself.
+
+    >>> clean_html("<b>1<textarea>2")
+    '<div style="position:relative;contain:layout paint;overflow-x:auto"><b>12</b></div>'
+    """
+    # It takes a while to import, and most cells show no HTML.
+    import nh3
+
+    clean = nh3.clean(
+        html,
+        tags=_TAGS,
+        clean_content_tags={"script", "template", "iframe", "object", "embed", "noembed", "noframes"},
+        attributes=_ATTRIBUTES,
+        generic_attribute_prefixes={"data-", "aria-"},
+        url_schemes=_SCHEMES,
+        link_rel=None,
+    )
+    return f'<div style="{_INSIDE}">{_STYLE.sub(_scope, clean)}</div>'
+
+
+def _scope(style: re.Match[str]) -> str:
+    """Make a style sheet hold for the elements beside it; leave it out where that cannot be known."""
+    rules = _COMMENT.sub(" ", style[1]).replace("<!--", " ").replace("-->", " ")
+    if not _is_balanced(_ADDRESS.sub("", _STRING.sub('""', rules))):
+        return ""
+    return f"<style>@scope{{{rules.replace(':root', ':scope')}}}</style>"
+
+
+def _is_balanced(rules: str) -> bool:
+    """Whether every bracket in a style sheet closes, so that none of its rules ends what is put around it."""
+    opened: list[str] = []
+    for sign in rules:
+        if sign in "([{":
+            opened.append(sign)
+        elif sign in _CLOSES and (not opened or opened.pop() != _CLOSES[sign]):
+            return False
+    # A backslash, a lone quote or a comment that goes on may change what a bracket means; so may an address without quotes.
+    odd = re.search(r"\\|(?<!\")\"(?!\")|'|/\*|url\((?!\"\")", rules)
+    return not opened and odd is None
