@@ -92,12 +92,26 @@ class _Server:
         draw_shardings_in_lines()
         time_to_the_end(self._shell, bootstrap.recorder.wait, lambda: self._shell.interrupted)
         self._loop = asyncio.get_running_loop()
+        self._stop_loop = self._loop.stop
+        self._is_stopped = False
+        # A cell may stop the loop, or put another clock in the place of `time.monotonic`.
+        vars(self._loop).update(stop=self._stop, time=time.monotonic)
         self._loop.add_reader(channel.fileno(), self._read)
         self._engine = engine
         self._keep = spec.keep
         # What the start has made lives until the end: no collection between cells need look at it.
         gc.freeze()
         channel.send(RankReady(rank, _facts(engine, bootstrap)))
+
+    def _stop(self) -> None:
+        """Stop the loop, as anything may; remember it of a cell, after which it goes on."""
+        self._is_stopped = self._runner.is_running
+        self._stop_loop()
+
+    def goes_on(self) -> bool:
+        """Whether it was a cell that has stopped the loop; asked once."""
+        stopped, self._is_stopped = self._is_stopped, False
+        return stopped
 
     @ends_rank_on_defect
     def _read(self) -> None:
@@ -146,4 +160,20 @@ def serve(spec: HostSpec, rank: int, channel: Channel, bootstrap: Bootstrap) -> 
     profile = Path(spec.run_dir) / "profile"
     sys.argv = ["mhnb-rank"]
     engine.initialize([f"--profile-dir={profile}", "--log-level=ERROR"])
-    engine.start()
+    _serve_until_the_end(engine, servers)
+
+
+def _serve_until_the_end(engine: RankEngine, servers: list[_Server]) -> None:
+    """Run the event loop; again where a cell has stopped it, or has cancelled every task that was on it."""
+    try:
+        engine.start()
+        # It returns where its own task was cancelled.
+        goes_on = bool(servers)
+    except RuntimeError:
+        # So asyncio says that the loop was stopped.
+        goes_on = any(server.goes_on() for server in servers)
+        if not goes_on:
+            raise
+    while goes_on:
+        engine.loop.start()
+        goes_on = any(server.goes_on() for server in servers)

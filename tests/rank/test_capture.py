@@ -329,3 +329,60 @@ def test_what_json_has_no_form_for_is_shown_all_the_same(rank: CellProcess) -> N
     assert odd[1]["application/json"] == {"set": [1], "kind": "<class '__main__.Odd'>"}
     assert odd[1]["application/x-circle"] == "{'self': {...}}"
     assert odd[2] == {"application/json": {"root": [2]}}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "sys.stdout.detach()",
+        "sys.stderr.detach()",
+        "sys.stdout.buffer.close()",
+        "sys.stdout = io.TextIOWrapper(sys.stdout.detach(), encoding='utf-8')",
+        "sys.stdout = sys.stderr = None",
+        "sys.stdout = io.StringIO()",
+        "sys.stdout = open(os.devnull, 'w'); sys.stdout.close()",
+        "sys.stdout.flush = lambda: 1 / 0",
+        "sys.stdout.reconfigure(encoding='utf-16', line_buffering=False)",
+        "sys.__stdout__.close()",
+        "sys.__stdout__ = sys.__stderr__ = 3",
+        "os.close(1); os.close(2)",
+        "os.dup2(os.open(os.devnull, os.O_WRONLY), 1)",
+        "os.getpid = lambda: 1",
+        "os.fstat = os.pread = None",
+        "sys.displayhook = lambda value: None",
+        "threading.excepthook = None",
+        "sys.setrecursionlimit(60)",
+        "warnings.simplefilter('error')",
+        "os.environ.clear()",
+        "atexit._clear()",
+        "globals().clear()",
+        "__builtins__ = None",
+        "where = tempfile.mkdtemp(); os.chdir(where); os.rmdir(where)",
+    ],
+)
+def test_whatever_a_cell_replaces_the_next_one_is_seen(tmp_path: Path, source: str) -> None:
+    """A cell may close, detach and replace what is the process's; it ends, and what the next one says is seen."""
+    with CellProcess(tmp_path) as rank:
+        said = rank.run(f"import atexit, io, os, sys, tempfile, threading, warnings\n{source}")
+        assert said.ended.outcome == "ok"
+        after = rank.run("print('alive')\n41 + 1")
+        assert (after.ended.outcome, after.stdout, after.result) == ("ok", "alive\n", "42")
+        assert rank.run("1 / 0").error[1] == "ZeroDivisionError"
+
+
+def test_a_stream_that_a_cell_leaves_behind_is_said(own_rank: CellProcess) -> None:
+    """It takes nothing from the cells after it, and the cell that left it there says so."""
+    said = own_rank.run("import io, sys\nsys.stdout = io.StringIO()\nprint('into it')\nkept = sys.stdout")
+    assert said.stderr == "mhnb: this cell replaced sys.stdout; from the next cell on it is the notebook's again\n"
+    assert own_rank.run("print('seen'); kept.getvalue()").stdout == "seen\n"
+
+
+def test_a_stream_that_passes_on_what_it_takes_stays(own_rank: CellProcess) -> None:
+    """A wrapper around a rank's own stream goes on with it from cell to cell."""
+    own_rank.run(
+        "import sys\nclass Tee:\n    def __init__(self, out): self.out, self.seen = out, []\n"
+        "    def write(self, text): self.seen.append(text); return self.out.write(text)\n"
+        "    def flush(self): self.out.flush()\nsys.stdout = Tee(sys.stdout)"
+    )
+    assert own_rank.run("print('both')").stdout == "both\n"
+    assert own_rank.run("sys.stdout.seen").result == "['both', '\\n']"

@@ -12,7 +12,9 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
+from os import fstat, write
 from pathlib import Path
+from typing import Any, TextIO
 
 from mhnb.core.wire.protocol import OutputEvent
 from mhnb.rank.cell.buffer import EventBuffer
@@ -56,6 +58,8 @@ class Capture:
         self.stderr = RankStream("stderr", 2, self._write_stderr, unbuffered=True)
         self._subprocesses = self._forked = False
         self._undo: list[Callable[[], None]] = []
+        self._first: TextIO | None = None
+        """The stream that Python itself has made for descriptor 1."""
 
     # -- in place of the process's own streams
 
@@ -71,6 +75,7 @@ class Capture:
         before = sys.stdout, sys.stderr
         for stream in before:
             stream.flush()
+        self._first = sys.__stdout__
         sys.stdout, sys.stderr = self.stdout, self.stderr
         self._undo = [partial(setattr, sys, "stdout", before[0]), partial(setattr, sys, "stderr", before[1])]
         self._undo.append(watch_subprocesses(self._expect_subprocess))
@@ -81,7 +86,7 @@ class Capture:
 
     def uninstall(self) -> None:
         """Give the streams back and close the files; for tests."""
-        self.stdout.flush()
+        self.stdout.hand_on()
         for undo in self._undo:
             undo()
         for _, file in self._native:
@@ -96,7 +101,7 @@ class Capture:
         if self._forked:
             self.stdout.write(_as_text(event))
             return
-        self.stdout.flush()
+        self.stdout.hand_on()
         with self._lock:
             self._collect_native()
             if (buffer := self._buffer(current_seq())) is not None:
@@ -111,13 +116,13 @@ class Capture:
 
     def mark(self) -> None:
         """Note where the files stand: if the rank dies, what they hold by now is not what it said last."""
-        self.stdout.flush()
+        self.stdout.hand_on()
         with self._lock:
             self._note_standing()
 
     def begin(self, seq: int) -> None:
         """From now on a cell runs."""
-        self.stdout.flush()
+        self.stdout.hand_on()
         with self._lock:
             self._note_standing()
             CELL_SEQ.set(seq)
@@ -126,22 +131,22 @@ class Capture:
 
     def take(self) -> list[OutputEvent]:
         """Hand out the running cell's events since the last call."""
-        self.stdout.flush()
+        self.stdout.hand_on()
         with self._lock:
             return self._cell.take(everything=False)
 
     def end(self) -> list[OutputEvent]:
         """End the cell and hand out what is left of its events, C-level output included."""
-        self.stdout.flush()
-        if sys.__stdout__ is not None:
-            sys.__stdout__.flush()
+        self.stdout.hand_on()
+        replaced = self._put_streams_back()
+        self._flush_descriptor()
         flush_c_stdout()
         with self._lock:
             self._collect_native()
             self._log.finish_lines()
             self._seq, self._subprocesses = 0, False
-            if trouble := self._log.take_trouble():
-                self._cell.add_text("stderr", trouble)
+            for told in filter(None, (replaced, self._log.take_trouble())):
+                self._cell.add_text("stderr", told)
             return self._cell.take()
 
     def take_late(self) -> dict[int, list[OutputEvent]]:
@@ -151,6 +156,40 @@ class Capture:
             return {seq: events for seq, buffer in late.items() if (events := buffer.take())}
 
     # -- inside
+
+    def _put_streams_back(self) -> str:
+        """Be `sys.stdout` and `sys.stderr` again; return what to say of a cell that has left others there which pass nothing on."""
+        replaced = []
+        for name, ours in (("stdout", self.stdout), ("stderr", self.stderr)):
+            found = getattr(sys, name, None)
+            if found is ours or self._passes_on(found):
+                continue
+            setattr(sys, name, ours)
+            replaced.append(f"sys.{name}")
+        if not replaced:
+            return ""
+        return f"mhnb: this cell replaced {' and '.join(replaced)}; from the next cell on it is the notebook's again\n"
+
+    def _passes_on(self, stream: Any) -> bool:
+        """Whether a stream of the cell's hands on to ours what it takes, and has done so by now."""
+        if not any(each.is_behind(stream) for each in (self.stdout, self.stderr)):
+            return False
+        try:
+            stream.flush()
+        except Exception:  # noqa: BLE001 - the cell's own, which then passes nothing on
+            return False
+        self.stdout.hand_on()
+        return True
+
+    def _flush_descriptor(self) -> None:
+        """Write out what was printed to Python's first stream, unless a cell has closed it or its descriptor."""
+        first = self._first
+        if first is None or first.closed:
+            return
+        try:
+            first.flush()
+        except OSError as error:
+            self._log.write("mhnb", f"mhnb: sys.__stdout__ cannot be written: {error}\n".encode())
 
     def _note_standing(self) -> None:
         self._collect_native()
@@ -169,7 +208,7 @@ class Capture:
 
     def _write_stderr(self, data: bytes, text: str) -> None:
         # An unfinished line of stdout came first.
-        self.stdout.flush()
+        self.stdout.hand_on()
         with self._lock:
             if self._subprocesses and self._log.at_line_start("stderr"):
                 self._collect_native()
@@ -227,7 +266,7 @@ class _Log:
         if self._unfinished[name] or data[-1:] != b"\n":
             data = self._keep_unfinished(self._unfinished[name], data)
         try:
-            while data and (count := os.write(self._fd, data)) < len(data):
+            while data and (count := write(self._fd, data)) < len(data):
                 data = data[count:]
         except OSError as error:
             # The disk is full, say. That must not become an error of who prints: the notebook is told all the same.
@@ -256,7 +295,7 @@ class _Log:
 
     @property
     def nbytes(self) -> int:
-        return os.fstat(self._fd).st_size
+        return fstat(self._fd).st_size
 
     def at_line_start(self, name: str) -> bool:
         return not self._unfinished[name]

@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable
+from os import fstat, pread
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,12 @@ class NativeFile:
 
     def read_new(self) -> str:
         """Return what was written since the last call. A greeting that is still being written waits for the next one, to be told whole."""
-        size = os.fstat(self._fd).st_size
+        size = fstat(self._fd).st_size
         if size <= self._offset:
             unfinished, self._unfinished = self._unfinished, ""
             return unfinished
         parts = [self._unfinished]
-        while self._offset < size and (data := os.pread(self._fd, _READ_NBYTES, self._offset)):
+        while self._offset < size and (data := pread(self._fd, _READ_NBYTES, self._offset)):
             self._offset += len(data)
             parts.append(self._decoder.decode(data))
         text = "".join(parts)

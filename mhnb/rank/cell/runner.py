@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import KW_ONLY, asdict, dataclass, replace
+from os import getpid
 from types import FrameType
 from typing import Any
 
@@ -68,7 +69,7 @@ class CellRunner:
         self._next_seq = 1
         self._last: CellEnded | None = None
         self._last_run: RunCell | None = None
-        self._pid = os.getpid()
+        self._pid = getpid()
         self._lock = threading.RLock()
         """Held while something is taken from the capture and sent, so that a cell's end is its last message."""
         self._running: RunCell | None = None
@@ -224,7 +225,7 @@ class CellRunner:
 
     def _end(self, result: ExecutionResult | BaseException) -> None:
         """Answer. From here on an interrupt changes nothing."""
-        if os.getpid() != self._pid:
+        if getpid() != self._pid:
             # The cell forked, and its child came back from the cell: it must not answer for the rank.
             os._exit(0)
         error = result if isinstance(result, BaseException) else result.error_before_exec or result.error_in_exec
@@ -276,7 +277,7 @@ class CellRunner:
         Anything else on the main thread is ours, between or at the end of cells, and goes on undisturbed.
         """
         del signum
-        if self._running is None or os.getpid() != self._pid or not self.launches.takes_interrupt():
+        if self._running is None or getpid() != self._pid or not self.launches.takes_interrupt():
             return
         if self._interrupt.changes_nothing():
             return

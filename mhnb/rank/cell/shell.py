@@ -6,6 +6,7 @@ It does not know messages, nor when a cell may run; that is the runner's.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import keyword
 import os
 import re
@@ -154,6 +155,10 @@ class RankShell(ZMQInteractiveShell):
         self.cell = RunningCell(seq, source, self.clock())
         self.interrupted, self.error_shown = False, None
         self.execution_count = seq
+        # The cell before may have put something else there.
+        sys.displayhook = self.displayhook
+        if "_oh" not in self.user_ns or self.user_ns.get("__builtins__") is None:
+            self._bring_names_back()
         if self._is_plain(seq, source):
             return PreparedCell(source, source, None, awaits=False)
         try:
@@ -165,6 +170,12 @@ class RankShell(ZMQInteractiveShell):
         maybe = "await" in transformed or "async" in transformed
         awaits = maybe and self.should_run_async(source, transformed_cell=transformed)
         return PreparedCell(source, transformed, None, awaits=awaits)
+
+    def _bring_names_back(self) -> None:
+        """Put back the names without which no cell runs, after one that cleared its globals."""
+        self.user_ns.setdefault("__name__", "__main__")
+        self.user_ns["__builtins__"] = self.user_ns["__builtin__"] = builtins
+        self.init_user_ns()
 
     def _is_plain(self, seq: int, source: str) -> bool:
         """Whether IPython's transformation would leave the cell as it is, found out at a tenth of its cost.

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import codecs
 import io
-import os
 from collections.abc import Callable
+
+# By name, here and beside: a cell may put something else in the place of a function of `os`.
+from os import write as write_to
 from typing import Any
 
 __all__ = ["RankStream"]
@@ -35,7 +37,7 @@ class _BinarySide(io.BufferedIOBase):
 
     def _write_through(self, data: bytes) -> None:
         while data:
-            data = data[os.write(self._fd, data) :]
+            data = data[write_to(self._fd, data) :]
 
     def flush(self) -> None:
         """Nothing waits here."""
@@ -80,9 +82,32 @@ class RankStream(io.TextIOWrapper):
         """Write straight to the descriptor from now on."""
         self._side.forked = True
 
+    def hand_on(self) -> None:
+        """Flush, whatever a cell has put in the place of `flush`."""
+        io.TextIOWrapper.flush(self)
+
     def isatty(self) -> bool:
         """Return False."""
         return False
+
+    def detach(self) -> io.BufferedIOBase:  # type: ignore[override]  # its type promises what no program asks of it
+        """Return the binary side and keep it too: what is put around it writes to the same place."""
+        self.flush()
+        return self._side
+
+    def reconfigure(self, **_: Any) -> None:
+        """Stay as it is: what a rank says is shown as UTF-8, a line at a time."""
+        self.flush()
+
+    def is_behind(self, stream: object) -> bool:
+        """Whether another stream passes on to this one: it wraps this one, or its binary side."""
+        try:
+            parts = [getattr(stream, name, None) for name in ("buffer", "stream", "raw")]
+            parts += vars(stream).values() if hasattr(stream, "__dict__") else []
+            parts += [each for part in parts if isinstance(part, list | tuple) for each in part]
+        except Exception:  # noqa: BLE001 - a closed stream, or an object that answers in ways of its own, passes nothing on
+            return False
+        return any(part is self or part is self._side for part in parts)
 
     def close(self) -> None:
         """Stay open: the stream belongs to the rank, not to a cell."""
