@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from mhnb.core.wire.codec import decode, encode
 from mhnb.core.wire.framing import Frame, MessageCutter, join_frames
+from mhnb.core.wire.limits import bound_message
 from mhnb.core.wire.protocol import Message
 from mhnb.errors import UnknownMessage
 from mhnb.system.sealing import CHALLENGE_NBYTES, make_opener, make_sealer, session_key
@@ -21,6 +22,8 @@ from mhnb.system.sealing import CHALLENGE_NBYTES, make_opener, make_sealer, sess
 __all__ = ["Channel", "connect"]
 
 _BUFFER_NBYTES = 1 << 18
+_LARGE_NBYTES = 64 * 1024
+"""A message above this may hold a text that is too long."""
 _TRY_S = 1.0
 _CHALLENGE_S, _AGAIN_CHALLENGE_S = 60.0, 5.0
 
@@ -81,7 +84,10 @@ class Channel:
 
     def send(self, message: Message) -> None:
         """Send, and wait while the notebook is slower than we are. Large payloads are not copied."""
-        self._send(encode(message))
+        frames = encode(message)
+        if len(frames[0]) > _LARGE_NBYTES:
+            frames = encode(bound_message(message))
+        self._send(frames)
 
     def _send(self, frames: list[bytes]) -> None:
         with self._lock:

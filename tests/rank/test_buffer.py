@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from mhnb.core.output.outputs import fold_events
 from mhnb.core.wire.protocol import OutputEvent
 from mhnb.rank.cell.buffer import EventBuffer
@@ -107,3 +111,42 @@ def test_displays_are_bounded() -> None:
     events = buffer.take()
     assert [event[0] for event in events].count("display") == 64
     assert omitted(events) == 6 << 20
+
+
+def test_displays_are_bounded_in_number() -> None:
+    """A loop that displays without end leaves the notebook in order, and the rest is counted in one piece."""
+    buffer = EventBuffer()
+    for at in range(100_000):
+        buffer.add(["display", {"text/plain": f"{at:05}"}, {}, None])
+    events = buffer.take()
+    assert [event[0] for event in events].count("omitted") == 1
+    assert len(events) < 5000
+    assert events[0][1] == {"text/plain": "00000"}
+
+
+def test_a_loop_that_clears_draws_on() -> None:
+    """Displays that are cleared count no more."""
+    buffer = EventBuffer()
+    for at in range(10_000):
+        buffer.add(["clear", False])
+        buffer.add(["display", {"text/plain": str(at)}, {}, None])
+    assert buffer.take()[-1][1] == {"text/plain": "9999"}
+
+
+@pytest.mark.parametrize("kind", ["display", "update", "result"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"text/plain": "x" * 10**8},
+        {"x" * 10**8: "a", "text/plain": "b"},
+        {"application/json": {"a": ["x" * 10**8]}},
+        {"image/png": "A" * 10**8, "text/plain": "b"},
+    ],
+)
+def test_every_form_of_a_display_is_bounded(kind: str, data: dict[str, Any]) -> None:
+    """A display, an update or a value that is too large is shortened or left out, and that is said."""
+    buffer = EventBuffer(where="rank0.log")
+    buffer.add([kind, data, {"about": "y" * 10**8}, *(["an id"] if kind != "result" else [])])
+    events = buffer.take()
+    assert len(str(events)) < 2 << 20
+    assert "left out" in str(events) or events[0][0] == "omitted"

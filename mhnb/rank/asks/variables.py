@@ -10,10 +10,12 @@ import jax
 import numpy as np
 
 from mhnb.core.exchange.variables import VarFacts, format_array
+from mhnb.core.wire.limits import shorten_text
 
 __all__ = ["describe_variables", "facts_of", "shorten", "summarize", "user_names"]
 
 _LONGEST = 60
+_NAME_CHARS = 200
 _WHOLE = (bool, float, complex, range, slice, type(None), type(Ellipsis))
 _SIZED = (dict, list, tuple, set, frozenset)
 _SHOWN_ELEMENTS = 6
@@ -32,7 +34,7 @@ def user_names(namespace: dict[str, Any], hidden: dict[str, Any] | None = None) 
 def describe_variables(namespace: dict[str, Any], hidden: dict[str, Any]) -> dict[str, VarFacts]:
     """Describe the user's values. Modules, functions and classes are left out: they are code, alike on every rank."""
     return {
-        name: _facts_or_reason(namespace[name])
+        shorten_text(name, _NAME_CHARS): _facts_or_reason(namespace[name])
         for name in user_names(namespace, hidden)
         if not _is_code(namespace[name])
     }
@@ -43,7 +45,9 @@ def _facts_or_reason(value: object) -> VarFacts:
         return facts_of(value)
     except Exception as error:  # noqa: BLE001 - becomes the summary
         # Flattening a pytree runs its class's code, which may raise anything; one bad value must not hide the others.
-        return VarFacts("host", type(value).__name__, _cut(f"cannot be described: {error!r}", 0))
+        return VarFacts(
+            "host", shorten_text(type(value).__name__, _NAME_CHARS), _cut(f"cannot be described: {error!r}", 0)
+        )
 
 
 def facts_of(value: object) -> VarFacts:
@@ -58,7 +62,9 @@ def facts_of(value: object) -> VarFacts:
     arrays, nbytes = _arrays_within(value)
     if arrays:
         summary += f"{', ' if summary else ''}{arrays} array{'s' if arrays > 1 else ''}"
-    return VarFacts("host", type(value).__name__, summary, nbytes_per_device=nbytes if arrays else None)
+    return VarFacts(
+        "host", shorten_text(type(value).__name__, _NAME_CHARS), summary, nbytes_per_device=nbytes if arrays else None
+    )
 
 
 def summarize(value: object) -> str:

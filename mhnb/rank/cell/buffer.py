@@ -6,8 +6,10 @@ It does not know who says it, nor when it is sent.
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT
+from mhnb.core.wire.limits import bound_error, shorten_text
 from mhnb.core.wire.protocol import OutputEvent
 
 __all__ = ["EventBuffer"]
@@ -16,7 +18,11 @@ _CHUNK = 8 * 1024
 _LIVE_STEP = 16 * 1024
 """Characters of tail that each live take may add to what is sent: at 20 Hz about 320 KiB a second."""
 _DISPLAY_LIMIT = 64 * 1024 * 1024
-"""Bytes of display data in one cell; a loop that draws for ever must not fill the notebook."""
+"""Characters of display data in one cell; a loop that draws without end must not fill the notebook."""
+_DISPLAYS = 2000
+"""Displays in one cell; a browser draws no more in time."""
+_FORMS, _MIME_CHARS = 64, 200
+_METADATA_CHARS = 1024 * 1024
 _TEXT = ("stdout", "stderr")
 
 
@@ -30,8 +36,10 @@ class EventBuffer:
         "_allowance",
         "_clear_pending",
         "_display_room",
+        "_displays",
         "_gap",
         "_head",
+        "_left_out",
         "_name",
         "_pieces",
         "_ready",
@@ -41,16 +49,20 @@ class EventBuffer:
         "_tail_limit",
         "_tail_size",
         "_updates",
+        "_where",
     )
 
-    def __init__(self, head: int = HEAD_LIMIT, tail: int = TAIL_LIMIT) -> None:
+    def __init__(self, head: int = HEAD_LIMIT, tail: int = TAIL_LIMIT, *, where: str = "") -> None:
+        """Make an empty one; `where` is the file that has all text, empty where none has."""
+        self._where = where
         self._head, self._tail_limit = head, tail
-        self._display_room = _DISPLAY_LIMIT
         self._allowance = 0
         self._clear_pending = False
         self._forget()
 
     def _forget(self) -> None:
+        self._display_room = _DISPLAY_LIMIT
+        self._displays = self._left_out = 0
         self._room = self._head
         self._ready: list[OutputEvent] = []
         self._tail: deque[OutputEvent] = deque()
@@ -76,6 +88,10 @@ class EventBuffer:
         if event[0] == "clear" and event[1]:
             self._clear_pending = True
             return
+        if event[0] in ("display", "update", "result"):
+            event = self._bound_display(event)
+        elif event[0] == "error":
+            event = bound_error(event, self._where)
         self._before_output()
         if event[0] == "clear":
             self._forget()
@@ -84,7 +100,8 @@ class EventBuffer:
                 return
         elif event[0] == "display":
             self._updates.pop(event[3], None)
-        self._place(event if self._fits(event) else ["omitted", "display", _nbytes(event)])
+        if self._fits(event):
+            self._place(event)
 
     def take(self, *, everything: bool = True) -> list[OutputEvent]:
         """Hand out what was not handed out before. A live take leaves a long tail for a later one."""
@@ -97,6 +114,9 @@ class EventBuffer:
             self._close_gap()
             self._ready += self._tail
             self._tail, self._tail_size = deque(), 0
+        if self._left_out:
+            self._ready.append(["omitted", "display", self._left_out])
+            self._left_out = 0
         if everything and self._clear_pending:
             self._ready.append(["clear", True])
             self._clear_pending = False
@@ -120,11 +140,25 @@ class EventBuffer:
         earlier[1:3] = event[1:3]
         return True
 
+    def _bound_display(self, event: OutputEvent) -> OutputEvent:
+        """Shorten names of types, and the text form; larger forms count against the room for displays."""
+        data = {shorten_text(mime, _MIME_CHARS): value for mime, value in list(event[1].items())[:_FORMS]}
+        if isinstance(text := data.get("text/plain"), str):
+            data["text/plain"] = shorten_text(text, self._head + self._tail_limit, self._where)
+        metadata = event[2] if _count_chars(event[2]) <= _METADATA_CHARS else {}
+        display_id = [shorten_text(str(each), _MIME_CHARS) if each is not None else None for each in event[3:]]
+        return [event[0], data, metadata, *display_id]
+
     def _fits(self, event: OutputEvent) -> bool:
-        if event[0] not in ("display", "update"):
+        if event[0] not in ("display", "update", "result"):
             return True
-        self._display_room -= _nbytes(event)
-        return self._display_room >= 0
+        size = sum(map(_count_chars, event[1].values()))
+        self._displays += 1
+        if self._displays <= _DISPLAYS and size <= self._display_room:
+            self._display_room -= size
+            return True
+        self._left_out += size
+        return False
 
     def _seal(self) -> None:
         """Move the current chunk to the head, and what does not fit there to the tail."""
@@ -164,5 +198,10 @@ class EventBuffer:
         self._gap = {}
 
 
-def _nbytes(event: OutputEvent) -> int:
-    return sum(len(value) for value in event[1].values() if isinstance(value, str))
+def _count_chars(value: Any) -> int:
+    """About how many characters a value of JSON takes."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(_count_chars(key) + _count_chars(each) for key, each in value.items())
+    return sum(map(_count_chars, value)) if isinstance(value, list | tuple) else 8

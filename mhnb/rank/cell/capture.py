@@ -16,6 +16,8 @@ from os import fstat, write
 from pathlib import Path
 from typing import Any, TextIO
 
+from mhnb.core.output.outputs import HEAD_LIMIT, TAIL_LIMIT
+from mhnb.core.wire.limits import bound_error
 from mhnb.core.wire.protocol import OutputEvent
 from mhnb.rank.cell.buffer import EventBuffer
 from mhnb.rank.cell.forks import weakly
@@ -50,7 +52,8 @@ class Capture:
         # Reentrant: a signal handler or a finaliser may print while its own thread prints.
         self._lock = threading.RLock()
         self._seq = self._last = 0
-        self._cell, self._noise_room = EventBuffer(), _NOISE_LIMIT
+        self._where = str(log_path)
+        self._cell, self._noise_room = self._make_buffer(), _NOISE_LIMIT
         self._late: dict[int, EventBuffer] = {}
         self._log, self._mark = _Log(log_path), LogMark(begun_path)
         self._native = (("stdout", NativeFile(native_paths[0])), ("stderr", NativeFile(native_paths[1])))
@@ -105,7 +108,12 @@ class Capture:
         with self._lock:
             self._collect_native()
             if (buffer := self._buffer(current_seq())) is not None:
+                if (text := _too_long(event)) is not None:
+                    self._log.write("stderr", f"{text}\n".encode("utf-8", "backslashreplace"))
                 buffer.add(event)
+
+    def _make_buffer(self) -> EventBuffer:
+        return EventBuffer(where=self._where)
 
     def poll(self) -> None:
         """Look for output that bypassed Python."""
@@ -127,7 +135,7 @@ class Capture:
             self._note_standing()
             CELL_SEQ.set(seq)
             self._seq = self._last = seq
-            self._cell, self._noise_room = EventBuffer(), _NOISE_LIMIT
+            self._cell, self._noise_room = self._make_buffer(), _NOISE_LIMIT
 
     def take(self) -> list[OutputEvent]:
         """Hand out the running cell's events since the last call."""
@@ -222,7 +230,7 @@ class Capture:
         if seq == self._seq:
             return self._cell if seq else None
         if seq not in self._late:
-            self._late[seq] = EventBuffer(_LATE_LIMIT, _LATE_LIMIT)
+            self._late[seq] = EventBuffer(_LATE_LIMIT, _LATE_LIMIT, where=self._where)
         return self._late[seq]
 
     def _collect_native(self) -> None:
@@ -307,6 +315,16 @@ class _Log:
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def _too_long(event: OutputEvent) -> str | None:
+    """Return the text of an event that is shortened in the notebook, so that the log has all of it; None for any other."""
+    if event[0] == "error":
+        return None if bound_error(event) is event else _as_text(event)
+    if event[0] not in ("display", "update", "result"):
+        return None
+    text = event[1].get("text/plain")
+    return text if isinstance(text, str) and len(text) > HEAD_LIMIT + TAIL_LIMIT else None
 
 
 def _as_text(event: OutputEvent) -> str:

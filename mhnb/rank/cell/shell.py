@@ -46,6 +46,8 @@ _FIRST_WORD = re.compile(r"[^\W\d]\w*")
 _PROMPT = re.compile(r"In \[\d+\]: ")
 """What is pasted with its prompt parses as Python too, as an annotation; IPython takes the prompt away."""
 _INLINE = "module://matplotlib_inline.backend_inline"
+_DRAWS_PICTURES = (None, "auto", "inline", _INLINE, "agg", "Agg", "pdf", "svg", "ps", "cairo", "template")
+"""What `%matplotlib` may ask for on a rank."""
 _NO_EXIT = "The rank goes on: a cell cannot end its own rank. %mhjax stop ends the cluster."
 
 
@@ -321,6 +323,16 @@ class RankShell(ZMQInteractiveShell):
         }
 
     # -- what a notebook's front end would do
+
+    def enable_matplotlib(self, gui: str | None = None) -> Any:
+        """Draw inline, whatever `%matplotlib` asks for: a rank has no browser and no screen."""
+        if self.capture is None or gui in _DRAWS_PICTURES:
+            return super().enable_matplotlib(gui)
+        print(
+            f"mhnb: %matplotlib {gui} needs a browser or a screen, which a rank does not have; inline is used",
+            file=sys.stderr,
+        )
+        return super().enable_matplotlib("inline")
 
     def payloadpage_page(self, strg: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
         """Show `name?` where the cell shows everything else; a rank has no pager."""
