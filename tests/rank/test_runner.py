@@ -14,6 +14,7 @@ import nbformat.v4
 import pytest
 
 from mhnb.core.wire.protocol import CellEnded, InterruptTaken, RankStatus, RunCell, SkipCell
+from mhnb.view.ansi import strip_ansi
 from tests.rank.cellprocess import CellProcess
 
 
@@ -374,6 +375,210 @@ def test_own_rendering_of_an_error(rank: CellProcess) -> None:
     assert said.error[3] == ["short and sweet"]
 
 
+_PROPERTY = "class Odd(Exception):\n    @property\n    def {name}(self): raise RuntimeError('not this')\n"
+_METHOD = "class Odd(Exception):\n    def {name}(self, *_): {does}\n"
+_META = "class Meta(type):\n    {does}\nclass Odd(Exception, metaclass=Meta): pass\n"
+
+
+@pytest.mark.parametrize(
+    "makes",
+    [
+        *(
+            _PROPERTY.format(name=name)
+            for name in (
+                "__class__",
+                "__cause__",
+                "__context__",
+                "__suppress_context__",
+                "__traceback__",
+                "__notes__",
+                "args",
+            )
+        ),
+        *(
+            _METHOD.format(name=name, does=does)
+            for name, does in (
+                ("__getattribute__", "raise RuntimeError"),
+                ("__getattribute__", "raise KeyboardInterrupt"),
+                ("__getattribute__", "return None"),
+                ("__getattr__", "return 5"),
+                ("__repr__", "raise RuntimeError"),
+                ("__bool__", "raise RuntimeError"),
+                ("__len__", "return 0"),
+                ("__eq__", "raise RuntimeError"),
+                ("_render_traceback_", "raise RuntimeError"),
+                ("_render_traceback_", "return [5]"),
+            )
+        ),
+        *(
+            _META.format(does=does)
+            for does in (
+                "__name__ = 5",
+                "def __getattribute__(cls, name): raise RuntimeError",
+                "def __getattr__(cls, name): raise RuntimeError",
+                "__module__ = property(lambda cls: 1 / 0)",
+            )
+        ),
+        "class Odd(Exception): __class__ = int; __cause__ = 'text'; __context__ = 3; __traceback__ = 'none'; __notes__ = 5\n",
+        (
+            "class Name(str):\n    def __str__(self): raise RuntimeError\n    __eq__ = __hash__ = __format__ = __str__\n"
+            "Odd = type(Name('Odd'), (Exception,), {})\n"
+        ),
+        "class Odd(Exception): pass\nOdd.__module__ = None\n",
+        (
+            "class Said(str):\n    def __str__(self): raise RuntimeError\n    __contains__ = splitlines = replace = __str__\n"
+            "class Odd(Exception):\n    def __str__(self): return Said('no')\n"
+        ),
+    ],
+)
+def test_an_error_is_read_however_its_class_answers(rank: CellProcess, makes: str) -> None:
+    """Name, text and line are those of the raise, nothing else is shown, and the next cell runs."""
+    said = rank.run(f"{makes}raise Odd('no')")
+    assert (said.ended.outcome, said.stdout, said.stderr) == ("error", "", "")
+    assert said.error[1:3] == ["Odd", "no"]
+    assert said.error[4:6] == [makes.count("\n") + 1, "raise Odd('no')"]
+    assert "mhnb" not in "\n".join(said.error[3])
+    assert rank.run("1").result == "1"
+
+
+@pytest.mark.parametrize(
+    "does", ["1 / 0", "return 5", "return str(self)", "raise KeyboardInterrupt", "raise SystemExit"]
+)
+def test_a_text_that_fails_is_named(rank: CellProcess, does: str) -> None:
+    """The error is the one that was raised, and its text says what its `__str__` raised."""
+    said = rank.run(f"class Mute(Exception):\n    def __str__(self): {does}\nraise Mute")
+    assert (said.ended.outcome, said.stderr, said.error[1], said.error[4]) == ("error", "", "Mute", 3)
+    assert said.error[2].startswith("<its __str__ raised ")
+
+
+def test_a_text_that_never_ends_can_be_interrupted(own_rank: CellProcess) -> None:
+    """The interrupt ends the `__str__`; the error stays the cell's."""
+    seq = own_rank.begin(
+        "class Slow(Exception):\n    def __str__(self):\n        print('asked')\n        while True: pass\nraise Slow"
+    )
+    own_rank.wait_for_output(seq, "asked\n")
+    own_rank.interrupt()
+    said = own_rank.finish(seq)
+    assert said.error[1:3] == ["Slow", "<its __str__ raised KeyboardInterrupt>"]
+    assert own_rank.run("1").result == "1"
+
+
+@pytest.mark.parametrize(
+    ("source", "ename"),
+    [
+        ("a, b = ValueError(1), KeyError(2)\na.__cause__, b.__cause__ = b, a\nraise a", "ValueError"),
+        ("a, b = ValueError(1), KeyError(2)\na.__context__, b.__context__ = b, a\nraise a", "ValueError"),
+        ("a = ValueError(1)\na.__context__ = ExceptionGroup('g', [a])\nraise a", "ValueError"),
+        ("e = None\nfor n in range(3000):\n  f = ValueError(n); f.__cause__ = e; e = f\nraise e", "ValueError"),
+        ("e = None\nfor n in range(3000):\n  f = ValueError(n); f.__context__ = e; e = f\nraise e", "ValueError"),
+        ("e = ValueError(1)\nfor n in range(3000): e = ExceptionGroup('g', [e])\nraise e", "ExceptionGroup"),
+        ("raise ExceptionGroup('g', [ValueError(n) for n in range(50000)])", "ExceptionGroup"),
+        ("e = ValueError(1)\nfor n in range(5000): e.add_note('note')\nraise e", "ValueError"),
+        ("e = ValueError(1)\ne.__notes__ = [None, 5, object()]\nraise e", "ValueError"),
+        ("e = ValueError(1)\ne.__notes__ = 'text'\nraise e", "ValueError"),
+        ("def f(): f()\nf()", "RecursionError"),
+    ],
+)
+def test_long_chains_and_groups_are_drawn_in_part(rank: CellProcess, source: str, ename: str) -> None:
+    """What is drawn stays small, circle or not, and begins with what was raised."""
+    said = rank.run(source)
+    assert (said.ended.outcome, said.error[1], said.stdout, said.stderr) == ("error", ename, "", "")
+    assert sum(map(len, said.error[3])) < 30_000
+    assert said.error[4] is not None
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        "e.filename = 5; e.lineno = 'x'; e.text = 7; e.msg = 9; e.offset = ''",
+        "e.lineno = 10**30; e.offset = -10**30; e.filename = None",
+        "e.filename = '<cell 1>'; e.lineno = 1; e.offset = 10**9",
+        "Bad = type('SyntaxError', (SyntaxError,), {'filename': property(lambda self: 1 / 0)}); e = Bad('odd')",
+    ],
+)
+def test_a_syntax_error_with_odd_places(rank: CellProcess, sets: str) -> None:
+    """Its fields may hold anything; the line is that of the raise."""
+    said = rank.run(f"e = SyntaxError('odd', ('f.py', 1, 2, 'text'))\n{sets}\nraise e")
+    assert (said.error[1], said.error[4], said.stdout, said.stderr) == ("SyntaxError", 3, "", "")
+
+
+@pytest.mark.parametrize(("name", "shown"), [("A\\nB", "A B"), ("", "Exception"), ("N" * 1000, "N" * 200 + "…")])
+def test_the_name_of_an_error_is_one_short_line(rank: CellProcess, name: str, shown: str) -> None:
+    """Whatever its class is called."""
+    assert rank.run(f"raise type('{name}', (Exception,), {{}})").error[1] == shown
+
+
+# -- errors that a library or a cell shows in its own way
+
+_HANDLER = "get_ipython().set_custom_exc((ValueError,), {})"
+
+
+@pytest.mark.parametrize(
+    ("sets", "said_by_hook"),
+    [
+        ("import rich.traceback; rich.traceback.install()", "most recent call last"),
+        (_HANDLER.format("lambda self, kind, error, tb, tb_offset=None: print('saw', error)"), "saw told"),
+        (_HANDLER.format("lambda self, kind, error, tb, tb_offset=None: ['lines']"), ""),
+        (_HANDLER.format("lambda self, kind, error, tb, tb_offset=None: 1 / 0"), "ZeroDivisionError"),
+        (_HANDLER.format("lambda self, kind, error, tb, tb_offset=None: self.showtraceback((kind, error, tb))"), ""),
+        ("get_ipython().showtraceback = lambda *_, **__: print('hook')", "hook"),
+        ("get_ipython()._showtraceback = lambda *_, **__: print('hook')", "hook"),
+        ("get_ipython().showtraceback = lambda *_, **__: 1 / 0", "ZeroDivisionError: division by zero"),
+        ("type(get_ipython()).showtraceback = lambda *_, **__: print('hook')", "hook"),
+        ("import sys; sys.excepthook = lambda *_: print('hook')", ""),
+        ("import IPython.core.ultratb as u; u.VerboseTB.structured_traceback = lambda *_, **__: 1 / 0", ""),
+        ("import IPython.core.ultratb as u; u.VerboseTB.structured_traceback = lambda *_, **__: 5", ""),
+        ("get_ipython().InteractiveTB = None", ""),
+        ("get_ipython().call_pdb = True", ""),
+        *((f"%xmode {mode}", "") for mode in ("Minimal", "Plain", "Verbose", "Docs", "Doctest")),
+    ],
+)
+def test_the_error_itself_is_read_and_no_hook(own_rank: CellProcess, sets: str, said_by_hook: str) -> None:
+    """A hook is called as IPython calls it; name, text and line come from the error, once."""
+    own_rank.run(sets)
+    said = own_rank.run("x = 1\nraise ValueError('told')")
+    assert (said.ended.outcome, said.error[1:3], said.error[4]) == ("error", ["ValueError", "told"], 2)
+    assert said_by_hook in said.stdout + said.stderr
+    assert "Unexpected exception" not in said.stdout
+    assert own_rank.run("a b").error[1] == "SyntaxError"
+
+
+# -- the line of an error
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("\n\nx = 1\n%alias\n1 / 0", 5),
+        ("!echo a \\\n  b\nx = 1\n1 / 0", 4),
+        ("x = !ls \\\n  -l\n1 / 0", 3),
+        ("%%timeit -n 1 -r 1\nx = 1\n1 / 0", 3),
+        ("%%time\nx = 1\nx = = 1", 3),
+        ("%%timeit\nx = 1\nx = = 1", 3),
+        ("x = 0\n%time y = 1 / x", 2),
+        ("x = 0\n%timeit -n 1 -r 1 1 / x", 2),
+        ("%%capture\nx = 1\n1 / 0", 3),
+        ("x = (\n  f'{1}'\n  f'{1 / 0}'\n)", 3),
+        ("[\n  1 / x\n  for x in [0]\n]", 2),
+        ("def g():\n    yield 1\n    1 / 0\nlist(g())", 3),
+        ("exec('x = 1\\n1 / 0')", 1),
+        ("%run no_such_script.py", 1),
+    ],
+)
+def test_the_line_is_that_of_the_cell(rank: CellProcess, source: str, line: int) -> None:
+    """However IPython rewrites the cell, and whatever runs a part of it."""
+    assert rank.run(source).error[4] == line
+
+
+def test_a_cell_inside_a_cell_takes_no_other_cells_name(own_rank: CellProcess) -> None:
+    """What `%%capture` runs is no cell of its own: the next cell's functions keep their text."""
+    own_rank.run("%%capture\ndef inner():\n    return 1 / 0")
+    own_rank.run("def outer():\n    return inner()")
+    text = strip_ansi("\n".join(own_rank.run("outer()").error[3]))
+    assert "return inner()" in text
+    assert "1 / 0" in text
+
+
 @pytest.mark.parametrize("source", ["exit", "exit()", "quit()", "import sys; sys.exit(3)", "raise SystemExit('bye')"])
 def test_exit_is_an_error(rank: CellProcess, source: str) -> None:
     """A cell cannot end its rank; the error says how the cluster is ended, and nothing else is printed."""
@@ -530,7 +735,7 @@ inside["call"]()"""
     assert said.ended.outcome == ("error" if shown else "interrupted")
     text = "\n".join(said.error[3])
     assert ("deep.py:1" in text) == shown
-    assert said.error[4] == 3
+    assert said.error[4] == 4
 
 
 def test_interrupt_that_is_caught(rank: CellProcess) -> None:
@@ -601,7 +806,7 @@ while True: pass"""
     own_rank.wait_for_output(seq, "dropped\n")
     own_rank.interrupt()
     said = own_rank.finish(seq)
-    assert (said.ended.outcome, said.error[4]) == ("interrupted", 10)
+    assert (said.ended.outcome, said.error[4]) == ("interrupted", 11)
 
 
 def test_interrupt_between_cells(rank: CellProcess) -> None:

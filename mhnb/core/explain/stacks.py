@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["Activity", "Doing", "Flight", "Frame", "Sight", "TIMED", "cell_line", "judge_sight"]
+__all__ = ["Activity", "CAPTURED", "Doing", "Flight", "Frame", "Sight", "TIMED", "cell_line", "judge_sight"]
 
 Activity: TypeAlias = Literal[
     "launch", "agreement", "barrier", "lock", "sleep", "input", "io", "await", "compiling", "computing", "blocked"
@@ -96,8 +96,11 @@ class Doing:
     """The innermost frame of the user's own files, as `data.py:31 read_shard`; empty when that is the cell."""
 
 
-TIMED = ("<timed exec>", "<timed eval>")
-"""The file names that IPython's %%time gives to the cell's text below its first line."""
+TIMED = ("<timed exec>", "<timed eval>", "<magic-timeit>")
+"""The file names that IPython's %%time and %%timeit give to the cell's text below its first line."""
+CAPTURED = "<captured in cell {}>"
+"""The file name of the text below %%capture."""
+_CAPTURED = CAPTURED.partition("{")[0]
 
 
 def cell_line(file: str, number: int) -> int:
@@ -106,7 +109,7 @@ def cell_line(file: str, number: int) -> int:
     >>> cell_line("<cell 4>", 2), cell_line("<timed exec>", 2)
     (2, 3)
     """
-    return number + (file in TIMED)
+    return number + (file in TIMED or file.startswith(_CAPTURED))
 
 
 def judge_sight(sight: Sight, stdlib: str) -> Doing:

@@ -7,6 +7,7 @@ import linecache
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from itertools import islice
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -14,13 +15,16 @@ from typing import Any
 
 from IPython.core.compilerop import CachingCompiler
 
-from mhnb.core.explain.stacks import TIMED, cell_line
+from mhnb.core.explain.stacks import CAPTURED, TIMED, cell_line
+from mhnb.rank.raised import class_has, place_of_syntax, traceback_of
 
 __all__ = [
     "CellCompiler",
     "RunningCell",
+    "align_lines",
     "cell_file",
     "cut_libraries",
+    "draw_plainly",
     "find_place",
     "find_site",
     "find_user_place",
@@ -31,6 +35,11 @@ _OWN_FOLDER = str(Path(__file__).parents[1])
 _CELL = re.compile(r"<cell (\d+)>")
 _LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "numpy"))
 """Between the cell and an error of JAX: with anybody else's code there, the cell's own names tell nothing about the error."""
+
+
+_TIMED_FILE = TIMED[0]
+_MOST_PLAIN = 50
+"""Frames of a traceback that is drawn without its lines of code."""
 
 
 def cell_file(seq: int) -> str:
@@ -56,8 +65,10 @@ class RunningCell:
         return cell_file(self.seq)
 
     def owns(self, file: str) -> bool:
-        """Whether a code object of that file name is this cell's: below `%%time` IPython names it otherwise."""
-        return file == self.file or (file in TIMED and self.source.lstrip().startswith("%%time"))
+        """Whether a code object of that file name is this cell's: below `%%time` and the like it has another name."""
+        if file in TIMED:
+            return self.source.startswith("%%time")
+        return file == self.file or (file == CAPTURED.format(self.seq) and self.source.startswith("%%capture"))
 
     def line(self, number: int | None) -> tuple[int | None, str | None]:
         """Return a 1-based line number with its text; both None where there is no such line."""
@@ -70,6 +81,9 @@ class RunningCell:
 class CellCompiler(CachingCompiler):
     """Names cells by their number, and parses each once. ipykernel's own hashes the text in Python, which costs more than most cells."""
 
+    running = 0
+    """The number of the running cell; 0 before the first."""
+    _is_inner = False
     _ahead: tuple[str, ast.AST] | None = None
 
     def parse_ahead(self, source: str, file: str) -> bool:
@@ -86,35 +100,60 @@ class CellCompiler(CachingCompiler):
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == source and symbol == "exec":
             return ahead[1]
-        return super().ast_parse(source, filename, symbol)
+        # `%%time` and `%%timeit` name no file.
+        return super().ast_parse(source, _TIMED_FILE if filename == "<unknown>" else filename, symbol)
+
+    def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
+        """Keep the text of a cell, or of one that the running cell runs itself, as `%%capture` does: IPython gives that the next number."""
+        self._is_inner = self.running not in (0, number)
+        name: str = super().cache(transformed_code, self.running if self._is_inner else number, raw_code)
+        return name
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
-        """Name the cell of that number."""
+        """Name the cell of that number, or one inside it."""
         del raw_code, transformed_code
-        return cell_file(number)
+        return CAPTURED.format(self.running) if self._is_inner else cell_file(number)
+
+
+def align_lines(source: str, transformed: str) -> str:
+    r"""Give each line of a transformed cell its number in the cell again: IPython drops empty lines, and joins those of one command.
+
+    >>> align_lines("\n\nx = 1\n!ls \\\n -l\n1 / 0", "x = 1\nrun('ls  -l')\n1 / 0\n").splitlines()
+    ['', '', 'x = 1', "run('ls  -l')", '', '1 / 0']
+    """
+    before, after = source.splitlines(), transformed.splitlines()
+    if len(before) <= len(after):
+        return transformed
+    aligned: list[str] = []
+    for _, first, end, at, stop in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        aligned += [*after[at:stop], *[""] * (end - first - (stop - at))]
+    text = "\n".join(aligned) + "\n"
+    return text if _parse(text) == _parse(transformed) else transformed
+
+
+def _parse(text: str) -> str:
+    try:
+        return ast.dump(ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
 
 
 def find_place(error: BaseException, cell: RunningCell) -> tuple[int | None, str | None]:
     """Return line and text of the innermost frame of an error that lies in the cell."""
-    if isinstance(error, SyntaxError) and error.filename == cell.file:
-        return cell.line(error.lineno)
-    number = None
-    traceback = error.__traceback__
-    while traceback is not None:
-        name = traceback.tb_frame.f_code.co_filename
-        if name == cell.file or name in TIMED:
-            number = cell_line(name, traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return cell.line(number)
+    file, number = place_of_syntax(error)
+    if file is not None and number is not None and cell.owns(file):
+        return cell.line(cell_line(file, number))
+    lines = [cell_line(_file(part), part.tb_lineno) for part in _walk(traceback_of(error)) if cell.owns(_file(part))]
+    return cell.line(lines[-1] if lines else None)
 
 
 def find_site(error: BaseException, cell: RunningCell) -> list[Any]:
     """Return where an error was raised, as the message of it carries that; see `core.culprit.ErrorSite`."""
-    frames = list(_walk(error.__traceback__))
+    frames = list(_walk(traceback_of(error)))
     if not frames:
         return ["", "", "", {}, False]
     innermost = frames[-1].tb_frame
-    site = [str(innermost.f_globals.get("__name__", "")), innermost.f_code.co_qualname]
+    site = [_module(innermost), innermost.f_code.co_qualname]
     in_cell = [index for index, part in enumerate(frames) if part.tb_frame.f_code.co_filename == cell.file]
     below = frames[in_cell[-1] + 1 :] if in_cell else []
     if not below or any(_library(part.tb_frame) not in _LIBRARIES for part in below):
@@ -132,7 +171,7 @@ def find_user_place(error: BaseException) -> tuple[str, str, list[Any]]:
 
     The innermost line of a cell counts, else that of a file that is no library's; of neither both texts are empty.
     """
-    frames = [part for part in _walk(error.__traceback__) if linecache.getline(_file(part), part.tb_lineno).strip()]
+    frames = [part for part in _walk(traceback_of(error)) if linecache.getline(_file(part), part.tb_lineno).strip()]
     cells = [part for part in frames if _CELL.fullmatch(_file(part))]
     own = [part for part in frames if _library(part.tb_frame) not in _LIBRARIES]
     if not (told := cells or own):
@@ -156,7 +195,13 @@ def _walk(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _library(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return _module(frame).partition(".")[0]
+
+
+def _module(frame: FrameType) -> str:
+    # A cell may call its module anything.
+    name = dict.get(frame.f_globals, "__name__", "")
+    return name if type(name) is str else ""
 
 
 def _expression(traceback: TracebackType, cell: RunningCell) -> str:
@@ -183,8 +228,8 @@ def _arrays_named_in(piece: str, frame: FrameType) -> Iterator[tuple[str, bool]]
     for name in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & scope.keys():
         # The class alone is asked: an object may answer for itself in ways of its own, or fail.
         kind = type(scope[name])
-        if hasattr(kind, "__array__") or issubclass(kind, (dict, list, tuple)):
-            yield name, hasattr(kind, "addressable_shards")
+        if class_has(kind, "__array__") or issubclass(kind, (dict, list, tuple)):
+            yield name, class_has(kind, "addressable_shards")
 
 
 def hide_own_frames(traceback: TracebackType | None) -> TracebackType | None:
@@ -203,6 +248,17 @@ def hide_own_frames(traceback: TracebackType | None) -> TracebackType | None:
     if last is not None:
         last.tb_next = None
     return first
+
+
+def draw_plainly(traceback: TracebackType | None) -> list[str]:
+    """Draw a traceback by its frames alone, as IPython names them, where it cannot be drawn with its lines of code."""
+    return [_name_frame(part) for part in _walk(traceback)][-_MOST_PLAIN:]
+
+
+def _name_frame(part: TracebackType) -> str:
+    code, named = part.tb_frame.f_code, _CELL.fullmatch(_file(part))
+    where = f"Cell In[{named[1]}], line {part.tb_lineno}" if named else f"File {_file(part)}:{part.tb_lineno}"
+    return where if code.co_name == "<module>" else f"{where}, in {code.co_name}"
 
 
 def cut_libraries(traceback: TracebackType | None) -> None:

@@ -32,6 +32,7 @@ from mhnb.rank.cell.shell import PreparedCell, RankShell
 from mhnb.rank.cell.taken import TakenInterrupt, is_within
 from mhnb.rank.defects import ends_rank_on_defect
 from mhnb.rank.guard.recording import Launches
+from mhnb.rank.raised import is_a
 from mhnb.system.sigint import get_handler, set_handler
 from mhnb.values import Outcome
 
@@ -172,6 +173,7 @@ class CellRunner:
         if self._interrupt.came_early:
             raise KeyboardInterrupt
         result = self.shell.run_prepared(cell)
+        self._see_to(result)
         self._wait_for_launches(result)
         return result
 
@@ -180,16 +182,22 @@ class CellRunner:
             if self._interrupt.came_early:
                 raise KeyboardInterrupt
             result = await self.shell.run_prepared_async(cell)
+            self._see_to(result)
             self._wait_for_launches(result)
         except (KeyboardInterrupt, SystemExit) as error:
             # The event loop would let these two out of itself.
             return error
         return result
 
+    def _see_to(self, result: ExecutionResult) -> None:
+        """Show an error that nothing has shown yet. Here an interrupt can still end what the user's class does when it is asked."""
+        if (error := _error_of(result)) is not None:
+            self.shell.see_to_error(error)
+
     def _wait_for_launches(self, result: ExecutionResult) -> None:
         """Let what the cell launched finish, however its code ended; a hang belongs to the cell that caused it."""
-        error = result.error_before_exec or result.error_in_exec
-        if isinstance(error, KeyboardInterrupt) or (self.shell.interrupted and self.launches.agreed_stop() is None):
+        error = _error_of(result)
+        if is_a(error, KeyboardInterrupt) or (self.shell.interrupted and self.launches.agreed_stop() is None):
             # Some may have been left alone in what they launched before that; where all stopped together, nobody was.
             self._finish_launches(error)
             return
@@ -228,7 +236,7 @@ class CellRunner:
         if getpid() != self._pid:
             # The cell forked, and its child came back from the cell: it must not answer for the rank.
             os._exit(0)
-        error = result if isinstance(result, BaseException) else result.error_before_exec or result.error_in_exec
+        error = _error_of(result)
         # IPython shows what a `__repr__`, a `display` or a `%run` raises, and goes on; the ranks that are out of step cannot.
         error = self.launches.mismatches.take_shown() if error is None else error
         outcome: Outcome = "ok" if error is None else self._name_outcome(error)
@@ -265,8 +273,8 @@ class CellRunner:
             self.send(self._last)
 
     def _name_outcome(self, error: BaseException) -> Outcome:
-        stopped = isinstance(error, KeyboardInterrupt)
-        cancelled = isinstance(error, asyncio.CancelledError) and self.shell.interrupted
+        stopped = is_a(error, KeyboardInterrupt)
+        cancelled = is_a(error, asyncio.CancelledError) and self.shell.interrupted
         return "interrupted" if stopped or cancelled else "error"
 
     # -- interrupts
@@ -369,6 +377,14 @@ class CellRunner:
         """Give the coroutine of a cell that awaits at this moment."""
         coroutine: Any = None if (task := self._task) is None else task.get_coro()
         return None if coroutine is None or coroutine.cr_running else coroutine
+
+
+def _error_of(result: ExecutionResult | BaseException) -> BaseException | None:
+    """Return what ended a cell. An error may be false, or say that it is anything."""
+    if not is_a(result, ExecutionResult):
+        return result  # type: ignore[return-value]
+    before: BaseException | None = result.error_before_exec
+    return before if before is not None else result.error_in_exec
 
 
 _USER_CODE = frozenset({CellRunner._user_code.__code__, CellRunner._user_code_async.__code__})

@@ -15,10 +15,12 @@ import traceback
 import warnings
 from collections.abc import Callable, Coroutine
 from subprocess import CalledProcessError
+from types import CodeType, TracebackType
 from typing import Any, NamedTuple
 
 from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.autocall import IPyAutocall, ZMQExitAutocall
+from IPython.core.error import UsageError
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.core.macro import Macro
 from IPython.utils.process import system  # type: ignore[attr-defined]  # chosen by platform there
@@ -29,8 +31,10 @@ from mhnb.rank.cell.capture import Capture
 from mhnb.rank.cell.cells import (
     CellCompiler,
     RunningCell,
+    align_lines,
     cell_file,
     cut_libraries,
+    draw_plainly,
     find_place,
     find_site,
     hide_own_frames,
@@ -39,6 +43,7 @@ from mhnb.rank.cell.display import RankDisplayHook, RankDisplayPublisher, clean_
 from mhnb.rank.cell.history import RankHistory
 from mhnb.rank.cell.keyboard import refuse_keyboard, without_input
 from mhnb.rank.cell.textbars import draw_text_bars
+from mhnb.rank.raised import Reading, class_has, holds_group, is_a, name_of, read_error, text_of, traceback_of
 
 __all__ = ["PreparedCell", "RankShell"]
 
@@ -91,6 +96,10 @@ class RankShell(ZMQInteractiveShell):
         """Whether the running cell was asked to stop: then a cancellation is the user's interrupt."""
         self.error_shown: BaseException | None = None
         """The latest exception of the running cell that was shown."""
+        self._reading: Reading | None = None
+        """Of the latest exception that was read."""
+        self._replaced: tuple[BaseException, BaseException] | None = None
+        """The running cell's error where IPython must not ask it, and what it gets instead."""
         self.note_shown: Callable[[BaseException], None] = lambda _: None
         """Told of every exception that is shown; set by whoever has to know."""
         kwargs["compiler_class"] = CellCompiler
@@ -155,16 +164,18 @@ class RankShell(ZMQInteractiveShell):
     def prepare(self, seq: int, source: str) -> PreparedCell:
         """Begin a cell: number it and transform it."""
         self.cell = RunningCell(seq, source, self.clock())
-        self.interrupted, self.error_shown = False, None
+        self.interrupted, self.error_shown, self._reading = False, None, None
         self.execution_count = seq
         # The cell before may have put something else there.
         sys.displayhook = self.displayhook
         if "_oh" not in self.user_ns or self.user_ns.get("__builtins__") is None:
             self._bring_names_back()
+        assert isinstance(self.compile, CellCompiler)
+        self.compile.running = seq
         if self._is_plain(seq, source):
             return PreparedCell(source, source, None, awaits=False)
         try:
-            transformed = self.transform_cell(source)
+            transformed = align_lines(source, self.transform_cell(source))
         except Exception:  # noqa: BLE001
             # IPython shows it as the cell's own error, as it does in `run_cell`.
             return PreparedCell(source, source, sys.exc_info(), awaits=False)
@@ -225,8 +236,7 @@ class RankShell(ZMQInteractiveShell):
         try:
             self._coroutine(cell).send(None)
         except StopIteration as done:
-            result: ExecutionResult = done.value
-            return result
+            return self._finish(done.value)
         finally:
             self._after()
         raise RuntimeError("IPython awaited something in a cell that awaits nothing")
@@ -234,9 +244,37 @@ class RankShell(ZMQInteractiveShell):
     async def run_prepared_async(self, cell: PreparedCell) -> ExecutionResult:
         """Run a cell on the event loop."""
         try:
-            return await self._coroutine(cell)
+            return self._finish(await self._coroutine(cell))
         finally:
             self._after()
+
+    def _finish(self, result: ExecutionResult) -> ExecutionResult:
+        replaced, self._replaced = self._replaced, None
+        if replaced is not None and result.error_in_exec is replaced[1]:
+            result.error_in_exec = replaced[0]
+        return result
+
+    async def run_code(
+        self, code_obj: CodeType, result: ExecutionResult | None = None, *, async_: bool = False
+    ) -> bool:
+        """Run code. An error that raises where it is shown, or is asked whether it is true, stays the cell's error."""
+        try:
+            raised: bool = await super().run_code(code_obj, result, async_=async_)
+        except Exception as broken:
+            if result is None or result.error_in_exec is None:
+                raise
+            print(f"mhnb: showing the error failed with {name_of(broken)}: {text_of(broken)}", file=sys.stderr)
+            raised = True
+        error = None if result is None else result.error_in_exec
+        if (
+            result is not None
+            and error is not None
+            and (class_has(type(error), "__bool__") or class_has(type(error), "__len__"))
+        ):
+            # IPython asks next whether it is true. It comes back at the cell's end.
+            result.error_in_exec = plain = self._read(error).plain
+            self._replaced = error, plain
+        return raised
 
     def _coroutine(self, cell: PreparedCell) -> Coroutine[Any, Any, ExecutionResult]:
         self._last_traceback = None
@@ -256,71 +294,120 @@ class RankShell(ZMQInteractiveShell):
 
     # -- errors
 
-    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        """Show the exception that was just raised, without this package's frames."""
-        exc_tuple = args[0] if args else kwargs.pop("exc_tuple", None)
-        etype, value, tb = exc_tuple or sys.exc_info()
-        if self.capture is None or etype is None or value is None:
-            super().showtraceback(*([exc_tuple, *args[1:]] if args else []), **kwargs)
+    def showtraceback(
+        self,
+        exc_tuple: tuple[Any, Any, Any] | None = None,
+        filename: str | None = None,
+        tb_offset: int | None = None,
+        exception_only: bool = False,  # noqa: FBT001, FBT002
+        running_compiled_code: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        """Show the exception that was just raised, without this package's frames.
+
+        A library or a cell may have put its own in place of `_showtraceback` or of this: such a hook is called, as IPython calls it.
+        """
+        _, value, tb = exc_tuple or sys.exc_info()
+        if self.capture is None or not is_a(value, BaseException):
+            super().showtraceback(exc_tuple, filename, tb_offset, exception_only, running_compiled_code)
             return
         tb = hide_own_frames(tb)
-        if issubclass(etype, KeyboardInterrupt | asyncio.CancelledError):
+        # `%tb` and hooks look there.
+        sys.last_type, sys.last_value, sys.last_traceback = type(value), value, tb
+        if is_a(value, SyntaxError):
+            self.showsyntaxerror(filename, running_compiled_code)
+        elif type(value) is UsageError:
+            self.show_usage_error(value)
+        else:
+            self._showtraceback(type(value), value, self._draw(value, tb, tb_offset))
+
+    def showsyntaxerror(self, filename: str | None = None, running_compiled_code: bool = False) -> None:  # noqa: FBT001, FBT002
+        """Show an error that the compiler raised, or one of a file that the cell imports with the way that led there."""
+        value = sys.exc_info()[1] or getattr(sys, "last_value", None)
+        if self.capture is None or value is None:
+            super().showsyntaxerror(filename, running_compiled_code)
+            return
+        self._showtraceback(type(value), value, self._draw(value, traceback_of(value)))
+
+    def _draw(self, error: BaseException, tb: TracebackType | None, tb_offset: int | None = None) -> list[str]:
+        """Draw an error with its traceback, by IPython where that is able to."""
+        if is_a(error, SystemExit):
+            said = f"{name_of(error)}: {_say_code(error) if self.tells_exit_code else text_of(error)}"
+            return [said, _NO_EXIT]
+        if is_a(error, (KeyboardInterrupt, asyncio.CancelledError)):
             # Where in JAX it came tells nothing, and to render those frames takes seconds on a machine that is busy.
             cut_libraries(tb)
-        if isinstance(value, SystemExit):
-            said = f"SystemExit: {value.code!r}" if self.tells_exit_code else f"{etype.__name__}: {value}"
-            self._showtraceback(etype, value, [said, _NO_EXIT])
-        elif _holds_group(value):
-            # IPython's own renderer knows no groups, and would print this to stderr.
-            self._showtraceback(etype, value, traceback.format_exception(etype, value, _below(tb)))
-        else:
-            super().showtraceback((etype, value, tb), *args[1:], **kwargs)
+        reading = self._read(error)
+        plain = reading.plain
+        broken: BaseException | None = None
+        for each in (error, plain) if reading.is_ordinary else (plain,):
+            try:
+                if class_has(type(error), "_render_traceback_") and broken is None:
+                    return _check_drawn(error._render_traceback_())  # type: ignore[attr-defined]
+                return _check_drawn(self._draw_by_ipython(each, tb, tb_offset))
+            except BaseException as raised:  # noqa: BLE001 - the card says so; an interrupt has ended the drawing, and that is all
+                broken = raised
+        assert broken is not None
+        why = f"(IPython could not draw it: {name_of(broken)}: {text_of(broken)})"
+        return [*draw_plainly(_in_code(tb) or tb), f"{name_of(plain)}: {plain}", why]
+
+    def _draw_by_ipython(self, error: BaseException, tb: TracebackType | None, tb_offset: int | None) -> Any:
+        if holds_group(error):
+            # IPython's own renderer draws no groups.
+            return traceback.format_exception(type(error), error, _below(tb))
+        if is_a(error, SyntaxError):
+            return self.SyntaxTB.structured_traceback(type(error), error, traceback.extract_tb(_in_code(tb)))  # type: ignore[arg-type]
+        return self.InteractiveTB.structured_traceback(type(error), error, tb, tb_offset=tb_offset)
+
+    def _read(self, error: BaseException) -> Reading:
+        """Read an error. Its text is asked for once: it may be long, and another one each time."""
+        if self._reading is None or self._reading.error is not error:
+            self._reading = read_error(error, hide_own_frames)
+        return self._reading
 
     def see_to_error(self, error: BaseException) -> None:
-        """Show the cell's error unless that has been done, in the plainest form if need be: no error ends unseen."""
+        """Show the cell's error unless that has been done: what a hook printed of it instead is no card."""
         if self.error_shown is error:
             return
-        try:
-            self.showtraceback((type(error), error, error.__traceback__), tb_offset=0)
-        except Exception:  # noqa: BLE001 - what cannot be rendered is still told
-            self._showtraceback(type(error), error, traceback.format_exc().splitlines())
-        if self.error_shown is not error:
-            self._showtraceback(type(error), error, [f"{type(error).__name__}: {_text_of(error)}"])
+        tb = hide_own_frames(traceback_of(error))
+        self._publish_error(error, self._draw(error, tb, tb_offset=0))
 
     def show_usage_error(self, exc: BaseException) -> None:
         """Show a magic's usage error as what it is, an error of the cell."""
         if self.capture is None:
             super().show_usage_error(exc)
         else:
-            self._showtraceback(type(exc), exc, [f"UsageError: {exc}"])
+            self._showtraceback(type(exc), exc, [f"UsageError: {text_of(exc)}"])
 
     def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: list[str]) -> None:
         if self.capture is None:
             super()._showtraceback(etype, evalue, stb)
-            return
-        self._last_traceback = stb
-        self.error_shown = evalue
-        self.note_shown(evalue)
-        ename, full = etype.__name__, _text_of(evalue)
+        else:
+            self._publish_error(evalue, stb)
+
+    def _publish_error(self, error: BaseException, drawn: list[str]) -> None:
+        """Send an error to the notebook: its name, text, traceback and place."""
+        assert self.capture is not None
+        self._last_traceback = drawn
+        self.error_shown = error
+        self.note_shown(error)
+        plain = self._read(error).plain
+        name, full = name_of(plain), str(plain)
         text = shorten_inner_trace(full)
         if text != full:
-            stb = [piece.replace(full, text) for piece in stb]
-        if self.interrupted and issubclass(etype, asyncio.CancelledError):
-            ename, stb = "KeyboardInterrupt", [*stb[:-1], "KeyboardInterrupt: "]
-        elif issubclass(etype, SystemExit):
+            drawn = [piece.replace(full, text) for piece in drawn]
+        if self.interrupted and is_a(error, asyncio.CancelledError):
+            name, drawn = "KeyboardInterrupt", [*drawn[:-1], "KeyboardInterrupt: "]
+        elif is_a(error, SystemExit):
             text = f"{text} · {_NO_EXIT}" if text else _NO_EXIT
-        line, code = find_place(evalue, self.cell) if self.cell else (None, None)
+        line, code = find_place(error, self.cell) if self.cell else (None, None)
         at_s = self.clock() - self.cell.began_s if self.cell else 0.0
-        site = find_site(evalue, self.cell) if self.cell else []
-        self.capture.publish(["error", ename, text, list(stb), line, code, at_s, site])
+        site = find_site(error, self.cell) if self.cell else []
+        self.capture.publish(["error", name, text, list(drawn), line, code, at_s, site])
 
     def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
         """Keep what was shown; IPython would render every traceback a second time."""
-        return {
-            "ename": type(exception).__name__,
-            "evalue": _text_of(exception),
-            "traceback": self._last_traceback or [],
-        }
+        plain = self._read(exception).plain
+        return {"ename": name_of(plain), "evalue": str(plain), "traceback": self._last_traceback or []}
 
     # -- what a notebook's front end would do
 
@@ -350,26 +437,32 @@ class RankShell(ZMQInteractiveShell):
         raise SystemExit
 
 
-def _holds_group(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, BaseExceptionGroup):
-            return True
-        error = error.__context__
-    return False
-
-
-def _below(tb: Any) -> Any:
+def _below(tb: TracebackType | None) -> TracebackType | None:
     """Leave out the frame of IPython that ran the cell."""
     while tb is not None and "IPython" in tb.tb_frame.f_code.co_filename:
         tb = tb.tb_next
     return tb
 
 
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as broken:  # noqa: BLE001 - the user's __str__
-        return f"<its __str__ raised {type(broken).__name__}>"
+def _in_code(tb: TracebackType | None) -> TracebackType | None:
+    """Leave out what is above the cell's own code; None where that did not run, as the compiler refused it."""
+    while tb is not None and not (
+        tb.tb_frame.f_code.co_name == "run_code" and "IPython" in tb.tb_frame.f_code.co_filename
+    ):
+        tb = tb.tb_next
+    return None if tb is None else tb.tb_next
+
+
+def _check_drawn(drawn: Any) -> list[str]:
+    """Check that a drawing, which an error or a patched IPython may have made, is lines of text."""
+    if not is_a(drawn, list) or not all(is_a(piece, str) for piece in drawn):
+        raise TypeError("it is no list of texts")
+    return [str.__str__(piece) for piece in drawn]
+
+
+def _say_code(error: BaseException) -> str:
+    code = getattr(error, "code", None)
+    return repr(code) if type(code) in (int, str, bool, type(None)) else text_of(error)
 
 
 def _reload_inline_backend() -> None:

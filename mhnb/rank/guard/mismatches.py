@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from mhnb.errors import MhnbError, OrderMismatch
+from mhnb.rank.raised import cause_of, is_a, members_of
 
 __all__ = ["Mismatches"]
 
@@ -44,7 +45,7 @@ class Mismatches:
         """Take note of an error that the user sees, and with it what it came of."""
         for each in _list_shown(error):
             # Of most other exceptions there can be no weak reference, so that they cannot even be looked for.
-            if isinstance(each, OrderMismatch) and (place := self._alive.pop(each, None)) is not None:
+            if is_a(each, OrderMismatch) and (place := self._alive.pop(each, None)) is not None:
                 self._untold[place] -= 1
                 self._shown = error if self._shown is None else self._shown
 
@@ -72,9 +73,7 @@ def _list_shown(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(each))
         yield each
-        if each is error and isinstance(each, MhnbError | SystemExit):
+        if each is error and is_a(each, (MhnbError, SystemExit)):
             # These are shown as one text, without what they came of.
             return
-        context = None if each.__suppress_context__ else each.__context__
-        rest.append(context if each.__cause__ is None else each.__cause__)
-        rest += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        rest += [cause_of(each), *members_of(each)]

@@ -1,0 +1,281 @@
+"""Read what a cell raised, however its class answers for itself.
+
+A class may override `__class__`, `__cause__`, `__str__` and the like, and raise there or return anything. Everything but the text is
+therefore read as the interpreter itself keeps it. The text has to be asked for; what raises then is named in its place.
+"""
+
+from __future__ import annotations
+
+from abc import ABCMeta
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeAlias, TypeGuard, TypeVar
+
+__all__ = [
+    "Reading",
+    "cause_of",
+    "class_has",
+    "holds_group",
+    "is_a",
+    "list_chain",
+    "members_of",
+    "name_of",
+    "notes_of",
+    "place_of_syntax",
+    "read_error",
+    "text_of",
+    "traceback_of",
+]
+
+_LONGEST_NAME = 200
+_NEAREST, _DEEPEST = 12, 4
+"""Of a longer chain of causes the errors next to the one that was raised are drawn, and those that it began with."""
+_WIDEST, _LOWEST, _MOST = 15, 10, 200
+"""Errors of one group, groups within groups, and errors in all that are drawn."""
+_MOST_NOTES = 100
+_BROKEN = "<its __str__ raised "
+_ASKED = frozenset(
+    ("__bool__", "__cause__", "__class__", "__context__", "__getattr__", "__getattribute__", "__len__", "__notes__")
+) | {"__suppress_context__", "__traceback__"}
+"""What code that draws errors asks them: a class of the user's that defines one of these answers in a way of its own."""
+
+_T = TypeVar("_T")
+_Hide: TypeAlias = Callable[[TracebackType | None], TracebackType | None]
+
+
+def _slot(owner: type, name: str) -> Any:
+    """Return the interpreter's own accessor of an attribute, which no class of the user's can override."""
+    return type.__dict__["__dict__"].__get__(owner)[name].__get__
+
+
+_get_traceback, _get_cause, _get_context, _get_suppresses, _get_dict = (
+    _slot(BaseException, name)
+    for name in ("__traceback__", "__cause__", "__context__", "__suppress_context__", "__dict__")
+)
+_get_members = _slot(BaseExceptionGroup, "exceptions")
+_get_name, _get_mro, _get_class_dict = (type.__dict__[name].__get__ for name in ("__name__", "__mro__", "__dict__"))
+_get_message = _slot(SyntaxError, "msg")
+_SYNTAX = tuple(
+    (name, kind, _slot(SyntaxError, name))
+    for name, kind in (
+        ("filename", str),
+        ("text", str),
+        ("lineno", int),
+        ("offset", int),
+        ("end_lineno", int),
+        ("end_offset", int),
+    )
+)
+"""What a SyntaxError says of its place, each with the type that it should have."""
+
+
+def is_a(value: object, kind: type[_T] | tuple[type[_T], ...]) -> TypeGuard[_T]:
+    """Whether a value is of a kind: its real class counts, not what it says of itself."""
+    return issubclass(type(value), kind)
+
+
+def class_has(kind: type, name: str) -> bool:
+    """Whether a class or one of its bases defines a name; unlike `hasattr` it runs no code of the class's."""
+    return any(name in _get_class_dict(base) for base in _get_mro(kind))
+
+
+def name_of(error: BaseException) -> str:
+    r"""Return the name of an error's class, in one line.
+
+    >>> name_of(type("Odd\nname", (ValueError,), {})())
+    'Odd name'
+    """
+    # A class may be named by nothing, or by a str that is a class of the user's.
+    names = (_in_one_line(str.__str__(_get_name(base))) for base in _get_mro(type(error)))
+    name = next(filter(None, names))
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text[: 2 * _LONGEST_NAME]).split())
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an error says. Its `__str__` is the user's code: what that raises is named instead.
+
+    >>> text_of(KeyError("missing"))
+    "'missing'"
+    """
+    return _ask(error)
+
+
+def _ask(value: object) -> str:
+    try:
+        # The class of the text may be the user's too.
+        return _write(str.__str__(str(value)))
+    except BaseException as broken:  # noqa: BLE001 - an interrupt that ends a `__str__` has done its work
+        return f"{_BROKEN}{name_of(broken)}>"
+
+
+def _write(text: str) -> str:
+    """Write a text so that it can be sent: half a character, a lone surrogate, becomes its escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def traceback_of(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback."""
+    found: TracebackType | None = _get_traceback(error)
+    return found
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """Return what Python shows an error to have come of: its cause, or else its context unless that is suppressed."""
+    cause: BaseException | None = _get_cause(error)
+    if cause is not None:
+        return cause
+    context: BaseException | None = None if _get_suppresses(error) else _get_context(error)
+    return context
+
+
+def list_chain(error: BaseException) -> list[BaseException]:
+    """List an error and what it came of, each once: a chain may be a circle."""
+    chain: list[BaseException] = []
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        seen.add(id(each))
+        chain.append(each)
+        each = cause_of(each)
+    return chain
+
+
+def members_of(error: BaseException) -> tuple[BaseException, ...]:
+    """Return the errors of a group; none for any other error."""
+    return tuple(_get_members(error)) if is_a(error, BaseExceptionGroup) else ()
+
+
+def holds_group(error: BaseException) -> bool:
+    """Whether an error, or what it came of, is a group."""
+    return any(is_a(each, BaseExceptionGroup) for each in list_chain(error))
+
+
+def notes_of(error: BaseException) -> list[str]:
+    """Return the notes that were added to an error (PEP 678), as text."""
+    # `add_note` writes them there. A class that answers `__notes__` in a way of its own is not asked.
+    notes = dict.get(_get_dict(error), "__notes__")
+    if notes is None:
+        return []
+    if not is_a(notes, list):
+        return [_ask(notes)]
+    kept = [_ask(note) for note in list.__getitem__(notes, slice(_MOST_NOTES))]
+    more = list.__len__(notes) - len(kept)
+    return [*kept, f"… {more} more notes"] if more else kept
+
+
+def place_of_syntax(error: BaseException) -> tuple[str | None, int | None]:
+    """Return file and line of a SyntaxError; two None for any other error, and each where it has none."""
+    if not is_a(error, SyntaxError):
+        return None, None
+    said = {name: get(error) for name, _, get in _SYNTAX}
+    file, line = said["filename"], said["lineno"]
+    return (str.__str__(file) if is_a(file, str) else None), (int.__int__(line) if is_a(line, int) else None)
+
+
+# -- a stand-in, for code that draws errors and asks them
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read of an error."""
+
+    error: BaseException
+    plain: BaseException
+    """Says what the error does, with its chain, group and notes; its class does nothing else. What is too long is counted in it."""
+    is_ordinary: bool
+    """Whether code that draws errors can be given the error itself: few in its chain, and none answers in a way of its own."""
+
+
+def read_error(error: BaseException, hide: _Hide) -> Reading:
+    """Read an error of any class, asking it and what it came of for their texts once.
+
+    Args:
+        error: of any class.
+        hide: leaves out the frames that are not to be drawn.
+    """
+    plainer = _Plainer(hide)
+    plain = plainer.make(error, _LOWEST)
+    return Reading(error, plain, not plainer.met_odd)
+
+
+def _is_odd(error: BaseException, text: str) -> bool:
+    kind = type(error)
+    notes = dict.get(_get_dict(error), "__notes__", [])
+    return (
+        type(kind) not in (type, ABCMeta)
+        or any(_ASKED & _get_class_dict(base).keys() for base in _get_mro(kind)[: -len(BaseException.__mro__)])
+        or _in_one_line(_get_name(kind)) != _get_name(kind)
+        or is_a(error, BaseExceptionGroup)
+        or (is_a(error, SyntaxError) and any(type(get(error)) not in (type(None), of) for _, of, get in _SYNTAX))
+        or type(notes) is not list
+        or len(notes) > _MOST_NOTES
+        or any(type(note) is not str for note in notes)
+        or text.startswith(_BROKEN)
+    )
+
+
+class _Plainer:
+    def __init__(self, hide: _Hide) -> None:
+        self._hide, self._left = hide, _MOST
+        self.met_odd = False
+        """Whether one of the errors was not ordinary."""
+
+    def make(self, error: BaseException, depth: int) -> BaseException:
+        """Make one with all that it came of."""
+        chain = list_chain(error)
+        between = len(chain) - _NEAREST - _DEEPEST
+        if between > 1:
+            self.met_odd = True
+            chain[_NEAREST:-_DEEPEST] = [_count(between, "in between")]
+        plain = self._make_one(chain[-1], depth)
+        for each in reversed(chain[:-1]):
+            above = self._make_one(each, depth)
+            if _get_cause(each) is not None:
+                above.__cause__ = plain
+            else:
+                above.__context__ = plain
+            plain = above
+        return plain
+
+    def _make_one(self, error: BaseException, depth: int) -> BaseException:
+        self._left -= 1
+        text = text_of(error)
+        self.met_odd = self.met_odd or _is_odd(error, text)
+        said = {"__str__": lambda _: text, "__module__": "builtins"}
+        if is_a(error, SyntaxError):
+            plain: BaseException = type(name_of(error), (SyntaxError,), said)()
+            _copy_place(error, plain, text)
+        elif (members := members_of(error)) and depth > 0:
+            inner = [self.make(each, depth - 1) for each in members[:_WIDEST] if self._left > 0]
+            if more := len(members) - len(inner):
+                inner.append(_count(more, "more"))
+            plain = type(name_of(error), (BaseExceptionGroup,), said)("", inner)
+        else:
+            plain = type(name_of(error), (Exception,), said)()
+        plain.__traceback__ = self._hide(traceback_of(error))
+        for note in notes_of(error):
+            plain.add_note(note)
+        return plain
+
+
+def _count(number: int, where: str) -> BaseException:
+    """Make an error that stands for those that are not drawn."""
+    kind: type[Exception] = type("…", (Exception,), {"__module__": "builtins"})
+    return kind(f"{number} {'error' if number == 1 else 'errors'} {where}")
+
+
+def _copy_place(error: BaseException, plain: Any, text: str) -> None:
+    """Copy where a SyntaxError found its fault. Any code may set these attributes, to anything."""
+    for name, kind, get in _SYNTAX:
+        value = get(error)
+        if kind is str:
+            setattr(plain, name, _write(str.__str__(value)) if is_a(value, str) else None)
+        else:
+            setattr(plain, name, int.__int__(value) if is_a(value, int) else None)
+    message = _get_message(error)
+    plain.msg = _ask(message) if is_a(message, str) else text
