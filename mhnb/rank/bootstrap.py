@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -79,6 +81,7 @@ class Bootstrap:
         # By itself gloo listens where this host's name resolves to. On a local cluster that may be nowhere, or the network;
         # on several hosts it may be loopback, where the others would look for it on their own host.
         jaxseams.bind_gloo(self._spec.address or _LOOPBACK)
+        jax.distributed.initialize = _keep_sigterm(jax.distributed.initialize)
         arguments = self._arguments(jax.distributed.initialize)
         if self._spec.init:
             _await_coordinator(arguments)
@@ -192,6 +195,25 @@ class Bootstrap:
             "devices": devices,
             "platform": jax.local_devices()[0].platform,
         }
+
+
+def _keep_sigterm(original: Callable[..., None]) -> Callable[..., None]:
+    """Let SIGTERM go on ending the rank: JAX's preemption service takes it, and `reached_preemption_sync_point` wants that service.
+
+    Without a SIGTERM that it sees, the service answers that no host is about to go, which is so as far as ranks can know.
+    """
+
+    @functools.wraps(original)
+    def initialize(*args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            original(*args, **kwargs)
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, before)
+
+    return initialize
 
 
 def _forgiving_initialize(

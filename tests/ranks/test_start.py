@@ -62,15 +62,37 @@ def test_ranks_are_processes_with_logs(cluster: Cluster) -> None:
 
 
 def test_the_environment_of_ranks(cluster: Cluster) -> None:
-    """One hash seed, CPU only, the preemption service off, a pool for many devices, the notebook's folder."""
+    """One hash seed, CPU only, a pool for many devices, the notebook's folder."""
     code = """
     import os, signal
-    names = ("PYTHONHASHSEED", "JAX_PLATFORMS", "JAX_ENABLE_PREEMPTION_SERVICE", "PJRT_NPROC")
+    names = ("PYTHONHASHSEED", "JAX_PLATFORMS", "PJRT_NPROC")
     print([os.environ[n] for n in names], os.getcwd(), hash("a"))
     """
     result = cluster.run(textwrap.dedent(code)).check()
     assert len({r.stdout for r in result}) == 1
-    assert result[0].stdout.startswith(f"['0', 'cpu', '0', '32'] {Path.cwd()}")
+    assert result[0].stdout.startswith(f"['0', 'cpu', '32'] {Path.cwd()}")
+
+
+_ASKS_FOR_PREEMPTION = (
+    "from jax.experimental import multihost_utils as m; print([m.reached_preemption_sync_point(s) for s in range(3)])"
+)
+
+
+def test_ranks_answer_that_no_host_is_preempted(cluster: Cluster) -> None:
+    """JAX's preemption service is on, as training loops ask it at every step."""
+    assert cluster.run(_ASKS_FOR_PREEMPTION).check()[0].stdout == "[False, False, False]\n"
+
+
+@pytest.mark.parametrize("init", [True, False])
+def test_sigterm_ends_a_rank(fresh: Callable[..., Cluster], init: bool) -> None:  # noqa: FBT001
+    """The preemption service takes SIGTERM for itself; the rank takes it back, also after an initialize in a cell."""
+    cluster = fresh(2, 1, init=init)
+    said = cluster.run(f"import jax; jax.distributed.initialize()\n{_ASKS_FOR_PREEMPTION}").check()
+    assert said[0].stdout == "[False, False, False]\n"
+    result = cluster.run(
+        "import os, signal, threading; os.kill(os.getpid(), signal.SIGTERM); threading.Event().wait()", ranks=[1]
+    )
+    assert result[1].outcome == "died"
 
 
 def test_no_key_is_in_a_ranks_environment_or_arguments(cluster: Cluster) -> None:

@@ -31,8 +31,6 @@ def rank_environment(user: Mapping[str, str], *, devices: int | None, simulated:
     env = {
         # Sets of strings iterate in the same order on every rank: otherwise wrong numbers, silently.
         "PYTHONHASHSEED": _hash_seed(user),
-        # JAX's preemption service swallows SIGTERM.
-        "JAX_ENABLE_PREEMPTION_SERVICE": user.get("JAX_ENABLE_PREEMPTION_SERVICE", "0"),
         # gRPC honours http_proxy even to loopback.
         "no_proxy": _no_proxy(user),
         "NO_PROXY": _no_proxy(user),
