@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from IPython.core.getipython import get_ipython
 
 from mhnb.core.wire.hostspec import HostSpec
+from mhnb.rank.cell.keyboard import refuse_jax_breakpoint
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.localwork import LocalWork
 from mhnb.rank.guard.seating import find_words, take_place
@@ -81,6 +82,8 @@ class Bootstrap:
         # By itself gloo listens where this host's name resolves to. On a local cluster that may be nowhere, or the network;
         # on several hosts it may be loopback, where the others would look for it on their own host.
         jaxseams.bind_gloo(self._spec.address or _LOOPBACK)
+        if not self._spec.engine_only:
+            refuse_jax_breakpoint(jax)
         jax.distributed.initialize = _keep_sigterm(jax.distributed.initialize)
         arguments = self._arguments(jax.distributed.initialize)
         if self._spec.init:

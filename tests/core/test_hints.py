@@ -65,6 +65,17 @@ KNOWN = [
         "jax_num_cpu_devices config should be updated before backends are initialized",
         "leave the line out",
     ),
+    ("RuntimeError", "asyncio.run() cannot be called from a running event loop", "event loop already"),
+    ("RuntimeError", "Runner.run() cannot be called from a running event loop", "event loop already"),
+    ("RuntimeError", "Cannot run the event loop while another loop is running", "event loop already"),
+    ("RuntimeError", "This event loop is already running", "event loop already"),
+    ("RuntimeError", "Already running asyncio in this thread", "event loop already"),
+    ("AttributeError", "Can't get attribute 'square' on <module '__main__' (built-in)>", "%%writefile"),
+    ("AttributeError", "Can't pickle local object 'f.<locals>.g'", "%%writefile"),
+    ("PicklingError", "Can't pickle <class '__main__.C'>: attribute lookup C on __main__ failed", "%%writefile"),
+    ("ModuleNotFoundError", "No module named 'einops'", "`%mhjax pip install einops`"),
+    ("ModuleNotFoundError", "No module named 'sklearn'", "`%mhjax pip install scikit-learn`"),
+    ("ModuleNotFoundError", "No module named 'helpers'", "`%mhjax sync`"),
     ("JaxRuntimeError", "INTERNAL: NCCL: Duplicate GPU detected : rank 1 and rank 0", "one process per GPU"),
 ]
 
@@ -104,6 +115,7 @@ ALLGATHER = ("jax.experimental.multihost_utils", "_handle_array_process_allgathe
     [
         (("AssertionError", ""), ITERATED, "walk"),
         (("AssertionError", ""), ("jax._src.array", "_iter"), "walk"),
+        (("Abort", ""), ("click.termui", "prompt"), "keyboard"),
         (("AssertionError", ""), ("jax._src.core", "pvary"), "names a mesh axis"),
         (("IndexError", "list index out of range"), LONG_SPEC, "more entries"),
         (("IndexError", "list assignment index out of range"), LONG_SPEC, "more entries"),
@@ -155,7 +167,6 @@ def test_a_cure_speaks_of_the_users_own(error: tuple[str], site: ErrorSite, code
         ("AttributeError", "module 'jax' has no attribute 'tree_leafs'", ""),
         ("AttributeError", "module 'mine' has no attribute 'tree_leaves'", ""),
         ("ImportError", "cannot import name 'tree_map' from 'jaxy'", ""),
-        ("ModuleNotFoundError", "No module named 'xmap'", ""),
         ("KeyError", "module 'jax' has no attribute 'tree_leaves'", ""),
     ],
 )
@@ -194,3 +205,22 @@ def test_arguments_of_a_script_are_no_list_like_others() -> None:
     assert said is not None
     assert "jax.process_index()" in said
     assert find_hint("IndexError", "list index out of range", code="n = rows[1]") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "awaits"),
+    [
+        ("asyncio.run(answer())", "`await answer()`"),
+        ("x = loop.run_until_complete(answer(1, k=2))", "`await answer(1, k=2)`"),
+        ("with asyncio.Runner() as r: print(r.run(answer()))", "`await answer()`"),
+        ("for x in asyncio.run(answers()):", "`await answers()`"),
+        ("anyio.run(answer, 1)", "`await answer(1)`"),
+        ("anyio.run(answer)", "`await answer()`"),
+        ("asyncio.run(", "`await` and the coroutine"),
+        ("main()", "`await` and the coroutine"),
+        ("run(" * 3000, "`await` and the coroutine"),
+    ],
+)
+def test_what_is_awaited_is_the_users_own(code: str, awaits: str) -> None:
+    """The cure writes the line that takes the place of the call."""
+    assert awaits in (find_hint("RuntimeError", "This event loop is already running", code=code) or "")

@@ -599,6 +599,8 @@ def test_exit_is_an_error(rank: CellProcess, source: str) -> None:
         ("import pdb; pdb.set_trace()", "pdb.set_trace()"),
         ("import pdb; pdb.Pdb().set_trace()\nx = 1", "pdb"),
         ("from IPython.core.debugger import Pdb; Pdb().set_trace()\nx = 1", "pdb"),
+        ("import code; code.interact()", "code.interact()"),
+        ("import IPython; IPython.embed()", "IPython.embed()"),
         ("%debug", "%debug"),
         ("%pdb on", "%pdb"),
         ("%%debug\nx = 1", "%debug"),
@@ -610,6 +612,14 @@ def test_no_keyboard(rank: CellProcess, source: str, what: str) -> None:
     assert (said.ended.outcome, said.error[1]) == ("error", "NoKeyboard")
     assert said.error[2].startswith(f"{what} has no keyboard")
     assert "%mhjax" in said.error[2]
+
+
+@pytest.mark.parametrize("module", ["IPython.core.debugger", "IPython.terminal.debugger", "pdb"])
+def test_a_debugger_is_refused_at_its_line(rank: CellProcess, module: str) -> None:
+    """The line of the call, with nothing after it that would be the next to stop at."""
+    said = rank.run(f"from {module} import set_trace\ndef f():\n    set_trace()\n    return 1\nf()")
+    assert said.error[1] == "NoKeyboard"
+    assert said.error[4:6] == [3, "set_trace()"]
 
 
 def test_no_keyboard_is_end_of_file(rank: CellProcess) -> None:

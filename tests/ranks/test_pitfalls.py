@@ -198,7 +198,6 @@ ORDINARY = [
     ("TypeError", "float(params)"),
     ("TypeError", "jnp.ones((2, 3)) @ jnp.ones((2, 3))"),
     ("AttributeError", "jax.no_such_thing"),
-    ("ModuleNotFoundError", "import no_such_module"),
     ("SyntaxError", "for in params"),
 ]
 
@@ -210,6 +209,46 @@ def test_any_other_mistake_finds_no_hint(ranks: Cluster, ename: str, code: str) 
     result = ranks.run(code)
     assert {rank.error.ename for rank in result if rank.error} == {ename}
     assert hints(result) == [None] * 4
+
+
+_ANSWER = "import asyncio\nasync def answer(): return 42\n"
+_SQUARE = (
+    "import multiprocessing as mp\nfrom concurrent.futures import ProcessPoolExecutor\ndef square(n): return n * n\n"
+)
+_POOL = "with mp.get_context('{}').Pool(1) as pool:\n    pool.apply_async(square, (3,)).get(timeout=5)"
+
+
+@pytest.mark.parametrize(
+    ("code", "ename", "says"),
+    [
+        (f"{_ANSWER}asyncio.run(answer())", "RuntimeError", "`await answer()`"),
+        (f"{_ANSWER}asyncio.get_event_loop().run_until_complete(answer())", "RuntimeError", "`await answer()`"),
+        (f"{_ANSWER}asyncio.new_event_loop().run_until_complete(answer())", "RuntimeError", "`await answer()`"),
+        (f"{_SQUARE}{_POOL.format('spawn')}", "TimeoutError", "%%writefile"),
+        (f"{_SQUARE}{_POOL.format('forkserver')}", "TimeoutError", "%%writefile"),
+        (
+            f"{_SQUARE}with ProcessPoolExecutor(1, mp_context=mp.get_context('spawn')) as pool: pool.submit(square, 3).result()",
+            "BrokenProcessPool",
+            "%%writefile",
+        ),
+        ("import pickle\npickle.dumps(lambda: 1)", "PicklingError", "%%writefile"),
+        ("import no_such_module", "ModuleNotFoundError", "%mhjax sync"),
+        (
+            "import jax\n@jax.jit\ndef f(v):\n    jax.debug.breakpoint()\n    return v * 2\nf(1.0)",
+            "NoKeyboard",
+            None,
+        ),
+    ],
+)
+def test_what_a_cell_cannot_do_as_a_script_does(ranks: Cluster, code: str, ename: str, says: str | None) -> None:
+    """Loops, processes, packages and debuggers: the error names the user's line, and the cure what to write instead."""
+    result = ranks.run(code)
+    assert {rank.error.ename for rank in result if rank.error} == {ename}
+    for hint in hints(result):
+        assert says is None or says in (hint or "")
+    if ename == "NoKeyboard":
+        assert {rank.error.line for rank in result if rank.error} == {4}
+        assert {rank.stderr for rank in result} == {""}
 
 
 def test_a_repr_needs_no_hint(ranks: Cluster) -> None:

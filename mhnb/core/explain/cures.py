@@ -5,6 +5,7 @@ The texts are those of jax 0.10.2 and 0.12.0, and of users' reports. A cure name
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -203,6 +204,65 @@ def _too_late(seen: Seen) -> str:
     )
 
 
+def _awaited(seen: Seen) -> str:
+    await_it = f"`await {what}`" if (what := _find_coroutine(seen.code)) else "`await` and the coroutine"
+    return (
+        f"A cell runs in an event loop already: write {await_it} in place of that call. "
+        "A function that makes such a call becomes an `async def`, and is awaited too."
+    )
+
+
+def _find_coroutine(code: str) -> str:
+    """Return what a line gives to `asyncio.run` and the like; empty where the line has no such call, or goes on in the next."""
+    for node in ast.walk(_parse_line(code)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+            continue
+        if node.func.attr in ("run", "run_until_complete"):
+            first, *rest = map(ast.unparse, node.args)
+            # These take the function and its arguments apart.
+            return f"{first}({', '.join(rest)})" if ast.unparse(node.func) in ("anyio.run", "trio.run") else first
+    return ""
+
+
+def _parse_line(code: str) -> ast.AST:
+    for text in (code, f"{code} pass")[: 2 if len(code) <= _LONGEST_LINE else 0]:
+        try:
+            return ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+    return ast.Module([], [])
+
+
+_LONGEST_LINE = 300
+_PIP_NAMES = {
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Packages whose name for pip is another than the one to import."""
+
+
+def _not_installed(seen: Seen) -> str:
+    name = seen.match[1]
+    return (
+        f"The ranks' Python has no {name}. A package: `%mhjax pip install {_PIP_NAMES.get(name, name)}` installs it wherever ranks run. "
+        "A module of your own beside the notebook: `%mhjax sync` brings it to the other machines."
+    )
+
+
+_OTHER_PROCESS = (
+    "Another process looks a function or class up by its name, and finds none that a cell or a lambda made: write it to a module, with "
+    "%%writefile in a cell of its own, and import it from there; or use threads. A pool that forks knows what was defined before the pool."
+)
+
+_NO_PROMPT = (
+    "This prompt wants a keyboard, and ranks have none: pass the answer as an argument, or ask in a plain notebook cell "
+    "and `%mhjax push` it."
+)
+
 _TOO_LONG = "The PartitionSpec has more entries than the array has dimensions: leave the last ones out."
 _NO_MESH = "A bare PartitionSpec needs a mesh: jax.set_mesh(mesh) on every rank, or NamedSharding(mesh, spec)."
 _UNEVEN = "Ranks with different numbers of devices cannot gather: give each the same number."
@@ -220,6 +280,20 @@ _ARGUMENTS = (
 _MAGIC = "`%mhjax` and `%%mhjax` belong to the notebook, and the ranks have none: put that line into a plain cell of its own."
 
 CURES = (
+    # -- what a cell has and a script has not
+    _cure(
+        r"cannot be called from a running event loop|Cannot run the event loop while another loop is running"
+        r"|^This event loop is already running|^Already running \w+ in this thread",
+        _awaited,
+        ename="RuntimeError",
+    ),
+    _cure(
+        r"^Can't get attribute '.*' on <module '__main__'|^Can't (?:pickle|get) local object '"
+        r"|^Can't pickle <.*(?:not found as __main__|attribute lookup .* on __main__ failed)",
+        _OTHER_PROCESS,
+    ),
+    _cure(r"^No module named '(?!jax\b|jaxlib\b)(\w+)'$", _not_installed, ename="ModuleNotFoundError"),
+    _cure(r"^$", _NO_PROMPT, ename="Abort", place=r"click\.termui\.\w+"),
     # -- the notebook's own magics
     _cure(r"^(?:Line|Cell) magic (?:function )?`%%?mhjax` not found", _MAGIC, ename="UsageError"),
     # -- fetching, closing over, mixing

@@ -6,11 +6,17 @@ the very function of JAX that says them: a wrong hint is worse than none.
 
 from __future__ import annotations
 
+import re
+
 from mhnb.core.explain.culprit import ErrorSite
 from mhnb.core.explain.cures import CURES, Seen
 from mhnb.core.explain.moved import find_moved
 
-__all__ = ["find_hint"]
+__all__ = ["find_hint", "find_printed_hint"]
+
+_PRINTED = re.compile(r"AttributeError: Can't get attribute '[^']*' on <module '__main__'[^>]*>")
+_WAITED = ("BrokenProcessPool", "EOFError", "TimeoutError")
+"""What the process that waits for another one raises, when that one could not begin."""
 
 
 def find_hint(ename: str, evalue: str, *, site: ErrorSite | None = None, code: str | None = None) -> str | None:
@@ -35,3 +41,18 @@ def find_hint(ename: str, evalue: str, *, site: ErrorSite | None = None, code: s
         if text := cure.text if isinstance(cure.text, str) else cure.text(Seen(found, site, code or "")):
             return text
     return find_moved(ename, evalue)
+
+
+def find_printed_hint(ename: str, printed: str) -> str | None:
+    """Find the cure where the cause is not in the error: a process that the cell started has printed it, and nothing else came back.
+
+    Args:
+        ename: the type of the cell's error.
+        printed: what the cell's rank has printed.
+    """
+    found = _PRINTED.search(printed) if ename in _WAITED else None
+    if found is None:
+        return None
+    kind, _, text = found[0].partition(": ")
+    hint = find_hint(kind, text)
+    return hint and f"A process that this cell started has ended with an error of its own, printed below. {hint}"

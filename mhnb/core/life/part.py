@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mhnb.core.explain.culprit import ErrorSite
-from mhnb.core.explain.hints import find_hint
+from mhnb.core.explain.hints import find_hint, find_printed_hint
 from mhnb.core.output.outputs import OutputFolder
 from mhnb.core.wire.protocol import CellEnded, LaunchRow, OutputEvent, RankStatus
 from mhnb.core.wire.rowpack import unpack_rows
 from mhnb.values import Outcome, RankError
 
 __all__ = ["RankPart"]
+
+
+_PRINTED_LENGTH = 8192
+"""Characters of it that are looked through."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,8 @@ class RankPart:
     looked_at: float = 0.0
     _spoke: tuple[bool, bool] = (False, False)
     """Whether output came before the latest look, and after it."""
+    _printed: str = ""
+    """The end of what it has printed: a process that it started may say there what went wrong."""
     handles_since: float | None = None
     """Since when its code has got the interrupt, and runs on; None where it has not."""
 
@@ -84,6 +90,8 @@ class RankPart:
         for event in events:
             if event[0] == "error":
                 self.error = _parse_error(event)
+            elif event[0] in ("stdout", "stderr"):
+                self._printed = (self._printed + event[1])[-_PRINTED_LENGTH:]
         self._spoke = (self._spoke[0], self._spoke[1] or bool(events))
         self.folder.add(events)
 
@@ -91,6 +99,8 @@ class RankPart:
         """Take in the rank's one reply."""
         self.add(ended.events)
         self.folder.settle()
+        if self.error is not None and self.error.hint is None:
+            self.error = replace(self.error, hint=find_printed_hint(self.error.ename, self._printed))
         self.outcome, self.launches = ended.outcome, unpack_rows(ended.launches)
         self.abandoned, self.wall_s, self.notes, self.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
         self.running, self.failed, self.origins = ended.running, ended.failed, ended.origins

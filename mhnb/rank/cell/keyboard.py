@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import builtins
+import code
+import functools
 import getpass
 import os
 import pdb
 import shlex
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
+import IPython
+from IPython.core import debugger
 from IPython.core.interactiveshell import InteractiveShell
 
 from mhnb.errors import NoKeyboard
 
-__all__ = ["refuse_keyboard", "without_input"]
+__all__ = ["refuse_jax_breakpoint", "refuse_keyboard", "without_input"]
 
 _PUSH = "Ask in a plain notebook cell, name = {what}(...), then %mhjax push name."
+_PRINT = 'Print what you want to see: jax.debug.print("{x}", x=x).'
 _LOOK = "Print what you want to see, or bring it to the notebook with %mhjax pull NAME."
 
 
@@ -27,9 +33,33 @@ def refuse_keyboard(shell: InteractiveShell) -> None:
     sys.breakpointhook = _refusal("breakpoint()", _LOOK)
     # Whatever else comes to stand in a debugger, such as IPython's own or ipdb, ends in `interaction`.
     pdb.set_trace = _refusal("pdb.set_trace()", _LOOK)
+    # Where it is called: it would stop at the next line, which may be another function's, or none.
+    pdb.Pdb.set_trace = _refusal("pdb", _LOOK)  # type: ignore[method-assign]
+    # These two would read the end of the file and go on without a word.
+    code.InteractiveConsole.interact = _refusal("code.interact()", _LOOK)  # type: ignore[method-assign]
+    IPython.embed = _refusal("IPython.embed()", _LOOK)
+    debugger.Pdb.__init__ = _without_terminal(debugger.Pdb.__init__)  # type: ignore[method-assign]
     pdb.Pdb.interaction = _refusal("pdb", _LOOK)  # type: ignore[method-assign]
     for magic, kind in (("debug", "line_cell"), ("pdb", "line")):
         shell.register_magic_function(_refusal(f"%{magic}", _LOOK), kind, magic)
+
+
+def refuse_jax_breakpoint(jax: Any) -> None:
+    """Refuse JAX's own debugger where it is called: its prompt would read the end of the file, and fail the program with that."""
+    jax.debug.breakpoint = _refusal("jax.debug.breakpoint()", _PRINT)
+
+
+def _without_terminal(original: Callable[..., None]) -> Callable[..., None]:
+    """Refuse the debuggers that IPython has for terminals, ipdb's too: without a terminal they cannot even be made."""
+    refuse = _refusal("pdb", _LOOK)
+
+    @functools.wraps(original)
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        if hasattr(type(self), "pt_init"):
+            refuse()
+        original(self, *args, **kwargs)
+
+    return make
 
 
 def _refusal(what: str, instead: str) -> Any:
