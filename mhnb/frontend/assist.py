@@ -215,8 +215,11 @@ class Assist:
     def _debugger(self, force: bool = False) -> None:  # noqa: FBT001, FBT002  # IPython's own signature
         """Say where the error is that a `%%mhjax` cell ended with: here there are only frames of ours to look at."""
         error = getattr(sys, "last_value", None)
-        code = {frame.f_code for frame, _ in walk_tb(getattr(sys, "last_traceback", None))}
-        if not isinstance(error, CellError) or Notebook.run_cell.__code__ not in code:
+        # By identity: the hash of a code object uses its constants, which may have none.
+        ours = any(
+            frame.f_code is Notebook.run_cell.__code__ for frame, _ in walk_tb(getattr(sys, "last_traceback", None))
+        )
+        if not isinstance(error, CellError) or not ours:
             self._own_debugger(force=force)
             return
         # One that was interrupted before its turn has none.

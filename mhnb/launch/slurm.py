@@ -64,6 +64,13 @@ class SlurmHosts(RehearsedHosts):
         return self._standing
 
     def _look(self) -> None:
+        try:
+            self._follow_queue()
+        finally:
+            # Also where it failed: a start that is taken for queued would never time out.
+            self._standing = ""
+
+    def _follow_queue(self) -> None:
         seen = False
         while not self._over.wait(0.0 if not seen else _ASK_EVERY_S) and not self.has_exited():
             text = _squeue()
@@ -73,7 +80,6 @@ class SlurmHosts(RehearsedHosts):
                 break
             seen = seen or f"|{self._name}" in text
             self._over.wait(0.0 if seen else 0.2)
-        self._standing = ""
 
     def has_exited(self) -> bool:
         """Whether the step has ended, or the job before the step could begin; and with it every supervisor."""

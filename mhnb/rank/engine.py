@@ -86,6 +86,7 @@ class _Server:
             send=channel.send,
             clock=time.perf_counter,
             news=bootstrap.news,
+            frees=lambda: bootstrap.severing.available,
             look_beside=bootstrap.severing.look,
         )
         show_global_arrays(self._shell)

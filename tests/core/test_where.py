@@ -169,13 +169,23 @@ def test_work_is_no_wait() -> None:
     assert (made.launch, made.age_s) == (None, 5.0)
 
 
-def test_a_rank_that_says_nothing_is_blamed_only_in_time() -> None:
-    """A rank whose first look is on its way is not absent; one that stays silent is."""
+def test_a_rank_that_reports_nothing_is_not_blamed() -> None:
+    """Neither while its first look is on its way nor later: the card says that nothing is known of it."""
     seen = [*(twice(launching(rank, 1)) for rank in (0, 1, 2)), RankSeen(3)]
     early, late = card(*seen, age_s=2.5), card(*seen, age_s=4.5)
     assert (early.absent, early.known, early.stuck) == ((), False, False)
-    assert (late.absent, late.known, late.stuck) == ((3,), True, True)
+    assert (late.absent, late.known, late.stuck) == ((), True, True)
     assert late.places[1].activity == "silent"
+
+
+def test_a_rank_whose_looks_fail_is_not_blamed() -> None:
+    """Neither in a launch nor in a lock is it waited for, as far as is known, and two failed looks are no progress."""
+    unseen = twice(status(3, "unseen", line=None))
+    in_launch = card(*(twice(launching(rank, 1)) for rank in (0, 1, 2)), unseen)
+    in_lock = card(*(twice(status(rank, "lock", "acquire")) for rank in (0, 1, 2)), unseen)
+    first = RankSeen(3, latest=status(3, "sleep"), before=status(3, "unseen", line=None))
+    assert who(in_launch) == who(in_lock) == ((0, 1, 2), ())
+    assert card(*(twice(launching(rank, 1)) for rank in (0, 1, 2)), first).moved == ()
 
 
 def test_a_rank_that_fell_silent_is_told() -> None:

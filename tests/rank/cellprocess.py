@@ -192,6 +192,9 @@ class PlayedLaunches:
     def takes_interrupt(self) -> bool:
         return True
 
+    def is_asked_to_stop(self) -> bool:
+        return bool(self._names.get("asked"))
+
     def defer_interrupt(self) -> bool:
         return False
 

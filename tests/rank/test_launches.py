@@ -362,7 +362,9 @@ def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
     recorder.wait(0.01)
     ended = recorder.close_cell(4, "interrupted")
     assert (ended.running, ended.abandoned) == (1, 0)
-    assert ended.notes == ["launches of it, on which all ranks agreed, still run"]
+    assert ended.notes == [
+        "launches of it, on which all ranks agreed, still run, and the next collective waits for them"
+    ]
     recorder.begin_cell(5)
     recorder.left.check("f2", "jit(g)", (2, 3))
     recorder.left.check(FREE_PREFIX + "f2", "jit(g)", (0, 1))
@@ -370,3 +372,32 @@ def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
     slow.is_ready = lambda: next(looks)  # type: ignore[method-assign]
     recorder.left.check("f2", "jit(g)", (0, 1))
     assert next(looks)
+
+
+def test_an_interrupt_of_the_wait_for_an_earlier_cell_leaves_its_launches() -> None:
+    """They may hang: they count as abandoned, with their cell, and what would meet them is refused from then on."""
+    recorder, hung = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
+    recorder.begin_cell(4)
+    note(recorder, [hung]).agreed = True
+    recorder.wait(0.01)
+    recorder.close_cell(4, "interrupted")
+    recorder.begin_cell(5)
+    looks = 0
+
+    def interrupt() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks > 3:
+            hung.is_ready = lambda: False  # type: ignore[method-assign]
+            raise KeyboardInterrupt
+        return False
+
+    hung.is_ready = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        recorder.left.check("f2", "jit(g)", (0, 1))
+    ended = recorder.close_cell(5, "interrupted")
+    assert (ended.abandoned, ended.left[0], ended.left[2]) == (1, "jit(a)", 4)
+    recorder.begin_cell(6)
+    with pytest.raises(OrderMismatch, match="of cell 4"):
+        recorder.left.check("f2", "jit(g)", (0, 1))
+    assert recorder.close_cell(6, "error").abandoned == 0

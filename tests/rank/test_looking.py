@@ -88,6 +88,41 @@ def test_a_function_of_another_file_is_named(rank: CellProcess, tmp_path: Path) 
     assert (status.activity, status.line, status.place) == ("sleep", 3, "shards.py:5 read")
 
 
+def test_code_whose_constants_have_no_hash_is_looked_at(rank: CellProcess) -> None:
+    """A code object is told from others by identity: its hash uses its constants, and `==` compares them."""
+    source = """
+import time
+def nap():
+    time.sleep(60)
+class Odd:
+    def __eq__(self, other): raise RuntimeError
+    __hash__ = None
+code = nap.__code__
+nap.__code__ = code.replace(co_consts=(*code.co_consts, {}, Odd()))
+nap()"""
+    first, second = look(rank, source, looks=2)
+    assert [(one.activity, one.line) for one in (first, second)] == [("sleep", 3)] * 2
+
+
+def test_a_look_that_fails_is_reported_as_such(tmp_path: Path) -> None:
+    """The notebook hears that nothing is known; the log says why, the cell's output does not; the other duties go on."""
+    with CellProcess(tmp_path) as rank:
+        seq = rank.begin("import psutil, time\nown, psutil.Process = psutil.Process, None\ntime.sleep(60)")
+        status = rank.receive(lambda m: isinstance(m, RankStatus))
+        assert isinstance(status, RankStatus)
+        assert (status.seq, status.activity, status.line) == (seq, "unseen", None)
+        rank.interrupt()
+        said = rank.finish(seq)
+        assert (said.ended.outcome, said.stdout, said.stderr) == ("interrupted", "", "")
+        assert rank.log.count("a duty of rank 0 failed") == 1
+        assert "TypeError" in rank.log
+        seq = rank.begin("psutil.Process = own\nprint('said', flush=True)\ntime.sleep(60)")
+        rank.wait_for_output(seq, "said")
+        status = rank.receive(lambda m: isinstance(m, RankStatus) and m.seq == seq)
+        assert isinstance(status, RankStatus)
+        assert status.activity == "sleep"
+
+
 def called(*_: object) -> str:
     """Name what the caller's frame is calling."""
     return _find_call(sys._getframe(1))

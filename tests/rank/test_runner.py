@@ -703,7 +703,7 @@ def test_what_was_launched_before_an_interrupt_has_a_moment_to_end(own_rank: Cel
     """Signals come again and again: they do not cut that moment short. What still runs then is told."""
     source = """
 import os, signal
-running, finished = 1, 0
+running, finished, asked = 1, 0, True
 def finishing():
     global finished
     os.kill(os.getpid(), signal.SIGINT)
@@ -713,7 +713,7 @@ raise KeyboardInterrupt"""
     assert (said.ended.outcome, said.ended.running) == ("interrupted", 1)
     assert own_rank.run("running = 0\nfinished").result == "1"
     assert own_rank.run("finished = 0\ndef waiting(): raise KeyboardInterrupt").ended.outcome == "interrupted"
-    assert own_rank.run("waiting = int\nfinished").result == "1"
+    assert own_rank.run("waiting = int\nasked = False\nfinished").result == "1"
 
 
 def test_who_waits_for_what_it_left_is_in_no_collective(own_rank: CellProcess, tmp_path: Path) -> None:
@@ -722,7 +722,7 @@ def test_who_waits_for_what_it_left_is_in_no_collective(own_rank: CellProcess, t
     source = f"""
 import os, time
 from mhnb.core.explain.stacks import Flight
-flight = Flight("jit(f)", (0, 1), 1, 1)
+flight, asked = Flight("jit(f)", (0, 1), 1, 1), True
 def finishing():
     while not os.path.exists({str(flag)!r}): time.sleep(0.01)
 raise KeyboardInterrupt"""
@@ -738,6 +738,7 @@ raise KeyboardInterrupt"""
 def test_an_interrupt_shows_no_frames_of_jax(own_rank: CellProcess, raised: str, shown: bool) -> None:  # noqa: FBT001
     """Of those a busy machine would render for longer than an interrupt may take; the cell's own line is there."""
     source = f"""
+asked = True
 inside = {{"__name__": "jax.deep"}}
 exec(compile("def call(): raise {raised}", "deep.py", "exec"), inside)
 inside["call"]()"""
@@ -746,6 +747,21 @@ inside["call"]()"""
     text = "\n".join(said.error[3])
     assert ("deep.py:1" in text) == shown
     assert said.error[4] == 4
+
+
+@pytest.mark.parametrize("code", [
+    "raise KeyboardInterrupt",
+    "import asyncio\nawait asyncio.sleep(0)\nraise KeyboardInterrupt",
+    "import asyncio\nraise asyncio.CancelledError",
+    "raise GeneratorExit",
+    "raise SystemExit(3)",
+])  # fmt: skip
+def test_an_exception_that_the_code_raises_itself_is_no_interrupt(own_rank: CellProcess, code: str) -> None:
+    """Also those that end a program, a generator or a task: the cell raised, and the next one runs."""
+    said = own_rank.run(code)
+    assert said.ended.outcome == "error"
+    assert said.error[1] == code.rpartition(" ")[2].partition(".")[2] or code.rpartition(" ")[2].partition("(")[0]
+    assert own_rank.run("'alive'").result == "'alive'"
 
 
 def test_interrupt_that_is_caught(rank: CellProcess) -> None:

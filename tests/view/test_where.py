@@ -53,14 +53,16 @@ def test_work_is_called_work() -> None:
 def test_each_absence_is_told_in_words() -> None:
     """A rank that ended, was not asked, or says nothing has no line; it has a word."""
     gone = (Place((2,), "ended"), Place((4,), "outside"), Place((5,), "silent"))
-    made = replace(HANG, absent=(2, 4, 5), places=(STEP, *gone), waiting=(0, 1))
+    made = replace(HANG, absent=(2, 4), places=(STEP, *gone), waiting=(0, 1))
     lines = format_where_text(made).splitlines()
     assert [line.partition("· ")[2] for line in lines[1:4]] == [
         "rank 2 ended the cell",
         "rank 4 not asked to run this cell (--ranks)",
-        "rank 5 in one long call that lets nothing else run",
+        "rank 5 reports nothing: it is halted, or in one long call that lets nothing else run",
     ]
     assert lines[4] == "elsewhere     · rank 3 in jit(step), line 4:  loss = step(params, batch)"
+    assert [line.partition(" ")[0] for line in lines[1:4]] == ["absent", "", "unknown"]
+    assert lines[5].startswith("nothing is known of rank 5 · ")
 
 
 def test_who_moves_is_named() -> None:

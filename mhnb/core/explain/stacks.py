@@ -14,9 +14,22 @@ from typing import Literal, TypeAlias
 __all__ = ["Activity", "CAPTURED", "Doing", "Flight", "Frame", "Sight", "TIMED", "cell_line", "judge_sight"]
 
 Activity: TypeAlias = Literal[
-    "launch", "agreement", "barrier", "lock", "sleep", "input", "io", "await", "compiling", "computing", "blocked"
+    "launch",
+    "agreement",
+    "barrier",
+    "lock",
+    "sleep",
+    "input",
+    "io",
+    "await",
+    "compiling",
+    "computing",
+    "blocked",
+    "unseen",
 ]
-"""What a main thread does. The first three wait for other ranks; `blocked` waits for something that has no name here."""
+"""What a main thread does. The first three wait for other ranks; `blocked` waits for something that has no name here.
+
+`unseen`: the look failed, and the rank's log says why."""
 
 _BUSY = 0.1
 """Of one processor, between two looks. A rank that waits uses far less; 16 ranks that compute on two cores more."""

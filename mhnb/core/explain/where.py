@@ -13,13 +13,15 @@ from mhnb.core.guard.rules import communicates
 from mhnb.core.wire.protocol import LaunchRow, RankStatus
 from mhnb.values import Outcome
 
-__all__ = ["KNOWN_AFTER_S", "Place", "RankSeen", "WhereCard", "count_launches", "make_card"]
+__all__ = ["KNOWN_AFTER_S", "UNKNOWN", "Place", "RankSeen", "WhereCard", "count_launches", "make_card"]
 
 KNOWN_AFTER_S = 4.0
-"""A rank that has said nothing of itself for so long is in one long call that lets no other thread run."""
+"""A rank that has said nothing of itself for so long is halted, or in one long call that lets no other thread run."""
 _SILENT_S = 3.0
 _FOR_RANKS = ("launch", "agreement", "barrier")
 _FOR_ITSELF = ("lock", "blocked", "await")
+UNKNOWN = ("silent", "unseen")
+"""Activities of a place of which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class RankSeen:
 
         A rank that waits for others moves no further by what a thread beside it says.
         """
-        if self.latest is None or self.before is None:
+        if self.latest is None or self.before is None or "unseen" in (self.latest.activity, self.before.activity):
             return False
         speaks = self.spoke and self.latest.activity not in _FOR_RANKS
         return speaks or _look_key(self.latest) != _look_key(self.before)
@@ -102,7 +104,7 @@ class WhereCard:
     waiting: tuple[int, ...]
     """Ranks that wait for others; where none does, those that wait in a lock."""
     absent: tuple[int, ...]
-    """Ranks that they wait for: those that have not come to the launch."""
+    """Ranks that they wait for: those that are known not to have come to the launch."""
     launch: str | None
     """What most of the waiting ranks wait in; None when nobody waits."""
     lines: Mapping[int, int | None]
@@ -173,7 +175,8 @@ def _judge(seen: Sequence[RankSeen], age_s: float) -> tuple[tuple[int, ...], tup
         return tuple(sorted(waiting)), tuple(sorted(absent))
     locked = [rank for rank, activity in active.items() if activity in _FOR_ITSELF]
     ran = [one.rank for one in seen if one.outcome != "skipped"]
-    return tuple(locked), tuple(rank for rank in ran if locked and rank not in locked)
+    known = {one.rank for one in seen if _is_told(one, age_s)}
+    return tuple(locked), tuple(rank for rank in ran if locked and rank not in locked and rank in known)
 
 
 def _missing(one: RankSeen, seen: Sequence[RankSeen], age_s: float) -> set[int]:
@@ -194,8 +197,10 @@ def _is_elsewhere(other: RankSeen, activity: str, age_s: float) -> bool:
 
 
 def _is_told(one: RankSeen, age_s: float) -> bool:
-    """Whether anything is known of a rank; one that is only about to tell is not blamed."""
-    return one.outcome != "running" or one.latest is not None or _is_silent(one, age_s)
+    """Whether it is known where a rank is; one that reports nothing is not blamed."""
+    if one.outcome != "running":
+        return True
+    return one.latest is not None and one.latest.activity != "unseen" and not _is_silent(one, age_s)
 
 
 def _is_silent(one: RankSeen, age_s: float) -> bool:

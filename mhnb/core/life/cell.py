@@ -9,7 +9,7 @@ from mhnb.core.guard.caught import note_caught
 from mhnb.core.guard.origins import find_parting, fold_makers
 from mhnb.core.guard.rules import STILL_LEFT
 from mhnb.core.life.events import CellRequest, Command
-from mhnb.core.life.ladder import Ladder
+from mhnb.core.life.ladder import INTERRUPT_KILL_S, Ladder
 from mhnb.core.life.part import RankPart
 from mhnb.core.output.outputs import OutputFolder
 from mhnb.core.output.results import CellResult, RankResult
@@ -80,13 +80,23 @@ class Cell:
         """Say what is to be done now to stop it."""
         if self.ladder is None:
             return []
-        running, handling = self.running_ranks, self._handling_ranks()
-        inside = {rank for rank in running if self.parts[rank].is_in_collective(self.ladder.asked_at)}
+        running, handling, since = self.running_ranks, self._handling_ranks(), self.ladder.asked_at
+        inside = {rank for rank in running if self.parts[rank].is_in_collective(since)}
+        # Who waits for a rank that computes its part of the launch does not hang.
+        at_work = {rank for rank in running if self.parts[rank].is_at_work(since)}
+        inside = {rank for rank in inside if at_work.isdisjoint(self.parts[rank].looks[-1].participants or ())}
         spared = {
             rank for rank in handling if rank in inside and not self.ladder.insists and self._is_joined(rank, inside)
         }
         stuck = tuple(rank for rank in running if rank in inside - spared)
+        if self.ladder.is_due_to_kill(now) and all(self._is_finishing(rank, now) for rank in running):
+            return []
         return self.ladder.climb(now, running, stuck, handling)
+
+    def _is_finishing(self, rank: int, now: float) -> bool:
+        """Whether a rank's code has ended a moment ago: it waits for its launches, and ends the cell by itself."""
+        since = self.parts[rank].finishes_since
+        return since is not None and now - since <= INTERRUPT_KILL_S
 
     def _is_joined(self, rank: int, inside: Set[int]) -> bool:
         """Whether all who take part in the collective that a rank sits in have come to it: it is under way."""

@@ -80,6 +80,10 @@ class Ladder:
         self.next_signal_at = now + _SIGNAL_AGAIN_S
         return [*asked, SignalRanks(signalled, int(signal.SIGINT))]
 
+    def is_due_to_kill(self, now: float) -> bool:
+        """Whether the time of the last rung has come, for ranks that handle nothing."""
+        return self.still_since is None and now - self.rungs_from > INTERRUPT_KILL_S
+
     def _stands_still(
         self, now: float, running: tuple[int, ...], stuck: tuple[int, ...], handling: tuple[int, ...]
     ) -> bool:

@@ -48,6 +48,8 @@ class RankPart:
     """The end of what it has printed: a process that it started may say there what went wrong."""
     handles_since: float | None = None
     """Since when its code has got the interrupt, and runs on; None where it has not."""
+    finishes_since: float | None = None
+    """Since when that code has ended, and the rank waits for what it launched; None while it runs."""
 
     def note_look(self, status: RankStatus, now: float) -> None:
         """Take in where the rank is."""
@@ -57,6 +59,8 @@ class RankPart:
     def note_taken(self, now: float, *, taken: bool) -> None:
         """Take in that the rank's code has got the interrupt, or that this went nowhere after all."""
         self.handles_since = (now if self.handles_since is None else self.handles_since) if taken else None
+        if not taken and self.finishes_since is None:
+            self.finishes_since = now
 
     @property
     def spoke(self) -> bool:
@@ -72,6 +76,11 @@ class RankPart:
         moves = any((look.participants, look.number) != (latest.participants, latest.number) for look in self.looks)
         return bool(latest.participants) and latest.launched and not moves
 
+    def is_at_work(self, since: float) -> bool:
+        """Whether the rank has ended the code of a stopped cell, and still computed what it launched when it last looked."""
+        latest = self.looks[-1] if self.looks and self.looked_at >= since else None
+        return latest is not None and not latest.launched and latest.activity == "computing"
+
     def name_left(self, *, freed: bool) -> str:
         """Name the first launch that the rank left, with its line, as far as its end or its looks tell.
 
@@ -83,6 +92,8 @@ class RankPart:
         if self.left:
             # Its own record has it with its types.
             name, line = self.left[0].partition(" ")[0], self.left[1]
+            if self.left[2:]:
+                return f"{name} of cell {self.left[2]}"
         return name if line is None else f"{name} (line {line})"
 
     def add(self, events: list[OutputEvent]) -> None:

@@ -230,7 +230,7 @@ class RankStatus:
     memory_nbytes: int = 0
     """What the process holds in memory."""
     launched: bool = True
-    """False: the rank only waits to agree on the launch, or to see it end after an interrupt; it comes out of that by itself."""
+    """False: the rank only waits to agree on the launch, or computes it after an interrupt; it comes out of that by itself."""
 
 
 @dataclass(frozen=True, slots=True)

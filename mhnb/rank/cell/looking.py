@@ -24,6 +24,7 @@ import psutil
 
 from mhnb.core.explain.stacks import Flight, Frame, Sight, cell_line, judge_sight
 from mhnb.core.wire.protocol import RankStatus
+from mhnb.rank.cell.taken import is_one_of
 
 __all__ = ["Looker"]
 
@@ -56,7 +57,7 @@ class Looker:
     def __init__(
         self,
         rank: int,
-        ends_at: frozenset[CodeType],
+        ends_at: Sequence[CodeType],
         *,
         is_cell_file: Callable[[str], bool],
         look_at_launches: Callable[[], tuple[_Counts, Flight | None]],
@@ -68,6 +69,8 @@ class Looker:
         self._seq = 0
         self._due_s = self._since_s = self._used_at_s = 0.0
         self._kept_at: object = None
+        self._unseen = (0, 0.0)
+        """The cell of the last look that failed, and its age then."""
         self._main_used_s = self._all_used_s = 0.0
 
     def look(self, seq: int, age_s: float) -> RankStatus | None:
@@ -91,8 +94,16 @@ class Looker:
         self._due_s = age_s + _EVERY_S
         return self._tell(frames, counts, flight, awaits=awaited is not None, age_s=age_s)
 
+    def see_nothing(self, seq: int, age_s: float) -> RankStatus | None:
+        """Return the status of a look that failed: nothing is known. None less than a second after the last one."""
+        if self._unseen[0] == seq and age_s < self._unseen[1] + _EVERY_S:
+            return None
+        self._unseen = seq, age_s
+        return RankStatus(self._rank, seq, "unseen", "", None, "", 0.0, counts=[])
+
     def _watch(self, frames: list[FrameType], counts: _Counts, age_s: float) -> None:
-        lines = [(frame.f_code, frame.f_lasti) for frame in frames if self._is_cell_file(frame.f_code.co_filename)]
+        # By identity: to compare code objects compares their constants, whatever those are.
+        lines = [(id(frame.f_code), frame.f_lasti) for frame in frames if self._is_cell_file(frame.f_code.co_filename)]
         here = (lines, counts)
         if here != self._kept_at:
             # What has been so since the first look was so before it; a cell is not that old then.
@@ -142,7 +153,7 @@ class Looker:
         frames: list[FrameType] = []
         found = _awaited(awaited) if awaited is not None else _stack(sys._current_frames().get(self._main.ident or 0))
         for frame in found:
-            if frame.f_code in self._ends_at or len(frames) == _MAX_FRAMES:
+            if is_one_of(frame.f_code, self._ends_at) or len(frames) == _MAX_FRAMES:
                 break
             frames.append(frame)
         lowest = [i for i, frame in enumerate(frames) if self._is_cell_file(frame.f_code.co_filename)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from os import getpid
@@ -22,6 +23,7 @@ from mhnb.core.wire.protocol import (
     InterruptTaken,
     Message,
     OutputProduced,
+    RankStatus,
     RunCell,
     SkipCell,
 )
@@ -43,8 +45,10 @@ _LIVE_AFTER_S = 0.15
 _LIVE_S = 0.05
 _IDLE_S = 0.3
 _STOPPED_WAIT_S = 1.5
-"""After an interrupt: launches that are about to end do, and those that hang are counted as abandoned. Less than the
-time after which ranks are freed from a collective."""
+"""After an interrupt: launches that are about to end do. What still runs then is reported."""
+_FREED_WAIT_S = 3.0
+"""The same where connections can be closed: more than the time after which ranks are freed from a collective that hangs, and
+less than the time after which they are killed."""
 
 
 @dataclass(eq=False)
@@ -63,6 +67,8 @@ class CellRunner:
     """Seconds, of any origin."""
     news: Callable[[], dict[str, Any]] = dict
     """What has become known of this rank during a cell; asked at its end."""
+    frees: Callable[[], bool] = bool
+    """Whether the connections that carry this rank's collectives are known, and can be closed."""
     look_beside: Callable[[], None] = lambda: None
     """What else there is to look after: called by the service thread all the time, as the main thread may be stuck, and before a cell."""
 
@@ -89,6 +95,8 @@ class CellRunner:
             find_awaited=self._find_coroutine,
         )
         self._stop = threading.Event()
+        self._defects: set[str] = set()
+        """Tracebacks that the log has already."""
         self._service = threading.Thread(target=self._serve, name="mhnb-output", daemon=True)
         set_handler(self._on_sigint)
         self._service.start()
@@ -197,7 +205,8 @@ class CellRunner:
     def _wait_for_launches(self, result: ExecutionResult) -> None:
         """Let what the cell launched finish, however its code ended; a hang belongs to the cell that caused it."""
         error = _error_of(result)
-        if is_a(error, KeyboardInterrupt) or (self.shell.interrupted and self.launches.agreed_stop() is None):
+        stopped = is_a(error, KeyboardInterrupt) and self._is_stopped()
+        if stopped or (self.shell.interrupted and self.launches.agreed_stop() is None):
             # Some may have been left alone in what they launched before that; where all stopped together, nobody was.
             self._finish_launches(error)
             return
@@ -210,7 +219,7 @@ class CellRunner:
     def _finish_launches(self, error: BaseException | None) -> None:
         """Give the launches of an interrupted cell a moment: the signals that still come do not cut it short."""
         self._interrupt.is_finishing = True
-        self._await_launches(error, _STOPPED_WAIT_S)
+        self._await_launches(error, _FREED_WAIT_S if self.frees() else _STOPPED_WAIT_S)
 
     def _await_launches(self, error: BaseException | None, limit_s: float | None = None) -> None:
         try:
@@ -273,11 +282,19 @@ class CellRunner:
             self.send(self._last)
 
     def _name_outcome(self, error: BaseException) -> Outcome:
-        stopped = is_a(error, KeyboardInterrupt)
+        stopped = is_a(error, KeyboardInterrupt) and self._is_stopped()
         cancelled = is_a(error, asyncio.CancelledError) and self.shell.interrupted
         return "interrupted" if stopped or cancelled else "error"
 
     # -- interrupts
+
+    def _is_stopped(self) -> bool:
+        """Whether the cell that runs was asked to stop: else a KeyboardInterrupt is the code's own, and an error as any.
+
+        Where a library has taken the signal, only the other ranks' word is known, or nothing is.
+        """
+        got = self.shell.interrupted or self._interrupt.came_early
+        return got or self.launches.is_asked_to_stop() or get_handler() != self._on_sigint
 
     def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
         """Interrupt the user's code: at once where it is what was interrupted, else by cancelling the cell that awaits.
@@ -337,13 +354,21 @@ class CellRunner:
     def _serve(self) -> None:
         """Look at the output from time to time. Nobody wakes this thread: a short cell never meets it."""
         pause_s = _LIVE_S
+        duties = (self._tell_live, self._tell_late, self._interrupt.tell, self._tell_where, self.look_beside)
         while not self._stop.wait(pause_s):
-            self._tell_live()
-            self._tell_late()
-            self._interrupt.tell()
-            self._tell_where()
-            self.look_beside()
+            for duty in duties:
+                self._do(duty)
             pause_s = _LIVE_S if self._running is not None else _IDLE_S
+
+    def _do(self, duty: Callable[[], None]) -> None:
+        """Do one duty of the service thread; one that fails is reported in the log, and the others go on."""
+        try:
+            duty()
+        except Exception:  # noqa: BLE001 - without this thread no output comes, and no interrupt frees the rank
+            text = traceback.format_exc()
+            if text not in self._defects:
+                self._defects.add(text)
+                self.capture.note_in_log(f"mhnb: a duty of rank {self.rank} failed; please report this\n{text}")
 
     def _tell_live(self) -> None:
         with self._lock:
@@ -364,13 +389,22 @@ class CellRunner:
     def _tell_where(self) -> None:
         """Say where the cell is, if it has lasted: this thread runs also while the main thread is stuck."""
         running = self._running
-        if running is None or (status := self._looker.look(running.seq, self.clock() - self._began_s)) is None:
+        if running is None:
             return
-        if self._interrupt.is_finishing:
-            # No collective holds this rank: it waits for those that it has left, and not for long.
+        try:
+            status = self._looker.look(running.seq, self.clock() - self._began_s)
+        except Exception:
+            # The notebook learns that nothing is known: silence would look like a call that lets nothing else run.
+            self._send_look(running, self._looker.see_nothing(running.seq, self.clock() - self._began_s))
+            raise
+        if status is not None and self._interrupt.is_finishing and status.activity != "launch":
+            # It computes what it has launched, and no collective holds it.
             status = replace(status, launched=False)
+        self._send_look(running, status)
+
+    def _send_look(self, running: RunCell, status: RankStatus | None) -> None:
         with self._lock:
-            if self._running is running:
+            if status is not None and self._running is running:
                 self.send(status)
 
     def _find_coroutine(self) -> Any:
@@ -387,4 +421,4 @@ def _error_of(result: ExecutionResult | BaseException) -> BaseException | None:
     return before if before is not None else result.error_in_exec
 
 
-_USER_CODE = frozenset({CellRunner._user_code.__code__, CellRunner._user_code_async.__code__})
+_USER_CODE = (CellRunner._user_code.__code__, CellRunner._user_code_async.__code__)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["TakenInterrupt", "is_within"]
+__all__ = ["TakenInterrupt", "is_one_of", "is_within"]
 
 _SAME_S = 1.0
 """Until so long after the notebook was told, an interrupt that comes is the same one: it was on its way."""
@@ -70,7 +70,8 @@ class TakenInterrupt:
     def tell(self) -> None:
         """Tell the notebook what it does not know yet."""
         with self._lock:
-            if (taken := self._taken) != self._told:
+            # Code that has ended handles nothing any more, though what it launched is waited for.
+            if (taken := self._taken and not self.is_finishing) != self._told:
                 self._send(taken)
                 # Afterwards: an interrupt that comes in the middle of a send is to change nothing.
                 self._told_at_s = self._clock()
@@ -85,10 +86,22 @@ class TakenInterrupt:
             self._show_unraisable(unraisable)
 
 
-def is_within(frame: FrameType | None, codes: frozenset[CodeType]) -> bool:
+def is_one_of(code: CodeType, codes: Sequence[CodeType]) -> bool:
+    """Whether a code object is one of these, by identity.
+
+    Its hash and `==` use its constants, and a code object of the user's may have constants without a hash.
+
+    >>> spoilt = is_one_of.__code__.replace(co_consts=({},))
+    >>> is_one_of(spoilt, (is_one_of.__code__,)), is_one_of(spoilt, (spoilt,))
+    (False, True)
+    """
+    return any(code is known for known in codes)
+
+
+def is_within(frame: FrameType | None, codes: Sequence[CodeType]) -> bool:
     """Whether a frame is one of these functions', or was called by one."""
     while frame is not None:
-        if frame.f_code in codes:
+        if is_one_of(frame.f_code, codes):
             return True
         frame = frame.f_back
     return False

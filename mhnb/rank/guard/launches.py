@@ -33,7 +33,7 @@ __all__ = ["LaunchRecorder"]
 
 _SWEEP_AT = 64
 _LOCAL_STOPPED_WAIT_S = 0.2
-_RUNNING = "launches of it, on which all ranks agreed, still run"
+_RUNNING = "launches of it, on which all ranks agreed, still run, and the next collective waits for them"
 
 
 class LaunchRecorder:
@@ -107,6 +107,10 @@ class LaunchRecorder:
     def takes_interrupt(self) -> bool:
         """Whether an interrupt is meant for the cell that runs: a late one may be the last cell's."""
         return self.gate is None or self.gate.is_asked_to_stop()
+
+    def is_asked_to_stop(self) -> bool:
+        """Whether the ranks were asked to stop the cell that runs; false where they share no board."""
+        return self.gate is not None and self.gate.is_asked_to_stop()
 
     def defer_interrupt(self) -> bool:
         """Put an interrupt off until the launch under way is made or given up; false where none is."""
@@ -270,6 +274,10 @@ class LaunchRecorder:
         running, failed = self.count_running(), self.count_failed()
         left = self._find_left()
         rows, abandoned = self.end_cell()
+        if earlier := self.left.take_given_up():
+            # The cell was interrupted while it waited for them: they may hang, and so would every later collective.
+            (of_seq, row), abandoned = earlier[0], abandoned + len(earlier)
+            left = [row[1], row[3], of_seq]
         stopped_before = self.agreed_stop() if outcome == "interrupted" else None
         notes = [_RUNNING] if running else []
         for record in (self.gate, self.made):
@@ -308,7 +316,8 @@ class LaunchRecorder:
             abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
             self.left.add(self._seq, [launched for launched in unfinished if launched.outputs])
-            self.left.expect([left for left in self._running if communicates(left.row[0]) and left.agreed])
+            agreed = [launched for launched in self._running if communicates(launched.row[0]) and launched.agreed]
+            self.left.expect(self._seq, agreed)
             self.ended_seq, self.ended_rows = self._seq, rows
             self.ended_programs, self._programs = self._programs, {}
             self._forget_counts()

@@ -26,7 +26,8 @@ class LeftLaunches:
 
     def __init__(self) -> None:
         self._left: list[tuple[int, _Launch]] = []
-        self._expected: list[_Launch] = []
+        self._expected: list[tuple[int, _Launch]] = []
+        self._given_up: list[tuple[int, LaunchRow]] = []
         # A thread of the user's may look while a cell ends: nothing that was left may be lost.
         self._lock = threading.Lock()
         self.refused = False
@@ -37,10 +38,16 @@ class LeftLaunches:
         with self._lock:
             self._left += [(seq, launch) for launch in launches]
 
-    def expect(self, launches: Sequence[_Launch]) -> None:
+    def expect(self, seq: int, launches: Sequence[_Launch]) -> None:
         """Take in what a cell has not waited for, though it ends by itself: all who take part in it launched it."""
         with self._lock:
-            self._expected += launches
+            self._expected += [(seq, launch) for launch in launches]
+
+    def take_given_up(self) -> list[tuple[int, LaunchRow]]:
+        """Return the expected launches, with their cells, whose end the cell that runs was interrupted waiting for."""
+        with self._lock:
+            given_up, self._given_up = self._given_up, []
+        return given_up
 
     def count(self) -> int:
         """Say how many still run or wait."""
@@ -75,12 +82,26 @@ class LeftLaunches:
                 )
 
     def _outlast(self, participants: Collection[int]) -> None:
-        """Wait. A look at this rank's stack knows the wait by this function's name."""
-        pauses = pauses_s()
-        while any(not set(participants).isdisjoint(launch.row[2]) for launch in self._still_expected()):
-            time.sleep(next(pauses))
+        """Wait. A look at this rank's stack knows the wait by this function's name.
 
-    def _still_expected(self) -> list[_Launch]:
+        An interrupt gives them up: they may never end, and what would meet them is refused from then on.
+        """
+        pauses = pauses_s()
+        try:
+            while any(not set(participants).isdisjoint(launch.row[2]) for _, launch in self._still_expected()):
+                time.sleep(next(pauses))
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
         with self._lock:
-            self._expected = [launch for launch in self._expected if launch.is_under_way()]
+            given_up = [(seq, launch) for seq, launch in self._expected if launch.is_under_way()]
+            self._expected = []
+            self._left += given_up
+            self._given_up += [(seq, launch.row) for seq, launch in given_up]
+
+    def _still_expected(self) -> list[tuple[int, _Launch]]:
+        with self._lock:
+            self._expected = [(seq, launch) for seq, launch in self._expected if launch.is_under_way()]
             return self._expected

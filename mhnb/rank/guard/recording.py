@@ -47,6 +47,9 @@ class Launches(Protocol):
     def takes_interrupt(self) -> bool:
         """Whether an interrupt is meant for the cell that runs."""
 
+    def is_asked_to_stop(self) -> bool:
+        """Whether the ranks were asked to stop the cell that runs."""
+
     def defer_interrupt(self) -> bool:
         """Put an interrupt off while a launch is under way; false where none is."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from mhnb.core.explain.where import Place, WhereCard
+from mhnb.core.explain.where import UNKNOWN, Place, WhereCard
 from mhnb.core.ranks import say_ranks
 from mhnb.view.mime import PRE_STYLE
 from mhnb.view.words import format_seconds
@@ -18,7 +18,8 @@ _WORDS = {
     "ended": "ended the cell",
     "outside": "not asked to run this cell (--ranks)",
     "unknown": "under way",
-    "silent": "in one long call that lets nothing else run",
+    "silent": "reports nothing: it is halted, or in one long call that lets nothing else run",
+    "unseen": "reports nothing: mhnb's look at it failed, and the rank's log has the reason",
     "compiling": "compiling",
     "computing": "computing",
     "await": "awaiting",
@@ -53,7 +54,8 @@ def _rows(card: WhereCard) -> Iterator[tuple[str, str]]:
     others = "elsewhere" if card.waiting else f"running {age}"
     heads = {rank: others for place in card.places for rank in place.ranks}
     heads |= dict.fromkeys(card.waiting, f"waiting {age}") | dict.fromkeys(card.absent, "absent")
-    order = [f"waiting {age}", "absent", others]
+    heads |= {rank: "unknown" for place in card.places if place.activity in UNKNOWN for rank in place.ranks}
+    order = [f"waiting {age}", "absent", "unknown", others]
     split = [(head, ranks, place) for place in card.places for head, ranks in _split(place, heads)]
     shown = ""
     for head, ranks, place in sorted(split, key=lambda row: (order.index(row[0]), row[1])):
@@ -95,9 +97,11 @@ def _progress(card: WhereCard) -> str:
         return "the ranks have not been looked at twice yet"
     if card.progress:
         return "progress between two looks" + _of(card)
-    working = [rank for place in card.places if place.activity in (*_AT_WORK, "silent") for rank in place.ranks]
-    if working:
-        return f"{say_ranks(sorted(working))} at work"
+    working = [rank for place in card.places if place.activity in _AT_WORK for rank in place.ranks]
+    unknown = [rank for place in card.places if place.activity in UNKNOWN for rank in place.ranks]
+    if working or unknown:
+        at_work = [f"{say_ranks(sorted(working))} at work"] if working else []
+        return ", ".join([*at_work, *([f"nothing is known of {say_ranks(sorted(unknown))}"] if unknown else [])])
     return "no progress between two looks"
 
 
