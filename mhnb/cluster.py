@@ -34,7 +34,7 @@ from mhnb.drive.listening import ClusterListener
 from mhnb.drive.reader import Reader
 from mhnb.drive.roll import RankInfo, StartReport, describe_guard, describe_ranks, report_start
 from mhnb.drive.submission import Submission
-from mhnb.drive.watching import HostWatch
+from mhnb.drive.watching import HostWatch, find_board
 from mhnb.keep.berth import Berth, write_berth
 from mhnb.keep.journaling import ClusterJournal
 from mhnb.startup.options import StartOptions, check_kept
@@ -98,7 +98,8 @@ class Cluster:
 
     def _serve(self) -> None:
         link, listener, keep = self._ground.link, self._listener, self.journal.write
-        self._watch = HostWatch(link, self.launched, timeout_s=self.options.host_timeout_s)
+        board = partial(find_board, self._ground.run_dir, self.process_count)
+        self._watch = HostWatch(link, self.launched, timeout_s=self.options.host_timeout_s, board=board)
         self._reader = Reader(link, self._machine, self._watch, clock=time.monotonic, listener=listener, keep=keep)
         self._reader.start()
         self._ended = False

@@ -358,6 +358,12 @@ class Reader:
                 # Also where nothing has changed: who waits sees that it goes on, from the first moment.
                 self._next_report = now + _REPORT_S
                 self._listener.on_progress(self._machine, now)
+        for seen in self._hosts.look_for_halted(self._machine.roster, now):
+            if isinstance(seen, RankExited):
+                self._handle(seen)
+                self._fail_asks(seen.rank)
+            else:
+                self._carry_out(TellUser(seen))
         for supervisor, cause in self._hosts.find_lost(self._machine.roster, now):
             self._handle(HostExited(supervisor, cause))
             for rank in self._machine.roster.ranks_of(supervisor):
@@ -413,7 +419,7 @@ class Reader:
             case SendToHosts(message):
                 self._hosts.tell(message)
             case AskInterrupt() | SignalRanks() | FreeRanks() | KillRanks():
-                self._hosts.carry_out(command)
+                self._hosts.carry_out(command, self._machine.roster, self._clock())
             case ShowLate(result):
                 self._late.note(result, self._clock(), busy=self._machine.current is not None)
             case TellUser(text):

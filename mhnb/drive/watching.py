@@ -5,24 +5,42 @@ One of this machine is gone when its process has ended. One elsewhere also when 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from mhnb.core.life.events import AskInterrupt, FreeRanks, KillRanks, SignalRanks
 from mhnb.core.life.pulse import PATIENCE, Pulse, Standstill
 from mhnb.core.life.roster import Roster
-from mhnb.core.wire.protocol import Beat, CloseConnections, HostUp, InterruptCell, Message, SignalRank, StopHost
+from mhnb.core.ranks import say_ranks
+from mhnb.core.wire.protocol import (
+    Beat,
+    CloseConnections,
+    HostUp,
+    InterruptCell,
+    Message,
+    RankExited,
+    SignalRank,
+    StopHost,
+)
 from mhnb.launch.base import Host, QueuedHost, ReportingHost
 from mhnb.link.base import Link, supervisor_peer
+from mhnb.rank.guard.board import Board
+from mhnb.system.processes import find_end, is_halted
 
-__all__ = ["HostWatch", "say_left"]
+__all__ = ["HostWatch", "find_board", "say_left"]
 
 _SEE_OFF_S, _SEE_OFF_KEPT_S = 1.5, 5.0
 """Seconds for supervisors to end their ranks and hang up. Of those that would outlive this process it is said where they do not."""
 _SURE_S, _LOOK_S = 10.0, 0.005
 _ASK_HOW_S = 1.0
+_LOOK_HALTED_S = 0.5
+_KILLED_S = 5.0
+"""A host elsewhere that was told to kill ranks gives a sign of life within so long, or is lost."""
 
 
 _IMPORTS_S = 60.0
@@ -37,6 +55,7 @@ class HostWatch:
         hosts: their processes.
         timeout_s: one on another machine that is silent for longer is lost.
         real_clock: seconds, rising also while this machine sleeps.
+        board: opens what the ranks of this machine look at, so that they can be asked without their supervisor.
     """
 
     def __init__(
@@ -46,6 +65,7 @@ class HostWatch:
         *,
         timeout_s: float = 20.0,
         real_clock: Callable[[], float] = _read_real_clock,
+        board: Callable[[], Board | None] = lambda: None,
     ) -> None:
         self._link, self._hosts = link, list(hosts)
         self._remote = {k for host in hosts if host.is_remote for k in host.supervisors}
@@ -56,7 +76,10 @@ class HostWatch:
         self._pulse, self._standstill = Pulse(timeout_s), Standstill()
         self._timeout_s, self._real_clock = timeout_s, real_clock
         self._ends = self._stays = False
-        self._asked_how_at = 0.0
+        self._asked_how_at = self._looked_at = 0.0
+        self._find_board = board
+        self._halted: set[int] = set()
+        """Supervisors of this machine that were halted when they were looked at last."""
         self._unsure = set(self._all)
         """Those that have not said yet that they outlive this process."""
 
@@ -67,16 +90,70 @@ class HostWatch:
         for supervisor in self._all:
             self._link.send(supervisor_peer(supervisor), message)
 
-    def carry_out(self, command: AskInterrupt | SignalRanks | FreeRanks | KillRanks) -> None:
-        """Tell them what is to be done to ranks: each signals its own and ignores the others'."""
+    def carry_out(self, command: AskInterrupt | SignalRanks | FreeRanks | KillRanks, roster: Roster, now: float) -> None:
+        """Tell them what is to be done to ranks: each signals its own and ignores the others'.
+
+        What a halted supervisor of this machine would do is done from here; it gets no message, which it would obey much later.
+        """
+        halted = self._find_halted()
+        awake = [k for k in self._all if k not in halted]
         if isinstance(command, AskInterrupt):
-            self.tell(InterruptCell(command.seq))
+            self._tell_some(awake, InterruptCell(command.seq))
         elif isinstance(command, FreeRanks):
-            self.tell(CloseConnections())
+            self._tell_some(awake, CloseConnections())
         else:
             signum = command.signum if isinstance(command, SignalRanks) else int(signal.SIGKILL)
             for rank in command.ranks:
-                self.tell(SignalRank(rank, signum))
+                self._tell_some(awake, SignalRank(rank, signum))
+        if isinstance(command, KillRanks):
+            self._pulse.hurry(now, _KILLED_S)
+        held = {entry.rank: entry.pid for entry in roster.entries if entry.supervisor in halted and entry.exit is None}
+        if held:
+            self._do_here(command, held)
+
+    def _do_here(
+        self, command: AskInterrupt | SignalRanks | FreeRanks | KillRanks, held: Mapping[int, int | None]
+    ) -> None:
+        """Do what the halted supervisor of these ranks, given with their processes, would do."""
+        if isinstance(command, AskInterrupt | FreeRanks):
+            if (board := self._find_board()) is not None:
+                if isinstance(command, AskInterrupt):
+                    board.ask_interrupt(command.seq)
+                else:
+                    board.ask_close()
+                board.close()
+            return
+        signum = command.signum if isinstance(command, SignalRanks) else int(signal.SIGKILL)
+        for pid in filter(None, map(held.get, command.ranks)):
+            # Its parent cannot have waited for it, so the number is still its own. A group may have ended all the same.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signum)
+
+    def _tell_some(self, supervisors: Sequence[int], message: Message) -> None:
+        for supervisor in supervisors:
+            self._link.send(supervisor_peer(supervisor), message)
+
+    def _find_halted(self) -> set[int]:
+        """Return the supervisors of this machine whose process is halted at this moment."""
+        here = [host for host in self._hosts if not host.is_remote and host.pid]
+        return {k for host in here if is_halted(host.pid) for k in host.supervisors}
+
+    def look_for_halted(self, roster: Roster, now: float) -> Iterator[RankExited | str]:
+        """Yield what halted supervisors of this machine do not report: that they are halted, and which of their ranks have ended."""
+        if now - self._looked_at < _LOOK_HALTED_S:
+            return
+        self._looked_at = now
+        before, self._halted = self._halted, self._find_halted()
+        for host in self._hosts:
+            for k in host.supervisors:
+                if k in self._halted - before:
+                    yield _say_halted(host.pid, roster.ranks_of(k))
+                elif k in before - self._halted:
+                    yield f"the supervisor of this machine (pid {host.pid}) goes on"
+        for entry in roster.entries:
+            if entry.supervisor in self._halted and entry.exit is None and entry.pid is not None:
+                if (end := find_end(entry.pid)) is not None:
+                    yield RankExited(entry.rank, *end, [])
 
     def keep(self, is_heard: Callable[[], bool]) -> None:
         """Have supervisors that were asked to outlive this process do so from now on: it is noted where they are.
@@ -200,6 +277,22 @@ class HostWatch:
         self._remote.discard(supervisor)
         self._unsure.discard(supervisor)
         return supervisor, cause
+
+
+def _say_halted(pid: int, ranks: Sequence[int]) -> str:
+    held = f"{say_ranks(ranks)} run on without it, and this notebook signals them itself" if ranks else "it holds the hub"
+    return (
+        f"the supervisor of this machine (pid {pid}) is halted, by SIGSTOP or in a debugger: {held}\n"
+        f"  Fix: kill -CONT {pid}, or %mhjax restart --replay"
+    )
+
+
+def find_board(run_dir: Path, process_count: int) -> Board | None:
+    """Open the board of a cluster whose ranks are all on this machine; None where there is none (an engine-only profile)."""
+    try:
+        return Board(run_dir, process_count)
+    except (OSError, ValueError):
+        return None
 
 
 def say_left(roster: Roster, supervisors: Sequence[int]) -> str:

@@ -11,8 +11,10 @@ import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, NoReturn
 
 from ipyparallel.engine.app import IPEngine
 from ipyparallel.engine.kernel import IPythonParallelKernel
@@ -93,26 +95,16 @@ class _Server:
         draw_shardings_in_lines()
         time_to_the_end(self._shell, bootstrap.recorder.wait, lambda: self._shell.interrupted)
         self._loop = asyncio.get_running_loop()
-        self._stop_loop = self._loop.stop
-        self._is_stopped = False
-        # A cell may stop the loop, or put another clock in the place of `time.monotonic`.
-        vars(self._loop).update(stop=self._stop, time=time.monotonic)
+        # A cell may put another clock in the place of `time.monotonic`.
+        vars(self._loop).update(time=time.monotonic)
         self._loop.add_reader(channel.fileno(), self._read)
         self._engine = engine
         self._keep = spec.keep
         # What the start has made lives until the end: no collection between cells need look at it.
         gc.freeze()
+        # From here on the loop is run by `_run_on`.
+        engine.loop.add_callback(engine.loop.stop)
         channel.send(RankReady(rank, _facts(engine, bootstrap)))
-
-    def _stop(self) -> None:
-        """Stop the loop, as anything may; remember it of a cell, after which it goes on."""
-        self._is_stopped = self._runner.is_running
-        self._stop_loop()
-
-    def goes_on(self) -> bool:
-        """Whether it was a cell that has stopped the loop; asked once."""
-        stopped, self._is_stopped = self._is_stopped, False
-        return stopped
 
     @ends_rank_on_defect
     def _read(self) -> None:
@@ -161,20 +153,33 @@ def serve(spec: HostSpec, rank: int, channel: Channel, bootstrap: Bootstrap) -> 
     profile = Path(spec.run_dir) / "profile"
     sys.argv = ["mhnb-rank"]
     engine.initialize([f"--profile-dir={profile}", "--log-level=ERROR"])
-    _serve_until_the_end(engine, servers)
-
-
-def _serve_until_the_end(engine: RankEngine, servers: list[_Server]) -> None:
-    """Run the event loop; again where a cell has stopped it, or has cancelled every task that was on it."""
     try:
         engine.start()
-        # It returns where its own task was cancelled.
-        goes_on = bool(servers)
     except RuntimeError:
-        # So asyncio says that the loop was stopped.
-        goes_on = any(server.goes_on() for server in servers)
-        if not goes_on:
+        # The stop of the loop, once the rank serves.
+        if not servers:
             raise
-    while goes_on:
-        engine.loop.start()
-        goes_on = any(server.goes_on() for server in servers)
+    if servers:
+        _run_on(engine)
+
+
+def _run_on(engine: RankEngine) -> NoReturn:
+    """Run the event loop until the process ends, whatever code of a cell does to it.
+
+    A KeyboardInterrupt or SystemExit of a task or a callback comes out of the loop, and `loop.stop()` ends it.
+    Neither ends the rank.
+    """
+    while True:
+        try:
+            engine.loop.start()
+        except (KeyboardInterrupt, SystemExit) as error:
+            # A task keeps its own error too, for the cell that awaits it; a callback has no other place.
+            traceback.print_exception(error.with_traceback(_below_loop(error.__traceback__)))
+
+
+def _below_loop(found: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames that run the loop, unless nothing is below them."""
+    below = found
+    while below is not None and "/asyncio/events" not in below.tb_frame.f_code.co_filename:
+        below = below.tb_next
+    return found if below is None or below.tb_next is None else below.tb_next

@@ -236,7 +236,8 @@ class Supervisor:
         weighed = ((rank, resident_nbytes(pid)) for pid, rank in self._ranks.items())
         nbytes = {str(rank): nbytes for rank, nbytes in weighed if nbytes is not None}
         halted = [rank for pid, rank in self._ranks.items() if is_halted(pid)]
-        return Beat(self._spec.supervisor or 0, nbytes, self._stays, halted)
+        hub_halted = self._hub is not None and is_halted(self._hub)
+        return Beat(self._spec.supervisor or 0, nbytes, self._stays, halted, hub_halted)
 
     def _signal(self, rank: int, signum: int) -> None:
         for pid, known in self._ranks.items():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 import psutil
 
-__all__ = ["GONE", "UNSEEN", "find_began_s", "is_halted", "is_still", "resident_nbytes"]
+__all__ = ["GONE", "UNSEEN", "find_began_s", "find_end", "is_halted", "is_still", "resident_nbytes"]
 
 GONE = (psutil.NoSuchProcess, FileNotFoundError)
 """What psutil raises for a process that has ended: the second where its number has another owner, if only a thread, a moment later."""
@@ -14,6 +16,8 @@ GONE = (psutil.NoSuchProcess, FileNotFoundError)
 UNSEEN = (psutil.Error, FileNotFoundError)
 """The same, and of a process that this user may not look at."""
 
+_EXIT_CODE_FIELD = 49
+"""Of `/proc/PID/stat`, counted from 0 behind the name: the status as `waitpid` would return it."""
 _SAME_S = 2.0
 """What the time of boot is rounded by, with room. No number comes round so soon."""
 
@@ -42,6 +46,28 @@ def is_halted(pid: int) -> bool:
         return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
     except UNSEEN:
         return False
+
+
+def find_end(pid: int) -> tuple[int | None, int | None] | None:
+    """Return exit code and signal of a process that has ended, and that its parent has not waited for; None of any other.
+
+    Both are None where the system does not show them.
+
+    >>> import os
+    >>> find_end(os.getpid()) is None
+    True
+    """
+    try:
+        if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            return None
+    except UNSEEN:
+        return None
+    try:
+        status = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[_EXIT_CODE_FIELD])
+    except (OSError, IndexError):
+        # No Linux, or its parent has waited for it in this moment.
+        return None, None
+    return (None, os.WTERMSIG(status)) if os.WIFSIGNALED(status) else (os.waitstatus_to_exitcode(status), None)
 
 
 def find_began_s(pid: int) -> float | None:

@@ -91,3 +91,56 @@ def test_after_accept_a_collective_that_was_left_meets_nothing(fresh: Fresh, gua
     again = cluster.restart(replay=True)
     assert {rank.text for rank in again.run("float(add(x))")} == {"6.0"}
     again.stop()
+
+
+HANGS = {
+    "a sum under cond on one device": "half(x).block_until_ready()",
+    "dispatched, and not looked at": "y = half(x); del y",
+    "in a thread of the cell's": "thread = threading.Thread(target=half, args=(x,)); thread.start(); thread.join()",
+    "a callback that never returns": "asleep(x).block_until_ready()",
+}
+HALF = """
+import threading
+half = jax.jit(jax.shard_map(
+    lambda v: jax.lax.cond(jax.lax.axis_index("x") == 0, lambda v: v, lambda v: v + jax.lax.psum(v, "x"), v),
+    mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False))
+def wait(v):
+    if rank == 1: threading.Event().wait()
+    return v
+def slow(v): return jax.lax.psum(jax.pure_callback(wait, jax.ShapeDtypeStruct(v.shape, v.dtype), v), "x")
+asleep = jax.jit(jax.shard_map(slow, mesh=mesh, in_specs=P("x"), out_specs=P(), check_vma=False))
+"""
+
+
+@pytest.mark.parametrize("code", HANGS.values(), ids=HANGS.keys())
+def test_a_launch_that_hangs_by_itself_is_not_left_behind_a_clean_state(
+    fresh: Fresh, frees_soon: None, code: str
+) -> None:
+    """All ranks agreed on it, and it never ends: the ladder frees it, the state is tainted, and the next cell is refused at once."""
+    cluster = fresh(2, 2)
+    cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4") + HALF).check()
+    result = cluster.run(code, timeout_s=3)
+    assert (result.how, result.state) == ("timeout", "tainted"), result.notes
+    assert "sat in a collective that no signal ends" in cluster.reason
+    with pytest.raises(NotClean, match="restart --replay"):
+        cluster.run("float(add(x))")
+    again = cluster.restart(replay=True)
+    assert {rank.text for rank in again.run("float(add(x))")} == {"6.0"}
+    again.stop()
+
+
+def test_who_waits_for_a_launch_of_an_earlier_cell_in_vain_taints(fresh: Fresh) -> None:
+    """A launch that computes for ever is not freed, as it may end; the cell that was interrupted waiting for it says that it is left."""
+    cluster = fresh(2, 2)
+    cluster.run(SETUP.replace("(8,)", "(4,)").replace("np.arange(8", "np.arange(4")).check()
+    cluster.run(
+        "spin = jax.jit(lambda v: jax.lax.while_loop(lambda c: c[1] >= 0, lambda c: (c[0] * 0.5, (c[1] + 1) % 7), (v.sum(), 0))[0])"
+    ).check()
+    computing = cluster.run("more = spin(x)", timeout_s=3)
+    assert (computing.how, computing.state) == ("timeout", "clean"), computing.notes
+    assert "still run, and the next collective waits for them" in "\n".join(computing.notes)
+    waiting = cluster.run("float(add(x))", timeout_s=3)
+    assert (waiting.how, waiting.state) == ("timeout", "tainted"), waiting.notes
+    assert "left jit(<lambda>) of cell 3 before its end" in "\n".join(waiting.notes)
+    with pytest.raises(NotClean, match="restart --replay"):
+        cluster.run("float(add(x))")

@@ -333,6 +333,9 @@ class Machine:
     # -- ends
 
     def _rank_exited(self, exited: RankExited, now: float) -> list[Command]:
+        if self.roster.entries[exited.rank].exit is not None:
+            # Seen from here while its supervisor was halted, and reported by that one now.
+            return []
         self.roster.note(exited)
         if self.state == "stopped":
             return []
@@ -388,7 +391,10 @@ class Machine:
             return [*told, *taken, *kill]
         if isinstance(event, HostExited):
             self._lose_host_of_cell(self.current, event.supervisor)
-        return [*kill, *self._finish_if_done(now)]
+            return [*kill, *self._finish_if_done(now)]
+        # The ranks need no hub to end the cell; its end may be hours away.
+        goes_on = f"cell {self.current.seq} goes on to its end, and the cluster takes no other one after it"
+        return [TellUser(f"{self._lost_service}\n  {goes_on}")]
 
     def _lose_host_of_cell(self, cell: Cell, supervisor: int) -> None:
         for rank in set(cell.running_ranks) & set(self.roster.ranks_of(supervisor)):

@@ -52,6 +52,11 @@ class Pulse:
         """So long nobody was asked, and so nobody could answer: it is not held against the hosts."""
         self._heard_at = {k: at + missed_s for k, at in self._heard_at.items()}
 
+    def hurry(self, now: float, limit_s: float) -> None:
+        """Give each host only so long for its next sign: it was told to end ranks, and that must not be waited for in vain."""
+        for k, at in self._heard_at.items():
+            self._allowed_s[k] = min(self._allowed_s[k], now - at + limit_s)
+
     def is_due(self, now: float) -> bool:
         """Whether to ask now; the question counts as asked."""
         if not self._heard_at or now - self._asked_at < BEAT_S:

@@ -113,7 +113,7 @@ class Roster:
         self.lost_supervisors: set[int] = set()
         self.supervisor_pids: dict[int, int] = {}
         self.hub_pid: int | None = None
-        self._hub_supervisor = 0
+        self._hub_supervisor, self.hub_is_halted = 0, False
         self._hostnames: dict[int, str] = {}
         self._refused: set[int] = set()
         """Ranks that mhnb ends because of what they sent."""
@@ -239,6 +239,8 @@ class Roster:
         """
         for rank, nbytes in beat.nbytes.items() if goes_on else ():
             self.entries[int(rank)].nbytes = nbytes
+        if beat.supervisor == self._hub_supervisor:
+            self.hub_is_halted = beat.hub_halted
         for held in self.ranks_of(beat.supervisor):
             self.entries[held].is_halted = held in beat.halted
 
@@ -376,6 +378,8 @@ class Roster:
         late = [e for e in self.entries if e.phase != "ready"]
         if halted := [e for e in late if e.is_halted]:
             return self._halted_error(timeout_s, halted)
+        if self.hub_is_halted:
+            return self._hub_error(timeout_s, late)
         worst = min(late, key=lambda e: -1 if e.phase is None else PHASES.index(e.phase))
         behind = [e for e in late if e.phase == worst.phase]
         names = ", ".join(f"rank {e.rank} ({e.host}, pid {e.pid})" for e in behind[:4])
@@ -409,6 +413,16 @@ class Roster:
             f"  log {first.log_path} · {way}{self._what_now()}",
             rank=first.rank,
             phase=first.phase,
+            cause="halted",
+        )
+
+    def _hub_error(self, timeout_s: float, late: Sequence[RankEntry]) -> LaunchError:
+        """Name the hub whose process stands still: each rank registers with it, and comes no further."""
+        return EnginesMissing(
+            f"{self._took_longer(timeout_s)}: the hub (ipyparallel's controller, pid {self.hub_pid}) is halted, by SIGSTOP or in"
+            f" a debugger, and {say_ranks([e.rank for e in late])} waited for it\n"
+            f"  log {late[0].log_path.rpartition('/')[0]} · kill -CONT {self.hub_pid} lets it go on; {self._what_now()}",
+            phase=late[0].phase,
             cause="halted",
         )
 

@@ -160,6 +160,8 @@ class Beat:
     """From the notebook: it has noted where the ranks are; those that are to outlive it do so from now on. From a supervisor: it does."""
     halted: list[int] = field(default_factory=list)
     """Ranks whose process a signal or a debugger has halted."""
+    hub_halted: bool = False
+    """Whether the hub's process is halted, where this supervisor holds it."""
 
 
 # -- from a rank

@@ -1,0 +1,108 @@
+"""A process that holds the ranks is halted or gone while a cell runs: the user hears of it, and the cell still ends."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mhnb.cluster import Cluster
+from mhnb.core.output.results import CellResult
+from mhnb.system.processes import is_halted
+
+Fresh = Callable[..., Cluster]
+
+NAP = "import os, signal, time\nprint('begun', flush=True)\ntime.sleep(600)"
+
+
+@pytest.fixture
+def halted(fresh: Fresh) -> Iterator[tuple[Cluster, queue.SimpleQueue[str]]]:
+    """Two ranks whose supervisor is halted, and what the user was told since."""
+    cluster = fresh(2, 1)
+    told = heard(cluster)
+    os.kill(cluster.supervisor_pid, signal.SIGSTOP)
+    said = told.get(timeout=60)
+    assert f"pid {cluster.supervisor_pid}) is halted" in said
+    assert f"kill -CONT {cluster.supervisor_pid}" in said
+    yield cluster, told
+
+
+def heard(cluster: Cluster) -> queue.SimpleQueue[str]:
+    """Collect what the user is told between the ends of cells."""
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    cluster.on_notice(told.put)
+    return told
+
+
+def once_begun(act: Callable[[], None]) -> Callable[[CellResult], None]:
+    """Do something as soon as every rank has said a word."""
+    done: list[bool] = []
+
+    def show(snapshot: CellResult) -> None:
+        if not done and all(rank.stdout for rank in snapshot):
+            done.append(True)
+            act()
+
+    return show
+
+
+def test_an_interrupt_needs_no_supervisor(halted: tuple[Cluster, queue.SimpleQueue[str]]) -> None:
+    """The notebook asks and signals the ranks itself; the supervisor that goes on confuses nothing."""
+    cluster, told = halted
+    stopped = cluster.run(NAP, on_snapshot=once_begun(cluster.interrupt))
+    assert (stopped.how, stopped.state) == ("interrupted", "clean")
+    assert {rank.outcome for rank in stopped} == {"interrupted"}
+    os.kill(cluster.supervisor_pid, signal.SIGCONT)
+    assert "goes on" in told.get(timeout=60)
+    assert {rank.text for rank in cluster.run("1 + 1")} == {"2"}
+    again = cluster.run(NAP, on_snapshot=once_begun(cluster.interrupt))
+    assert (again.how, again.state) == ("interrupted", "clean")
+
+
+def test_the_last_rung_needs_no_supervisor(
+    halted: tuple[Cluster, queue.SimpleQueue[str]],
+    kills_soon: None,
+) -> None:
+    """A rank that no signal reaches is killed in the ladder's time, and is named as the one that did not end."""
+    cluster, _ = halted
+    code = "import collections, itertools, jax\nif jax.process_index(): collections.deque(itertools.repeat(0), maxlen=0)"
+    result = cluster.run(code, timeout_s=1)
+    assert (result.how, result.state, result[0].outcome, result[1].outcome) == ("timeout", "dead", "ok", "killed")
+    assert result[1].error is not None
+    assert "rank 1 did not end after the interrupt" in result[1].error.evalue
+
+
+def test_the_death_of_a_rank_is_seen_without_its_supervisor(halted: tuple[Cluster, queue.SimpleQueue[str]]) -> None:
+    """With its signal; and when the supervisor goes on and reports it too, nothing changes."""
+    cluster, told = halted
+    result = cluster.run(f"{NAP.replace('600', '0')}\nimport jax\nif jax.process_index(): os.abort()\ntime.sleep(600)")
+    assert (result.state, result[0].outcome, result[1].outcome) == ("dead", "killed", "died")
+    assert "rank 1 was killed by SIGABRT" in str(result[1].error and result[1].error.evalue)
+    reason = cluster.reason
+    os.kill(cluster.supervisor_pid, signal.SIGCONT)
+    assert "goes on" in told.get(timeout=60)
+    assert not is_halted(cluster.supervisor_pid)
+    assert cluster.reason == reason
+    assert told.empty()
+
+
+def test_the_death_of_the_hub_in_a_cell_is_told_at_once(fresh: Fresh) -> None:
+    """The cell goes on to its end, and the cluster is dead after it."""
+    cluster = fresh(2, 1)
+    told, said = heard(cluster), list[str]()
+
+    def kill_hub() -> None:
+        assert cluster.hub_pid is not None
+        os.kill(cluster.hub_pid, signal.SIGKILL)
+        said.append(told.get(timeout=60))
+        assert cluster.state == "running"
+        cluster.interrupt()
+
+    result = cluster.run(NAP, on_snapshot=once_begun(kill_hub))
+    assert f"the hub (ipyparallel's controller, pid {cluster.hub_pid}) was killed by SIGKILL" in said[0]
+    assert "cell 1 goes on to its end" in said[0]
+    assert {rank.outcome for rank in result} == {"interrupted"}
+    assert result.state == "dead"
