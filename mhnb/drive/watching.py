@@ -90,7 +90,9 @@ class HostWatch:
         for supervisor in self._all:
             self._link.send(supervisor_peer(supervisor), message)
 
-    def carry_out(self, command: AskInterrupt | SignalRanks | FreeRanks | KillRanks, roster: Roster, now: float) -> None:
+    def carry_out(
+        self, command: AskInterrupt | SignalRanks | FreeRanks | KillRanks, roster: Roster, now: float
+    ) -> None:
         """Tell them what is to be done to ranks: each signals its own and ignores the others'.
 
         What a halted supervisor of this machine would do is done from here; it gets no message, which it would obey much later.
@@ -151,9 +153,9 @@ class HostWatch:
                 elif k in before - self._halted:
                     yield f"the supervisor of this machine (pid {host.pid}) goes on"
         for entry in roster.entries:
-            if entry.supervisor in self._halted and entry.exit is None and entry.pid is not None:
-                if (end := find_end(entry.pid)) is not None:
-                    yield RankExited(entry.rank, *end, [])
+            hidden = entry.supervisor in self._halted and entry.exit is None and entry.pid is not None
+            if hidden and (end := find_end(entry.pid or 0)) is not None:
+                yield RankExited(entry.rank, *end, [])
 
     def keep(self, is_heard: Callable[[], bool]) -> None:
         """Have supervisors that were asked to outlive this process do so from now on: it is noted where they are.
@@ -280,7 +282,9 @@ class HostWatch:
 
 
 def _say_halted(pid: int, ranks: Sequence[int]) -> str:
-    held = f"{say_ranks(ranks)} run on without it, and this notebook signals them itself" if ranks else "it holds the hub"
+    held = (
+        f"{say_ranks(ranks)} run on without it, and this notebook signals them itself" if ranks else "it holds the hub"
+    )
     return (
         f"the supervisor of this machine (pid {pid}) is halted, by SIGSTOP or in a debugger: {held}\n"
         f"  Fix: kill -CONT {pid}, or %mhjax restart --replay"

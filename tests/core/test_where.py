@@ -178,6 +178,21 @@ def test_a_rank_that_reports_nothing_is_not_blamed() -> None:
     assert late.places[1].activity == "silent"
 
 
+def test_who_waits_for_its_own_thread_in_a_launch_waits_for_ranks() -> None:
+    """The one whose thread has not come there is absent; equal threads of one rank are counted."""
+    in_launch = ["worker", "launch", "jit(step)", 1, ""]
+    joins = {"counts": [[ALL, 7]], "participants": ALL, "number": 7, "threads": [in_launch, in_launch]}
+    lags = {"counts": [[ALL, 6]], "threads": [["worker", "sleep", "sleep", 2, ""]]}
+    made = card(
+        *(twice(status(rank, "lock", "join", line=2, **joins)) for rank in (0, 1, 2)),
+        twice(status(3, "lock", "join", line=2, **lags)),
+    )
+    assert (who(made), made.launch) == (((0, 1, 2), (3,)), "jit(step)")
+    assert [(one.name, one.count, one.code) for one in made.places[0].threads] == [
+        ("worker", 2, "loss = step(params, batch)")
+    ]
+
+
 def test_a_rank_whose_looks_fail_is_not_blamed() -> None:
     """Neither in a launch nor in a lock is it waited for, as far as is known, and two failed looks are no progress."""
     unseen = twice(status(3, "unseen", line=None))

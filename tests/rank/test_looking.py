@@ -88,6 +88,44 @@ def test_a_function_of_another_file_is_named(rank: CellProcess, tmp_path: Path) 
     assert (status.activity, status.line, status.place) == ("sleep", 3, "shards.py:5 read")
 
 
+THREADS = {
+    "join": ("def f():\n    stop.wait()\nt = threading.Thread(target=f); t.start()\nt.join()", ("join", "f", "lock", "wait", 3)),
+    "get": ("def f():\n    time.sleep(60)\nthreading.Thread(target=f, name='feed').start()\nqueue.Queue().get()",
+            ("get", "feed", "sleep", "sleep", 3)),
+    "result": ("def f():\n    stop.wait()\npool = ThreadPoolExecutor(2)\npool.submit(int).result()\npool.submit(f).result()",
+               ("result", "ThreadPoolExecutor", "lock", "wait", 3)),
+    "wait": ("def f(): stop.wait()\npool = ThreadPoolExecutor(2)\nwait([pool.submit(f)])",
+             ("wait", "ThreadPoolExecutor", "lock", "wait", 2)),
+    "to_thread": ("def f():\n    time.sleep(60)\nawait asyncio.to_thread(f)",
+                  ("run_in_executor", "asyncio", "sleep", "sleep", 3)),
+    "as_completed": ("def f(): stop.wait()\npool = ThreadPoolExecutor(2)\nnext(as_completed([pool.submit(f)]))",
+                     ("wait", "ThreadPoolExecutor", "lock", "wait", 2)),
+    "no user code": ("t = threading.Thread(target=stop.wait, name='bare'); t.start()\nt.join()",
+                     ("join", "bare", "lock", "wait", None)),
+}  # fmt: skip
+IMPORTS = (
+    "import asyncio, queue, threading, time; from concurrent.futures import ThreadPoolExecutor, as_completed, wait\n"
+)
+
+
+@pytest.mark.parametrize("case", THREADS)
+def test_a_thread_that_the_cell_waits_for_is_shown(tmp_path: Path, case: str) -> None:
+    """With its name and its line: the main thread's own says only that it waits."""
+    code, (what, *thread) = THREADS[case]
+    with CellProcess(tmp_path) as rank:
+        rank.run("import threading\nstop = threading.Event()")
+        (status,) = look(rank, IMPORTS + code)
+        assert (status.what, status.threads) == (what, [[*thread, ""]])
+
+
+def test_threads_of_earlier_cells_and_of_the_rank_are_not_shown(tmp_path: Path) -> None:
+    """They are no reason why this cell waits, as far as is known."""
+    with CellProcess(tmp_path) as rank:
+        rank.run("import threading\nstop = threading.Event()\nthreading.Thread(target=stop.wait).start()")
+        (status,) = look(rank, "import time\ntime.sleep(60)")
+        assert status.threads == []
+
+
 def test_code_whose_constants_have_no_hash_is_looked_at(rank: CellProcess) -> None:
     """A code object is told from others by identity: its hash uses its constants, and `==` compares them."""
     source = """

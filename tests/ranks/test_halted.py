@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -19,7 +19,7 @@ NAP = "import os, signal, time\nprint('begun', flush=True)\ntime.sleep(600)"
 
 
 @pytest.fixture
-def halted(fresh: Fresh) -> Iterator[tuple[Cluster, queue.SimpleQueue[str]]]:
+def halted(fresh: Fresh) -> tuple[Cluster, queue.SimpleQueue[str]]:
     """Two ranks whose supervisor is halted, and what the user was told since."""
     cluster = fresh(2, 1)
     told = heard(cluster)
@@ -27,7 +27,7 @@ def halted(fresh: Fresh) -> Iterator[tuple[Cluster, queue.SimpleQueue[str]]]:
     said = told.get(timeout=60)
     assert f"pid {cluster.supervisor_pid}) is halted" in said
     assert f"kill -CONT {cluster.supervisor_pid}" in said
-    yield cluster, told
+    return cluster, told
 
 
 def heard(cluster: Cluster) -> queue.SimpleQueue[str]:
@@ -68,7 +68,9 @@ def test_the_last_rung_needs_no_supervisor(
 ) -> None:
     """A rank that no signal reaches is killed in the ladder's time, and is named as the one that did not end."""
     cluster, _ = halted
-    code = "import collections, itertools, jax\nif jax.process_index(): collections.deque(itertools.repeat(0), maxlen=0)"
+    code = (
+        "import collections, itertools, jax\nif jax.process_index(): collections.deque(itertools.repeat(0), maxlen=0)"
+    )
     result = cluster.run(code, timeout_s=1)
     assert (result.how, result.state, result[0].outcome, result[1].outcome) == ("timeout", "dead", "ok", "killed")
     assert result[1].error is not None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mhnb.core.explain.where import Place, WhereCard
+from mhnb.core.explain.where import Place, ThreadPlace, WhereCard
 from mhnb.view.boards.where import format_where_html, format_where_text
 from mhnb.view.cell.html import View
 from mhnb.view.live.live import CellView
@@ -63,6 +63,19 @@ def test_each_absence_is_told_in_words() -> None:
     assert lines[4] == "elsewhere     · rank 3 in jit(step), line 4:  loss = step(params, batch)"
     assert [line.partition(" ")[0] for line in lines[1:4]] == ["absent", "", "unknown"]
     assert lines[5].startswith("nothing is known of rank 5 · ")
+
+
+def test_the_threads_that_a_rank_waits_for_stand_below_it() -> None:
+    """Each with its name and its line; equal ones are one line."""
+    threads = (
+        ThreadPlace("load", "sleep", "sleep", 2, "time.sleep(9)"),
+        ThreadPlace("pool", "launch", "jit(f)", 3, "f(x)", count=2),
+    )
+    made = replace(HANG, places=(replace(STEP, ranks=(0, 1), threads=threads),), waiting=(0, 1), absent=())
+    assert [line.partition("· ")[2] for line in format_where_text(made).splitlines()[1:3]] == [
+        "  thread load in sleep, line 2:  time.sleep(9)",
+        "  2 threads pool in jit(f), line 3:  f(x)",
+    ]
 
 
 def test_who_moves_is_named() -> None:

@@ -7,13 +7,13 @@ participants, never by stacks: those of a rank that waits and of one that lags c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mhnb.core.guard.rules import communicates
 from mhnb.core.wire.protocol import LaunchRow, RankStatus
 from mhnb.values import Outcome
 
-__all__ = ["KNOWN_AFTER_S", "UNKNOWN", "Place", "RankSeen", "WhereCard", "count_launches", "make_card"]
+__all__ = ["KNOWN_AFTER_S", "UNKNOWN", "Place", "RankSeen", "ThreadPlace", "WhereCard", "count_launches", "make_card"]
 
 KNOWN_AFTER_S = 4.0
 """A rank that has said nothing of itself for so long is halted, or in one long call that lets no other thread run."""
@@ -60,7 +60,7 @@ class RankSeen:
 
 
 def _look_key(status: RankStatus) -> tuple[object, ...]:
-    return (status.activity, status.what, status.line, status.place, status.counts, status.number)
+    return (status.activity, status.what, status.line, status.place, status.counts, status.number, status.threads)
 
 
 def count_launches(rows: Iterable[LaunchRow]) -> dict[tuple[int, ...], int]:
@@ -75,6 +75,20 @@ def count_launches(rows: Iterable[LaunchRow]) -> dict[tuple[int, ...], int]:
             key = tuple(participants)
             counts[key] = counts.get(key, 0) + count
     return counts
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadPlace:
+    """A thread that the cell started, on a rank whose main thread waits."""
+
+    name: str
+    activity: str
+    what: str = ""
+    line: int | None = None
+    code: str = ""
+    place: str = ""
+    count: int = 1
+    """So many are at the same place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +108,8 @@ class Place:
     """The innermost frame in a file of the user's, as `data.py:31 read_shard`."""
     number: int | None = None
     """Which launch of its participants it is; told where the ranks differ in it."""
+    threads: tuple[ThreadPlace, ...] = ()
+    """What the main thread may wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +156,7 @@ def make_card(seq: int, source: str, seen: Sequence[RankSeen], *, age_s: float) 
     waiting, absent = _judge(seen, age_s)
     by_rank = {one.rank: one for one in seen}
     first = [by_rank[rank].latest for rank in waiting]
-    names = [status.what for status in first if status is not None]
+    names = [_waits_in(status)[1] for status in first if status is not None]
     waits_s = [by_rank[r].seen_ago_s + status.for_s for r, status in zip(waiting, first, strict=True) if status]
     running = [one for one in seen if one.outcome == "running"]
     # What was said before a rank fell silent is no progress of now.
@@ -166,7 +182,7 @@ def make_card(seq: int, source: str, seen: Sequence[RankSeen], *, age_s: float) 
 def _judge(seen: Sequence[RankSeen], age_s: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
     # A rank that moves waits for nobody; and its count of launches is of another moment than the others'.
     still = [one for one in seen if one.outcome == "running" and not one.progressed]
-    active = {one.rank: one.latest.activity for one in still if one.latest is not None}
+    active = {one.rank: _waits_in(one.latest)[0] for one in still if one.latest is not None}
     missing = {one.rank: _missing(one, seen, age_s) for one in still if active.get(one.rank) in _FOR_RANKS}
     if missing:
         # A rank for whose launch everybody has come waits for nobody: it lags behind those that wait for it.
@@ -179,12 +195,18 @@ def _judge(seen: Sequence[RankSeen], age_s: float) -> tuple[tuple[int, ...], tup
     return tuple(locked), tuple(rank for rank in ran if locked and rank not in locked and rank in known)
 
 
+def _waits_in(status: RankStatus) -> tuple[str, str]:
+    """Return in what a rank waits: in a launch also where its main thread waits for the thread that is in it."""
+    launches = [(each[1], each[2]) for each in status.threads if each[1] in _FOR_RANKS]
+    return launches[0] if launches and status.activity in _FOR_ITSELF else (status.activity, status.what)
+
+
 def _missing(one: RankSeen, seen: Sequence[RankSeen], age_s: float) -> set[int]:
     """Ranks that have not come to where this one waits."""
     status = one.latest
     assert status is not None
     if status.participants is None or status.number is None:
-        return {other.rank for other in seen if _is_elsewhere(other, status.activity, age_s)}
+        return {other.rank for other in seen if _is_elsewhere(other, _waits_in(status)[0], age_s)}
     key, number = tuple(status.participants), status.number
     others = [other for other in seen if other.rank in key and other.rank != one.rank]
     return {other.rank for other in others if _is_told(other, age_s) and other.counts.get(key, 0) < number}
@@ -193,7 +215,7 @@ def _missing(one: RankSeen, seen: Sequence[RankSeen], age_s: float) -> set[int]:
 def _is_elsewhere(other: RankSeen, activity: str, age_s: float) -> bool:
     if not _is_told(other, age_s):
         return False
-    return other.outcome != "running" or other.latest is None or other.latest.activity != activity
+    return other.outcome != "running" or other.latest is None or _waits_in(other.latest)[0] != activity
 
 
 def _is_told(one: RankSeen, age_s: float) -> bool:
@@ -226,6 +248,7 @@ def _merge(seen: Sequence[RankSeen], source: Sequence[str], age_s: float) -> tup
             place.code,
             place.place,
             number=place.number if tells else None,
+            threads=place.threads,
         )
         for ranks, place in found
     )
@@ -241,7 +264,16 @@ def _place(one: RankSeen, source: Sequence[str], age_s: float) -> Place:
         return Place((), "silent" if silent else "unknown", line=line, code=_code(source, line))
     number = status.number if status.activity == "launch" else None
     code = _code(source, status.line)
-    return Place((), status.activity, status.what, status.line, code, status.place, number=number)
+    threads = _places_of_threads(status, source)
+    return Place((), status.activity, status.what, status.line, code, status.place, number=number, threads=threads)
+
+
+def _places_of_threads(status: RankStatus, source: Sequence[str]) -> tuple[ThreadPlace, ...]:
+    counts: dict[ThreadPlace, int] = {}
+    for name, activity, what, line, place in status.threads:
+        found = ThreadPlace(name, activity, what, line, _code(source, line), place)
+        counts[found] = counts.get(found, 0) + 1
+    return tuple(replace(found, count=count) for found, count in counts.items())
 
 
 def _code(source: Sequence[str], line: int | None) -> str:

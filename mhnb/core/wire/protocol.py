@@ -233,6 +233,8 @@ class RankStatus:
     """What the process holds in memory."""
     launched: bool = True
     """False: the rank only waits to agree on the launch, or computes it after an interrupt; it comes out of that by itself."""
+    threads: list[list[Any]] = field(default_factory=list)
+    """[name, activity, what, line, place] of the threads that the cell started, while its main thread waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ import io
 import keyword
 import linecache
 import os
+import re
 import sys
 import sysconfig
 import threading
 import time
 import tokenize
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from types import CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any
@@ -32,7 +34,11 @@ _FIRST_S, _EVERY_S = 1.8, 1.0
 """Age of a cell at the first look that is told, and the time between two: two of them before 3 s."""
 _WATCH_AFTER_S = 0.4
 """Age of a cell from which its line is watched, to know how long it has stayed there."""
-_MAX_FRAMES = 200
+_MAX_FRAMES, _MAX_THREADS, _MAX_NAME = 200, 8, 60
+_WAITS = ("lock", "sleep", "io", "await", "blocked")
+"""What the main thread does where another thread may be the reason."""
+_POOLED = re.compile(r"Thread-\d+ \((.+)\)|(Thread|ThreadPoolExecutor|asyncio)[-_]\d+(?:_\d+)?")
+"""Names that Python gives: what they count differs between ranks that do the same."""
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 """Linux counts a thread's processor time in these."""
@@ -69,6 +75,7 @@ class Looker:
         self._seq = 0
         self._due_s = self._since_s = self._used_at_s = 0.0
         self._kept_at: object = None
+        self._thread_used_s: dict[int, float] = {}
         self._unseen = (0, 0.0)
         """The cell of the last look that failed, and its age then."""
         self._main_used_s = self._all_used_s = 0.0
@@ -125,6 +132,7 @@ class Looker:
             awaits=awaits,
         )
         doing = judge_sight(sight, _STDLIB)
+        threads = self._look_at_threads(flight) if doing.activity in _WAITS else []
         return RankStatus(
             self._rank,
             self._seq,
@@ -138,7 +146,36 @@ class Looker:
             number=flight.number if flight else None,
             memory_nbytes=psutil.Process().memory_info().rss,
             launched=flight is None or flight.made,
+            threads=threads,
         )
+
+    def _look_at_threads(self, flight: Flight | None) -> list[list[Any]]:
+        """Say where the threads are that the cell started: its main thread may wait for one of them."""
+        frames = sys._current_frames()
+        found = []
+        for thread in threading.enumerate():
+            stack = list(islice(_stack(frames.get(thread.ident or 0)), _MAX_FRAMES))
+            cell_file = next((f.f_code.co_filename for f in stack if self._is_cell_file(f.f_code.co_filename)), "")
+            started = getattr(thread, "_mhnb_seq", 0) == self._seq and not _is_idle(stack)
+            if thread is not self._main and (started or cell_file) and stack:
+                found.append(self._describe_thread(thread, stack, cell_file, flight))
+        return found[:_MAX_THREADS]
+
+    def _describe_thread(
+        self, thread: threading.Thread, stack: list[FrameType], cell_file: str, flight: Flight | None
+    ) -> list[Any]:
+        used_s, key = _used_by(thread), thread.native_id or 0
+        before_s, self._thread_used_s[key] = self._thread_used_s.get(key, used_s), used_s
+        frames = tuple(self._describe(frame, cell_file) for frame in stack)
+        lines = [frame.line for frame in frames if frame.file == cell_file]
+        # The one in flight may be another thread's.
+        inside = flight is not None and (flight.line in lines or any("/jax/" in frame.file for frame in frames))
+        busy = (used_s - before_s) / _EVERY_S
+        sight = Sight(frames, cell_file, _find_call(stack[0]), busy, busy, flight if inside else None)
+        doing = judge_sight(sight, _STDLIB)
+        named = _POOLED.fullmatch(thread.name)
+        name = thread.name if named is None else named[1] or named[2]
+        return [name[:_MAX_NAME], doing.activity, doing.what, doing.line, doing.place]
 
     def _describe(self, frame: FrameType, cell_file: str) -> Frame:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
@@ -176,6 +213,11 @@ class Looker:
         used = (main_s - self._main_used_s) / passed_s, max(all_s - self._all_used_s, 0.0) / passed_s
         self._main_used_s, self._all_used_s, self._used_at_s = main_s, all_s, age_s
         return used
+
+
+def _is_idle(stack: Sequence[FrameType]) -> bool:
+    """Whether a thread is a pool's that has no work: it stands in the pool's own loop."""
+    return bool(stack) and stack[0].f_code.co_name == "_worker" and "concurrent" in stack[0].f_code.co_filename
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from mhnb.core.explain.where import UNKNOWN, Place, WhereCard
+from mhnb.core.explain.where import UNKNOWN, Place, ThreadPlace, WhereCard
 from mhnb.core.ranks import say_ranks
 from mhnb.view.mime import PRE_STYLE
 from mhnb.view.words import format_seconds
@@ -60,6 +60,9 @@ def _rows(card: WhereCard) -> Iterator[tuple[str, str]]:
     shown = ""
     for head, ranks, place in sorted(split, key=lambda row: (order.index(row[0]), row[1])):
         yield ("" if head == shown else head), f"{say_ranks(ranks)} {_describe(place)}"
+        for thread in place.threads:
+            who = f"thread {thread.name}" if thread.count == 1 else f"{thread.count} threads {thread.name}"
+            yield "", f"  {who} {_describe(thread)}"
         shown = head
 
 
@@ -69,14 +72,16 @@ def _split(place: Place, heads: dict[int, str]) -> list[tuple[str, tuple[int, ..
     return [(word, tuple(rank for rank in place.ranks if heads[rank] == word)) for word in words]
 
 
-def _describe(place: Place) -> str:
+def _describe(place: Place | ThreadPlace) -> str:
     """Write where a rank is, as `in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)`."""
     word = _WORDS.get(place.activity)
     if word is None:
         word = f"in {place.what or 'a call'}" if place.what else _nameless(place.activity)
     elif place.what:
         word = f"{word} {'in ' if place.activity in _AT_WORK else ''}{place.what}"
-    number = f" (launch {place.number} of the cell)" if place.number is not None else ""
+    number = ""
+    if isinstance(place, Place) and place.number is not None:
+        number = f" (launch {place.number} of the cell)"
     code = place.code if len(place.code) <= _SEVERAL_CHARS else f"{place.code[: _SEVERAL_CHARS - 1]}…"
     line = f"line {place.line}:  {code}" if place.line is not None else ""
     at = " ← ".join(filter(None, [place.place, line]))
