@@ -17,6 +17,7 @@ import threading
 import time
 import tokenize
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import thread as pool_threads
 from itertools import islice
 from pathlib import Path
 from types import CodeType, CoroutineType, FrameType, GeneratorType
@@ -26,6 +27,7 @@ import psutil
 
 from mhnb.core.explain.stacks import Flight, Frame, Sight, cell_line, judge_sight
 from mhnb.core.wire.protocol import RankStatus
+from mhnb.rank.cell.origin import mark_threads
 from mhnb.rank.cell.taken import is_one_of
 
 __all__ = ["Looker"]
@@ -40,6 +42,7 @@ _WAITS = ("lock", "sleep", "io", "await", "blocked")
 _POOLED = re.compile(r"Thread-\d+ \((.+)\)|(Thread|ThreadPoolExecutor|asyncio)[-_]\d+(?:_\d+)?")
 """Names that Python gives: what they count differs between ranks that do the same."""
 _STDLIB = sysconfig.get_paths()["stdlib"]
+_POOL_FILE, _ORIGIN_FILE = pool_threads.__file__, mark_threads.__code__.co_filename
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 """Linux counts a thread's processor time in these."""
 
@@ -166,7 +169,9 @@ class Looker:
     ) -> list[Any]:
         used_s, key = _used_by(thread), thread.native_id or 0
         before_s, self._thread_used_s[key] = self._thread_used_s.get(key, used_s), used_s
-        frames = tuple(self._describe(frame, cell_file) for frame in stack)
+        # Below the thread's own function is what runs it.
+        below = next((i for i, frame in enumerate(stack) if _runs_thread(frame.f_code) and i), len(stack))
+        frames = tuple(self._describe(frame, cell_file) for frame in stack[:below])
         lines = [frame.line for frame in frames if frame.file == cell_file]
         # The one in flight may be another thread's.
         inside = flight is not None and (flight.line in lines or any("/jax/" in frame.file for frame in frames))
@@ -218,6 +223,11 @@ class Looker:
 def _is_idle(stack: Sequence[FrameType]) -> bool:
     """Whether a thread is a pool's that has no work: it stands in the pool's own loop."""
     return bool(stack) and stack[0].f_code.co_name == "_worker" and "concurrent" in stack[0].f_code.co_filename
+
+
+def _runs_thread(code: CodeType) -> bool:
+    """Whether a function is one of Python's that run the function of a thread or of a pool."""
+    return code.co_name in ("run", "_run_as") and code.co_filename in (threading.__file__, _POOL_FILE, _ORIGIN_FILE)
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:
