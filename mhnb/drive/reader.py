@@ -307,7 +307,7 @@ class Reader:
             )
         elif number < self._machine.process_count:
             self._machine.roster.note_refused(number)
-            self._hosts.carry_out(KillRanks((number,)))
+            self._carry_out(KillRanks((number,)))
 
     def _take_message(self, message: Message) -> None:
         if isinstance(message, HostUp | Beat):
