@@ -270,9 +270,9 @@ class Reader:
         except Exception as error:  # noqa: BLE001  # told to the user, with the log of where
             traceback.print_exc()
             # A cell is judged at its last rank's end: what cannot be judged may be another's.
-            peers = self._find_garbled() or [peer]
-            for each in peers:
-                self._refuse(each, f"its {message.kind} could not be taken in: {type(error).__name__}: {error}")
+            peers = self._find_garbled() or {peer: error}
+            for each, cause in peers.items():
+                self._refuse(each, f"its {message.kind} could not be taken in: {type(cause).__name__}: {cause}")
             # It was taken in by half: no cell can be judged by what is there.
             who = " and ".join(map(self._machine.roster.name_peer, peers))
             for command in self._machine.fail(f"what {who} sent could not be taken in"):
@@ -281,14 +281,14 @@ class Reader:
             for ticket in list(self._submissions):
                 self._finish(ticket, gone)
 
-    def _find_garbled(self) -> list[str]:
+    def _find_garbled(self) -> dict[str, Exception]:
         """Find the ranks whose own reply cannot be judged; none where no cell's judgement has failed, or not for one rank's sake."""
-        found = []
+        found: dict[str, Exception] = {}
         for rank, judge in self._machine.judged_alone.items():
             try:
                 judge()
-            except Exception:  # noqa: BLE001  # that it raises is the answer
-                found.append(rank_peer(rank))
+            except Exception as error:  # noqa: BLE001  # told to the user
+                found[rank_peer(rank)] = error
         return found
 
     def _refuse(self, peer: str, why: str) -> None:
