@@ -63,8 +63,8 @@ _KEYS = ("berth.json*", "mpi.start", "profile/security/*.json")
 _ALIVE = "alive"
 _PROFILE_FOLDERS = ("security", "log", "startup", "pid", "db", "static")
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
-_OURS = re.compile(r"[\w-]+\.\d+(\.\d+)?(\.journal)?|lessons|doctor-.*")
-"""What mhnb itself makes in `state_home`. Where all is of these names, the folder is mhnb's alone."""
+_OURS = re.compile(r"[\w-]+\.\d+(\.\d+)?(\.journal)?|lessons|doctor-.*|\..*")
+"""What mhnb itself makes in `state_home`, and what file systems do (`.nfs...`). Where all is of these names, the folder is mhnb's alone."""
 _FIELDS: dict[str, type] = {
     "name": str,
     "machine": str,
