@@ -64,7 +64,7 @@ _ALIVE = "alive"
 _PROFILE_FOLDERS = ("security", "log", "startup", "pid", "db", "static")
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
 _OURS = re.compile(r"[\w-]+\.\d+(\.\d+)?(\.journal)?|lessons|doctor-.*|\..*")
-"""What mhnb itself makes in `state_home`, and what file systems do (`.nfs...`). Where all is of these names, the folder is mhnb's alone."""
+"""What mhnb makes in `state_home`, and hidden files, which file systems make. Where all is of these names, the folder is only for mhnb."""
 _FIELDS: dict[str, type] = {
     "name": str,
     "machine": str,
