@@ -52,6 +52,10 @@ def _browser_absent() -> str | None:
     return None if chromium() else "no Chromium on PATH (or name it in MHNB_CHROMIUM)"
 
 
+def _flax_absent() -> str | None:
+    return None if importlib.util.find_spec("flax") else "flax is not installed"
+
+
 def _other_python_absent() -> str | None:
     return other_python.why_absent()
 
@@ -78,6 +82,7 @@ def _mpich_absent() -> str | None:
 
 PARTS: dict[str, Callable[[], str | None]] = {
     "browser": _browser_absent,
+    "flax": _flax_absent,
     "hosts": _hosts_absent,
     "mpi": _mpi_absent,
     "mpich": _mpich_absent,

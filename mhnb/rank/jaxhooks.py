@@ -30,6 +30,7 @@ from mhnb.rank.guard.programs import (
     check_may_launch,
     find_meshes,
     full_name,
+    identify_module,
     optimised_texts,
     ranks_of_devices,
 )
@@ -49,7 +50,7 @@ _UNKNOWN = Birth(agreed=False)
 _Places = list[tuple[int, int]]
 
 _current = threading.local()
-"""`.module`, `.options`: what is being compiled; `.launched`: the launch being made; all by thread."""
+"""By thread. `.module`, `.arguments`: what is being compiled, and what goes with it; `.launched`: the launch being made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +155,9 @@ def _missing_names(pxla: Any) -> list[str]:
     missing = [
         f"{name}.{field}" for name, wanted in _FIELDS.items() for field in wanted.split() if field not in fields[name]
     ]
-    if list(inspect.signature(unloaded.from_hlo).parameters)[:2] != ["name", "hlo"]:
-        missing.append("UnloadedMeshExecutable.from_hlo(name, hlo)")
+    parameters = list(inspect.signature(unloaded.from_hlo).parameters)
+    if parameters[:2] != ["name", "hlo"] or not {"host_callbacks", "keepalive"} <= set(parameters):
+        missing.append("UnloadedMeshExecutable.from_hlo(name, hlo, host_callbacks, keepalive)")
     if list(inspect.signature(unloaded.load).parameters) != ["self"]:
         missing.append("UnloadedMeshExecutable.load()")
     # Of the method: the source of a class costs the parse of its whole file, 0.03 s of every rank's start.
@@ -198,11 +200,11 @@ def _note_module(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(from_hlo)
     def compile_noted(name: str, hlo: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        _current.module, _current.options = hlo, kwargs.get("compiler_options_kvs", ())
+        _current.module, _current.arguments = hlo, kwargs
         try:
             return from_hlo(name, hlo, *args, **kwargs)
         finally:
-            _current.module, _current.options = None, ()
+            _current.module, _current.arguments = None, {}
 
     return compile_noted
 
@@ -366,11 +368,12 @@ def find_plain(output: Any) -> Any:
 def _fingerprint(unloaded: Any, module: str) -> str:
     """Hash what makes it this program: the lowered module without locations, the devices, the options.
 
-    The module holds shardings and donations. Neither XLA's optimised text nor `executable.fingerprint` would do
-    where there is a module: the one may differ per host, the other changes with the line of the call.
+    The module holds shardings, donations, and what its host callbacks are. Neither XLA's optimised text nor
+    `executable.fingerprint` would do where there is a module: the one may differ per host, the other changes with the line of the call.
     """
     devices = ",".join(str(device.id) for device in unloaded.device_list)
-    parts = (module, devices, str(sorted(map(str, getattr(_current, "options", ())))))
+    options = getattr(_current, "arguments", {}).get("compiler_options_kvs", ())
+    parts = (module, devices, str(sorted(map(str, options))))
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
     return digest if _may_communicate(unloaded.xla_executable) else FREE_PREFIX + digest
 
@@ -378,7 +381,9 @@ def _fingerprint(unloaded: Any, module: str) -> str:
 def _module_text(unloaded: Any) -> str:
     module = getattr(_current, "module", None)
     if module is not None:
-        return str(module.operation.get_asm(enable_debug_info=False, assume_verified=True))
+        text = str(module.operation.get_asm(enable_debug_info=False, assume_verified=True))
+        given = getattr(_current, "arguments", {})
+        return identify_module(text, given.get("host_callbacks") or (), given.get("keepalive") or ())
     # An executable that was serialised comes without its module. Its name and types say too little: a sum and a maximum
     # have the same. So what XLA made of it must do, though that may differ between machines that are not alike.
     facts = (unloaded.name, unloaded.input_avals, unloaded.input_shardings, unloaded.output_avals)

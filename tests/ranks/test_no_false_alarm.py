@@ -87,6 +87,35 @@ b = jnp.sort(a[::-1] * 2)
 count = 0
 while float(b.max()) > 1: b, count = b / 2, count + 1
 count""",
+    "a program that is partitioned by a function of the user's": """
+from jax.experimental.custom_partitioning import custom_partitioning
+@custom_partitioning
+def scaled(a): return a * 2
+def partition(mesh, arguments, result): return mesh, (lambda a: a * 2), arguments[0].sharding, (arguments[0].sharding,)
+scaled.def_partition(partition=partition, sharding_rule='i -> i')
+float(jax.jit(lambda a: scaled(a).sum())(put(np.ones(8, np.float32), ('data', 'model'))))""",
+    "a program whose sharding is looked at while it is compiled": """
+def look(a): jax.debug.inspect_array_sharding(a, callback=lambda sharding: None); return a.sum()
+float(jax.jit(look)(put(np.ones(8, np.float32), ('data', 'model'))))""",
+    "what a program says is chosen by the rank": """
+class Log:
+    def __call__(self, value): self.last = float(value)
+def say(a):
+    jax.debug.print(f'rank {rank} has {{}}', a.sum())
+    jax.debug.callback(Log() if rank == 0 else lambda value: None, a.sum())
+    return a.sum()
+float(jax.jit(say)(put(np.ones(8, np.float32), ('data', 'model'))))""",
+    "callbacks that hold objects of their rank": """
+class Table:
+    def __init__(self): self.rows = np.arange(8.0, dtype=np.float32) + rank
+    def pick(self, value): return value * 2
+table, lock = Table(), threading.Lock()
+def held(value):
+    with lock: return table.pick(value)
+like = jax.ShapeDtypeStruct((), np.float32)
+found = [float(jax.jit(lambda a: jax.pure_callback(f, like, a.sum()))(put(np.ones(8, np.float32), ('data', 'model'))))
+         for f in (table.pick, held, partial(Table.pick, table), partial(np.multiply, np.float32(2)))]
+assert found == [16.0] * 4, found""",
     "a program in threads that take turns": """
 turn, order = threading.Barrier(2), []
 total = jax.jit(lambda a: a.sum(), out_shardings=NamedSharding(mesh, P()))

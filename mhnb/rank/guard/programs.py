@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import enum
+import functools
+import hashlib
+import inspect
 import re
 import sys
 import threading
+import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +21,10 @@ from mhnb.rank.guard.launches import LaunchRecorder
 __all__ = [
     "CompiledProgram",
     "check_may_launch",
+    "describe_callable",
     "find_meshes",
     "full_name",
+    "identify_module",
     "launched_programs",
     "no_launches",
     "optimised_texts",
@@ -26,6 +33,12 @@ __all__ = [
 
 _SHOWN_TYPES = 4
 _MESH_LINE = re.compile(r"^ *sdy\.mesh .*$", re.MULTILINE)
+_POINTERS = re.compile(
+    r'(stablehlo\.custom_call @InspectSharding\([^)]*\) \{[^\n]*?backend_config = )"(?:[^"\\]|\\.)*"'
+)
+"""Two addresses of this process as raw bytes: of a function of XLA's, and of the Python function that it calls."""
+_DEEPEST, _LONGEST_VALUE = 8, 200
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, types.EllipsisType)
 
 
 class _Thread(threading.local):
@@ -57,6 +70,151 @@ class CompiledProgram:
 def find_meshes(module: str) -> str:
     """Cut the lines that name meshes out of a lowered module's text; the rest of it is long."""
     return "\n".join(_MESH_LINE.findall(module))
+
+
+def identify_module(text: str, host_callbacks: Sequence[Any], kept_alive: Sequence[Any]) -> str:
+    """Return a lowered module's text in which Python objects are named by what they are, and not by their addresses.
+
+    Args:
+        text: StableHLO without locations.
+        host_callbacks: the functions that the program calls back, which the text names by their place here.
+        kept_alive: objects that XLA calls while it compiles. The text names each by its address.
+    """
+    # since jax 0.10: `custom_partitioning` writes `str(id(info))` into the module, `inspect_array_sharding` two pointers.
+    for each in kept_alive:
+        # The whole text of an attribute. Elsewhere such a number is the user's.
+        text = text.replace(f'backend_config = "{id(each)}"', f'backend_config = "{_describe_object(each)}"')
+    text = _POINTERS.sub(r'\1""', text)
+    # What returns nothing into the program does not change its numbers: such callbacks may differ, as a print's words do.
+    returning = ((place, each) for place, each in enumerate(host_callbacks) if _returns_values(each))
+    return "\n".join([text, *(f"host callback {place}: {describe_callable(each)}" for place, each in returning)])
+
+
+def _returns_values(callback: Any, depth: int = 0) -> bool:
+    """Whether a host callback gives values to its program. True where JAX does not say."""
+    cells = _cells(callback)
+    if "result_avals" in cells:
+        return bool(cells["result_avals"])
+    inner = cells.get("callback_without_token")
+    return inner is None or depth > _DEEPEST or _returns_values(inner, depth + 1)
+
+
+def _cells(function: Any) -> dict[str, Any]:
+    """What a function has taken from around it, by name; cells that are still empty are left out."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = zip(names, getattr(function, "__closure__", None) or (), strict=False)
+    return {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - to read it is the only way to find out
+    except ValueError:
+        return False
+    return True
+
+
+def describe_callable(value: Any, depth: int = 0) -> str:
+    """Return what a callable is, in words that are the same in every process: its name, its code, what it was made with.
+
+    Of what it was made with only numbers, texts, other plain constants and further callables count.
+    Of any other object its type does, since two processes have objects of their own.
+
+    >>> import operator
+    >>> describe_callable(functools.partial(operator.add, 2))
+    'partial(_operator.add, 2)'
+    """
+    if depth > _DEEPEST:
+        return type(value).__qualname__
+    deeper = depth + 1
+    match value:
+        case functools.partial():
+            given = [_describe_value(each, deeper) for each in value.args]
+            given += [f"{name}={_describe_value(each, deeper)}" for name, each in sorted(value.keywords.items())]
+            return f"partial({', '.join([describe_callable(value.func, deeper), *given])})"
+        case types.MethodType():
+            return f"{describe_callable(value.__func__, deeper)} of {_name_type(value.__self__)}"
+        case types.FunctionType():
+            return _describe_function(value, deeper)
+        case type():
+            return f"{value.__module__}.{value.__qualname__}"
+        case _ if (wrapped := _own_fields(value).get("__wrapped__")) is not None:
+            return f"{type(value).__qualname__}({describe_callable(wrapped, deeper)})"
+        case types.BuiltinFunctionType():
+            return f"{value.__module__ or _name_type(value.__self__)}.{value.__qualname__}"
+    return _describe_object(value, deeper)
+
+
+def _describe_function(function: types.FunctionType, depth: int) -> str:
+    given = [_describe_value(each, depth) for each in function.__defaults__ or ()]
+    named = {**(function.__kwdefaults__ or {}), **_cells(function)}
+    given += [f"{name}={_describe_value(each, depth)}" for name, each in sorted(named.items())]
+    made_with = f"[{', '.join(given)}]" if given else ""
+    digest = hashlib.blake2b(repr(_list_code(function.__code__)).encode(), digest_size=4).hexdigest()
+    return f"{function.__module__}.{function.__qualname__}#{digest}{made_with}"
+
+
+def _list_code(code: types.CodeType) -> list[Any]:
+    """What a code object does, without the file and the lines that it stands in."""
+    constants = [
+        _list_code(each) if isinstance(each, types.CodeType) else _describe_value(each) for each in code.co_consts
+    ]
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    return [code.co_code.hex(), constants, names, code.co_argcount, code.co_kwonlyargcount, code.co_flags]
+
+
+def _describe_value(value: Any, depth: int = 0) -> str:
+    # Types are compared exactly: an int of the user's own may have a repr of its own.
+    if type(value) in _PLAIN:
+        text = repr(value)
+        if len(text) > _LONGEST_VALUE:
+            digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+            return f"{text[: _LONGEST_VALUE // 2]}…#{digest}"
+        return text
+    if isinstance(value, enum.Enum):
+        return f"{_name_type(value)}.{value.name}"
+    if type(value) is tuple and depth <= _DEEPEST:
+        return f"({', '.join(_describe_value(each, depth + 1) for each in value)})"
+    if type(value) is frozenset and depth <= _DEEPEST:
+        # In the order of their words: a set's own order changes with the hash seed.
+        return f"{{{', '.join(sorted(_describe_value(each, depth + 1) for each in value))}}}"
+    return describe_callable(value, depth) if callable(value) else _name_type(value)
+
+
+def _describe_object(value: Any, depth: int = 0) -> str:
+    """Its type; of what JAX makes around the user's functions also those, and of another callable what it does."""
+    kind = type(value)
+    if depth > _DEEPEST:
+        return _name_type(value)
+    if kind.__module__.partition(".")[0] == "jax":
+        names = sorted({*_own_fields(value), *getattr(kind, "__slots__", ())})
+        fields = ((name, getattr(value, name, None)) for name in names)
+        told = [f"{name}={_describe_value(each, depth + 1)}" for name, each in fields if _is_told(each)]
+        return f"{_name_type(value)}({', '.join(told)})"
+    call = inspect.getattr_static(kind, "__call__", None)
+    if isinstance(call, types.FunctionType):
+        return f"{_name_type(value)} {describe_callable(call, depth + 1)}"
+    # As a ufunc of NumPy's. Of a class of the user's own nothing is read: that may run code of theirs.
+    return (
+        f"{_name_type(value)} {value.__name__}" if kind.__module__ == "numpy" and callable(value) else _name_type(value)
+    )
+
+
+def _own_fields(value: Any) -> dict[str, Any]:
+    """An object's own fields, read without running code of its class."""
+    try:
+        fields = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _is_told(value: Any) -> bool:
+    return callable(value) or type(value) in (*_PLAIN, tuple)
+
+
+def _name_type(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def launched_programs(recorder: LaunchRecorder, seq: int) -> list[tuple[str, int, CompiledProgram]] | None:
