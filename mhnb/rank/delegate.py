@@ -21,6 +21,7 @@ from mhnb.core.guard.wishes import (
     LAUNCH,
     Asked,
     CellOver,
+    Described,
     RankMessage,
     Verdict,
     Wish,
@@ -266,6 +267,12 @@ class Delegate:
                 self._withdraw(guest, number, mark)
             case CellOver(seq, ending):
                 self._board.end_cell(guest.rank, seq, ending)
+            case Described(fingerprint, outline):
+                try:
+                    self._board.describe_program(fingerprint, outline)
+                except OSError as error:
+                    # A full disk: what is missing is a line in the words of a mismatch.
+                    print(f"mhnb: rank {guest.rank}: {error}", file=sys.stderr, flush=True)
 
     def _withdraw(self, guest: _Guest, number: int, mark: int) -> None:
         assert guest.seat is not None

@@ -229,7 +229,10 @@ def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
     module, devices = _module_text(unloaded), list(unloaded.device_list)
     ranks, meshes = ranks_of_devices(devices), find_meshes(module)
     compiled = CompiledProgram(unloaded.name, ranks, devices[0].platform, meshes, unloaded.xla_executable)
-    return _Program(_fingerprint(unloaded, module), full_name(unloaded), participants, compiled, find_passed(module))
+    fingerprint = _fingerprint(unloaded, module)
+    if _recorder is not None:
+        _recorder.describe(fingerprint, "\n".join([_device_text(unloaded), module, _option_text()]))
+    return _Program(fingerprint, full_name(unloaded), participants, compiled, find_passed(module))
 
 
 def _build_recorded(build: Callable[[], Any], program: _Program) -> _Recorded:
@@ -371,11 +374,18 @@ def _fingerprint(unloaded: Any, module: str) -> str:
     The module holds shardings, donations, and what its host callbacks are. Neither XLA's optimised text nor
     `executable.fingerprint` would do where there is a module: the one may differ per host, the other changes with the line of the call.
     """
-    devices = ",".join(str(device.id) for device in unloaded.device_list)
-    options = getattr(_current, "arguments", {}).get("compiler_options_kvs", ())
-    parts = (module, devices, str(sorted(map(str, options))))
+    parts = (module, _device_text(unloaded), _option_text())
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
     return digest if _may_communicate(unloaded.xla_executable) else FREE_PREFIX + digest
+
+
+def _device_text(unloaded: Any) -> str:
+    return f"devices {','.join(str(device.id) for device in unloaded.device_list)}"
+
+
+def _option_text() -> str:
+    options = getattr(_current, "arguments", {}).get("compiler_options_kvs", ())
+    return f"compiler options {sorted(map(str, options))}"
 
 
 def _module_text(unloaded: Any) -> str:

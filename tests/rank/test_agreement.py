@@ -28,6 +28,9 @@ class BellTable:
     def end_cell(self, seq: int, ending: int) -> None:
         """Nobody waits."""
 
+    def describe(self, fingerprint: int, outline: str) -> None:
+        """Nobody asks."""
+
     def ask(self, wish: Wish) -> None:
         """It is decided already."""
 

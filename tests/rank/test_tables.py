@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import pytest
 
 from mhnb.core.guard.agreement import ENDINGS, format_mismatch
+from mhnb.core.guard.outlines import pack_outline
 from mhnb.core.guard.wishes import LAUNCH, CellOver, Verdict, Wish, encode_from_rank
 from mhnb.core.wire.framing import join_frames
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost
@@ -164,6 +165,23 @@ def wish(
 def text_of(verdict: Verdict) -> str:
     """The words of a mismatch."""
     return format_mismatch(verdict.stands, verdict.names, number=verdict.number, seq=1, source="")
+
+
+def test_programs_of_one_name_say_what_they_differ_in(rig: Rig) -> None:
+    """What each rank has said of its program is compared by whoever judges, wherever the ranks are."""
+    for rank in ALL:
+        two = rank > 0
+        rig.tables[rank].describe(7 if two else 5, pack_outline(f"module\nadd {int(two)}", {"k": str(int(two))}))
+    wishes = [Wish(1, fingerprint, "jit(f)", ALL, 2) for fingerprint in (5, 7, 7)]
+    for verdict in rig.all(*wishes):
+        assert verdict.differences == {5: "add 0, compiled where k = 0", 7: "add 1, compiled where k = 1"}
+
+
+def test_an_outline_that_is_not_there_leaves_the_mismatch_as_it_is(rig: Rig) -> None:
+    """A program that nobody has described, or whose outline is cut off, is refused without it."""
+    rig.tables[0].describe(5, "half of")
+    verdicts = rig.all(*(Wish(1, fingerprint, "jit(f)", ALL, 2) for fingerprint in (5, 7, 7)))
+    assert [(verdict.kind, verdict.differences) for verdict in verdicts] == [("mismatch", {})] * 3
 
 
 def test_who_wants_the_same_launches(rig: Rig) -> None:

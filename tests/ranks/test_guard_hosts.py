@@ -49,6 +49,7 @@ from tests.ranks.test_lockstep import (  # noqa: F401 - they are run from here t
     test_who_catches_the_mismatch_goes_on_in_step,
     texts,
 )
+from tests.ranks.test_other_programs import refusal
 
 HOSTS = [[0], [1, 2], [3]]
 
@@ -71,6 +72,17 @@ def cluster(far: HostsCluster) -> Iterator[Cluster]:
     far.run("0").check()
     yield far
     assert far.state == "clean", far.reason
+
+
+def test_what_differs_is_said_across_hosts(ready: Cluster) -> None:  # noqa: F811
+    """Each rank learns what programs of one name differ in, also those that other hosts have compiled."""
+    text = refusal(
+        ready.run(
+            "f = jax.jit(lambda v, k: (v * k).sum(), static_argnums=1)\nsteps = 3 + (jax.process_index() == 3)\nf(x, steps)"
+        )
+    )
+    assert "compiled where steps = 3\n" in text
+    assert text.rstrip().endswith("compiled where steps = 4")
 
 
 def test_the_guard_is_there_on_every_host(ready: Cluster) -> None:  # noqa: F811

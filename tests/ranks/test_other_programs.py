@@ -54,3 +54,51 @@ def test_callbacks_in_another_order_are_refused(ready: Cluster, pair: str) -> No
         f"{CALLED_BACK}\n{pair}\nfor f in ([one, two] if rank % 2 else [two, one]): print(float(shape(f)(x)))"
     )
     refusal(result)
+
+
+DIFFERENCES = {
+    "a static argument": ("f = jax.jit(lambda v, k: jax.lax.top_k(v, k)[0].sum(), static_argnums=1); k = {}; f(x, k)", "2", "3", "k = "),
+    "a constant": ("rate = {}; f = jax.jit(lambda v: (v * rate).sum()); f(x)", "0.5", "0.25", "dense<"),
+    "an operation": ("f = jax.jit(lambda v: jnp.{}(v).sum()); f(x)", "sin", "cos", "stablehlo."),
+    "a sharding": ("f = jax.jit(lambda v: v + v.sum(), out_shardings={}); f(x)", "rows", "whole", "sdy.sharding"),
+    "a donation": ("f = jax.jit(lambda v: v + v.sum(), donate_argnums={}); f(x + 0)", "()", "0", "tensor<8xf32>"),
+    "a callback": (
+        "g = {}\nf = jax.jit(lambda v: jax.pure_callback(g, jax.ShapeDtypeStruct((), v.dtype), v.sum())); f(x)",
+        "abs", "np.sin", "host callback 0: ",
+    ),
+    "a precision": ("with jax.default_matmul_precision({}): jax.jit(lambda v: v @ v)(x)", "'float32'", "'bfloat16'", "precision"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "one", "other", "told"), DIFFERENCES.values(), ids=DIFFERENCES.keys())
+def test_what_differs_is_said(ready: Cluster, code: str, one: str, other: str, told: str) -> None:
+    """Two programs of one name and shape are told apart in the message by what they do otherwise."""
+    cell = "\n".join(
+        f"if rank {test}:\n    exec({code.format(value)!r})" for test, value in (("== 0", one), ("> 0", other))
+    )
+    text = refusal(ready.run(cell))
+    head, _, rest = text.partition("differ first in:\n")
+    assert "(program " in head
+    zero, others = rest.splitlines()[:2]
+    assert zero.startswith("    rank 0 ")
+    assert others.startswith("    ranks 1-3 ")
+    assert told in zero
+    assert told in others
+    assert zero.split(maxsplit=2)[2] != others.split(maxsplit=2)[2]
+
+
+CALL = """
+f = jax.jit(lambda v, k: (v * k).sum(), static_argnums=1)
+steps = 3 + (rank > 1)
+f(
+    x,
+    steps,
+)
+"""
+
+
+def test_the_names_of_the_call_are_told_by_value(ready: Cluster) -> None:
+    """A plain variable on the lines of the call, with the value that each side has."""
+    text = refusal(ready.run(CALL))
+    assert "compiled where steps = 3\n" in text
+    assert text.rstrip().endswith("compiled where steps = 4")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from mhnb.core.guard.origins import find_conflict
@@ -122,13 +123,22 @@ def letter_origins(stands: Sequence[Stand]) -> dict[int, str]:
     return {stand.origin: letters.get(stand.origin, "of --guard off") for stand in ordered}
 
 
-def format_mismatch(stands: Sequence[Stand], names: Mapping[int, str], *, number: int, seq: int, source: str) -> str:
+def format_mismatch(
+    stands: Sequence[Stand],
+    names: Mapping[int, str],
+    *,
+    number: int,
+    seq: int,
+    source: str,
+    differences: Mapping[int, str] = MappingProxyType({}),
+) -> str:
     r"""Say who wants what, the same words on every rank.
 
     Args:
         names: of programs, by fingerprint.
         number: of the launch among those of these participants in the cell, from 1.
         source: the cell's text.
+        differences: what programs of one name differ in, by fingerprint.
 
     >>> print(format_mismatch([Stand(0, 7, 2), Stand(1)], {7: "jit(f)"}, number=1, seq=4, source="").split("\n", 1)[1])
     launch 1 of cell 4 differs
@@ -145,7 +155,19 @@ def format_mismatch(stands: Sequence[Stand], names: Mapping[int, str], *, number
     if any(stand.fingerprint is None and stand.ending == "left" for stand in stands):
         return f"{_NOTHING}\n{told}\n{_AFTER_LEFT}"
     cure = _SAME_STEPS if letters else _cure(source, [side.line for side in sides if side.line is not None])
-    return "\n".join([_INTACT, told, *([cure] if cure else [])])
+    return "\n".join([_INTACT, told, *_format_differences(sides, differences), *([cure] if cure else [])])
+
+
+def _format_differences(sides: Sequence[LaunchSide], differences: Mapping[int, str]) -> list[str]:
+    found = [(side, differences.get(int(side.fingerprint, 16), "")) for side in sides if side.fingerprint is not None]
+    told = [(say_ranks(side.ranks), difference) for side, difference in found if difference]
+    if len(told) < 2:
+        return []
+    width = max(len(who) for who, _ in told)
+    return [
+        "  The programs have one name and shape, and differ first in:",
+        *(f"    {w:{width}}   {text}" for w, text in told),
+    ]
 
 
 def _side(same: Sequence[Stand], names: Mapping[int, str], why: str, letters: Mapping[int, str]) -> LaunchSide:

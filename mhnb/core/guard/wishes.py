@@ -13,12 +13,14 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from mhnb.core.guard.agreement import ENDINGS, MARKS, Stand
+from mhnb.core.guard.outlines import MOST_PACKED
 from mhnb.core.wire.framing import Frame
 from mhnb.errors import UnknownMessage
 
 __all__ = [
     "Asked",
     "CellOver",
+    "Described",
     "LAUNCH",
     "RankMessage",
     "Verdict",
@@ -63,6 +65,8 @@ class Verdict:
     stands: tuple[Stand, ...] = ()
     names: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     """Of a mismatch: the programs' names, by fingerprint."""
+    differences: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Of a mismatch of programs with one name: what each has where the others have something else, by fingerprint."""
     text: str = ""
     """Of what is told in words that were made where the board is."""
 
@@ -96,7 +100,16 @@ class CellOver:
     """The place of how it ended in ENDINGS."""
 
 
-RankMessage: TypeAlias = Asked | Withdrawn | CellOver
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a program is that a rank has compiled, before it wants to launch it."""
+
+    fingerprint: int
+    outline: str
+    """From `pack_outline`."""
+
+
+RankMessage: TypeAlias = Asked | Withdrawn | CellOver | Described
 
 
 def encode_from_rank(message: RankMessage) -> list[bytes]:
@@ -112,6 +125,8 @@ def encode_from_rank(message: RankMessage) -> list[bytes]:
             row = ["withdrawn", number, mark]
         case CellOver(seq, ending):
             row = ["over", seq, ending]
+        case Described(fingerprint, outline):
+            row = ["described", fingerprint, outline]
     return [json.dumps(row).encode()]
 
 
@@ -143,6 +158,8 @@ def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> 
             return Withdrawn(number, mark)
         case ["over", int(seq), int(ending)] if 0 < seq < 1 << 32 and 0 <= ending < len(ENDINGS):
             return CellOver(seq, ending)
+        case ["described", int(fp), str(outline)] if 0 < fp < 1 << 63 and len(outline) <= MOST_PACKED:
+            return Described(fp, outline)
     raise UnknownMessage(f"rank {rank} said what no rank says of a launch: {_show(frames)}")
 
 
@@ -163,11 +180,12 @@ def encode_verdict(number: int, verdict: Verdict) -> list[bytes]:
     """Write what became of a rank's wish.
 
     >>> encode_verdict(3, LAUNCH)
-    [b'[3, "launch", false, 0, [], [], ""]']
+    [b'[3, "launch", false, 0, [], [], [], ""]']
     """
     stands = [[s.rank, s.fingerprint, s.line, s.stopped, s.handles, s.ending, s.origin] for s in verdict.stands]
     names = [[fingerprint, name] for fingerprint, name in verdict.names.items()]
-    row = [number, verdict.kind, verdict.agreed, verdict.number, stands, names, verdict.text]
+    differences = [[fingerprint, text] for fingerprint, text in verdict.differences.items()]
+    row = [number, verdict.kind, verdict.agreed, verdict.number, stands, names, differences, verdict.text]
     return [json.dumps(row).encode()]
 
 
@@ -181,11 +199,14 @@ def decode_verdict(frames: Sequence[Frame]) -> tuple[int, Verdict]:
     True
     """
     match _read(frames):
-        case [int(number), str(kind), bool(agreed), int(place), list(stands), list(names), str(text)] if (
-            kind in get_args(VerdictKind) and all(map(_is_stand, stands)) and all(map(_is_name, names))
+        case [int(number), str(kind), bool(agreed), int(place), list(stands), list(names), list(told), str(text)] if (
+            kind in get_args(VerdictKind)
+            and all(map(_is_stand, stands))
+            and all(map(_is_name, names))
+            and all(map(_is_name, told))
         ):
             found = tuple(Stand(*row) for row in stands)
-            return number, Verdict(cast(VerdictKind, kind), agreed, place, found, dict(names), text)
+            return number, Verdict(cast(VerdictKind, kind), agreed, place, found, dict(names), dict(told), text)
     raise UnknownMessage(f"the host of the board said what is no verdict: {_show(frames)}")
 
 

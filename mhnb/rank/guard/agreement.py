@@ -134,6 +134,11 @@ class Agreement:
         """Whether the cell that runs here was asked to stop."""
         return self._table.interrupted_seq == self._seq
 
+    def describe(self, fingerprint: str, outline: str) -> None:
+        """Note what a program is that this rank has compiled, for the words of a mismatch."""
+        if not self._forked:
+            self._table.describe(_number(fingerprint), outline)
+
     # -- a launch
 
     def enter(
@@ -272,7 +277,7 @@ class Agreement:
         # Ranks that did not stop before the same launch may be at different places in the cell, whatever they agree on from there.
         with_all = self.stopped_with is not None and self.stopped_with.issuperset(participants)
         handles = with_all and threading.current_thread() is self._main and self.handles_interrupt()
-        number = int(fingerprint, 16) & ~(1 << 63) | 1
+        number = _number(fingerprint)
         wish = Wish(self._seq, number, name, participants, line, handles, combine(inputs))
         late: BaseException | None = None
         try:
@@ -325,7 +330,14 @@ class Agreement:
                 raise self._stop_together(frozenset(wish.participants if verdict.agreed else ()))
             case "mismatch":
                 stands, number = verdict.stands, verdict.number
-                text = format_mismatch(stands, verdict.names, number=number, seq=wish.seq, source=self._source)
+                text = format_mismatch(
+                    stands,
+                    verdict.names,
+                    number=number,
+                    seq=wish.seq,
+                    source=self._source,
+                    differences=verdict.differences,
+                )
                 if letter := letter_origins(stands).get(wish.origin):
                     self._note, self._taken = format_makers(letter, find_makers(inputs)), list_taken(inputs)
                 raise OrderMismatch(text, result=None)
@@ -347,6 +359,11 @@ class Agreement:
         if again:
             interrupt.args = (_NOT_HANDLED,)
         return interrupt
+
+
+def _number(fingerprint: str) -> int:
+    """The fingerprint as the ranks exchange it."""
+    return int(fingerprint, 16) & ~(1 << 63) | 1
 
 
 class _CellEndedError(OrderMismatch):

@@ -66,6 +66,10 @@ def _paths(run_dir: Path) -> tuple[Path, Path]:
     return run_dir / "board", run_dir / "programs"
 
 
+def _outlines(run_dir: Path) -> Path:
+    return run_dir / "outlines"
+
+
 def make_board(run_dir: Path, process_count: int) -> int | None:
     """Make it, before any rank looks for it.
 
@@ -78,6 +82,7 @@ def make_board(run_dir: Path, process_count: int) -> int | None:
     board, programs = _paths(run_dir)
     blank = _MAGIC.to_bytes(8, "little") + bytes(8 * (_HEAD + process_count * _SLOT) - 8)
     touch_private(programs)
+    _outlines(run_dir).mkdir(exist_ok=True, mode=0o700)
     memory = _link_memory(board, blank)
     if memory is None:
         with open(board, "wb", opener=open_private) as file:
@@ -112,6 +117,7 @@ class Board:
 
     def __init__(self, run_dir: Path, process_count: int) -> None:
         path, self._programs = _paths(run_dir)
+        self._outlines = _outlines(run_dir)
         # Opened by each process itself: an flock belongs to the opening, and children share their parent's.
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         wanted = 8 * (_HEAD + process_count * _SLOT)
@@ -273,6 +279,26 @@ class Board:
             finally:
                 os.close(file)
             self._named.add((fingerprint, index))
+
+    def describe_program(self, fingerprint: int, outline: str) -> None:
+        """Note what a program is, for the words of a mismatch; a program that is noted already stays as it is."""
+        try:
+            file = os.open(
+                self._outlines / f"{fingerprint:016x}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )
+        except FileExistsError:
+            return
+        try:
+            os.write(file, outline.encode())
+        finally:
+            os.close(file)
+
+    def program_outline(self, fingerprint: int) -> str:
+        """What was noted of a program; empty if nothing was."""
+        try:
+            return (self._outlines / f"{fingerprint:016x}").read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
 
     def program_names(self) -> dict[int, str]:
         """Every program's name, by fingerprint."""

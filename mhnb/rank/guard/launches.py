@@ -17,6 +17,7 @@ from typing import Any
 
 from mhnb.core.explain.stacks import Flight, cell_line
 from mhnb.core.explain.where import count_launches
+from mhnb.core.guard.outlines import pack_outline
 from mhnb.core.guard.rules import communicates
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.rank.guard.agreement import Agreement
@@ -26,7 +27,7 @@ from mhnb.rank.guard.localwork import LocalWork, pauses_s
 from mhnb.rank.guard.made import MadeRecord
 from mhnb.rank.guard.mismatches import Mismatches
 from mhnb.rank.guard.outcomes import FreeOutputs
-from mhnb.rank.guard.recording import CellLaunches
+from mhnb.rank.guard.recording import CellLaunches, plain_names
 from mhnb.values import Outcome
 
 __all__ = ["LaunchRecorder"]
@@ -156,6 +157,17 @@ class LaunchRecorder:
                 return cell_line(name, frame.f_lineno)
             frame = frame.f_back
         return None
+
+    def describe(self, fingerprint: str, module: str) -> None:
+        """Note what a program is that was just compiled, and plain variables of the call that it was compiled for."""
+        if self.gate is not None and communicates(fingerprint):
+            self.gate.describe(fingerprint, pack_outline(module, self._find_plain_names()))
+
+    def _find_plain_names(self) -> dict[str, str]:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not self.is_cell_file(frame.f_code.co_filename):
+            frame = frame.f_back
+        return {} if frame is None else plain_names(frame)
 
     def note(
         self,

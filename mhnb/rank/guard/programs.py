@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +38,8 @@ _POINTERS = re.compile(
 )
 """Two addresses of this process as raw bytes: of a function of XLA's, and of the Python function that it calls."""
 _DEEPEST, _LONGEST_VALUE = 8, 200
+_PLUMBING = ("jax._src.buffer_callback", "jax._src.callback", "jax._src.custom_partitioning", "jax._src.debugging")
+"""Modules of JAX whose functions and objects only hold the user's."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, types.EllipsisType)
 
 
@@ -146,6 +148,8 @@ def describe_callable(value: Any, depth: int = 0) -> str:
 
 
 def _describe_function(function: types.FunctionType, depth: int) -> str:
+    if function.__module__ in _PLUMBING:
+        return _describe_held(f"{function.__module__}.{function.__qualname__}", _cells(function), depth)
     given = [_describe_value(each, depth) for each in function.__defaults__ or ()]
     named = {**(function.__kwdefaults__ or {}), **_cells(function)}
     given += [f"{name}={_describe_value(each, depth)}" for name, each in sorted(named.items())]
@@ -187,10 +191,8 @@ def _describe_object(value: Any, depth: int = 0) -> str:
     if depth > _DEEPEST:
         return _name_type(value)
     if kind.__module__.partition(".")[0] == "jax":
-        names = sorted({*_own_fields(value), *getattr(kind, "__slots__", ())})
-        fields = ((name, getattr(value, name, None)) for name in names)
-        told = [f"{name}={_describe_value(each, depth + 1)}" for name, each in fields if _is_told(each)]
-        return f"{_name_type(value)}({', '.join(told)})"
+        names = [name for name in sorted({*_own_fields(value), *getattr(kind, "__slots__", ())}) if name[:2] != "__"]
+        return _describe_held(_name_type(value), {name: getattr(value, name, None) for name in names}, depth + 1)
     call = inspect.getattr_static(kind, "__call__", None)
     if isinstance(call, types.FunctionType):
         return f"{_name_type(value)} {describe_callable(call, depth + 1)}"
@@ -209,8 +211,11 @@ def _own_fields(value: Any) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-def _is_told(value: Any) -> bool:
-    return callable(value) or type(value) in (*_PLAIN, tuple)
+def _describe_held(name: str, fields: Mapping[str, Any], depth: int) -> str:
+    """Return what the user's part of JAX's plumbing is; of another object of JAX's, its name and what it was made with."""
+    held = [each for _, each in sorted(fields.items()) if callable(each) or (type(each) is tuple and each)]
+    told = ", ".join(_describe_value(each, depth) for each in held)
+    return told if told and name.rpartition(".")[0].startswith(_PLUMBING) else f"{name}({told})"
 
 
 def _name_type(value: Any) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from mhnb.core.explain.stacks import Flight
@@ -12,7 +14,35 @@ from mhnb.core.wire.protocol import LaunchRow
 from mhnb.rank.guard.mismatches import Mismatches
 from mhnb.values import Outcome
 
-__all__ = ["CellLaunches", "Launches"]
+__all__ = ["CellLaunches", "Launches", "plain_names"]
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_LONGEST_VALUE, _MOST_NAMES = 40, 20
+
+
+def plain_names(frame: FrameType) -> dict[str, str]:
+    """Return the names of plain values in the call that a frame is at, and those values as Python writes them."""
+    code = frame.f_code
+    positions = list(code.co_positions())
+    begin, end = (positions[frame.f_lasti // 2][:2]) if frame.f_lasti >= 0 else (None, None)
+    if begin is None or end is None:
+        return {}
+    names = {
+        step.argval
+        for step in dis.get_instructions(code)
+        if step.opname.startswith("LOAD_")
+        and type(step.argval) is str
+        and step.positions is not None
+        and begin <= (step.positions.lineno or 0) <= end
+    }
+    found: dict[str, str] = {}
+    for name in sorted(names):
+        value = frame.f_locals.get(name, frame.f_globals.get(name, ...))
+        # Types are compared exactly, so that no code of the user's runs.
+        if type(value) in _PLAIN and len(text := repr(value)) <= _LONGEST_VALUE and len(found) < _MOST_NAMES:
+            found[name] = text
+    return found
 
 
 class CellLaunches(NamedTuple):

@@ -12,11 +12,13 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from mhnb.core.guard.wishes import (
     Asked,
     CellOver,
+    Described,
     RankMessage,
     Verdict,
     Wish,
@@ -114,6 +116,8 @@ class RemoteTable:
         self._sending = threading.Lock()
         self._number = self._answered = 0
         self._wish: Wish | None = None
+        self._described: deque[Described] = deque()
+        """Not yet sent."""
         self._verdicts: dict[int, Verdict] = {}
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._lost = ""
@@ -152,6 +156,10 @@ class RemoteTable:
         """Tell it; where the connection is gone, the board knows already."""
         self._send(CellOver(seq, ending))
 
+    def describe(self, fingerprint: int, outline: str) -> None:
+        """Keep it for the next wish. An exception in the middle of a send here would leave half a message in the stream."""
+        self._described.append(Described(fingerprint, outline))
+
     def ask(self, wish: Wish) -> None:
         """Number the wish. It is sent by `wait`, whose exceptions are followed by `take_back`."""
         self._number += 1
@@ -166,6 +174,8 @@ class RemoteTable:
         """
         number, asked_back = self._number, False
         assert self._wish is not None
+        while self._described:
+            self._send(self._described.popleft())
         self._send(Asked(number, self._wish))
         while not self._is_decided(number):
             if not asked_back and interrupted():

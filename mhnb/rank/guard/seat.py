@@ -9,9 +9,10 @@ so nobody launches on the strength of a post that is gone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mhnb.core.guard.agreement import ENDINGS, MARKS, Stand, format_behind, format_ring, judge_launch, want_the_same
+from mhnb.core.guard.outlines import find_differences, unpack_outline
 from mhnb.core.guard.wishes import LAUNCH, Verdict, Wish
 from mhnb.rank.guard.board import Board, Place, Post
 from mhnb.rank.guard.rings import find_ring, missing
@@ -205,7 +206,16 @@ class Seat:
     def _mismatch(self, stands: Sequence[Stand], place: Place) -> Verdict:
         wanted = {stand.fingerprint for stand in stands}
         names = {key: name for key, name in self.board.program_names().items() if key in wanted}
-        return Verdict("mismatch", number=place.number, stands=tuple(stands), names=names)
+        differences = self._find_differences(names)
+        return Verdict("mismatch", number=place.number, stands=tuple(stands), names=names, differences=differences)
+
+    def _find_differences(self, names: Mapping[int, str]) -> dict[int, str]:
+        """Say what programs differ in that have one name and one shape."""
+        known = list(names.values())
+        alike = [key for key, name in names.items() if known.count(name) > 1]
+        outlines = {key: unpack_outline(self.board.program_outline(key)) for key in sorted(alike)}
+        found = {key: outline for key, outline in outlines.items() if outline is not None}
+        return find_differences(found) if len(found) > 1 else {}
 
     def _stand(self, rank: int, place: Place) -> Stand:
         board = self.board

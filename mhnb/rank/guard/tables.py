@@ -37,6 +37,9 @@ class Table(Protocol):
     def end_cell(self, seq: int, ending: int) -> None:
         """Tell the others that this rank is done with a cell. Never raises for a connection that is gone."""
 
+    def describe(self, fingerprint: int, outline: str) -> None:
+        """Note what a program is, for the words of a mismatch. From any thread."""
+
     def ask(self, wish: Wish) -> None:
         """Make a wish."""
 
@@ -85,6 +88,10 @@ class BoardTable:
     def end_cell(self, seq: int, ending: int) -> None:
         """Write it on the board."""
         self._board.end_cell(self._rank, seq, ending)
+
+    def describe(self, fingerprint: int, outline: str) -> None:
+        """Write it beside the board."""
+        self._board.describe_program(fingerprint, outline)
 
     def ask(self, wish: Wish) -> None:
         """Post, as soon as the others have no need any more of what is overwritten by it."""

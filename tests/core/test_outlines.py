@@ -1,0 +1,88 @@
+"""What programs of one name differ in."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mhnb.core.guard.agreement import Stand, format_mismatch
+from mhnb.core.guard.outlines import MOST_PACKED, Outline, find_differences, pack_outline, unpack_outline
+from mhnb.core.guard.wishes import Described, decode_from_rank, encode_from_rank
+from mhnb.errors import UnknownMessage
+
+
+def differences(*modules: str) -> list[str]:
+    """What is said of each module."""
+    outlines = {n: unpack_outline(pack_outline(module, {})) for n, module in enumerate(modules)}
+    return list(find_differences({n: outline for n, outline in outlines.items() if outline is not None}).values())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        ("a\nb\nc", "a\nx\nc", ["b", "x"]),
+        ("a\nb", "a", ["b", "(its module ends before that)"]),
+        ("%0 = add %a : f32", "%0 = mul %a : f32", ["add %a : f32", "mul %a : f32"]),
+        ("%0:2 = f(1)", "%0 = f(1)", ["f(1)", "f(1)"]),
+        ("  a", "a", []),
+        ("", "", []),
+    ],
+)
+def test_the_first_line_that_differs(one: str, other: str, told: list[str]) -> None:
+    """Each program shows its own line at the first place where they differ, without the number of the value."""
+    assert differences(one, other) == told
+
+
+def test_long_lines_are_shown_around_what_differs() -> None:
+    """Of a long line the part around the first differing character is shown."""
+    one, other = ("(" + "x" * 1000 + f"sharding {axis}" + "y" * 800 for axis in "ab")
+    for text, axis in zip(differences(one, other), "ab", strict=True):
+        assert f"sharding {axis}" in text
+        assert len(text) < 200
+
+
+def test_three_programs_are_compared_at_one_place() -> None:
+    """The first line that is not the same for all."""
+    assert differences("a\nb\nc", "a\nb\nd", "a\nb\nc\ne") == ["c", "d", "c"]
+
+
+def test_names_that_differ_are_told_with_their_values() -> None:
+    """Only names that all have, and that are not the same."""
+    one = Outline({"k": "2", "n": "7", "mine": "1"}, ["x"])
+    other = Outline({"k": "3", "n": "7"}, ["x"])
+    assert find_differences({1: one, 2: other}) == {1: "compiled where k = 2", 2: "compiled where k = 3"}
+
+
+def test_an_outline_has_a_bound() -> None:
+    """Of a module of many megabytes that cannot be packed well, the first lines are kept."""
+    rng = random.Random(0)  # noqa: S311 - no secret
+    module = "\n".join(rng.randbytes(100).hex() for _ in range(30_000))
+    packed = pack_outline(module, {"k": "2"})
+    assert len(packed) <= MOST_PACKED
+    outline = unpack_outline(packed)
+    assert outline is not None
+    assert outline.names == {"k": "2"}
+    assert outline.lines[0] == module.partition("\n")[0]
+
+
+@pytest.mark.parametrize("broken", ["", "x", "AAAA", pack_outline("a", {})[:-6], "eJyLBQAAXgBe"])
+def test_what_cannot_be_read_is_no_outline(broken: str) -> None:
+    """A text that is cut off, or is something else."""
+    assert unpack_outline(broken) is None
+
+
+def test_it_travels_bounded() -> None:
+    """A rank of another host may describe a program, in no more than that."""
+    message = Described(5, pack_outline("a", {}))
+    assert decode_from_rank(encode_from_rank(message), 1, 2) == message
+    with pytest.raises(UnknownMessage):
+        decode_from_rank(encode_from_rank(Described(5, "x" * (MOST_PACKED + 1))), 1, 2)
+
+
+def test_a_mismatch_tells_them_by_rank() -> None:
+    """Below the launches, a line a side; nothing where only one side is known."""
+    stands, names = [Stand(0, 7, 2), Stand(1, 9, 2), Stand(2, 9, 2)], {7: "jit(f)", 9: "jit(f)"}
+    for known, said in (({7: "k = 2", 9: "k = 3"}, True), ({7: "k = 2"}, False)):
+        text = format_mismatch(stands, names, number=1, seq=4, source="", differences=known)
+        assert ("    rank 0      k = 2\n    ranks 1-2   k = 3" in text) is said
