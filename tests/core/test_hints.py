@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,26 @@ KNOWN = [
     ("AssertionError", f"{_UNEQUAL} Expected: [0 1 ... 0 1]; got: [0 1 ... 7 8].", "float64"),
     ("JaxRuntimeError", "Gloo context initialization failed: UNAVAILABLE: Connection refused", "shutdown()"),
     ("ValueError", "Received incompatible devices for jitted computation. Got argument a", "mesh"),
+    (
+        "ValueError",
+        "For a cross-host reshard in multi-controller JAX, input and target sharding should have the same set",
+        "once",
+    ),
+    (
+        "ValueError",
+        "device_put's second argument must be a Device or a Sharding which represents addressable devices",
+        "parts",
+    ),
+    ("ValueError", "Sharding passed to jit does not match the sharding on the respective arg.", "in_shardings"),
+    ("ValueError", "Mesh for all inputs should be equal. Got one mesh", "differ in their axes"),
+    (
+        "ValueError",
+        (
+            "memory_space of all inputs passed to `add` must be the same. Got one operand with type: float32<host>[8] and another "
+            "operand with type: float32[8]"
+        ),
+        "with_memory_kind",
+    ),
     (
         "ValueError",
         "in_specs argument must refer to an axis marked as manual (frozenset({'x'})), but: in_specs refers to 'z'",
@@ -189,6 +210,45 @@ def test_hints_name_verbs_that_exist() -> None:
     named = set(re.findall(r"%mhjax (\w+)", (PACKAGE / "core" / "explain" / "cures.py").read_text()))
     assert {"pull", "restart", "start"} <= named
     assert named <= VERBS.keys()
+
+
+MIXED = (
+    "Received incompatible devices for jitted computation. Got argument {} of {} with shape float32[{}] and with device ids [{}] "
+    "on platform CPU and argument {} of {} with shape float32[{}] and with device ids [{}] on platform CPU"
+)
+LOCAL, GLOBAL = [[8], True, True, False], [[8], False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "arrays", "code", "words"),
+    [
+        (("x", "add", "8", "0, 1", "y", "add", "8", "1, 0"), {}, "a + b", "jax.device_put(b, a.sharding)"),
+        (("x", "add", "8@x", "0, 1", "y", "add", "8", "1, 0"), {}, "a + b", "jax.device_put(b, a.sharding)"),
+        (("x", "add", "8,8", "0, 1", "y", "add", "8", "1, 0"), {}, "a + b", "(b, NamedSharding(a.sharding.mesh, P()))"),
+        (("x", "add", "8", "0, 1, 2, 3", "y", "add", "8", "0, 1"), {}, "a + b", "a is on 4 devices and b on 2."),
+        (("x", "add", "8", "0, 1, 2", "y", "add", "8", "0, 1"), {"b": LOCAL}, "a + b", "np.asarray(b)"),
+        (("x", "add", "8", "0, 1, 2", "y", "add", "8", "3"), {"b": GLOBAL}, "a + b", "a is on 3 devices and b on 1."),
+        (("x", "add", "8", "0", "y", "add", "8", "1"), {}, "a + b", "jax.device_put(b, a.sharding)"),
+        (("v", "<f>", "8", "0", "w", "<f>", "8", "0, 1"), {"a": LOCAL, "b": GLOBAL}, "f(a, b)", "np.asarray(a)"),
+        (
+            ("v", "<f>", "8", "0", "w", "<f>", "8", "0, 1"),
+            {},
+            "f(a, b)",
+            "Argument v of <f> is on this rank's own device",
+        ),
+        (("args[0]", "g", "8", "0, 1", "args[1]", "g", "8", "1, 0"), {}, "g([a, b])", "argument args[1] of g"),
+    ],
+)
+def test_arrays_on_other_devices(arguments: tuple[str, ...], arrays: dict[str, Any], code: str, words: str) -> None:
+    """Two arrays that cannot meet: the cure is for the devices that they are really on."""
+    site = ErrorSite(expression=code, names=dict.fromkeys("ab", True), arrays=arrays)
+    assert words in (find_hint("ValueError", MIXED.format(*arguments), site=site, code=code) or "")
+
+
+@pytest.mark.parametrize("arrays", [{"x": None}, {"x": []}, {"x": [1, 2, 3, 4]}, {"x": "local"}])
+def test_facts_that_cannot_be_read_are_none(arrays: dict[str, Any]) -> None:
+    """What a rank says of an array is checked before it is believed."""
+    assert ErrorSite(arrays=arrays).facts("x") is None
 
 
 def test_every_cure_is_met_by_a_case() -> None:

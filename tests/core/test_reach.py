@@ -18,6 +18,12 @@ CALL = "  %c.1 = (f32[8,8]{0,1}, s32[]) custom-call(%x), custom_call_target="
         "  %s = (f32[8]{0}, u32[], token[]) recv(%t)",
         f'{CALL}"mosaic_gpu_v2"',
         f'{CALL}"tpu_custom_call"',
+        f'{CALL}"mosaic_gpu_v2", backend_config={{module = "ML nvshmem_ptr", uses_xla_collective_metadata = false}}',
+        f'{CALL}"mosaic_gpu_v2", backend_config={{uses_xla_collective_metadata = true, xla_replica_ids = "0,1"}}',
+        f'{CALL}"tpu_custom_call", backend_config={{"custom_call_config": {{"body": "TUz", "has_communication": true}}}}',
+        f'{CALL}"tpu_custom_call", backend_config="{{\\"custom_call_config\\": {{\\"collective_id\\": 3}}}}"',
+        f'{CALL}"cu_all_reduce"',
+        f'{CALL}"nccl_custom"',
         f'{CALL}"user_ffi_lapack_spotrf_ffi"',
         "  %c.1 = f32[] custom-call(%x)",
     ],
@@ -36,8 +42,35 @@ def test_what_reaches_another_device_or_may(line: str) -> None:
         "__cublas$gemm",
         "cusolver_syrk_ffi",
         "__cudnn$convForward",
+        "__cub$DeviceRadixSort",
+        "__onednn$matmul",
+        "cu_lu_pivots_to_permutation",
+        "hip_lu_pivots_to_permutation",
+        "cu_cholesky_update_ffi",
+        "cu_tridiagonal_solve_perturbed",
+        "hip_threefry2x32_ffi",
+        "cuhybrid_geqp3",
+        "hiphybrid_eig_comp",
+        "cudnn_rnn_bwd_ffi",
+        "xla_buffer_python_gpu_callback_cmd_buffer",
+        "triton_kernel_call",
+        "__gpu$xla.gpu.triton",
+        "__op$block_scaled_dot",
+        "Eigh",
     ],
 )
 def test_what_stays_on_its_device(target: str) -> None:
     """A library's routine, and a callback into Python."""
     assert not may_communicate(f'HloModule jit_f\n  %a.all-reduce.1 = f32[] add(%x, %y)\n{CALL}"{target}"\n')
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f'{CALL}"mosaic_gpu_v2", backend_config={{module = "ML", uses_xla_collective_metadata = false}}',
+        f'{CALL}"tpu_custom_call", backend_config={{"custom_call_config": {{"body": "TUz", "serialization_format": 1}}}}',
+    ],
+)
+def test_kernels_that_their_compiler_calls_local_stay_on_their_device(line: str) -> None:
+    """Mosaic notes beside a kernel whether it communicates."""
+    assert not may_communicate(f"HloModule jit_f\n{line}\n")

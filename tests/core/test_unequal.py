@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.explain.unequal import find_cause
+from mhnb.core.explain.unequal import find_cause, shorten_values
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,28 @@ from mhnb.core.explain.unequal import find_cause
 def test_cause(text: str, cause: str) -> None:
     """Only what is seen to be rounded is said to be; what cannot be compared is not judged."""
     assert find_cause(f"passed to device_put is not the same. {text}") == cause
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        str(list(range(1000))),
+        str([[1.5e-3, -2.0, float("nan"), float("inf")]] * 100),
+        "[" + "1 0\n " * 300 + "1]",
+        str([1j] * 300),
+    ],
+)
+def test_long_values_are_cut_to_their_ends(values: str) -> None:
+    """Of a printed array the first and the last values stay, and the words around it."""
+    text = shorten_values(f"Expected: {values}; got: {values}.")
+    assert len(text) < 500
+    assert text.startswith(f"Expected: {values[:20]}")
+    assert text.endswith(f"{values[-10:]}.")
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 5000, "[" + "word " * 300 + "]", str(list(range(50))), "Got [1, 2]; " * 200, "[" * 1_000_000]
+)
+def test_other_long_texts_stay(text: str) -> None:
+    """Words in brackets, and many short arrays, are no long array."""
+    assert shorten_values(text) == text

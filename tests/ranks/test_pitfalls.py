@@ -49,6 +49,15 @@ by_column = spread(np.ones((8, 8)), NamedSharding(explicit, P(None, "x")))
 batch, wide = np.ones(8), np.ones(6)
 double = jax.jit(lambda a: a * 2, donate_argnums=0)
 local = jax.device_put(np.ones(8), jax.local_devices()[0])
+whole, devices = NamedSharding(mesh, P()), np.array(jax.devices())
+turned = spread(np.arange(8), NamedSharding(Mesh(devices[::-1], ("x",)), P("x")))
+half = NamedSharding(Mesh(devices[:4], ("x",)), P("x"))
+quarter = jax.make_array_from_callback((8,), half, lambda box: np.arange(8, dtype=np.float32)[box], dtype=np.float32)
+pair = jax.device_put(np.arange(8, dtype=np.float32), NamedSharding(Mesh(np.array(jax.local_devices()), ("x",)), P("x")))
+hosted = spread(np.arange(8), NamedSharding(mesh, P("x"), memory_kind="pinned_host"))
+line = spread(np.ones(8), NamedSharding(explicit, P("x")))
+turned_explicit = Mesh(devices[::-1], ("x",), axis_types=(AxisType.Explicit,))
+by_other = spread(np.ones((8, 8)), NamedSharding(turned_explicit, P("x")))
 add = jax.jit(lambda left, right: left + right)
 """
 
@@ -92,8 +101,16 @@ PITFALLS = [
     row("4 explicit mesh", "jax.jit(lambda a: a + by_row)(1.0)", "ValueError", "captured", "pass by_row as"),
     row("5 initialize again", "jax.distributed.initialize('10.0.0.1:1', 7, 1)", "RuntimeError", "leave the call out"),
     row("16 device_put", "jax.device_put(batch + me, rows)", "AssertionError", "same seed", "make_array_from_process"),
-    row("18 local with global", "add(params, local)", "ValueError", "Argument right of", "device_put(np.asarray(right),"),
-    row("18 operator", "local + params", "ValueError", "local lives on this rank's device", "device_put(np.asarray(local),"),
+    row("18 local with global", "add(params, local)", "ValueError", "local is on this", "device_put(np.asarray(local),"),
+    row("18 operator", "local + params", "ValueError", "local is on this rank's own device", "device_put(np.asarray(local),"),
+    row("18 another order", "params + turned", "ValueError", "list the same 8 devices in another order"),
+    row("18 fewer devices", "params + quarter", "ValueError", "params is on 8 devices and quarter on 4."),
+    row("18 devices of a rank", "params + pair", "ValueError", "pair is on this rank's own 2 devices"),
+    row("18 another mesh", "by_row + weights", "ValueError", "differ in their axes"),
+    row("18 another memory", "params + hosted", "ValueError", "hosted is in the host's memory"),
+    row("18 across", "jax.device_put(quarter, rows)", "ValueError", "Make quarter once more there"),
+    row("18 put", "jax.device_put(local, rows)", "ValueError", "local is on this rank's own devices"),
+    row("18 in_shardings", "jax.jit(abs, in_shardings=whole)(params)", "ValueError", "leave in_shardings out"),
     row("19 indivisible", "jax.device_put(wide, rows)", "IndivisibleError", "8 does not divide 6", "dimension 0 to 8"),
     row("19 shard_map", "jax.shard_map(abs, mesh=mesh, in_specs=P('x'), out_specs=P('x'))(wide)", "ValueError", "pad"),
     row("20 contracting", "by_column @ by_row", "ShardingTypeError", "jnp.matmul(by_column, by_row, out_sharding="),
@@ -441,3 +458,97 @@ except ValueError as error:
         assert hint is not None
         assert "each the same number" in hint
         assert find_hint("ValueError", evalue) is None
+
+
+class Cured(NamedTuple):
+    """A line that fails, and the same line with what the hint suggests in the place of `{}`."""
+
+    fails: str
+    works: str
+    begins: str = "jax."
+    """How the suggestion begins."""
+    sharding: str = "rows"
+    """What stands for the hint's `sharding`."""
+
+
+SHARD = "jax.shard_map(abs, mesh=mesh, in_specs=P('x'), out_specs=P('x'))"
+CURED = [
+    Cured("params + turned", "params + {}"),
+    Cured("weights + turned", "weights + {}"),
+    Cured("weights @ turned", "weights @ {}"),
+    Cured("params * 2 + turned * 1", "params * 2 + {}"),
+    Cured("add(params, turned)", "add(params, {})"),
+    Cured("params + quarter", "params + {}"),
+    Cured("add(params, quarter)", "add(params, {})"),
+    Cured("params + pair", "params + {}"),
+    Cured("local + params", "{} + params"),
+    Cured("weights + local", "weights + {}"),
+    Cured("params + hosted", "params + {}"),
+    Cured("hosted + params", "{} + params"),
+    Cured("by_row + weights", "by_row + {}"),
+    Cured("weights + by_row", "weights + {}"),
+    Cured("by_row + line", "by_row + {}"),
+    Cured("by_row + by_column", "by_row + {}"),
+    Cured("by_row + by_other", "by_row + {}"),
+    Cured("by_column @ by_row", "{}", "jnp.matmul"),
+    Cured("by_row[0]", "{}", "by_row.at"),
+    Cured("by_row.at[0].set(1.0)", "{}", "by_row.at"),
+    Cured("jax.sharding.reshard(by_other, by_row.sharding)", "jax.sharding.reshard({}, by_row.sharding)", sharding="by_row.sharding"),
+    Cured(f"{SHARD}(turned)", f"{SHARD}({{}})"),
+    Cured(f"{SHARD}(quarter)", f"{SHARD}({{}})"),
+    Cured("jax.device_put(quarter, rows)", "add(params, {})"),
+    Cured("jax.device_put(local, rows)", "add(params, {})"),
+    Cured("jax.device_put(pair, rows)", "add(params, {})"),
+    Cured("jax.jit(abs, in_shardings=whole)(params)", "jax.jit(abs, in_shardings=whole)({})", sharding="whole"),
+    Cured("jax.jit(abs, in_shardings=rows)(batch)", "jax.jit(abs, in_shardings=rows)({})"),
+    Cured("np.asarray(params)", "np.asarray({})"),
+    Cured("np.asarray(by_row)", "np.asarray({})"),
+    Cured("list(weights)", "list({})"),
+    Cured("list(weights)", "{}", "weights[i"),
+    Cured("list(by_row)", "list({})"),
+    Cured("list(by_row)", "{}", "by_row.at"),
+    Cured("multihost_utils.process_allgather(params)", "multihost_utils.{}", "process_allgather("),
+    Cured("jax.device_put(batch + me, rows)", "{}", "jax.make_array_from_process"),
+]  # fmt: skip
+
+
+def suggestion(hint: str, begins: str) -> str:
+    """The line of code in a hint that begins so, up to the bracket that closes it."""
+    code, depth = hint[hint.index(begins) :], 0
+    for at, character in enumerate(code):
+        depth += (character in "([") - (character in ")]")
+        after = code[at + 1 : at + 2]
+        if (depth == 0 and character in ")]" and after not in (".", "[", "(")) or (
+            depth == 0 and code[at + 1 : at + 3] in (". ", ".")
+        ):
+            return code[: at + 1]
+    raise AssertionError(hint)
+
+
+@pytest.mark.parametrize("cured", CURED, ids=[f"{cured.fails} by {cured.begins}" for cured in CURED])
+def test_a_cure_about_shardings_works(ranks: Cluster, cured: Cured) -> None:
+    """The line that a hint suggests, put into the place of what failed, makes the cell work on every rank."""
+    said = hints(ranks.run(cured.fails))
+    assert len(set(said)) == 1
+    assert said[0] is not None
+    line = suggestion(said[0], cured.begins).replace("P(...)", "P()")
+    stand_ins = (
+        f"i, value, part, values, sharding = 0, 1.0, batch[:2], np.arange(8, dtype=np.float32), {cured.sharding}\n"
+    )
+    assert ranks.run(stand_ins + cured.works.format(line)).check().state == "clean", said[0]
+
+
+def test_values_in_a_message_are_shortened(ranks: Cluster) -> None:
+    """An array that JAX prints whole into its message is cut to its ends; what was found out from it stays known."""
+    result = ranks.run("with np.printoptions(threshold=10**6): jax.device_put(np.arange(10_000.0) + me, rows)")
+    error = next(rank.error for rank in result if rank.error)
+    assert " … " in error.evalue
+    assert len(error.evalue) < 1_000
+    assert sum(map(len, error.traceback)) < 20_000
+    assert "same seed" in (error.hint or "")
+
+
+def test_values_in_a_users_own_message_stay(ranks: Cluster) -> None:
+    """What the user's own code says is not cut."""
+    result = ranks.run("raise ValueError(str(list(range(1000))))")
+    assert {rank.error.evalue for rank in result if rank.error} == {str(list(range(1000)))}

@@ -6,15 +6,28 @@ It answers only where one name can be meant; of two it chooses none.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-__all__ = ["ErrorSite", "Named", "find_captured", "find_named", "find_operands"]
+__all__ = ["ArrayFacts", "ErrorSite", "Named", "find_captured", "find_first_argument", "find_named", "find_operands"]
 
 _LONGEST = 40
 """Longer pieces of code would bury the sentence that quotes them."""
 _LONGEST_READ = 300
 """Of longer code, which may be nested deeper than Python recurses, nothing is read."""
+
+
+class ArrayFacts(NamedTuple):
+    """What a cure must know of a JAX array that the failing code names."""
+
+    shape: tuple[int, ...]
+    is_local: bool
+    """Whether all of it is on this rank's own devices."""
+    is_on_mesh: bool
+    """Whether it has a `NamedSharding`, and so `.sharding.mesh`."""
+    is_explicit: bool
+    """Whether that mesh has Explicit axes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +44,15 @@ class ErrorSite:
     """The names in it that may stand for arrays or trees of them; true for a JAX array."""
     top_level: bool = False
     """Whether it stands in the cell itself and not in a function, so that its names are the rank's variables."""
+    arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Fields of `ArrayFacts` by name, of those names that are JAX arrays."""
+
+    def facts(self, text: str) -> ArrayFacts | None:
+        """Return what is known of an array by its name; None for anything else."""
+        match self.arrays.get(text):
+            case [list() | tuple() as shape, bool(is_local), bool(is_on_mesh), bool(is_explicit)]:
+                return ArrayFacts(tuple(shape), is_local, is_on_mesh, is_explicit)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +95,7 @@ def find_captured(site: ErrorSite, code: str = "") -> str | None:
 
 
 def find_operands(site: ErrorSite, code: str = "") -> tuple[str, str] | None:
-    """Find both sides of an operator that failed.
+    """Find both sides of an operator that failed, or both arrays of a call that has no other arguments.
 
     >>> find_operands(ErrorSite(expression="w @ x"))
     ('w', 'x')
@@ -83,6 +105,24 @@ def find_operands(site: ErrorSite, code: str = "") -> tuple[str, str] | None:
             left, right = ast.unparse(node.left), ast.unparse(node.right)
             if max(len(left), len(right)) <= _LONGEST:
                 return left, right
+        if isinstance(node, ast.Call) and len(node.args) == 2 and not node.keywords:
+            left, right = map(ast.unparse, node.args)
+            if left in site.arrays and right in site.arrays:
+                return left, right
+    return None
+
+
+def find_first_argument(site: ErrorSite, code: str = "") -> str | None:
+    """Find what a failing call was given first, if it stands for an array.
+
+    >>> find_first_argument(ErrorSite(expression="jax.device_put(x, y.sharding)", names={"x": True, "y": True}))
+    'x'
+    """
+    for node in _nodes(site, code):
+        if isinstance(node, ast.Call) and node.args:
+            uses = _Uses(site.names).of(node.args[0])
+            if len(uses) == 1 and uses[0].text == ast.unparse(node.args[0]):
+                return uses[0].text
     return None
 
 

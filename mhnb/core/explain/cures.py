@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from mhnb.core.explain.culprit import ErrorSite, find_captured, find_named, find_operands
+from mhnb.core.explain.culprit import ErrorSite, find_captured, find_first_argument, find_named, find_operands
 from mhnb.core.explain.unequal import find_cause
 
 __all__ = ["CURES", "Cure", "Seen"]
@@ -58,15 +58,28 @@ def _fetched(seen: Seen) -> str:
     shards = text if named is None or named.is_array else ""
     return (
         f"A rank holds only its own shards of a global array. `%mhjax pull {known or 'x'}` brings it to the notebook; on the ranks "
-        f"use {shards}.addressable_shards, or on all of them replicate it first: jax.device_put({text}, NamedSharding(mesh, P()))."
+        f"use {shards}.addressable_shards, or on all of them replicate it first: "
+        f"jax.device_put({text}, NamedSharding({_mesh(seen, text)}, P()))."
     )
+
+
+def _mesh(seen: Seen, text: str) -> str:
+    """Write the mesh of an array: by way of the array where it is known to have one."""
+    facts = seen.site.facts(text)
+    return f"{text}.sharding.mesh" if facts and facts.is_on_mesh and not facts.is_local else "mesh"
 
 
 def _iterated(seen: Seen) -> str:
     text = seen.array()
+    facts = seen.site.facts(text)
+    index = (
+        f"{text}.at[i].get(out_sharding=NamedSharding({text}.sharding.mesh, P()))"
+        if facts and facts.is_explicit
+        else f"{text}[i]"
+    )
     return (
         "A rank cannot walk through a global array, most of whose rows lie elsewhere: on every rank replicate it first, "
-        f"jax.device_put({text}, NamedSharding(mesh, P())), or index it, {text}[i]."
+        f"jax.device_put({text}, NamedSharding({_mesh(seen, text)}, P())), or index it, {index}."
     )
 
 
@@ -97,7 +110,7 @@ def _indexed_update(seen: Seen) -> str:
     name, verb = found.groups() if (found := _UPDATE.search(seen.code)) else ("x", "set")
     return (
         f"An indexed update of an array on Explicit axes needs the result's layout: {name or 'x'}.at[i].{verb}(value, "
-        "out_sharding=NamedSharding(mesh, P(...))). jax.make_mesh makes Explicit axes unless told otherwise."
+        f"out_sharding=NamedSharding({_mesh(seen, name)}, P(...))). jax.make_mesh makes Explicit axes unless told otherwise."
     )
 
 
@@ -109,20 +122,164 @@ def _captured(seen: Seen) -> str:
     return f"A global array cannot be captured by a compiled function: pass {what} as an argument."
 
 
-def _mixed(seen: Seen) -> str:
-    arguments = re.findall(r"argument (\S+) of (\S+) with shape \S+ and with device ids \[([\d, ]+)\]", seen.match[0])
-    which, call = "One argument", "a"
-    if len(arguments) > 1:
-        name, function, _ = min(arguments, key=lambda argument: argument[2].count(","))
-        which, call = f"Argument {name} of {function}", name
-        operands = find_operands(seen.site, seen.code)
+class _Placed(NamedTuple):
+    """An argument of a call, and the devices that it is on."""
+
+    text: str
+    """As the user wrote it where that is known, else the name of the parameter."""
+    who: str
+    """The same as the subject of a sentence."""
+    shape: str
+    devices: tuple[str, ...]
+    is_local: bool
+    """Whether these are this rank's own devices."""
+
+
+_PLACED = re.compile(r"argument (\S+) of (.+?) with shape \w+\[([^\]]*)\] and with device ids \[([\d, ]+)\]")
+_CONTEXT = re.compile(r"\band (?!argument )[^\[\]]* with device ids \[([\d, ]+)\]")
+_ADDRESS = re.compile(r"<.* object at 0x[0-9a-f]+>")
+_NAME = re.compile(r"[A-Za-z_][\w.]*(?:\[[^\[\]]*\])*")
+
+
+def _placed(seen: Seen) -> list[_Placed]:
+    operands = find_operands(seen.site, seen.code)
+    found, arguments = list[_Placed](), _PLACED.findall(seen.match[0])
+    for name, function, shape, devices in arguments:
+        text, who = name, f"argument {name} of {_ADDRESS.sub('the function', function)}"
         if operands and name in ("x", "y"):
             # The arguments of an operator have names of JAX's own.
-            which = call = operands["xy".index(name)]
+            text = who = _as_part(operands["xy".index(name)])
+        elif operands and operands[0] in seen.site.arrays and len(arguments) == 2:
+            text = who = operands[len(found)]
+        elif len(arguments) == 1:
+            # Of the call itself, or of a function inside it, whose own names say nothing here.
+            named = find_first_argument(seen.site, seen.code) or seen.array("")
+            text, who = (named, named) if named else (name if name.isidentifier() else "a", who)
+        elif not name.isidentifier():
+            text = "ab"[len(found) > 0]
+        ids, facts = tuple(devices.split(", ")), seen.site.facts(text)
+        found.append(
+            _Placed(text, who, re.sub(r"@[^,\]]*", "", shape), ids, facts.is_local if facts else len(ids) == 1)
+        )
+    return found
+
+
+def _as_part(text: str) -> str:
+    """Write an operand so that `.sharding` may follow."""
+    return text if _NAME.fullmatch(text) else f"({text})"
+
+
+def _mixed(seen: Seen) -> str:
+    found = _placed(seen)
+    if len(found) < 2:
+        return _outside_of_mesh(seen, found)
+    one, other = found[:2]
+    if set(one.devices) == set(other.devices):
+        return (
+            f"The meshes of {one.who} and {other.who} list the same {len(one.devices)} devices in another order: "
+            f"jax.device_put({other.text}, {_target(one, other)}) on every rank, or make both on one mesh."
+        )
+    if one.is_local and other.is_local:
+        move = f"jax.device_put({other.text}, {one.text}.sharding)"
+        return f"{_begin(one.who)} and {other.who} are on different devices of this rank: {move}."
+    lone, whole = (one, other) if one.is_local else (other, one)
+    if lone.is_local:
+        own = "device" if len(lone.devices) == 1 else f"{len(lone.devices)} devices"
+        return (
+            f"{_begin(lone.who)} is on this rank's own {own}, {whole.who} on a mesh of several ranks: "
+            f"jax.device_put(np.asarray({lone.text}), NamedSharding({whole.text}.sharding.mesh, P())) on every rank, "
+            "where all hold the same value."
+        )
+    few, many = sorted((one, other), key=lambda each: len(each.devices))
     return (
-        f"{which} lives on this rank's device alone, the other on the mesh: put both on the mesh, with "
-        f"jax.device_put(np.asarray({call}), NamedSharding(mesh, P())) on every rank."
+        f"{_begin(many.who)} is on {len(many.devices)} devices and {few.who} on {len(few.devices)}. {_NO_WAY_ACROSS} "
+        f"{_anew(few.text, f'NamedSharding({many.text}.sharding.mesh, P())')}"
     )
+
+
+def _target(kept: _Placed, moved: _Placed) -> str:
+    same = kept.shape == moved.shape
+    return f"{kept.text}.sharding" if same else f"NamedSharding({kept.text}.sharding.mesh, P())"
+
+
+def _outside_of_mesh(seen: Seen, found: Sequence[_Placed]) -> str:
+    context = _CONTEXT.search(seen.match[0])
+    who, text = (found[0].who, found[0].text) if found else ("an argument", "a")
+    if found and context and set(found[0].devices) == set(context[1].split(", ")):
+        return (
+            f"{_begin(who)} is on a mesh that lists the same devices in another order: jax.device_put({text}, sharding) moves it to "
+            "the mesh of that sharding, on every rank."
+        )
+    if found and found[0].is_local:
+        return (
+            f"{_begin(who)} is on this rank's own devices: jax.device_put(np.asarray({text}), sharding) on every rank puts it on the "
+            "mesh of that sharding, where all hold the same value."
+        )
+    return f"{_begin(who)} is on other devices than the mesh of this call. {_NO_WAY_ACROSS} {_anew(text, 'sharding')}"
+
+
+_NO_WAY_ACROSS = "JAX moves no array between meshes of different devices across processes."
+
+
+def _anew(text: str, sharding: str) -> str:
+    return (
+        f"Make {text} once more there, from the same host values on every rank: "
+        f"jax.make_array_from_callback(values.shape, {sharding}, lambda box: values[box])."
+    )
+
+
+def _begin(who: str) -> str:
+    return who[0].upper() + who[1:] if who.startswith("argument ") else who
+
+
+def _unreachable(seen: Seen) -> str:
+    text = find_first_argument(seen.site, seen.code) or seen.array("a")
+    return f"{_NO_WAY_ACROSS} {_anew(text, 'sharding')}"
+
+
+def _local_put(seen: Seen) -> str:
+    text = find_first_argument(seen.site, seen.code) or seen.array("a")
+    return (
+        f"{text} is on this rank's own devices, and the sharding has devices of other ranks: "
+        f"jax.device_put(np.asarray({text}), sharding) on every rank, where all hold the same value; "
+        f"jax.make_array_from_process_local_data(sharding, np.asarray({text})) where each holds its part."
+    )
+
+
+def _other_than_wanted(seen: Seen) -> str:
+    text = find_first_argument(seen.site, seen.code) or seen.array("a")
+    return (
+        f"{text} has another sharding than the call's in_shardings name, and jit moves no argument that has one: "
+        f"jax.device_put({text}, sharding) with that sharding on every rank first, or leave in_shardings out."
+    )
+
+
+def _other_mesh(seen: Seen) -> str:
+    left, right = map(_as_part, find_operands(seen.site, seen.code) or ("a", "b"))
+    return (
+        f"{left} and {right} are on meshes that differ in their axes, or in the kind of these (Explicit, Auto): "
+        f"jax.device_put({right}, {_target_of(seen, left, right)}) on every rank."
+    )
+
+
+def _other_memory(seen: Seen) -> str:
+    operands = find_operands(seen.site, seen.code)
+    text = (
+        _as_part(operands["<host>" in seen.match[2]])
+        if operands and ("<host>" in seen.match[1]) != ("<host>" in seen.match[2])
+        else "a"
+    )
+    return (
+        f"{'One operand' if text == 'a' else text} is in the host's memory, the other in the devices': "
+        f'jax.device_put({text}, {text}.sharding.with_memory_kind("device")) brings it there.'
+    )
+
+
+def _target_of(seen: Seen, kept: str, moved: str) -> str:
+    """The sharding that `moved` can take on: that of `kept`, unless their shapes are known to differ."""
+    one, other = seen.site.facts(kept), seen.site.facts(moved)
+    same = one is None or other is None or one.shape == other.shape
+    return f"{kept}.sharding" if same else f"NamedSharding({kept}.sharding.mesh, P())"
 
 
 def _numpy_input(seen: Seen) -> str:
@@ -164,14 +321,15 @@ def _contracting(seen: Seen) -> str:
     left, right = find_operands(seen.site, seen.code) or ("a", "b")
     return (
         f"The dimension that {left} and {right} are summed over is sharded on both sides: say what comes out, "
-        f"jnp.matmul({left}, {right}, out_sharding=NamedSharding(mesh, P(...))); P() costs an all-reduce of the result."
+        f"jnp.matmul({left}, {right}, out_sharding=NamedSharding({_mesh(seen, left)}, P(...))); P() costs an all-reduce of the result."
     )
 
 
 def _incompatible(seen: Seen) -> str:
-    left, right = find_operands(seen.site, seen.code) or ("a", "b")
+    left, right = map(_as_part, find_operands(seen.site, seen.code) or ("a", "b"))
     return (
-        f"With Explicit axes both operands need layouts that agree: jax.sharding.reshard({right}, {left}.sharding), which moves "
+        f"With Explicit axes both operands need layouts that agree: "
+        f"jax.sharding.reshard({right}, {_target_of(seen, left, right)}), which moves "
         f"{right} between the devices, or a mesh with axis_types=(AxisType.Auto, ...), where the compiler chooses."
     )
 
@@ -180,7 +338,8 @@ def _sharded_index(seen: Seen) -> str:
     named = find_named(seen.site, seen.code)
     text = named.name if named and named.is_array else "x"
     return (
-        f"Indexing a sharded dimension needs the result's layout: {text}.at[i].get(out_sharding=NamedSharding(mesh, P(...))). "
+        "Indexing a sharded dimension needs the result's layout: "
+        f"{text}.at[i].get(out_sharding=NamedSharding({_mesh(seen, text)}, P(...))). "
         "jax.make_mesh makes Explicit axes unless told otherwise."
     )
 
@@ -305,6 +464,18 @@ CURES = (
         _captured,
     ),
     _cure(r"Received incompatible devices for jitted computation.*", _mixed),
+    _cure(
+        r"cross-host reshard in multi-controller JAX, input and target sharding should have the same set", _unreachable
+    ),
+    _cure(
+        r"device_put's second argument must be a Device or a Sharding which represents addressable devices", _local_put
+    ),
+    _cure(r"Sharding passed to p?jit does not match the sharding on the respective arg", _other_than_wanted),
+    _cure(r"Mesh for all inputs should be equal", _other_mesh),
+    _cure(
+        r"memory_space of all inputs passed to `?\w+`? must be the same.*?type: (\S+) and another operand with type: (\S+)",
+        _other_memory,
+    ),
     _cure(r"Passing non-trivial shardings for numpy inputs is not allowed", _numpy_input),
     _cure(
         r"passed to device_put is not the same on each process.*",

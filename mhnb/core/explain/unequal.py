@@ -10,13 +10,17 @@ import math
 import re
 from typing import Literal, TypeAlias
 
-__all__ = ["Cause", "find_cause"]
+__all__ = ["Cause", "find_cause", "shorten_values"]
 
 Cause: TypeAlias = Literal["differs", "rounded", "nan", "unknown"]
 
 _GATHERED = re.compile(r"Expected: (?P<all>.*); got: (?P<own>.*)\.\s*$", re.DOTALL)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)(?![\w.])")
 _COMPLEX = re.compile(r"[\d.]j")
+_VALUES = re.compile(r"\[(?:[\[\]\d\s.,+\-()]|e[-+]?\d|nan|inf|j|True|False)*+")
+"""What may be an array: it takes all that it can and gives nothing back, so that a text is read once."""
+_MOST_VALUES, _HEAD, _TAIL = 400, 120, 60
+"""Characters: longer values are cut to their first and last."""
 _CLOSE = 1e-6
 """Relative: float32 has 24 bits, and NumPy prints 8 digits of it."""
 
@@ -46,6 +50,22 @@ def find_cause(text: str) -> Cause:
         return "nan"
     # Digits that are not written may differ between ranks too: only what is seen to be rounded is said to be.
     return "rounded" if parts[0] != own and all(map(_is_close, parts[0], own)) else "unknown"
+
+
+def shorten_values(text: str) -> str:
+    """Cut long arrays that a message has printed down to their ends.
+
+    >>> shorten_values(f"got {list(range(1000))}!")[-40:]
+    '992, 993, 994, 995, 996, 997, 998, 999]!'
+    """
+    return _VALUES.sub(_shorten, text) if len(text) > _MOST_VALUES else text
+
+
+def _shorten(found: re.Match[str]) -> str:
+    values, closed, rest = found[0].rpartition("]")
+    if len(values) <= _MOST_VALUES:
+        return found[0]
+    return f"{values[:_HEAD].rpartition(' ')[0]} … {values[-_TAIL:].partition(' ')[2]}{closed}{rest}"
 
 
 def _is_close(gathered: str, own: str) -> bool:

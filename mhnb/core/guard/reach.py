@@ -15,11 +15,23 @@ _CUSTOM_CALL = re.compile(r"\bcustom-call(?:-start|-done|-update)?\(.*")
 _TARGET = re.compile(r'\bcustom_call_target="([^"]*)"')
 _LOCAL = re.compile(
     # CPU's linear algebra, the greatest elements, Python's callbacks; then the libraries of GPUs, and what lays memory out.
-    r"lapack_\w+|blas_\w+|TopK|ApproxTopK|PartialReduce|xla_(?:ffi_)?python_(?:cpu|gpu)_callback|xla_ffi_partitioned_python_\w+"
-    r"|__cu(?:blas|blasLt|dnn|b|solver|sparse)\$.*|cu(?:solver|blas|sparse|_threefry)\w*|hip(?:solver|blas|sparse)\w*"
+    r"lapack_\w+|blas_\w+|__onednn\$\w+|TopK|ApproxTopK|PartialReduce|xla_(?:ffi_)?python_(?:cpu|gpu)_callback"
+    r"|xla_ffi_partitioned_python_\w+|xla_buffer_python_(?:cpu|gpu)_callback\w*"
+    r"|__cu(?:blas|blasLt|dnn|b|solver|sparse)\$.*|cu(?:solver|blas|sparse|_threefry)\w*|hip(?:solver|blas|sparse|_threefry)\w*"
+    # Kernels of jaxlib's own for GPUs: one device's arrays in, one device's arrays out. `hybrid` ones compute on the host.
+    r"|(?:cu|hip)_(?:cholesky_update|lu_pivots_to_permutation|tridiagonal_solve_perturbed)\w*|(?:cu|hip)(?:hybrid|dnn_rnn)_\w+"
+    # cuDNN's scaled products, and Triton: JAX and XLA link no library for communication to what Triton compiles.
+    r"|__op\$block_scaled_dot|xla\.scaled_dot|__gpu\$xla\.gpu\.triton|triton_kernel_call(?:_ffi)?"
+    # TPU's linear algebra.
+    r"|Cholesky|Eigh|LuDecomposition|Qr|ProductOfElementaryHouseholderReflectors"
     r"|AllocateBuffer|MoveToHost|MoveToDevice|annotate_device_placement|X64\w*|SliceToDynamic|PadToStatic"
 )
 """Targets of custom calls that are known to stay on their device; of any other one nobody knows."""
+_KERNEL = re.compile(r"mosaic_gpu_v\d+|tpu_custom_call")
+"""Kernels that the user has written: Mosaic can read and write the memory of other devices, also of other processes."""
+_SAYS_LOCAL = re.compile(r'uses_xla_collective_metadata\s*[=:]\s*(?:false|0)\b|\\?"custom_call_config\\?"')
+_SAYS_REMOTE = re.compile(r"nvshmem|xla_replica_ids|has_communication|collective_id")
+"""What the compilers of such kernels note beside them. Where they note nothing that is known here, a kernel may communicate."""
 
 
 def may_communicate(text: str) -> bool:
@@ -38,4 +50,8 @@ def may_communicate(text: str) -> bool:
 
 def _is_unknown(custom_call: str) -> bool:
     target = _TARGET.search(custom_call)
-    return target is None or _LOCAL.fullmatch(target[1]) is None
+    if target is None:
+        return True
+    if _KERNEL.fullmatch(target[1]):
+        return _SAYS_LOCAL.search(custom_call) is None or _SAYS_REMOTE.search(custom_call) is not None
+    return _LOCAL.fullmatch(target[1]) is None

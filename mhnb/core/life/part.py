@@ -7,6 +7,7 @@ from typing import Any
 
 from mhnb.core.explain.culprit import ErrorSite
 from mhnb.core.explain.hints import find_hint, find_printed_hint
+from mhnb.core.explain.unequal import shorten_values
 from mhnb.core.output.outputs import OutputFolder
 from mhnb.core.wire.protocol import CellEnded, LaunchRow, OutputEvent, RankStatus
 from mhnb.core.wire.rowpack import unpack_rows
@@ -121,5 +122,9 @@ class RankPart:
 
 def _parse_error(event: OutputEvent) -> RankError:
     _, ename, evalue, traceback, line, code, at_s, *site = event
-    hint = find_hint(ename, evalue, site=ErrorSite(*site[0]) if site else None, code=code)
+    place = ErrorSite(*site[0]) if site else ErrorSite()
+    hint = find_hint(ename, evalue, site=place, code=code)
+    if place.module.partition(".")[0] in ("jax", "jaxlib", "numpy"):
+        # The user's own words stay as they are.
+        evalue, traceback = shorten_values(evalue), [shorten_values(text) for text in traceback]
     return RankError(ename, evalue, tuple(traceback), hint=hint, line=line, code=code, at_s=at_s)

@@ -33,6 +33,7 @@ __all__ = [
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
 _CELL = re.compile(r"<cell (\d+)>")
+_MOST_ARRAYS = 8
 _LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "numpy"))
 """Between the cell and an error of JAX: with anybody else's code there, the cell's own names tell nothing about the error."""
 
@@ -163,7 +164,22 @@ def find_site(error: BaseException, cell: RunningCell) -> list[Any]:
     # Of `a, b = x` Python marks the left side alone.
     pieces = (expression, cell.line(caller.tb_lineno)[1] or "") if expression else ()
     names = {name: known for piece in pieces for name, known in _arrays_named_in(piece, caller.tb_frame)}
-    return [*site, expression, names, caller.tb_frame.f_code.co_name == "<module>"]
+    scope = {**caller.tb_frame.f_globals, **caller.tb_frame.f_locals}
+    arrays = {name: _facts(scope[name]) for name in list(names)[:_MOST_ARRAYS] if _is_plain_array(scope[name])}
+    return [*site, expression, names, caller.tb_frame.f_code.co_name == "<module>", *([arrays] if arrays else [])]
+
+
+def _is_plain_array(value: object) -> bool:
+    return type(value).__name__ == "ArrayImpl" and type(value).__module__.startswith("jax")
+
+
+def _facts(array: Any) -> list[Any]:
+    """The fields of `ArrayFacts`."""
+    sharding = array.sharding
+    mesh = getattr(sharding, "mesh", None)
+    kinds = getattr(mesh, "axis_types", ())
+    explicit = any(getattr(kind, "name", "") == "Explicit" for kind in kinds)
+    return [list(array.shape), bool(array.is_fully_addressable), hasattr(sharding, "spec"), explicit]
 
 
 def find_user_place(error: BaseException) -> tuple[str, str, list[Any]]:
