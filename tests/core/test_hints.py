@@ -46,7 +46,7 @@ KNOWN = [
     (
         "ValueError",
         "device_put's second argument must be a Device or a Sharding which represents addressable devices",
-        "parts",
+        "holds",
     ),
     ("ValueError", "Sharding passed to jit does not match the sharding on the respective arg.", "in_shardings"),
     ("ValueError", "Mesh for all inputs should be equal. Got one mesh", "differ in their axes"),
