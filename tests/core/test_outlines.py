@@ -42,6 +42,15 @@ def test_long_lines_are_shown_around_what_differs() -> None:
         assert len(text) < 200
 
 
+def test_a_callback_is_named_and_its_cure_is_given() -> None:
+    """Programs that call other functions say so, however far into the line those differ, and how one may differ by rank."""
+    told = differences(*(f"host callback 0: {'x' * 300}{name}" for name in "fg"))
+    assert all(text.startswith("host callback 0: …") for text in told)
+    stands, names = [Stand(0, 7), Stand(1, 9)], {7: "jit(f)", 9: "jit(f)"}
+    text = format_mismatch(stands, names, number=1, seq=4, source="", differences=dict(zip((7, 9), told, strict=True)))
+    assert "asks jax.process_index() itself." in text
+
+
 def test_three_programs_are_compared_at_one_place() -> None:
     """The first line that is not the same for all."""
     assert differences("a\nb\nc", "a\nb\nd", "a\nb\nc\ne") == ["c", "d", "c"]

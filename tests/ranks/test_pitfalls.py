@@ -46,7 +46,10 @@ params, weights = spread(np.arange(8)), spread(np.ones((8, 8)))
 state = {"w": params, "step": 3}
 by_row = spread(np.ones((8, 8)), NamedSharding(explicit, P("x")))
 by_column = spread(np.ones((8, 8)), NamedSharding(explicit, P(None, "x")))
-batch, wide = np.ones(8), np.ones(6)
+batch, wide, thirds, holes = np.ones(8), np.ones(6), np.ones(8) / 3, np.array([1, np.nan] * 4, np.float32)
+@jax.jit
+def step(first, second):
+    return jnp.dot(first, second)
 double = jax.jit(lambda a: a * 2, donate_argnums=0)
 local = jax.device_put(np.ones(8), jax.local_devices()[0])
 whole, devices = NamedSharding(mesh, P()), np.array(jax.devices())
@@ -509,6 +512,21 @@ CURED = [
     Cured("list(by_row)", "{}", "by_row.at"),
     Cured("multihost_utils.process_allgather(params)", "multihost_utils.{}", "process_allgather("),
     Cured("jax.device_put(batch + me, rows)", "{}", "jax.make_array_from_process"),
+    Cured("jax.device_put(thirds, rows)", "jax.device_put({}, rows)", "thirds.astype"),
+    Cured("jax.device_put(holes, rows)", "{}", "jax.make_array_from_callback"),
+    Cured("jax.device_put(batch, P('x'))", "with {}: jax.device_put(batch, P('x'))", "jax.set_mesh"),
+    Cured("jax.jit(abs, out_shardings=P('x'))(params)", "with {}: jax.jit(abs, out_shardings=P('x'))(params)", "jax.set_mesh"),
+    Cured("jax.jit(abs, out_shardings=P('x'))(params)", "spec = P('x'); jax.jit(abs, out_shardings={})(params)", "NamedSharding("),
+    Cured("jax.shard_map(abs, in_specs=P('x'), out_specs=P('x'))(params)",
+          "with {}: jax.shard_map(abs, in_specs=P('x'), out_specs=P('x'))(params)", "jax.set_mesh"),
+    Cured("jax.debug.visualize_array_sharding(jnp.float32(3))", "x = params; {}", "x.sharding.dev"),
+    Cured("jax.jit(abs, in_shardings=rows)(batch)", "jax.jit(abs, in_shardings=rows)({})", "jax.make_array_from_process"),
+    Cured("by_row + local", "by_row + {}"),
+    Cured("by_row + quarter", "by_row + {}"),
+    Cured("line + by_other", "line + {}"),
+    Cured("step(params, turned)", "step(params, {})"),
+    Cured("jax.jit(lambda a: jax.lax.with_sharding_constraint(a, rows))(turned)",
+          "jax.jit(lambda a: jax.lax.with_sharding_constraint(a, rows))({})"),
 ]  # fmt: skip
 
 

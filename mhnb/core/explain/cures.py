@@ -133,6 +133,8 @@ class _Placed(NamedTuple):
     devices: tuple[str, ...]
     is_local: bool
     """Whether these are this rank's own devices."""
+    mesh: str
+    """How its mesh is written."""
 
 
 _PLACED = re.compile(r"argument (\S+) of (.+?) with shape \w+\[([^\]]*)\] and with device ids \[([\d, ]+)\]")
@@ -158,9 +160,10 @@ def _placed(seen: Seen) -> list[_Placed]:
         elif not name.isidentifier():
             text = "ab"[len(found) > 0]
         ids, facts = tuple(devices.split(", ")), seen.site.facts(text)
-        found.append(
-            _Placed(text, who, re.sub(r"@[^,\]]*", "", shape), ids, facts.is_local if facts else len(ids) == 1)
-        )
+        is_local = facts.is_local if facts else len(ids) == 1
+        # An array without a NamedSharding has none.
+        on_mesh = f"{text}.sharding.mesh" if facts is None or facts.is_on_mesh else "mesh"
+        found.append(_Placed(text, who, re.sub(r"@[^,\]]*", "", shape), ids, is_local, on_mesh))
     return found
 
 
@@ -187,19 +190,19 @@ def _mixed(seen: Seen) -> str:
         own = "device" if len(lone.devices) == 1 else f"{len(lone.devices)} devices"
         return (
             f"{_begin(lone.who)} is on this rank's own {own}, {whole.who} on a mesh of several ranks: "
-            f"jax.device_put(np.asarray({lone.text}), NamedSharding({whole.text}.sharding.mesh, P())) on every rank, "
+            f"jax.device_put(np.asarray({lone.text}), NamedSharding({whole.mesh}, P())) on every rank, "
             "where all hold the same value."
         )
     few, many = sorted((one, other), key=lambda each: len(each.devices))
     return (
         f"{_begin(many.who)} is on {len(many.devices)} devices and {few.who} on {len(few.devices)}. {_NO_WAY_ACROSS} "
-        f"{_anew(few.text, f'NamedSharding({many.text}.sharding.mesh, P())')}"
+        f"{_anew(few.text, f'NamedSharding({many.mesh}, P())')}"
     )
 
 
 def _target(kept: _Placed, moved: _Placed) -> str:
     same = kept.shape == moved.shape
-    return f"{kept.text}.sharding" if same else f"NamedSharding({kept.text}.sharding.mesh, P())"
+    return f"{kept.text}.sharding" if same else f"NamedSharding({kept.mesh}, P())"
 
 
 def _outside_of_mesh(seen: Seen, found: Sequence[_Placed]) -> str:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from mhnb.core.guard.origins import find_conflict
+from mhnb.core.guard.outlines import CALLBACK
 from mhnb.core.guard.rules import LaunchDifference, LaunchSide, format_difference
 from mhnb.core.ranks import format_ranks, say_ranks
 from mhnb.values import Outcome
@@ -164,9 +165,17 @@ def _format_differences(sides: Sequence[LaunchSide], differences: Mapping[int, s
     if len(told) < 2:
         return []
     width = max(len(who) for who, _ in told)
+    # The result of a callback is part of the program's numbers.
+    called = any(text.startswith(CALLBACK) for _, text in told)
+    cure = (
+        ["  A callback that must differ by rank is one function, which asks jax.process_index() itself."]
+        if called
+        else []
+    )
     return [
         "  The programs have one name and shape, and differ first in:",
         *(f"    {w:{width}}   {text}" for w, text in told),
+        *cure,
     ]
 
 

@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
-__all__ = ["MOST_PACKED", "Outline", "find_differences", "pack_outline", "unpack_outline"]
+__all__ = ["CALLBACK", "MOST_PACKED", "Outline", "find_differences", "pack_outline", "unpack_outline"]
 
+CALLBACK = "host callback"
+"""Begins the line of an outline that says which Python function a program calls."""
 MOST_PACKED = 1 << 18
 """Characters of an outline as it travels. Of a longer module only the first lines are compared."""
 _MOST_LINES, _LONGEST_LINE = 20_000, 2_000
@@ -23,6 +25,7 @@ _AROUND, _MOST_SHOWN = 70, 160
 """Characters shown before the first difference in a line, and in all."""
 _MOST_NAMES = 5
 _VALUE = re.compile(r"^%[\w:#, %]* = ")
+_CALLBACK = re.compile(rf"{CALLBACK} \d+: ")
 _MAX_UNPACKED = 1 << 26
 
 
@@ -51,14 +54,17 @@ def pack_outline(module: str, names: Mapping[str, str]) -> str:
 
 
 def unpack_outline(packed: str) -> Outline | None:
-    """Read an outline; None if it cannot be read, as when it was written only in part."""
+    """Read an outline; None if it cannot be read, as when it was written only in part.
+
+    >>> unpack_outline("half of one")
+    """
     try:
-        reader = zlib.decompressobj()
-        match json.loads(reader.decompress(base64.b64decode(packed), _MAX_UNPACKED)):
-            case [dict(names), list(lines)]:
-                return Outline({str(name): str(value) for name, value in names.items()}, list(map(str, lines)))
+        told = json.loads(zlib.decompressobj().decompress(base64.b64decode(packed), _MAX_UNPACKED))
     except (binascii.Error, zlib.error, ValueError):
-        pass
+        return None
+    match told:
+        case [dict(names), list(lines)]:
+            return Outline({str(name): str(value) for name, value in names.items()}, list(map(str, lines)))
     return None
 
 
@@ -102,7 +108,8 @@ def _cut(lines: Sequence[str]) -> list[str]:
 
 def _cut_one(line: str, begin: int) -> str:
     shown = line[begin : begin + _MOST_SHOWN]
-    return f"{'…' if begin else ''}{shown}{'…' if len(line) > begin + _MOST_SHOWN else ''}"
+    head = found[0] if begin and (found := _CALLBACK.match(line)) else ""
+    return f"{head}{'…' if begin else ''}{shown}{'…' if len(line) > begin + _MOST_SHOWN else ''}"
 
 
 def _different_names(names: Sequence[Mapping[str, str]]) -> list[str]:

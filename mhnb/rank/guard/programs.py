@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from mhnb.core.guard.outlines import CALLBACK
 from mhnb.errors import InvalidRequest
 from mhnb.rank.guard.launches import LaunchRecorder
 
@@ -89,7 +90,7 @@ def identify_module(text: str, host_callbacks: Sequence[Any], kept_alive: Sequen
     text = _POINTERS.sub(r'\1""', text)
     # What returns nothing into the program does not change its numbers: such callbacks may differ, as a print's words do.
     returning = ((place, each) for place, each in enumerate(host_callbacks) if _returns_values(each))
-    return "\n".join([text, *(f"host callback {place}: {describe_callable(each)}" for place, each in returning)])
+    return "\n".join([text, *(f"{CALLBACK} {place}: {describe_callable(each)}" for place, each in returning)])
 
 
 def _returns_values(callback: Any, depth: int = 0) -> bool:
