@@ -216,7 +216,8 @@ MIXED = (
     "Received incompatible devices for jitted computation. Got argument {} of {} with shape float32[{}] and with device ids [{}] "
     "on platform CPU and argument {} of {} with shape float32[{}] and with device ids [{}] on platform CPU"
 )
-LOCAL, GLOBAL = [[8], True, True, False], [[8], False, True, False]
+LOCAL, GLOBAL = [[8], True, True, False, 1, 1, 1], [[8], False, True, False, 8, 2, 3]
+FEW, TURNED = [[8], False, True, False, 4, 4, 4], [[8], False, True, True, 8, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -243,6 +244,32 @@ def test_arrays_on_other_devices(arguments: tuple[str, ...], arrays: dict[str, A
     """Two arrays that cannot meet: the cure is for the devices that they are really on."""
     site = ErrorSite(expression=code, names=dict.fromkeys("ab", True), arrays=arrays)
     assert words in (find_hint("ValueError", MIXED.format(*arguments), site=site, code=code) or "")
+
+
+@pytest.mark.parametrize(
+    ("error", "other", "words"),
+    [
+        ("Mesh for all inputs should be equal.", FEW, "a is on 8 devices and b on 4."),
+        (
+            "Mesh for all inputs should be equal.",
+            LOCAL,
+            "jax.device_put(np.asarray(b), NamedSharding(a.sharding.mesh, P()))",
+        ),
+        ("Mesh for all inputs should be equal.", TURNED, "jax.device_put(b, a.sharding)"),
+        ("add got incompatible shardings", TURNED, "jax.device_put(b, a.sharding)"),
+        ("add got incompatible shardings", GLOBAL, "jax.sharding.reshard(b, a.sharding)"),
+        (
+            "add got incompatible shardings",
+            FEW,
+            "jax.make_array_from_callback(values.shape, NamedSharding(a.sharding.mesh",
+        ),
+    ],
+)
+def test_explicit_arrays_that_cannot_meet(error: str, other: list[Any], words: str) -> None:
+    """JAX compares axes before devices: what it says of those may hide that the devices are others."""
+    site = ErrorSite(expression="a + b", names=dict.fromkeys("ab", True), arrays={"a": GLOBAL, "b": other})
+    ename = "ValueError" if error.startswith("Mesh") else "ShardingTypeError"
+    assert words in (find_hint(ename, error, site=site, code="a + b") or "")
 
 
 @pytest.mark.parametrize("arrays", [{"x": None}, {"x": []}, {"x": [1, 2, 3, 4]}, {"x": "local"}])

@@ -48,7 +48,7 @@ by_row = spread(np.ones((8, 8)), NamedSharding(explicit, P("x")))
 by_column = spread(np.ones((8, 8)), NamedSharding(explicit, P(None, "x")))
 batch, wide, thirds, holes = np.ones(8), np.ones(6), np.ones(8) / 3, np.array([1, np.nan] * 4, np.float32)
 @jax.jit
-def step(first, second):
+def product(first, second):
     return jnp.dot(first, second)
 double = jax.jit(lambda a: a * 2, donate_argnums=0)
 local = jax.device_put(np.ones(8), jax.local_devices()[0])
@@ -524,7 +524,7 @@ CURED = [
     Cured("by_row + local", "by_row + {}"),
     Cured("by_row + quarter", "by_row + {}"),
     Cured("line + by_other", "line + {}"),
-    Cured("step(params, turned)", "step(params, {})"),
+    Cured("product(params, turned)", "product(params, {})"),
     Cured("jax.jit(lambda a: jax.lax.with_sharding_constraint(a, rows))(turned)",
           "jax.jit(lambda a: jax.lax.with_sharding_constraint(a, rows))({})"),
 ]  # fmt: skip

@@ -28,6 +28,11 @@ class ArrayFacts(NamedTuple):
     """Whether it has a `NamedSharding`, and so `.sharding.mesh`."""
     is_explicit: bool
     """Whether that mesh has Explicit axes."""
+    device_count: int
+    device_set: int
+    """Equal if two arrays are on the same devices."""
+    device_order: int
+    """Equal if their shardings list them in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,16 @@ class ErrorSite:
     def facts(self, text: str) -> ArrayFacts | None:
         """Return what is known of an array by its name; None for anything else."""
         match self.arrays.get(text):
-            case [list() | tuple() as shape, bool(is_local), bool(is_on_mesh), bool(is_explicit)]:
-                return ArrayFacts(tuple(shape), is_local, is_on_mesh, is_explicit)
+            case [
+                list() | tuple() as shape,
+                bool(local),
+                bool(on_mesh),
+                bool(explicit),
+                int(n),
+                int(these),
+                int(order),
+            ]:
+                return ArrayFacts(tuple(shape), local, on_mesh, explicit, n, these, order)
         return None
 
 

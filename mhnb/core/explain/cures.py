@@ -259,10 +259,29 @@ def _other_than_wanted(seen: Seen) -> str:
 
 def _other_mesh(seen: Seen) -> str:
     left, right = map(_as_part, find_operands(seen.site, seen.code) or ("a", "b"))
+    if apart := _on_other_devices(seen, left, right):
+        return apart
     return (
         f"{left} and {right} are on meshes that differ in their axes, or in the kind of these (Explicit, Auto): "
         f"jax.device_put({right}, {_target_of(seen, left, right)}) on every rank."
     )
+
+
+def _on_other_devices(seen: Seen, left: str, right: str) -> str:
+    """Write the cure for two arrays that are known to be on different devices; empty for any others."""
+    one, other = seen.site.facts(left), seen.site.facts(right)
+    if one is None or other is None or one.device_set == other.device_set:
+        return ""
+    if one.is_local != other.is_local:
+        lone, whole = (left, right) if one.is_local else (right, left)
+        return (
+            f"{lone} is on this rank's own devices, {whole} on a mesh of several ranks: jax.device_put(np.asarray({lone}), "
+            f"NamedSharding({_mesh(seen, whole)}, P())) on every rank, where all hold the same value."
+        )
+    few, many = (left, right) if one.device_count < other.device_count else (right, left)
+    counts = sorted((one.device_count, other.device_count))
+    where = f"NamedSharding({_mesh(seen, many)}, P())"
+    return f"{many} is on {counts[1]} devices and {few} on {counts[0]}. {_NO_WAY_ACROSS} {_anew(few, where)}"
 
 
 def _other_memory(seen: Seen) -> str:
@@ -330,9 +349,16 @@ def _contracting(seen: Seen) -> str:
 
 def _incompatible(seen: Seen) -> str:
     left, right = map(_as_part, find_operands(seen.site, seen.code) or ("a", "b"))
+    if apart := _on_other_devices(seen, left, right):
+        return apart
+    one, other = seen.site.facts(left), seen.site.facts(right)
+    # reshard works within one mesh, device_put also to one that lists the same devices in another order.
+    move = (
+        "jax.sharding.reshard" if not one or not other or one.device_order == other.device_order else "jax.device_put"
+    )
     return (
-        f"With Explicit axes both operands need layouts that agree: "
-        f"jax.sharding.reshard({right}, {_target_of(seen, left, right)}), which moves "
+        "With Explicit axes both operands need layouts that agree: "
+        f"{move}({right}, {_target_of(seen, left, right)}), which moves "
         f"{right} between the devices, or a mesh with axis_types=(AxisType.Auto, ...), where the compiler chooses."
     )
 

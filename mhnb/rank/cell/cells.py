@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
+from zlib import crc32
 
 from IPython.core.compilerop import CachingCompiler
 
@@ -179,7 +180,10 @@ def _facts(array: Any) -> list[Any]:
     mesh = getattr(sharding, "mesh", None)
     kinds = getattr(mesh, "axis_types", ())
     explicit = any(getattr(kind, "name", "") == "Explicit" for kind in kinds)
-    return [list(array.shape), bool(array.is_fully_addressable), hasattr(sharding, "spec"), explicit]
+    listed = sharding.device_set if mesh is None else mesh.devices.flat
+    ids = [device.id for device in listed]
+    devices = [len(ids), crc32(repr(sorted(ids)).encode()), crc32(repr(ids).encode())]
+    return [list(array.shape), bool(array.is_fully_addressable), hasattr(sharding, "spec"), explicit, *devices]
 
 
 def find_user_place(error: BaseException) -> tuple[str, str, list[Any]]:
