@@ -214,9 +214,13 @@ def _own_fields(value: Any) -> dict[str, Any]:
 
 def _describe_held(name: str, fields: Mapping[str, Any], depth: int) -> str:
     """Return what the user's part of JAX's plumbing is; of another object of JAX's, its name and what it was made with."""
-    held = [each for _, each in sorted(fields.items()) if callable(each) or (type(each) is tuple and each)]
+    held = [each for _, each in sorted(fields.items()) if callable(each) or _holds_told(each)]
     told = ", ".join(_describe_value(each, depth) for each in held)
     return told if told and name.rpartition(".")[0].startswith(_PLUMBING) else f"{name}({told})"
+
+
+def _holds_told(value: Any) -> bool:
+    return type(value) is tuple and any(type(each) in _PLAIN or callable(each) for each in value)
 
 
 def _name_type(value: Any) -> str:
