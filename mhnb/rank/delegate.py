@@ -266,7 +266,8 @@ class Delegate:
             case Withdrawn(number, mark):
                 self._withdraw(guest, number, mark)
             case CellOver(seq, ending):
-                self._board.end_cell(guest.rank, seq, ending)
+                assert guest.seat is not None
+                guest.seat.end_cell(seq, ending)
             case Described(fingerprint, outline):
                 try:
                     self._board.describe_program(fingerprint, outline)
@@ -297,7 +298,7 @@ class Delegate:
         if not guest.posted:
             try:
                 guest.posted = seat.post(wish)
-            except (OverflowError, OSError) as error:
+            except OSError as error:
                 self._decide(guest, Verdict("refused", text=str(error)))
             return guest.posted
         if not seat.look(interrupted=False):

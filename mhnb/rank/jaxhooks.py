@@ -291,13 +291,14 @@ class _NotingExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         check_may_launch(program.name)
-        line, gate = _find_line(recorder, program), recorder.gate
+        lines, gate = _find_lines(recorder, program), recorder.gate
+        line = lines[0] if lines else None
         try:
             recorder.left.check(program.fingerprint, program.name, program.participants)
             recorder.learn_contents(program.fingerprint, inputs)
             birth = _UNKNOWN
             if gate is not None:
-                birth = gate.enter(program.fingerprint, program.name, program.participants, line, inputs)
+                birth = gate.enter(program.fingerprint, program.name, program.participants, lines, inputs)
             return self._launch(inputs, kwargs, line, birth)
         except OrderMismatch as error:
             if threading.current_thread() is threading.main_thread():
@@ -333,10 +334,10 @@ class _NotingExecutable:
             raise
 
 
-def _find_line(recorder: LaunchRecorder, program: _Program) -> int | None:
-    """The line of the cell; none where a thread of the user's launches what nobody waits in: it may be ahead on one rank."""
+def _find_lines(recorder: LaunchRecorder, program: _Program) -> tuple[int, ...]:
+    """The lines of the cell that lead to a launch; none of a thread of the user's whose launch nobody waits in: it may be ahead on one rank."""
     in_step = communicates(program.fingerprint) or threading.current_thread() is threading.main_thread()
-    return recorder.find_line() if in_step else None
+    return recorder.find_lines() if in_step else ()
 
 
 class _NotingResults:

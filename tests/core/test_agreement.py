@@ -41,7 +41,7 @@ def test_an_absent_rank_that_was_interrupted_is_no_mismatch_while_the_cell_is_be
 
 def test_the_report_groups_ranks_and_shows_lines() -> None:
     """As people see it."""
-    stands = [Stand(0, 1, 2), Stand(1, 3, 2), Stand(2, 1, 2), Stand(3, 3, 2)]
+    stands = [Stand(0, 1, (2,)), Stand(1, 3, (2,)), Stand(2, 1, (2,)), Stand(3, 3, (2,))]
     text = format_mismatch(stands, NAMES, number=3, seq=14, source="order = {add, top}\ngot = [f(x) for f in order]")
     assert text.splitlines() == [
         "nothing was launched, the cluster is clean",
@@ -53,7 +53,7 @@ def test_the_report_groups_ranks_and_shows_lines() -> None:
 
 def test_the_report_of_one_program_on_other_arrays_names_them_by_letters() -> None:
     """Where the programs differ, those are told; where somebody is absent, that."""
-    stands = [Stand(0, 1, 1, origin=5), Stand(1, 1, 1), Stand(2, 1, 1, origin=5), Stand(3, 1, 1, origin=9)]
+    stands = [Stand(0, 1, (1,), origin=5), Stand(1, 1, (1,)), Stand(2, 1, (1,), origin=5), Stand(3, 1, (1,), origin=9)]
     text = format_mismatch(stands, NAMES, number=1, seq=2, source="add(x)")
     assert text.splitlines()[2:5] == [
         "  ranks 0,2   jit(add) f32[8] → f32[] of arrays A   line 1:  add(x)",
@@ -61,7 +61,7 @@ def test_the_report_of_one_program_on_other_arrays_names_them_by_letters() -> No
         "  rank 3      jit(add) f32[8] → f32[] of arrays C   line 1:  add(x)",
     ]
     assert "by the same steps on every rank" in text.splitlines()[6]
-    for other in (Stand(3, 3, 1, origin=9), Stand(3)):
+    for other in (Stand(3, 3, (1,), origin=9), Stand(3)):
         assert "arrays" not in format_mismatch([*stands[:3], other], NAMES, number=1, seq=2, source="add(x)")
 
 
@@ -91,13 +91,13 @@ def test_many_sides_have_a_letter_each() -> None:
 )
 def test_a_condition_on_the_rank_is_named_where_the_launch_stands_under_it(source: str, named: str | None) -> None:
     """Only what the cell's own text shows."""
-    text = format_mismatch([Stand(0, 1, 2), Stand(1)], NAMES, number=1, seq=1, source=source)
+    text = format_mismatch([Stand(0, 1, (2,)), Stand(1)], NAMES, number=1, seq=1, source=source)
     assert (f"stands under `if {named}`" in text) == (named is not None)
 
 
 def test_who_raised_or_does_not_run_the_cell_is_told_apart() -> None:
     """The reason is not the same."""
-    stands = [Stand(0, 1, 1), Stand(1, ending="error"), Stand(2, ending="skipped"), Stand(3)]
+    stands = [Stand(0, 1, (1,)), Stand(1, ending="error"), Stand(2, ending="skipped"), Stand(3)]
     text = format_mismatch(stands, NAMES, number=1, seq=1, source="y = add(x)")
     assert "rank 1   raised an error before it" in text
     assert "rank 2   does not run this cell (--ranks)" in text

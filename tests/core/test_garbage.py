@@ -161,11 +161,11 @@ def test_a_bomb_of_rows_is_refused() -> None:
 
 
 WISHES: list[list[bytes]] = [
-    encode_from_rank(Asked(1, Wish(1, 3, "f", (0, 1), 1))),
+    encode_from_rank(Asked(1, Wish(1, 3, "f", (0, 1), (1,)))),
     encode_from_rank(Withdrawn(1, 1)),
     encode_from_rank(CellOver(1, 0)),
     encode_verdict(1, LAUNCH),
-    [b'[1,"mismatch",false,1,[[0,3,1,false,false,"ok",0]],[[3,"f"]],""]'],
+    [b'[1,"mismatch",false,1,[[0,3,[1],false,false,"ok",0,0]],[[3,"f"]],[[3,"d"]],[[1,"t"]],""]'],
 ]
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mhnb.core.guard.agreement import Stand, format_mismatch
+from mhnb.core.guard.agreement import MismatchDetails, Stand, format_mismatch
 from mhnb.core.guard.outlines import MOST_PACKED, Outline, find_differences, pack_outline, unpack_outline
 from mhnb.core.guard.wishes import Described, decode_from_rank, encode_from_rank
 from mhnb.errors import UnknownMessage
@@ -47,7 +47,9 @@ def test_a_callback_is_named_and_its_cure_is_given() -> None:
     told = differences(*(f"host callback 0: {'x' * 300}{name}" for name in "fg"))
     assert all(text.startswith("host callback 0: …") for text in told)
     stands, names = [Stand(0, 7), Stand(1, 9)], {7: "jit(f)", 9: "jit(f)"}
-    text = format_mismatch(stands, names, number=1, seq=4, source="", differences=dict(zip((7, 9), told, strict=True)))
+    text = format_mismatch(
+        stands, names, number=1, seq=4, source="", details=MismatchDetails(dict(zip((7, 9), told, strict=True)))
+    )
     assert "asks jax.process_index() itself." in text
 
 
@@ -91,7 +93,7 @@ def test_it_travels_bounded() -> None:
 
 def test_a_mismatch_tells_them_by_rank() -> None:
     """Below the launches, a line a side; nothing where only one side is known."""
-    stands, names = [Stand(0, 7, 2), Stand(1, 9, 2), Stand(2, 9, 2)], {7: "jit(f)", 9: "jit(f)"}
+    stands, names = [Stand(0, 7, (2,)), Stand(1, 9, (2,)), Stand(2, 9, (2,))], {7: "jit(f)", 9: "jit(f)"}
     for known, said in (({7: "k = 2", 9: "k = 3"}, True), ({7: "k = 2"}, False)):
-        text = format_mismatch(stands, names, number=1, seq=4, source="", differences=known)
+        text = format_mismatch(stands, names, number=1, seq=4, source="", details=MismatchDetails(known))
         assert ("    rank 0      k = 2\n    ranks 1-2   k = 3" in text) is said

@@ -23,14 +23,15 @@ from mhnb.core.guard.wishes import (
 )
 from mhnb.errors import UnknownMessage
 
-WISH = Wish(7, 2**63 - 1, "jit(add) f32[8] → f32[]", (0, 1, 3), 12)
+WISH = Wish(7, 2**63 - 1, "jit(add) f32[8] → f32[]", (0, 1, 3), (12, 4, 2))
 
 
 @pytest.mark.parametrize(
     "message",
     [
         Asked(1, WISH),
-        Asked(9, WISH._replace(line=None)),
+        Asked(9, WISH._replace(lines=())),
+        Asked(9, WISH._replace(thread=2**63 - 1, thread_label="thread prefetch")),
         Asked(2, WISH._replace(handles=True)),
         Asked(2, WISH._replace(origin=2**63 - 1)),
         Withdrawn(3, 1),
@@ -51,8 +52,13 @@ def test_what_a_rank_says_is_read_as_it_was_said(message: RankMessage) -> None:
         Verdict(
             "mismatch",
             number=3,
-            stands=(Stand(0, 7, 2), Stand(1, ending="died"), Stand(2, 9, None, stopped=True, handles=True, origin=4)),
+            stands=(
+                Stand(0, 7, (2, 9), thread=7),
+                Stand(1, ending="died"),
+                Stand(2, 9, (), stopped=True, handles=True, origin=4),
+            ),
             names={7: "jit(f)", 9: "jit(g)"},
+            threads={0: "thread prefetch"},
         ),
         Verdict("ring", text="the ranks wait for each other"),
     ],
@@ -79,8 +85,12 @@ def asked(**changes: Any) -> list[Any]:
         asked(fingerprint=-1),
         asked(seq=0),
         asked(seq=2**32),
-        asked(line=-1),
-        asked(line=2**64),
+        asked(lines=[-1]),
+        asked(lines=[2**21]),
+        asked(lines=[1, 2, 3, 4]),
+        asked(lines=["1"]),
+        asked(thread=-1),
+        asked(thread=2**63),
         asked(origin=-1),
         asked(origin=2**63),
         ["asked", 0, *WISH],
@@ -100,7 +110,14 @@ def test_what_cannot_be_is_refused_before_it_is_written_on_the_board(row: Any) -
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"[3]", b'[3, "go", false, 0, [], [], ""]', b'[3, "mismatch", false, 0, [[1]], [], ""]', b"\xff"]
+    "text",
+    [
+        b"",
+        b"[3]",
+        b'[3, "go", false, 0, [], [], [], [], ""]',
+        b'[3, "mismatch", false, 0, [[1]], [], [], [], ""]',
+        b"\xff",
+    ],
 )
 def test_what_is_no_verdict_is_never_taken_for_one(text: bytes) -> None:
     """Nobody launches on it."""

@@ -81,7 +81,7 @@ def enter(verdict: Verdict, table: type[BellTable] = BellTable, heard: list[str]
         signal.signal(signal.SIGUSR1, lambda *_: _ring(heard))
     agreement.begin_cell(1, "", "lockstep", None)
     try:
-        agreement.enter("5", "jit(f)", (0, 1), 2, [])
+        agreement.enter("5", "jit(f)", (0, 1), (2,), [])
     finally:
         agreement.leave()
     return agreement
@@ -115,7 +115,7 @@ def test_a_users_signal_is_heard_after_a_refusal_too() -> None:
 
     def launch() -> None:
         try:
-            agreement.enter("5", "jit(f)", (0, 1), 2, [])
+            agreement.enter("5", "jit(f)", (0, 1), (2,), [])
         finally:
             agreement.settle()
 

@@ -6,21 +6,26 @@ Every participant decides from the same facts, so all of them decide the same.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from mhnb.core.guard.origins import find_conflict
 from mhnb.core.guard.outlines import CALLBACK
 from mhnb.core.guard.rules import LaunchDifference, LaunchSide, format_difference
+from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, format_thread
 from mhnb.core.ranks import format_ranks, say_ranks
 from mhnb.values import Outcome
 
 __all__ = [
     "ENDINGS",
     "Ending",
+    "LINE_LIMIT",
     "MARKS",
+    "MOST_LINES",
+    "MismatchDetails",
     "Stand",
     "format_behind",
     "format_mismatch",
@@ -39,6 +44,9 @@ ENDINGS: tuple[Ending, ...] = ("ok", "error", "interrupted", "skipped", "died", 
 MARKS = ("stands", "interrupted", "ring", "cell ended", "lost")
 """What became of a post; its place here is what goes on the board."""
 
+MOST_LINES, LINE_LIMIT = 3, 1 << 21
+"""So many lines of the cell are told of a launch: the innermost and two that called it. Each is below the limit."""
+
 _WORDS: dict[Ending, str] = {
     "error": "raised an error before it",
     "interrupted": "was interrupted before it",
@@ -52,6 +60,26 @@ _SAME_STEPS = (
     "  The program is the same, the arrays are not: a rank ran something alone before it, or chose an array by its rank.\n"
     "  Make them by the same steps on every rank; what is to differ on purpose is made in a cell with --guard off."
 )
+_ONE_THREAD = (
+    "  Two threads or tasks of the cell launch, and which of them comes first differs between the ranks.\n"
+    "  Launch from one thread, or let each wait for the other in a fixed order."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MismatchDetails:
+    """What a mismatch names beside its programs."""
+
+    differences: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    """What each of several programs of one name has where the others have something else, by fingerprint."""
+    threads: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    """The labels of threads, by kind."""
+
+
+_NO_DETAILS = MismatchDetails()
+_MAGIC_LINE = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)
+_RANK = re.compile(r"process_index|process_id|\b(?:my_?)?rank\b")
+"""In a condition: it asks which rank this is."""
 _AFTER_LEFT = "  Wait until that one ends, if it does; else %mhjax restart --replay"
 
 
@@ -62,7 +90,8 @@ class Stand:
     rank: int
     fingerprint: int | None = None
     """None: its cell ended without the launch."""
-    line: int | None = None
+    lines: tuple[int, ...] = ()
+    """Of the cell: the innermost, and those that called it."""
     stopped: bool = False
     """It had been asked to stop when it posted, or was stopped while it waited."""
     handles: bool = False
@@ -71,6 +100,8 @@ class Stand:
     """How its cell ended; of meaning only where it did not post."""
     origin: int = 0
     """Where the arrays come from that it would launch on, as a hash; 0 where that is not known of any."""
+    thread: int = UNKNOWN_THREAD
+    """Which thread or task of the cell would launch it."""
 
 
 def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
@@ -98,12 +129,21 @@ def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
 
 
 def want_the_same(stands: Sequence[Stand]) -> bool:
-    """Whether all want one program, on arrays that came about alike.
+    """Whether all want one program, in the same thread of the cell, on arrays that came about alike.
 
     >>> want_the_same([Stand(0, 7, origin=5), Stand(1, 7, origin=5)]), want_the_same([Stand(0, 7, origin=5), Stand(1, 7)])
     (True, False)
     """
-    return len({stand.fingerprint for stand in stands}) == 1 and not _conflict(stands)
+    return len({stand.fingerprint for stand in stands}) == 1 and not _threads_differ(stands) and not _conflict(stands)
+
+
+def _threads_differ(stands: Sequence[Stand]) -> bool:
+    """Whether two threads of the cell would meet: one that is not known meets any.
+
+    >>> _threads_differ([Stand(0, 7, thread=5), Stand(1, 7, thread=6)]), _threads_differ([Stand(0, 7, thread=5), Stand(1, 7)])
+    (True, False)
+    """
+    return len({stand.thread for stand in stands if stand.thread != UNKNOWN_THREAD}) > 1
 
 
 def _conflict(stands: Sequence[Stand]) -> list[int]:
@@ -117,7 +157,7 @@ def letter_origins(stands: Sequence[Stand]) -> dict[int, str]:
     ({5: 'A', 0: 'B'}, {})
     """
     wanted = {stand.fingerprint for stand in stands}
-    if len(wanted) > 1 or None in wanted or not (origins := _conflict(stands)):
+    if len(wanted) > 1 or None in wanted or _threads_differ(stands) or not (origins := _conflict(stands)):
         return {}
     letters = {origin: chr(ord("A") + n % 26) + str(n // 26 or "") for n, origin in enumerate(origins)}
     ordered = sorted(stands, key=lambda stand: stand.rank)
@@ -131,7 +171,7 @@ def format_mismatch(
     number: int,
     seq: int,
     source: str,
-    differences: Mapping[int, str] = MappingProxyType({}),
+    details: MismatchDetails = _NO_DETAILS,
 ) -> str:
     r"""Say who wants what, the same words on every rank.
 
@@ -139,24 +179,32 @@ def format_mismatch(
         names: of programs, by fingerprint.
         number: of the launch among those of these participants in the cell, from 1.
         source: the cell's text.
-        differences: what programs of one name differ in, by fingerprint.
+        details: what differs in programs of one name, and the labels of threads.
 
-    >>> print(format_mismatch([Stand(0, 7, 2), Stand(1)], {7: "jit(f)"}, number=1, seq=4, source="").split("\n", 1)[1])
+    >>> print(format_mismatch([Stand(0, 7, (2,)), Stand(1)], {7: "jit(f)"}, number=1, seq=4, source="").split("\n", 1)[1])
     launch 1 of cell 4 differs
       rank 0   jit(f)   line 2
       rank 1   ended the cell without it
     """
     letters = letter_origins(stands)
-    members: dict[tuple[int | None, str], list[Stand]] = {}
+    in_threads = any(stand.thread not in (UNKNOWN_THREAD, MAIN_THREAD) for stand in stands)
+    members: dict[tuple[int | None, int, str], list[Stand]] = {}
     for stand in sorted(stands, key=lambda stand: stand.rank):
         why = _WORDS.get(stand.ending, "") if stand.fingerprint is None else ""
-        members.setdefault((stand.origin if letters else stand.fingerprint, why), []).append(stand)
-    sides = tuple(_side(same, names, why, letters) for (_, why), same in members.items())
+        of = stand.origin if letters else stand.fingerprint
+        members.setdefault((of, stand.thread if in_threads else UNKNOWN_THREAD, why), []).append(stand)
+    suffixes = {stand.rank: _suffix(stand, letters, details.threads if in_threads else None) for stand in stands}
+    sides = tuple(_side(same, names, why, suffixes[same[0].rank]) for (*_, why), same in members.items())
     told = format_difference(LaunchDifference(number - 1, sides), seq, source)
     if any(stand.fingerprint is None and stand.ending == "left" for stand in stands):
         return f"{_NOTHING}\n{told}\n{_AFTER_LEFT}"
-    cure = _SAME_STEPS if letters else _cure(source, [side.line for side in sides if side.line is not None])
-    return "\n".join([_INTACT, told, *_format_differences(sides, differences), *([cure] if cure else [])])
+    if letters:
+        cure = _SAME_STEPS
+    elif _threads_differ(stands):
+        cure = _ONE_THREAD
+    else:
+        cure = _cure(source, [line for side in sides for line in side.lines])
+    return "\n".join([_INTACT, told, *_format_differences(sides, details.differences), *([cure] if cure else [])])
 
 
 def _format_differences(sides: Sequence[LaunchSide], differences: Mapping[int, str]) -> list[str]:
@@ -179,12 +227,20 @@ def _format_differences(sides: Sequence[LaunchSide], differences: Mapping[int, s
     ]
 
 
-def _side(same: Sequence[Stand], names: Mapping[int, str], why: str, letters: Mapping[int, str]) -> LaunchSide:
+def _suffix(stand: Stand, letters: Mapping[int, str], threads: Mapping[int, str] | None) -> str:
+    """What is said of a launch beside its program's name."""
+    of = f" of arrays {letters[stand.origin]}" if letters else ""
+    known = threads is not None and stand.thread != UNKNOWN_THREAD
+    return f"{of} in {format_thread(stand.thread, threads or {})}" if known else of
+
+
+def _side(same: Sequence[Stand], names: Mapping[int, str], why: str, suffix: str) -> LaunchSide:
     ranks, wanted = tuple(stand.rank for stand in same), same[0].fingerprint
     if wanted is None:
         return LaunchSide(ranks, None, None, None, why)
-    of = f" of arrays {letters[same[0].origin]}" if letters else ""
-    return LaunchSide(ranks, f"{wanted:016x}", names.get(wanted, "a program") + of, same[0].line)
+    lines = same[0].lines
+    line = lines[0] if lines else None
+    return LaunchSide(ranks, f"{wanted:016x}", names.get(wanted, "a program") + suffix, line, callers=lines[1:])
 
 
 def format_outside(name: str, participants: Sequence[int], chosen: Sequence[int]) -> str:
@@ -239,25 +295,26 @@ def format_ring(waits: Mapping[int, tuple[str, int | None, Sequence[int]]], seq:
 
 def _cure(source: str, lines: Sequence[int]) -> str:
     """The way out where the cell's own text shows what is wrong."""
+    try:
+        tree = ast.parse(_MAGIC_LINE.sub(r"\1pass", source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        # A cell that only IPython can read: there is nothing to say beyond the lines.
+        return ""
     for line in lines:
-        if (condition := _rank_condition(source, line)) is not None:
+        if (condition := _rank_condition(tree, line)) is not None:
             return f"  The call stands under `if {condition}`. Let every rank compute, and one print."
     return ""
 
 
-def _rank_condition(source: str, line: int) -> str | None:
+def _rank_condition(tree: ast.AST, line: int) -> str | None:
     """The innermost condition around a line that asks which rank this is."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        # A cell with magics: there is nothing to say beyond the lines.
-        return None
     found = None
     for node in ast.walk(tree):
-        if not isinstance(node, ast.If | ast.While):
+        if not isinstance(node, ast.If | ast.While | ast.IfExp):
             continue
         test = ast.unparse(node.test)
-        inside = any(part.lineno <= line <= (part.end_lineno or part.lineno) for part in (*node.body, *node.orelse))
-        if inside and ("process_index" in test or "process_id" in test):
+        branches = [node.body, node.orelse] if isinstance(node, ast.IfExp) else [*node.body, *node.orelse]
+        inside = any(part.lineno <= line <= (part.end_lineno or part.lineno) for part in branches)
+        if inside and _RANK.search(test):
             found = test
     return found

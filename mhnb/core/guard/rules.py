@@ -56,6 +56,13 @@ class LaunchSide:
     """1-based line of the cell, on the first of `ranks`; None where the cell's own lines were not involved."""
     why: str = ""
     """What these ranks did instead, where that is known better than "ended the cell without it"."""
+    callers: tuple[int, ...] = ()
+    """Lines of the cell that called that one, from the inside out."""
+
+    @property
+    def lines(self) -> tuple[int, ...]:
+        """All lines that are known, from the inside out."""
+        return (*((self.line,) if self.line is not None else ()), *self.callers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +131,7 @@ def format_sides(sides: Sequence[LaunchSide], source: str = "") -> list[str]:
     widths = [len(text) for text, side in zip(what, sides, strict=True) if side.name is not None]
     who_width, what_width = max(map(len, who)), max(widths)
     return [
-        f"  {w:{who_width}}   {text:{what_width if side.name else 0}}{_where(side.line, source)}".rstrip()
+        f"  {w:{who_width}}   {text:{what_width if side.name else 0}}{_where(side.lines, source)}".rstrip()
         for w, text, side in zip(who, what, sides, strict=True)
     ]
 
@@ -286,12 +293,10 @@ def _what(side: LaunchSide, *, ambiguous: bool) -> str:
     return f"{side.name} (program {side.fingerprint.removeprefix(FREE_PREFIX)[:6]})" if ambiguous else side.name
 
 
-def _where(line: int | None, source: str) -> str:
-    if line is None:
-        return ""
+def _where(numbers: Sequence[int], source: str) -> str:
     lines = source.splitlines()
-    code = f":  {lines[line - 1].strip()}" if 0 < line <= len(lines) else ""
-    return f"   line {line}{code}"
+    texts = [f":  {lines[n - 1].strip()}" if 0 < n <= len(lines) else "" for n in numbers]
+    return "   " + " ← ".join(f"line {n}{text}" for n, text in zip(numbers, texts, strict=True)) if numbers else ""
 
 
 def _outcome_words(ran: Mapping[int, Outcome]) -> str:

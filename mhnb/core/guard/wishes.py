@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
-from mhnb.core.guard.agreement import ENDINGS, MARKS, Stand
+from mhnb.core.guard.agreement import ENDINGS, LINE_LIMIT, MARKS, MOST_LINES, Stand
 from mhnb.core.guard.outlines import MOST_PACKED
+from mhnb.core.guard.threads import UNKNOWN_THREAD
 from mhnb.core.wire.framing import Frame
 from mhnb.errors import UnknownMessage
 
@@ -45,12 +46,21 @@ class Wish(NamedTuple):
     """Odd, less than 2**63."""
     name: str
     participants: tuple[int, ...]
-    line: int | None
-    """1-based, of the cell; None where it is not in the cell's own text."""
+    lines: tuple[int, ...]
+    """1-based, of the cell: the innermost, and those that called it; empty where it is not in the cell's own text."""
     handles: bool = False
     """The ranks have stopped together, and this is what the cell does about it: it is not stopped once more."""
     origin: int = 0
     """Where the arrays come from that it launches on, as a hash, less than 2**63; 0 where that is not known of any."""
+    thread: int = UNKNOWN_THREAD
+    """Which thread or task of the cell launches it; see `core/guard/threads.py`."""
+    thread_label: str = ""
+    """Of the thread's kind."""
+
+    @property
+    def line(self) -> int | None:
+        """The innermost of the lines."""
+        return self.lines[0] if self.lines else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,8 @@ class Verdict:
     """Of a mismatch: the programs' names, by fingerprint."""
     differences: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     """Of a mismatch of programs with one name: what each has where the others have something else, by fingerprint."""
+    threads: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Of a mismatch: the labels of threads, by kind."""
     text: str = ""
     """Of what is told in words that were made where the board is."""
 
@@ -147,11 +159,13 @@ def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> 
             int(fp),
             str(name),
             list(members),
-            int() | None as line,
+            list(lines),
             bool(handles),
             int(origin),
+            int(thread),
+            str(label),
         ]:
-            wish = Wish(seq, fp, name, tuple(members), line, handles, origin)
+            wish = Wish(seq, fp, name, tuple(members), tuple(lines), handles, origin, thread, label)
             if 0 < number < 1 << 63 and _can_be(wish, rank, process_count):
                 return Asked(number, wish)
         case ["withdrawn", int(number), int(mark)] if 0 < mark < len(MARKS):
@@ -171,8 +185,10 @@ def _can_be(wish: Wish, rank: int, process_count: int) -> bool:
         and 0 < wish.seq < 1 << 32
         and 0 < wish.fingerprint < 1 << 63
         and wish.fingerprint % 2 == 1
-        and 0 <= (wish.line or 0) < 1 << 63
+        and len(wish.lines) <= MOST_LINES
+        and all(type(line) is int and 0 < line < LINE_LIMIT for line in wish.lines)
         and 0 <= wish.origin < 1 << 63
+        and 0 <= wish.thread < 1 << 63
     )
 
 
@@ -180,12 +196,13 @@ def encode_verdict(number: int, verdict: Verdict) -> list[bytes]:
     """Write what became of a rank's wish.
 
     >>> encode_verdict(3, LAUNCH)
-    [b'[3, "launch", false, 0, [], [], [], ""]']
+    [b'[3, "launch", false, 0, [], [], [], [], ""]']
     """
-    stands = [[s.rank, s.fingerprint, s.line, s.stopped, s.handles, s.ending, s.origin] for s in verdict.stands]
-    names = [[fingerprint, name] for fingerprint, name in verdict.names.items()]
-    differences = [[fingerprint, text] for fingerprint, text in verdict.differences.items()]
-    row = [number, verdict.kind, verdict.agreed, verdict.number, stands, names, differences, verdict.text]
+    stands = [
+        [s.rank, s.fingerprint, s.lines, s.stopped, s.handles, s.ending, s.origin, s.thread] for s in verdict.stands
+    ]
+    names, differences, threads = (list(told.items()) for told in (verdict.names, verdict.differences, verdict.threads))
+    row = [number, verdict.kind, verdict.agreed, verdict.number, stands, names, differences, threads, verdict.text]
     return [json.dumps(row).encode()]
 
 
@@ -199,21 +216,31 @@ def decode_verdict(frames: Sequence[Frame]) -> tuple[int, Verdict]:
     True
     """
     match _read(frames):
-        case [int(number), str(kind), bool(agreed), int(place), list(stands), list(names), list(told), str(text)] if (
+        case [
+            int(number),
+            str(kind),
+            bool(agreed),
+            int(place),
+            list(stands),
+            list(names),
+            list(differences),
+            list(threads),
+            str(text),
+        ] if (
             kind in get_args(VerdictKind)
             and all(map(_is_stand, stands))
-            and all(map(_is_name, names))
-            and all(map(_is_name, told))
+            and all(map(_is_name, (*names, *differences, *threads)))
         ):
-            found = tuple(Stand(*row) for row in stands)
-            return number, Verdict(cast(VerdictKind, kind), agreed, place, found, dict(names), dict(told), text)
+            found = tuple(Stand(rank, fp, tuple(lines), *rest) for rank, fp, lines, *rest in stands)
+            words = (dict(names), dict(differences), dict(threads))
+            return number, Verdict(cast(VerdictKind, kind), agreed, place, found, *words, text)
     raise UnknownMessage(f"the host of the board said what is no verdict: {_show(frames)}")
 
 
 def _is_stand(row: Any) -> bool:
     match row:
-        case [int(), int() | None, int() | None, bool(), bool(), str(ending), int()]:
-            return ending in ENDINGS
+        case [int(), int() | None, list(lines), bool(), bool(), str(ending), int(), int()]:
+            return ending in ENDINGS and all(type(line) is int for line in lines)
     return False
 
 

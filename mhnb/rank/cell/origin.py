@@ -1,22 +1,73 @@
-"""Which cell said it: the number of the cell that a piece of output belongs to.
+"""Which cell said it: the number of the cell that a piece of output belongs to; and which of its threads or tasks code runs in.
 
-Tasks of the event loop carry it in their context, threads on their thread object, work for a pool with the work itself.
-It does not know what is done with it.
+Tasks of the event loop carry the cell in their context, threads on their thread object, work for a pool with the work itself.
+A thread or task is known by what started it, and as which of its kind: the same on every rank, where names and ids are not.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import re
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
-__all__ = ["CELL_SEQ", "current_seq", "mark_threads"]
+from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, number_thread
+
+__all__ = ["CELL_SEQ", "CellThread", "current_seq", "current_thread", "mark_threads"]
 
 CELL_SEQ: ContextVar[int] = ContextVar("mhnb_cell_seq", default=0)
 """The cell whose code runs in this context; 0 where nobody knows, as in threads that C++ code has started."""
+
+_OWN_FOLDER = str(Path(__file__).parents[2])
+_COUNTED = re.compile(r"[-_ ]*\d+")
+"""What numbers a name: Python's own count, a rank, a worker."""
+_DEFAULT_NAME = re.compile(r"(?:Thread|Dummy|Timer)-\d+(?: \(.*\))?")
+
+
+class CellThread:
+    """A thread or task: what it is called, and what it has started itself.
+
+    Args:
+        number: the same on every rank, see `core/guard/threads.py`.
+        label: of its kind.
+    """
+
+    __slots__ = ("_children", "_seq", "label", "number")
+
+    def __init__(self, number: int, label: str) -> None:
+        self.number, self.label = number, label
+        self._children: Counter[str] = Counter()
+        self._seq = 0
+
+    def begin(self, kind: str, label: str) -> CellThread:
+        """Return the next thread or task of a kind that this one starts in the current cell."""
+        if self.number == UNKNOWN_THREAD:
+            return self
+        if (seq := current_seq()) != self._seq:
+            self._seq = seq
+            self._children.clear()
+        self._children[kind] += 1
+        return CellThread(number_thread(self.number, seq, kind, self._children[kind]), label)
+
+
+_MAIN, _UNKNOWN = CellThread(MAIN_THREAD, "the main thread"), CellThread(UNKNOWN_THREAD, "")
+
+
+class _Pooled(threading.local):
+    work: CellThread | None = None
+    """What a thread of a pool works at."""
+
+
+_pooled = _Pooled()
+_tasks: WeakKeyDictionary[Any, CellThread] = WeakKeyDictionary()
+"""Tasks of event loops that code of cells has made."""
 
 
 def current_seq() -> int:
@@ -24,11 +75,22 @@ def current_seq() -> int:
     return CELL_SEQ.get() or getattr(threading.current_thread(), "_mhnb_seq", 0)
 
 
+def current_thread() -> CellThread:
+    """Return which thread or task of a cell the calling code runs in."""
+    if asyncio._get_running_loop() is not None and (task := asyncio.current_task()) in _tasks:
+        return _tasks[task]
+    if _pooled.work is not None:
+        return _pooled.work
+    thread = threading.current_thread()
+    return _MAIN if thread is threading.main_thread() else getattr(thread, "_mhnb_thread", _UNKNOWN)
+
+
 def mark_threads() -> None:
-    """Make threads and pools remember the cell they were started from. Does so once per process."""
+    """Make threads, tasks and pools remember the cell they were started from. Does so once per process."""
     if not hasattr(threading.Thread.start, "__wrapped__"):
         _wrap(threading.Thread, "start", _start)
         _wrap(ThreadPoolExecutor, "submit", _submit)
+        _wrap(asyncio.BaseEventLoop, "create_task", _create_task)
 
 
 def _wrap(cls: type, name: str, ours: Callable[..., Any]) -> None:
@@ -43,7 +105,31 @@ def _wrap(cls: type, name: str, ours: Callable[..., Any]) -> None:
 
 def _start(original: Callable[..., None], thread: threading.Thread) -> None:
     thread._mhnb_seq = current_seq()  # type: ignore[attr-defined]
+    thread._mhnb_thread = _begin_thread(thread)  # type: ignore[attr-defined]
     original(thread)
+
+
+def _begin_thread(thread: threading.Thread) -> CellThread:
+    target = getattr(thread, "_target", None)
+    if type(thread).__name__ == "DummyProcess":
+        # A worker of `multiprocessing.pool.ThreadPool`: which of them takes a piece of work is chance.
+        return _UNKNOWN
+    called = _name_of(target if target is not None else getattr(thread, "function", None) or type(thread))
+    plain = _DEFAULT_NAME.fullmatch(thread.name) is not None
+    name = "" if plain else _COUNTED.sub("", thread.name)
+    counted = plain or name != thread.name
+    label = f"thread {name or called.rpartition('.')[2]}{' #' if counted else ''}"
+    return current_thread().begin(f"thread {name} {called}", label)
+
+
+def _name_of(function: Any) -> str:
+    """Name what a thread or a piece of work calls, behind what only passes it on."""
+    while isinstance(function, functools.partial):
+        # `asyncio.to_thread` has a context call it.
+        passes_on = getattr(function.func, "__name__", "") == "run" and function.args
+        function = function.args[0] if passes_on else function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
 
 
 def _submit(
@@ -54,14 +140,33 @@ def _submit(
     *args: Any,
     **kwargs: Any,
 ) -> Future[Any]:
-    # A pool's threads outlive the cell that made them; the work belongs to the cell that hands it in.
+    # A pool's threads outlive the cell that made them; the work belongs to the cell that hands it in. Nor does it matter
+    # which of the threads takes it: it is known by the order in which it was handed in.
     seq = current_seq()
-    return original(pool, _run_as, seq, function, *args, **kwargs) if seq else original(pool, function, *args, **kwargs)
+    if not seq:
+        return original(pool, function, *args, **kwargs)
+    called = _name_of(function)
+    work = current_thread().begin(f"work {called}", f"task {called.rpartition('.')[2]} #")
+    return original(pool, _run_as, seq, work, function, *args, **kwargs)
 
 
-def _run_as(seq: int, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    token = CELL_SEQ.set(seq)
+def _run_as(seq: int, work: CellThread, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    token, before = CELL_SEQ.set(seq), _pooled.work
+    _pooled.work = work
     try:
         return function(*args, **kwargs)
     finally:
+        _pooled.work = before
         CELL_SEQ.reset(token)
+
+
+def _create_task(original: Callable[..., Any], loop: Any, coroutine: Any, **kwargs: Any) -> Any:
+    task = original(loop, coroutine, **kwargs)
+    code = getattr(coroutine, "cr_code", None)
+    if current_seq() and not (code is not None and code.co_filename.startswith(_OWN_FOLDER)):
+        called = str(getattr(coroutine, "__qualname__", type(coroutine).__qualname__))
+        name = "" if kwargs.get("name") is None else _COUNTED.sub("", str(kwargs["name"]))
+        counted = not name or name != str(kwargs["name"])
+        label = f"task {name or called.rpartition('.')[2]}{' #' if counted else ''}"
+        _tasks[task] = current_thread().begin(f"task {name} {called}", label)
+    return task

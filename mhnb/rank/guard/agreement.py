@@ -16,16 +16,21 @@ from collections.abc import Callable, Sequence
 
 from mhnb.core.guard.agreement import (
     ENDINGS,
+    LINE_LIMIT,
+    MOST_LINES,
     Ending,
+    MismatchDetails,
     format_mismatch,
     format_outside,
     letter_origins,
 )
 from mhnb.core.guard.origins import format_makers
 from mhnb.core.guard.rules import FREE_PREFIX, communicates
+from mhnb.core.guard.threads import MAIN_THREAD
 from mhnb.core.guard.wishes import Verdict, Wish
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.cell.forks import weakly
+from mhnb.rank.cell.origin import current_thread
 from mhnb.rank.guard.origin_record import OriginRecord
 from mhnb.rank.guard.origins import (
     Birth,
@@ -142,11 +147,17 @@ class Agreement:
     # -- a launch
 
     def enter(
-        self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None, inputs: Sequence[object]
+        self,
+        fingerprint: str,
+        name: str,
+        participants: tuple[int, ...],
+        lines: tuple[int, ...],
+        inputs: Sequence[object],
     ) -> Birth:
         """Agree on a launch. When that is done the launch must be made at once; `leave` is called in any case.
 
         Args:
+            lines: of the cell, the innermost first; empty where none of the cell's own text leads there.
             inputs: the arrays that it launches on.
 
         Returns:
@@ -157,6 +168,7 @@ class Agreement:
             KeyboardInterrupt: the cell was asked to stop; if the others came as far, all stop here.
             RanksLost: the others cannot be reached any more; this rank does not launch.
         """
+        line = lines[0] if lines else None
         if not communicates(fingerprint):
             return self._bear_alone(fingerprint, name, line, inputs)
         if self._forked:
@@ -168,11 +180,11 @@ class Agreement:
         if self._guard == "parity":
             return self.origins.note(participants, Maker(name, self._seq, line), inputs)
         if threading.current_thread() is not self._main:
-            return self._enter_from_thread(fingerprint, name, participants, line, inputs)
+            return self._enter_from_thread(fingerprint, name, participants, lines, inputs)
         self.inside = True
         try:
             with _Held(self._turn) as held:
-                birth = self.agree(fingerprint, name, participants, line, inputs)
+                birth = self.agree(fingerprint, name, participants, lines, inputs)
                 held.keep()
                 self._holder = threading.get_ident()
         except BaseException as error:
@@ -193,12 +205,17 @@ class Agreement:
         return bear_alone(int(fingerprint.removeprefix(FREE_PREFIX), 16), inputs, maker)
 
     def _enter_from_thread(
-        self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None, inputs: Sequence[object]
+        self,
+        fingerprint: str,
+        name: str,
+        participants: tuple[int, ...],
+        lines: tuple[int, ...],
+        inputs: Sequence[object],
     ) -> Birth:
         self._busy.add(threading.get_ident())
         try:
             with _Held(self._turn) as held:
-                birth = self.agree(fingerprint, name, participants, line, inputs)
+                birth = self.agree(fingerprint, name, participants, lines, inputs)
                 held.keep()
                 self._holder = threading.get_ident()
         except BaseException as error:
@@ -266,7 +283,12 @@ class Agreement:
             raise self.make_interrupt()
 
     def agree(
-        self, fingerprint: str, name: str, participants: tuple[int, ...], line: int | None, inputs: Sequence[object]
+        self,
+        fingerprint: str,
+        name: str,
+        participants: tuple[int, ...],
+        lines: tuple[int, ...],
+        inputs: Sequence[object],
     ) -> Birth:
         """Ask, wait and obey, as `enter` says. A look at this rank's stack knows the wait by this function's name."""
         if self.interrupt_pending:
@@ -278,11 +300,14 @@ class Agreement:
         with_all = self.stopped_with is not None and self.stopped_with.issuperset(participants)
         handles = with_all and threading.current_thread() is self._main and self.handles_interrupt()
         number = _number(fingerprint)
-        wish = Wish(self._seq, number, name, participants, line, handles, combine(inputs))
+        lines = tuple(line for line in lines[:MOST_LINES] if line < LINE_LIMIT)
+        thread = current_thread()
+        label = "" if thread.number == MAIN_THREAD else thread.label
+        wish = Wish(self._seq, number, name, participants, lines, handles, combine(inputs), thread.number, label)
         late: BaseException | None = None
         try:
             table.ask(wish)
-            self.pending = name, participants, line
+            self.pending = name, participants, wish.line
             table.wait(self._is_interrupted)
             self._hold_signals()
         except BaseException as error:
@@ -336,7 +361,7 @@ class Agreement:
                     number=number,
                     seq=wish.seq,
                     source=self._source,
-                    differences=verdict.differences,
+                    details=MismatchDetails(verdict.differences, verdict.threads),
                 )
                 if letter := letter_origins(stands).get(wish.origin):
                     self._note, self._taken = format_makers(letter, find_makers(inputs)), list_taken(inputs)

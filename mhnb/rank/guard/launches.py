@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from types import FrameType
 from typing import Any
 
 from mhnb.core.explain.stacks import Flight, cell_line
 from mhnb.core.explain.where import count_launches
+from mhnb.core.guard.agreement import MOST_LINES
 from mhnb.core.guard.outlines import pack_outline
 from mhnb.core.guard.rules import communicates
 from mhnb.core.wire.protocol import LaunchRow
@@ -147,16 +148,23 @@ class LaunchRecorder:
 
     def find_line(self) -> int | None:
         """The line of the innermost frame of the caller's stack that belongs to the running cell."""
-        frame: FrameType | None = sys._getframe(1)
+        return next(self._walk_lines(sys._getframe(1)), None)
+
+    def find_lines(self) -> tuple[int, ...]:
+        """The lines of the running cell that lead to the caller: the innermost, and the outermost that called it."""
+        lines = list(self._walk_lines(sys._getframe(1)))
+        own = [line for at, line in enumerate(lines) if at == 0 or line != lines[at - 1]]
+        return tuple(own if len(own) <= MOST_LINES else [own[0], *own[1 - MOST_LINES :]])
+
+    def _walk_lines(self, frame: FrameType | None) -> Iterator[int]:
         while frame is not None:
             name = frame.f_code.co_filename
             ours = self._is_cell.get(name)
             if ours is None:
                 ours = self._is_cell[name] = self.is_cell_file(name)
             if ours:
-                return cell_line(name, frame.f_lineno)
+                yield cell_line(name, frame.f_lineno)
             frame = frame.f_back
-        return None
 
     def describe(self, fingerprint: str, module: str) -> None:
         """Note what a program is that was just compiled, and plain variables of the call that it was compiled for."""

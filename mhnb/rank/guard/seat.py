@@ -11,8 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mhnb.core.guard.agreement import ENDINGS, MARKS, Stand, format_behind, format_ring, judge_launch, want_the_same
+from mhnb.core.guard.agreement import (
+    ENDINGS,
+    LINE_LIMIT,
+    MARKS,
+    MOST_LINES,
+    Stand,
+    format_behind,
+    format_ring,
+    judge_launch,
+    want_the_same,
+)
 from mhnb.core.guard.outlines import find_differences, unpack_outline
+from mhnb.core.guard.threads import kind_of
 from mhnb.core.guard.wishes import LAUNCH, Verdict, Wish
 from mhnb.rank.guard.board import Board, Place, Post
 from mhnb.rank.guard.rings import find_ring, missing
@@ -27,6 +38,7 @@ INTERRUPTED, _RING, CELL_ENDED, _LOST = (MARKS.index(mark) for mark in ("interru
 _HANDLES = 1 << 63
 """Beside the fingerprint, which is less: the post is of a rank that handles the cell's interrupt."""
 _DIED = ENDINGS.index("died")
+_CELL_OVER = Verdict("cell ended")
 
 
 def lose(board: Board, rank: int) -> None:
@@ -52,6 +64,8 @@ class Seat:
         self._place: Place | None = None
         self._unknown: list[int] = []
         self._behind: list[int] = []
+        self._verdict: Verdict | None = None
+        """What has been decided without a look: before the post, or when the cell ended."""
         self._took_back_in = 0
         """The cell in which a post was last taken back here."""
 
@@ -60,19 +74,28 @@ class Seat:
 
         It is while another has not ended the cell of our last post here: until then it may still have to read it.
         Between cells of the main thread all have; a thread of the user's may be too early.
+        One whose own cell has ended is too late: the others have been told that nothing comes from here in it.
 
         Raises:
-            OverflowError: too many different sets of participants.
             OSError: the program's name could not be noted.
         """
         board, rank, participants = self.board, self._rank, wish.participants
-        self._place, self._behind = None, []
-        index = board.index_of(participants)
+        self._place, self._verdict, self._behind = None, None, []
+        try:
+            index = board.index_of(participants)
+        except OverflowError as error:
+            self._verdict = Verdict("refused", text=str(error))
+            return True
         board.name_program(wish.fingerprint, wish.name, index, participants)
+        if wish.thread_label:
+            board.name_thread(kind_of(wish.thread), wish.thread_label)
         older, _ = board.last_post(rank, index)
         if older < wish.seq and any(board.ended_seq(other) < older for other in participants):
-            return False
+            # Unless the cell of the wish has ended meanwhile: then it is not to be posted at all.
+            return self._is_too_late(wish)
         with board.locked():
+            if self._is_too_late(wish):
+                return True
             self._behind = self._find_behind(index, wish)
             if not self._behind:
                 stop = board.interrupted_seq == wish.seq and not wish.handles
@@ -80,10 +103,30 @@ class Seat:
                 # Known before it stands there: an exception out of a signal handler may come in between.
                 place = board.next_place(rank, wish.seq, index)
                 self._place, self._participants = place, participants
-                board.post(rank, place, Post(fingerprint, wish.line or 0, 0, wish.origin))
+                board.post(rank, place, Post(fingerprint, _pack_lines(wish.lines), 0, wish.origin, wish.thread))
         self._unknown = [other for other in participants if other != rank]
         self.looks = 0
         return True
+
+    def _is_too_late(self, wish: Wish) -> bool:
+        if self.board.ended_seq(self._rank) < wish.seq:
+            return False
+        self._verdict = _CELL_OVER
+        return True
+
+    def end_cell(self, seq: int, ending: int) -> None:
+        """Say that the rank's cell has ended; what a thread of it has posted is decided before the others hear of that.
+
+        Once they have, their next posts may take the places that the thread would still have to read.
+        """
+        board, place = self.board, self._place
+        with board.locked():
+            if place is not None and self._verdict is None and board.has_posted(self._rank, place):
+                if all(board.has_posted(rank, place) for rank in self._participants):
+                    self._verdict = self._decide(place)
+                elif not board.read(self._rank, place).mark:
+                    board.mark(self._rank, place, CELL_ENDED)
+            board.end_cell(self._rank, seq, ending)
 
     def _find_behind(self, group: int, wish: Wish) -> list[int]:
         """Who still has to read the post whose place the next one takes. To be called under the lock."""
@@ -102,7 +145,7 @@ class Seat:
             interrupted: this rank has been interrupted, and takes its post back if it can.
         """
         place = self._place
-        if place is None:
+        if place is None or self._verdict is not None:
             return True
         self._unknown = [rank for rank in self._unknown if not self._is_known(rank, place)]
         if not self._unknown:
@@ -140,6 +183,8 @@ class Seat:
         with board.locked():
             if not board.has_posted(self._rank, place):
                 return True
+            if self._verdict is not None:
+                return self._verdict.kind != "launch"
             if not board.read(self._rank, place).mark:
                 if all(board.has_posted(rank, place) for rank in self._participants):
                     return False
@@ -161,7 +206,7 @@ class Seat:
             waits = {
                 rank: (
                     names.get(_program_of(board.read(rank, at)), "a program"),
-                    board.read(rank, at).line or None,
+                    next(iter(_unpack_lines(board.read(rank, at).line)), None),
                     [other for other in missing(board, at) if other in ring],
                 )
                 for rank, at in ring.items()
@@ -178,15 +223,29 @@ class Seat:
 
     def forget(self) -> None:
         """Be done with a wish: what comes before the next post is not about this one."""
-        self._place, self._behind = None, []
+        self._place, self._verdict, self._behind = None, None, []
 
     # -- the verdict
 
     def judge(self) -> Verdict:
         """Say what all participants do, once `look` has said that it is known."""
-        board, place = self.board, self._place
-        if place is None:
-            return Verdict("behind", text=format_behind(self._behind))
+        place = self._place
+        # What was seen by now was written before; what is read from here on is no older.
+        self.board.fence()
+        if self._verdict is not None:
+            return self._verdict
+        return self._keep(
+            self._decide(place) if place is not None else Verdict("behind", text=format_behind(self._behind))
+        )
+
+    def _keep(self, verdict: Verdict) -> Verdict:
+        """Keep a verdict, unless the cell has ended meanwhile: the others may have gone on, and its end has decided."""
+        if self._verdict is None:
+            self._verdict = verdict
+        return self._verdict
+
+    def _decide(self, place: Place) -> Verdict:
+        board = self.board
         mark = board.read(self._rank, place).mark
         if mark == _RING:
             self._took_back_in = place.seq
@@ -194,7 +253,7 @@ class Seat:
         if mark == INTERRUPTED:
             return Verdict("interrupt")
         if mark:
-            return Verdict("cell ended")
+            return _CELL_OVER
         stands = [self._stand(rank, place) for rank in self._participants]
         verdict = judge_launch(stands, interrupted=board.interrupted_seq == place.seq)
         if verdict == "interrupt":
@@ -206,8 +265,15 @@ class Seat:
     def _mismatch(self, stands: Sequence[Stand], place: Place) -> Verdict:
         wanted = {stand.fingerprint for stand in stands}
         names = {key: name for key, name in self.board.program_names().items() if key in wanted}
-        differences = self._find_differences(names)
-        return Verdict("mismatch", number=place.number, stands=tuple(stands), names=names, differences=differences)
+        kinds = {kind_of(stand.thread) for stand in stands}
+        return Verdict(
+            "mismatch",
+            number=place.number,
+            stands=tuple(stands),
+            names=names,
+            differences=self._find_differences(names),
+            threads={kind: label for kind, label in self.board.thread_labels().items() if kind in kinds},
+        )
 
     def _find_differences(self, names: Mapping[int, str]) -> dict[int, str]:
         """Say what programs differ in that have one name and one shape."""
@@ -228,8 +294,31 @@ class Seat:
             return Stand(rank, ending="died")
         stopped = post.mark == INTERRUPTED or not post.fingerprint & 1
         handles = bool(post.fingerprint & _HANDLES)
-        return Stand(rank, _program_of(post), post.line or None, stopped=stopped, handles=handles, origin=post.origin)
+        return Stand(
+            rank,
+            _program_of(post),
+            _unpack_lines(post.line),
+            stopped=stopped,
+            handles=handles,
+            origin=post.origin,
+            thread=post.thread,
+        )
 
 
 def _program_of(post: Post) -> int:
     return post.fingerprint & ~_HANDLES | 1
+
+
+def _pack_lines(lines: Sequence[int]) -> int:
+    """Write the lines of a launch as one word, the innermost in its lowest part."""
+    return sum(line * LINE_LIMIT**at for at, line in enumerate(lines))
+
+
+def _unpack_lines(word: int) -> tuple[int, ...]:
+    """Read them.
+
+    >>> _unpack_lines(_pack_lines((7, 2, 40)))
+    (7, 2, 40)
+    """
+    lines = (word // LINE_LIMIT**at % LINE_LIMIT for at in range(MOST_LINES))
+    return tuple(line for line in lines if line)

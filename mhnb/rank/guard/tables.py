@@ -87,7 +87,7 @@ class BoardTable:
 
     def end_cell(self, seq: int, ending: int) -> None:
         """Write it on the board."""
-        self._board.end_cell(self._rank, seq, ending)
+        self._seat.end_cell(seq, ending)
 
     def describe(self, fingerprint: int, outline: str) -> None:
         """Write it beside the board."""

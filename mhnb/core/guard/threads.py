@@ -1,0 +1,52 @@
+"""How the threads and tasks of a cell are known to the guard: by a number that is the same on every rank, and a label.
+
+The number holds a hash of the kind (what started the thread, and which function it runs), and which of its kind it is.
+Thread names that Python counts itself, and worker threads of a pool, differ by rank: neither is part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+__all__ = ["MAIN_THREAD", "UNKNOWN_THREAD", "format_thread", "kind_of", "number_thread"]
+
+UNKNOWN_THREAD = 0
+"""A thread that no Python code of a cell has started; it is not compared."""
+MAIN_THREAD = 1
+
+_COUNT_BITS = 24
+_COUNT_MASK = (1 << _COUNT_BITS) - 1
+
+
+def number_thread(parent: int, seq: int, kind: str, count: int) -> int:
+    """Return the number of the count-th thread of a kind that a parent has started in a cell; less than 2**63.
+
+    >>> one, two = number_thread(MAIN_THREAD, 4, "loader", 1), number_thread(MAIN_THREAD, 4, "loader", 2)
+    >>> two - one, kind_of(one) == kind_of(two), one < 1 << 63
+    (1, True, True)
+    """
+    digest = hashlib.blake2b(f"{parent}\0{seq}\0{kind}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> _COUNT_BITS + 1 << _COUNT_BITS | count & _COUNT_MASK
+
+
+def kind_of(number: int) -> int:
+    """Return the part of a thread's number that all threads of its kind share."""
+    return number & ~_COUNT_MASK
+
+
+def format_thread(number: int, labels: Mapping[int, str]) -> str:
+    """Name a thread as messages do.
+
+    Args:
+        labels: by kind; one that ends with `#` is followed by which of its kind the thread is.
+
+    >>> format_thread(7 << 24 | 2, {7 << 24: "task score #"}), format_thread(9 << 24 | 1, {9 << 24: "thread prefetch"})
+    ('task score #2', 'thread prefetch')
+    """
+    if number == MAIN_THREAD:
+        return "the main thread"
+    label, count = labels.get(kind_of(number), "a thread #"), number & _COUNT_MASK
+    if label.endswith("#"):
+        return f"{label}{count}"
+    return label if count == 1 else f"{label} #{count}"
