@@ -133,8 +133,11 @@ def want_the_same(stands: Sequence[Stand]) -> bool:
 
     >>> want_the_same([Stand(0, 7, origin=5), Stand(1, 7, origin=5)]), want_the_same([Stand(0, 7, origin=5), Stand(1, 7)])
     (True, False)
+    >>> want_the_same([Stand(0), Stand(1)])
+    False
     """
-    return len({stand.fingerprint for stand in stands}) == 1 and not _threads_differ(stands) and not _conflict(stands)
+    wanted = {stand.fingerprint for stand in stands}
+    return len(wanted) == 1 and None not in wanted and not _threads_differ(stands) and not _conflict(stands)
 
 
 def _threads_differ(stands: Sequence[Stand]) -> bool:

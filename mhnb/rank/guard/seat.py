@@ -234,9 +234,13 @@ class Seat:
         self.board.fence()
         if self._verdict is not None:
             return self._verdict
-        return self._keep(
-            self._decide(place) if place is not None else Verdict("behind", text=format_behind(self._behind))
-        )
+        if place is None:
+            return self._keep(Verdict("behind", text=format_behind(self._behind)))
+        if all(self.board.has_posted(rank, place) for rank in self._participants):
+            # Nobody takes anything back any more.
+            return self._keep(self._decide(place))
+        with self.board.locked():
+            return self._keep(self._decide(place))
 
     def _keep(self, verdict: Verdict) -> Verdict:
         """Keep a verdict, unless the cell has ended meanwhile: the others may have gone on, and its end has decided."""
