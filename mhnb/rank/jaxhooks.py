@@ -36,7 +36,7 @@ from mhnb.rank.guard.programs import (
 )
 from mhnb.rank.jaxseams import missing_makers
 from mhnb.sharding.hlo_bare import bare_text
-from mhnb.sharding.passed import find_passed
+from mhnb.sharding.passed import find_donated, find_passed
 
 __all__ = [
     "HookStatus",
@@ -71,6 +71,8 @@ class _Program:
     compiled: CompiledProgram | None = None
     passed: tuple[tuple[int, int], ...] = ()
     """Outputs that are arguments as they came."""
+    donated: tuple[int, ...] | None = ()
+    """Arguments that a launch takes for good; None where that is not known."""
 
 
 _recorder: LaunchRecorder | None = None
@@ -232,7 +234,8 @@ def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
     fingerprint = _fingerprint(unloaded, module)
     if _recorder is not None:
         _recorder.describe(fingerprint, "\n".join([_device_text(unloaded), module, _option_text()]))
-    return _Program(fingerprint, full_name(unloaded), participants, compiled, find_passed(module))
+    passed, donated = find_passed(module), find_donated(module)
+    return _Program(fingerprint, full_name(unloaded), participants, compiled, passed, donated)
 
 
 def _build_recorded(build: Callable[[], Any], program: _Program) -> _Recorded:
@@ -259,7 +262,10 @@ class _Recorded:
 
     def __call__(self, *args: Any) -> Any:
         __tracebackhide__ = True
-        _current.launched = None
+        gate = None if _recorder is None else _recorder.gate
+        # A signal handler or a finalizer may call a program in the middle of another launch, which is not to be settled by that.
+        nested = gate is not None and gate.is_inside()
+        around, _current.launched = getattr(_current, "launched", None), None
         try:
             return self._call(*args)
         except BaseException as error:
@@ -269,9 +275,9 @@ class _Recorded:
             raise
         finally:
             # Or the arrays that it made would live until the next launch.
-            _current.launched = None
-            if _recorder is not None and _recorder.gate is not None:
-                _recorder.gate.settle()
+            _current.launched = around if nested else None
+            if gate is not None and not nested:
+                gate.settle()
 
 
 class _NotingExecutable:
@@ -291,8 +297,10 @@ class _NotingExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         check_may_launch(program.name)
+        _check_given_once(program, inputs)
         lines, gate = _find_lines(recorder, program), recorder.gate
         line = lines[0] if lines else None
+        nested = gate is not None and gate.is_inside()
         try:
             recorder.left.check(program.fingerprint, program.name, program.participants)
             recorder.learn_contents(program.fingerprint, inputs)
@@ -308,7 +316,7 @@ class _NotingExecutable:
                 gate.note_failure(error)
             raise
         finally:
-            if gate is not None:
+            if gate is not None and not nested:
                 gate.leave()
 
     def _launch(self, inputs: Any, kwargs: Any, line: int | None, birth: Birth) -> _NotingResults:
@@ -334,8 +342,28 @@ class _NotingExecutable:
             raise
 
 
+def _check_given_once(program: _Program, inputs: Sequence[Any]) -> None:
+    """Hold that no array is donated and given a second time: JAX refuses that too late, and ends the process by SIGSEGV.
+
+    Raises:
+        ValueError: one is.
+    """
+    if not program.donated:
+        return
+    first = {id(inputs[place]): place for place in reversed(program.donated) if place < len(inputs)}
+    for place, given in enumerate(inputs):
+        donated = first.get(id(given), place)
+        if donated != place:
+            one, other = sorted((donated + 1, place + 1))
+            raise ValueError(
+                f"{program.name} was not launched: the array that is its argument {donated + 1} is donated, and given again in the "
+                f"same call\n  It is argument {one} and argument {other}, counted over all leaves. A donated array can be given once.\n"
+                "  Give a copy of it (y.copy()) as the other argument, or do not donate it."
+            )
+
+
 def _find_lines(recorder: LaunchRecorder, program: _Program) -> tuple[int, ...]:
-    """The lines of the cell that lead to a launch; none of a thread of the user's whose launch nobody waits in: it may be ahead on one rank."""
+    """The lines of the cell that lead to a launch; none in a thread where nobody waits in it: it may be ahead on one rank."""
     in_step = communicates(program.fingerprint) or threading.current_thread() is threading.main_thread()
     return recorder.find_lines() if in_step else ()
 

@@ -1,12 +1,17 @@
-"""Which outputs of a lowered program are its arguments as they came: copies, and mutable arrays that are only read."""
+"""Which outputs of a lowered program are its arguments as they came, and which arguments a launch of it takes for good.
+
+The first are copies, and mutable arrays that are only read; the second are donated.
+"""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["find_passed"]
+__all__ = ["find_donated", "find_passed"]
 
 _RETURN = re.compile(r"^\s*return (.+?) :", re.MULTILINE)
+_ARGUMENT = re.compile(r"%arg(\d+): ")
+_DONATED = ("jax.buffer_donor = true", "tf.aliasing_output = ")
 _SAME = re.compile(
     r"^\s*(%\w+) = (?:sdy\.sharding_constraint|stablehlo\.optimization_barrier) (%\w+)(?= [:<])", re.MULTILINE
 )
@@ -31,3 +36,21 @@ def find_passed(module: str) -> tuple[tuple[int, int], ...]:
         same[result] = same.get(operand, operand)
     values = [same.get(value, value) for value in found[1].split(", ")]
     return tuple((place, int(value[4:])) for place, value in enumerate(values) if re.fullmatch(r"%arg\d+", value))
+
+
+def find_donated(module: str) -> tuple[int, ...] | None:
+    r"""Give the place of each donated argument, from 0; None where the text is none of a StableHLO module.
+
+    >>> find_donated("func.func public @main(%arg0: t {jax.buffer_donor = true}, %arg1: t) -> (t) {\n    return %0 : t\n  }")
+    (0,)
+    """
+    _, found, main = module.partition("@main(")
+    if not found:
+        return None
+    head, _, _ = main.partition("\n")
+    _, *parts = _ARGUMENT.split(head)
+    return tuple(
+        int(place)
+        for place, text in zip(parts[::2], parts[1::2], strict=True)
+        if any(each in text for each in _DONATED)
+    )

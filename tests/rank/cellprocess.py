@@ -208,6 +208,9 @@ class PlayedLaunches:
     def wait(self, limit_s: float | None = None) -> None:
         self._names.get("waiting" if limit_s is None else "finishing", lambda: None)()
 
+    def sweep(self) -> None:
+        """Nothing was launched."""
+
     def close_cell(self, seq: int, outcome: Outcome) -> CellLaunches:
         self.leave_cell(seq, outcome)
         rows, abandoned = self._names.pop("rows", []), self._names.pop("abandoned", 0)

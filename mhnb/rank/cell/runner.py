@@ -354,7 +354,14 @@ class CellRunner:
     def _serve(self) -> None:
         """Look at the output from time to time. Nobody wakes this thread: a short cell never meets it."""
         pause_s = _LIVE_S
-        duties = (self._tell_live, self._tell_late, self._interrupt.tell, self._tell_where, self.look_beside)
+        duties = (
+            self._tell_live,
+            self._tell_late,
+            self._interrupt.tell,
+            self._tell_where,
+            self.launches.sweep,
+            self.look_beside,
+        )
         while not self._stop.wait(pause_s):
             for duty in duties:
                 self._do(duty)

@@ -54,6 +54,13 @@ _NOT_HANDLED = (
 )
 
 
+_INSIDE = (
+    "{name} was not launched: a signal handler or a finalizer (__del__, weakref.finalize) called it in the middle of another launch\n"
+    "  The ranks have that one to agree on first.\n"
+    "  Let the handler set a flag, and launch where the cell's own code reads it."
+)
+
+
 class Agreement:
     """One rank's part of it. `enter` may be called from any thread; a rank makes one launch at a time.
 
@@ -72,6 +79,8 @@ class Agreement:
         os.register_at_fork(after_in_child=weakly(self._become_child))
         self.inside = False
         """The main thread is between its post and the end of its launch: an interrupt must wait."""
+        self._is_ending = False
+        """The main thread tells the others that the cell has ended."""
         self.interrupt_pending = False
         """One waits."""
         self._failure: tuple[int, MhnbError] | None = None
@@ -117,7 +126,11 @@ class Agreement:
     def end_cell(self, seq: int, outcome: Ending) -> None:
         """The cell has ended here: whoever waits for us in it need not. What threads launch from now on belongs to the next."""
         ending = outcome if outcome in ENDINGS else "error"
-        self._table.end_cell(seq, ENDINGS.index(ending))
+        self._is_ending = True
+        try:
+            self._table.end_cell(seq, ENDINGS.index(ending))
+        finally:
+            self._is_ending = False
         self._seq = seq + 1
         self._chosen = None
 
@@ -146,6 +159,12 @@ class Agreement:
 
     # -- a launch
 
+    def is_inside(self) -> bool:
+        """Whether the calling thread is in the middle of a launch: a signal handler or a finalizer of the user's runs there."""
+        if threading.current_thread() is self._main:
+            return self.inside or self._is_ending
+        return threading.get_ident() in self._busy
+
     def enter(
         self,
         fingerprint: str,
@@ -167,6 +186,7 @@ class Agreement:
             OrderMismatch: the participants do not want the same launch; none of them makes it.
             KeyboardInterrupt: the cell was asked to stop; if the others came as far, all stop here.
             RanksLost: the others cannot be reached any more; this rank does not launch.
+            RuntimeError: this thread is in the middle of another launch.
         """
         line = lines[0] if lines else None
         if not communicates(fingerprint):
@@ -179,6 +199,8 @@ class Agreement:
             return bear_unguarded(Maker(name, self._seq, line))
         if self._guard == "parity":
             return self.origins.note(participants, Maker(name, self._seq, line), inputs)
+        if self.is_inside():
+            raise RuntimeError(_INSIDE.format(name=name))
         if threading.current_thread() is not self._main:
             return self._enter_from_thread(fingerprint, name, participants, lines, inputs)
         self.inside = True

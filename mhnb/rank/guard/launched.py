@@ -5,6 +5,7 @@ It knows no JAX: outputs are anything with `is_ready`, `is_deleted` and `block_u
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
@@ -12,6 +13,10 @@ from mhnb.core.wire.protocol import LaunchRow
 from mhnb.rank.guard.outcomes import FreeOutputs
 
 __all__ = ["Launched"]
+
+
+_MOST_WEIGHED = 16
+"""Of so many outputs, the last ones, the smallest is found: to ask each of a thousand would take as long as the launch."""
 
 
 class _Output(Protocol):
@@ -23,15 +28,35 @@ class _Output(Protocol):
 
 
 class Launched:
-    """One launch between its dispatch and its end. `outputs` is None while the dispatch itself is under way."""
+    """One launch between its dispatch and its end.
 
-    __slots__ = ("agreed", "failure", "free", "lost", "note_outputs", "number", "outputs", "row")
+    Of what it gave, the smallest array is kept until it is ready, or nothing could tell when the launch has ended. The others are the
+    cell's alone: one that it drops is freed as JAX frees it.
+    """
+
+    __slots__ = (
+        "_kept",
+        "_others",
+        "agreed",
+        "failure",
+        "free",
+        "is_dispatched",
+        "lost",
+        "note_outputs",
+        "number",
+        "row",
+    )
 
     def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None, free: FreeOutputs | None) -> None:
         self.row, self.free = row, free
         self.number = number
         """How many launches that communicate were made in this cell when it was noted."""
-        self.outputs = outputs
+        self._kept: object | None = None
+        self._others: tuple[weakref.ref[object], ...] = ()
+        self.is_dispatched = False
+        """False while the dispatch itself is under way."""
+        if outputs is not None:
+            self._keep(outputs)
         self.lost = False
         """An interrupt came between dispatch and record: whether it runs cannot be known any more."""
         self.failure: Exception | None = None
@@ -42,7 +67,7 @@ class Launched:
 
     def end_dispatch(self, outputs: Sequence[object]) -> None:
         """Take what the dispatch gave: the arrays to wait for."""
-        self.outputs = outputs
+        self._keep(outputs)
         if self.free is not None:
             self.free.note(self.row, outputs)
         if self.note_outputs is not None:
@@ -50,13 +75,22 @@ class Launched:
 
     def break_dispatch(self, error: BaseException) -> None:
         """Take note that the dispatch raised: after the program had run (`jax_debug_nans`), or by an interrupt."""
-        if self.outputs is None:
+        if not self.is_dispatched:
             self.lost = not isinstance(error, Exception)
-            self.outputs = ()
+            self.is_dispatched = True
+
+    def _keep(self, outputs: Sequence[object]) -> None:
+        self._kept = min(reversed(outputs[-_MOST_WEIGHED:]), key=_size, default=None)
+        self._others = tuple(weakref.ref(output) for output in outputs if output is not self._kept)
+        self.is_dispatched = True
+
+    def has_outputs(self) -> bool:
+        """Whether there is anything to tell when it has ended."""
+        return self._kept is not None
 
     def is_over(self) -> bool:
         """Whether nothing of it runs any more, as far as can be known. Notes the failure of a failed one."""
-        if self.outputs is None:
+        if not self.is_dispatched:
             return False
         output = self._last_alive()
         if output is None:
@@ -74,7 +108,7 @@ class Launched:
 
     def is_under_way(self) -> bool:
         """Whether it still runs, or is being dispatched. Takes note of nothing, so that any thread may ask."""
-        if self.outputs is None:
+        if not self.is_dispatched:
             return True
         try:
             output = self._last_alive()
@@ -84,10 +118,15 @@ class Launched:
             return False
 
     def _last_alive(self) -> _Output | None:
-        # The last output is looked at first: a training step returns its loss there, while the first ones, the
-        # parameters, are donated to the next step, and what was donated cannot be asked.
-        for output in reversed(self.outputs or ()):
-            array = cast(_Output, output)
-            if not array.is_deleted():
+        # The smallest is looked at first: a training step returns its loss there, while the parameters are donated to the next
+        # step, and what was donated cannot be asked. Then the last one that the cell still has.
+        for output in (self._kept, *(ref() for ref in reversed(self._others))):
+            array = cast(_Output | None, output)
+            if array is not None and not array.is_deleted():
                 return array
         return None
+
+
+def _size(output: object) -> int:
+    size: int = getattr(output, "nbytes", 0)
+    return size

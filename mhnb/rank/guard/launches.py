@@ -34,6 +34,8 @@ from mhnb.values import Outcome
 __all__ = ["LaunchRecorder"]
 
 _SWEEP_AT = 64
+_MOST_RESTS = 20
+"""At most so many calls of `sweep` do nothing between two that look."""
 _LOCAL_STOPPED_WAIT_S = 0.2
 _RUNNING = "launches of it, on which all ranks agreed, still run, and the next collective waits for them"
 
@@ -55,10 +57,12 @@ class LaunchRecorder:
         self.finish_effects: Callable[[], None] | None = None
         """Waits for prints and callbacks from inside compiled programs; set by whoever installs the hooks."""
         self._sleep, self._clock = sleep, clock
-        self._lock = threading.Lock()
+        # A finalizer of the user's may launch wherever Python runs it: also where its own thread holds the lock.
+        self._lock = threading.RLock()
         self._rows: list[LaunchRow] = []
         self._running: deque[Launched] = deque()
         self._sweep_at = _SWEEP_AT
+        self._sweep_pauses, self._sweep_rests = 0, 1
         self._number, self._free = 0, FreeOutputs()
         self._failure: Exception | None = None
         self._broken: list[int] = []
@@ -200,6 +204,7 @@ class LaunchRecorder:
             row = self._count(fingerprint, name, participants, line)
             launched = Launched(row, self._number, outputs, None if meets else self._free)
             self._running.append(launched)
+            self._sweep_rests = 1
         return launched
 
     def note_given(
@@ -335,7 +340,7 @@ class LaunchRecorder:
             excused = [number for number in self._failed_in_callback if number == self._number]
             abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
-            self.left.add(self._seq, [launched for launched in unfinished if launched.outputs])
+            self.left.add(self._seq, [launched for launched in unfinished if launched.has_outputs()])
             agreed = [launched for launched in self._running if communicates(launched.row[0]) and launched.agreed]
             self.left.expect(self._seq, agreed)
             self.ended_seq, self.ended_rows = self._seq, rows
@@ -345,6 +350,21 @@ class LaunchRecorder:
             self._number, self._failure, self._broken, self._failed_in_callback = 0, None, [], []
             self._lost = []
         return self._free.settle(rows), abandoned
+
+    def sweep(self) -> None:
+        """Let go of what has ended, so that an array that the cell has dropped is freed. From any thread, again and again.
+
+        The longer nothing ended, the longer it waits: to ask an array whether it is ready has its cost.
+        """
+        self._sweep_pauses += 1
+        if not self._running or self._sweep_pauses < self._sweep_rests:
+            return
+        with self._lock:
+            before = len(self._running)
+            self._sweep(every=True)
+            ended = len(self._running) < before
+        self._sweep_rests = 1 if ended else min(2 * self._sweep_rests, _MOST_RESTS)
+        self._sweep_pauses = 0
 
     def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
         """Count the cell's launches by participants, and give the oldest that has not finished. From any thread."""

@@ -28,8 +28,8 @@ class LeftLaunches:
         self._left: list[tuple[int, _Launch]] = []
         self._expected: list[tuple[int, _Launch]] = []
         self._given_up: list[tuple[int, LaunchRow]] = []
-        # A thread of the user's may look while a cell ends: nothing that was left may be lost.
-        self._lock = threading.Lock()
+        # A thread of the user's may look while a cell ends: nothing that was left may be lost. A finalizer may look in between.
+        self._lock = threading.RLock()
         self.refused = False
         """Whether one stood in the way of a launch of the cell that runs."""
 

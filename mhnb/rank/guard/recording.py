@@ -98,5 +98,8 @@ class Launches(Protocol):
     def close_cell(self, seq: int, outcome: Outcome) -> CellLaunches:
         """Hand out what the cell's launches came to, and tell the other ranks that this one is done with it."""
 
+    def sweep(self) -> None:
+        """Let go of what has ended; from any thread, from time to time."""
+
     def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
         """Count launches by participants, and give the oldest that has not finished; from any thread."""
