@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+import sys
+import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -17,6 +20,9 @@ from zlib import crc32
 from IPython.core.compilerop import CachingCompiler
 
 from mhnb.core.explain.stacks import CAPTURED, TIMED, cell_line
+from mhnb.core.guard.threads import UNKNOWN_THREAD, format_thread, kind_of
+from mhnb.errors import MhnbError
+from mhnb.rank.cell.origin import CellThread
 from mhnb.rank.raised import class_has, place_of_syntax, traceback_of
 
 __all__ = [
@@ -30,6 +36,7 @@ __all__ = [
     "find_site",
     "find_user_place",
     "hide_own_frames",
+    "print_thread_error",
 ]
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
@@ -42,6 +49,10 @@ _LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "num
 _TIMED_FILE = TIMED[0]
 _MOST_PLAIN = 50
 """Frames of a traceback that is drawn without its lines of code."""
+_LIBRARY_FILE = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\](?P<name>\w+)|[/\\]lib(?:64)?[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)(?P<std>\w+)"
+)
+_FOLDED = re.compile(r'^ *File "<(\d+) of (\w+)>".*\n', re.MULTILINE)
 
 
 def cell_file(seq: int) -> str:
@@ -208,10 +219,10 @@ def _file(part: TracebackType) -> str:
     return part.tb_frame.f_code.co_filename
 
 
-def _walk(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next
+def _walk(part: TracebackType | None) -> Iterator[TracebackType]:
+    while part is not None:
+        yield part
+        part = part.tb_next
 
 
 def _library(frame: FrameType) -> str:
@@ -279,6 +290,64 @@ def _name_frame(part: TracebackType) -> str:
     code, named = part.tb_frame.f_code, _CELL.fullmatch(_file(part))
     where = f"Cell In[{named[1]}], line {part.tb_lineno}" if named else f"File {_file(part)}:{part.tb_lineno}"
     return where if code.co_name == "<module>" else f"{where}, in {code.co_name}"
+
+
+def print_thread_error(args: threading.ExceptHookArgs) -> None:
+    """Print what ended a thread of a cell, as short as the cell's own error and the same on every rank; as `threading.excepthook`.
+
+    An error that no code of a cell leads to is printed as Python does.
+    """
+    error, thread = args.exc_value, args.thread
+    if error is None or issubclass(args.exc_type, SystemExit) or not _has_cell(args.exc_traceback):
+        threading.__excepthook__(args)
+        return
+    known: CellThread | None = getattr(thread, "_mhnb_thread", None)
+    if known is not None and known.number != UNKNOWN_THREAD:
+        name = format_thread(known.number, {kind_of(known.number): known.label})
+    else:
+        name = f"thread {thread.name}" if thread is not None else "a thread"
+    shown = traceback.TracebackException(args.exc_type, error, args.exc_traceback)
+    _fold_frames(shown, brief=isinstance(error, MhnbError))
+    text = _FOLDED.sub(_say_folded, "".join(shown.format(chain=not isinstance(error, MhnbError))))
+    print(f"Exception in {name}:\n{text}", end="", file=sys.stderr, flush=True)
+
+
+def _has_cell(tb: TracebackType | None) -> bool:
+    return any(_CELL.fullmatch(_file(part)) for part in _walk(tb))
+
+
+def _fold_frames(shown: traceback.TracebackException, *, brief: bool) -> None:
+    """Leave out what is above the cell's first frame, and put one frame for each stretch inside libraries; none if brief."""
+    frames = list(shown.stack)
+    first = next((at for at, frame in enumerate(frames) if _CELL.fullmatch(frame.filename)), 0)
+    kept: list[traceback.FrameSummary] = []
+    for library, run in groupby(frames[first:], key=lambda frame: _folder_of(frame.filename)):
+        same = list(run)
+        if not library:
+            kept += [_with_line(frame) for frame in same]
+        elif library != "mhnb" and not brief:
+            kept.append(traceback.FrameSummary(f"<{len(same)} of {library}>", 0, "", lookup_line=False, line=""))
+    shown.stack = traceback.StackSummary.from_list(kept)
+    for other in (shown.__cause__, shown.__context__, *(shown.exceptions or ())):
+        if other is not None:
+            _fold_frames(other, brief=brief)
+
+
+def _folder_of(file: str) -> str:
+    if file.startswith(_OWN_FOLDER):
+        return "mhnb"
+    found = _LIBRARY_FILE.search(file)
+    return (found["name"] or found["std"]) if found else ""
+
+
+def _with_line(frame: traceback.FrameSummary) -> traceback.FrameSummary:
+    # Python forgets the text of what is no file before it prints it.
+    line = linecache.getline(frame.filename, frame.lineno or 0).strip() or frame.line
+    return traceback.FrameSummary(frame.filename, frame.lineno, frame.name, lookup_line=False, line=line)
+
+
+def _say_folded(found: re.Match[str]) -> str:
+    return f"    … {found[1]} {'frame' if found[1] == '1' else 'frames'} inside {found[2]}\n"
 
 
 def cut_libraries(traceback: TracebackType | None) -> None:

@@ -11,6 +11,7 @@ import keyword
 import os
 import re
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Coroutine
@@ -38,6 +39,7 @@ from mhnb.rank.cell.cells import (
     find_place,
     find_site,
     hide_own_frames,
+    print_thread_error,
 )
 from mhnb.rank.cell.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
 from mhnb.rank.cell.history import RankHistory
@@ -141,6 +143,7 @@ class RankShell(ZMQInteractiveShell):
         assert isinstance(self.displayhook, RankDisplayHook)
         self.capture = self.display_pub.capture = self.displayhook.capture = capture
         self.clock = clock
+        threading.excepthook = print_thread_error
         draw_text_bars()
         refuse_keyboard(self)
         # For good, not anew for each cell: nobody but cells has this process.

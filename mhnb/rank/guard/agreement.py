@@ -30,7 +30,7 @@ from mhnb.core.guard.threads import MAIN_THREAD
 from mhnb.core.guard.wishes import Verdict, Wish
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.cell.forks import weakly
-from mhnb.rank.cell.origin import current_thread
+from mhnb.rank.cell.origin import current_seq, current_thread
 from mhnb.rank.guard.origin_record import OriginRecord
 from mhnb.rank.guard.origins import (
     Birth,
@@ -54,6 +54,10 @@ _NOT_HANDLED = (
 )
 
 
+_CELL_FAILED = (
+    "nothing was launched\n  {name} is of a thread or task of cell {seq}, which did not end well\n"
+    "  The ranks may have left it at different places. Start it again in a new cell."
+)
 _INSIDE = (
     "{name} was not launched: a signal handler or a finalizer (__del__, weakref.finalize) called it in the middle of another launch\n"
     "  The ranks have that one to agree on first.\n"
@@ -84,6 +88,10 @@ class Agreement:
         self.interrupt_pending = False
         """One waits."""
         self._failure: tuple[int, MhnbError] | None = None
+        self._parted: tuple[int, int, str] | None = None
+        """The cell's first mismatch: the cell, the thread that met it, and its words."""
+        self._failed: set[int] = set()
+        """Cells that did not end well here: on other ranks their threads may be elsewhere, so they launch nothing any more."""
         self._note = ""
         self._taken: list[list[int]] = []
         self._late: BaseException | None = None
@@ -121,11 +129,14 @@ class Agreement:
         self._chosen = None if chosen is None else tuple(chosen)
         self.interrupt_pending, self.stopped_with, self.came_to = False, None, None
         self._failure, self._note, self._taken = None, "", []
+        self._parted = None
         self.origins.begin_cell()
 
     def end_cell(self, seq: int, outcome: Ending) -> None:
         """The cell has ended here: whoever waits for us in it need not. What threads launch from now on belongs to the next."""
         ending = outcome if outcome in ENDINGS else "error"
+        if ending in ("error", "interrupted"):
+            self._failed.add(seq)
         self._is_ending = True
         try:
             self._table.end_cell(seq, ENDINGS.index(ending))
@@ -191,16 +202,11 @@ class Agreement:
         line = lines[0] if lines else None
         if not communicates(fingerprint):
             return self._bear_alone(fingerprint, name, line, inputs)
-        if self._forked:
-            raise RuntimeError("a forked process cannot launch a program of several ranks: it is none of them")
-        if self._chosen is not None and not set(participants) <= set(self._chosen):
-            raise OrderMismatch(format_outside(name, participants, self._chosen), result=None)
+        self._check_may_enter(name, participants)
         if self._guard == "off":
             return bear_unguarded(Maker(name, self._seq, line))
         if self._guard == "parity":
             return self.origins.note(participants, Maker(name, self._seq, line), inputs)
-        if self.is_inside():
-            raise RuntimeError(_INSIDE.format(name=name))
         if threading.current_thread() is not self._main:
             return self._enter_from_thread(fingerprint, name, participants, lines, inputs)
         self.inside = True
@@ -219,6 +225,17 @@ class Agreement:
                 raise self.make_interrupt() from error
             raise
         return birth
+
+    def _check_may_enter(self, name: str, participants: tuple[int, ...]) -> None:
+        """Hold that the calling code may launch what other ranks take part in."""
+        if self._forked:
+            raise RuntimeError("a forked process cannot launch a program of several ranks: it is none of them")
+        if self._chosen is not None and not set(participants) <= set(self._chosen):
+            raise OrderMismatch(format_outside(name, participants, self._chosen), result=None)
+        if self.is_inside():
+            raise RuntimeError(_INSIDE.format(name=name))
+        if self._guard == "lockstep" and (begun := current_seq()) != self._seq and begun in self._failed:
+            raise _CellEndedError(_CELL_FAILED.format(name=name, seq=begun), result=None)
 
     def _bear_alone(self, fingerprint: str, name: str, line: int | None, inputs: Sequence[object]) -> Birth:
         maker = Maker(name, self._seq, line)
@@ -385,6 +402,9 @@ class Agreement:
                     source=self._source,
                     details=MismatchDetails(verdict.differences, verdict.threads),
                 )
+                if any(stand.fingerprint is None for stand in stands):
+                    text = self._parted_with(wish.seq) or text
+                self._parted = self._parted or (wish.seq, threading.get_ident(), text)
                 if letter := letter_origins(stands).get(wish.origin):
                     self._note, self._taken = format_makers(letter, find_makers(inputs)), list_taken(inputs)
                 raise OrderMismatch(text, result=None)
@@ -395,6 +415,14 @@ class Agreement:
                 raise RuntimeError(verdict.text)
             case _:
                 raise OrderMismatch(verdict.text, result=None)
+
+    def _parted_with(self, seq: int) -> str:
+        """Give what another thread of the cell was told when it parted from the other ranks; empty where none was.
+
+        That some ranks never come to a later launch follows from it, and each of the ranks says the same then.
+        """
+        parted = self._parted
+        return parted[2] if parted is not None and parted[0] == seq and parted[1] != threading.get_ident() else ""
 
     def _stop_together(self, others: frozenset[int]) -> BaseException:
         """Note with whom this rank is stopped, and make what stops it; where it was before, that says why it is again."""
