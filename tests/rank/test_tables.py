@@ -19,8 +19,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from mhnb.core.guard.agreement import ENDINGS, format_mismatch
+from mhnb.core.guard.agreement import ENDINGS, MismatchDetails, format_mismatch
 from mhnb.core.guard.outlines import pack_outline
+from mhnb.core.guard.threads import MAIN_THREAD, number_thread
 from mhnb.core.guard.wishes import LAUNCH, CellOver, Verdict, Wish, encode_from_rank
 from mhnb.core.wire.framing import join_frames
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost
@@ -442,6 +443,38 @@ def test_a_thread_whose_cell_ends_while_it_waits_is_told_so(rig: Rig) -> None:
     rig.until_posted(1, wish())
     rig.tables[1].end_cell(1, ERROR)
     assert waiting.result(WAIT_S).kind == "cell ended"
+
+
+def test_a_wish_of_a_cell_that_has_ended_here_is_refused(rig: Rig) -> None:
+    """A thread may have made it before the end, which the others have acted on: what one of them posted meets nobody."""
+    first = rig.begin(0, wish())
+    rig.until_posted(0, wish())
+    rig.tables[1].end_cell(1, ERROR)
+    assert rig.begin(2, wish()).result(WAIT_S).kind == "mismatch"
+    assert rig.begin(1, wish()).result(WAIT_S).kind == "cell ended"
+    assert first.result(WAIT_S).kind == "mismatch"
+    for rank in (0, 2):
+        rig.tables[rank].end_cell(1, ERROR)
+    assert rig.all(*[wish(seq=2)] * 3) == [LAUNCH] * 3
+
+
+def test_two_threads_do_not_meet_and_each_is_named(rig: Rig) -> None:
+    """The same words on every rank, whoever has given the label; a thread that nobody knows meets any."""
+    one, two = (number_thread(MAIN_THREAD, 1, "score", count) for count in (1, 2))
+    named = wish()._replace(thread=one, thread_label="task score #")
+    verdicts = rig.all(named, named._replace(thread=two), wish()._replace(thread=MAIN_THREAD))
+    (text,) = {
+        format_mismatch(
+            told.stands, told.names, number=told.number, seq=1, source="", details=MismatchDetails(threads=told.threads)
+        )
+        for told in verdicts
+    }
+    assert text.splitlines()[2:5] == [
+        "  rank 0   jit(f5) in task score #1     line 2",
+        "  rank 1   jit(f5) in task score #2     line 2",
+        "  rank 2   jit(f5) in the main thread   line 2",
+    ]
+    assert rig.all(named, named, wish()) == [LAUNCH] * 3
 
 
 # -- what only far ranks have

@@ -50,7 +50,7 @@ def test_a_mismatch_names_the_thread(ready: Cluster, name: str, said: str) -> No
     assert len(printed) == 1, printed
     (trace,) = printed
     assert trace.startswith(
-        f'Exception in {said}:\nTraceback (most recent call last):\n  File "<cell {result.seq}>", line 5'
+        f'Exception in {said}:\nTraceback (most recent call last):\n  File "<cell {result.seq}>", line 4, in loader'
     )
     assert trace.count("File ") == 1
     assert "    top(x).block_until_ready()\n" in trace

@@ -31,7 +31,11 @@ def number_thread(parent: int, seq: int, kind: str, count: int) -> int:
 
 
 def kind_of(number: int) -> int:
-    """Return the part of a thread's number that all threads of its kind share."""
+    """Return the part of a thread's number that all threads of its kind share.
+
+    >>> kind_of(7 << 24 | 2) == 7 << 24
+    True
+    """
     return number & ~_COUNT_MASK
 
 

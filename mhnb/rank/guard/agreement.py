@@ -402,8 +402,7 @@ class Agreement:
                     source=self._source,
                     details=MismatchDetails(verdict.differences, verdict.threads),
                 )
-                if any(stand.fingerprint is None for stand in stands):
-                    text = self._parted_with(wish.seq) or text
+                text = self._parted_with(wish.seq) or text
                 self._parted = self._parted or (wish.seq, threading.get_ident(), text)
                 if letter := letter_origins(stands).get(wish.origin):
                     self._note, self._taken = format_makers(letter, find_makers(inputs)), list_taken(inputs)
@@ -419,7 +418,7 @@ class Agreement:
     def _parted_with(self, seq: int) -> str:
         """Give what another thread of the cell was told when it parted from the other ranks; empty where none was.
 
-        That some ranks never come to a later launch follows from it, and each of the ranks says the same then.
+        That the ranks differ in a later launch follows from it, and so each of them says the same.
         """
         parted = self._parted
         return parted[2] if parted is not None and parted[0] == seq and parted[1] != threading.get_ident() else ""
