@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -151,3 +152,69 @@ def test_a_users_exception_is_not_lost_to_a_refusal() -> None:
     with pytest.raises(BellError) as raised:
         enter(Verdict("ring", text="nothing was launched"))
     assert isinstance(raised.value.__cause__, OrderMismatch)
+
+
+class CallingTable(QuietTable):
+    """A table at which something else is called while the wish is made."""
+
+    call: Callable[[], object]
+
+    def ask(self, wish: Wish) -> None:  # noqa: ARG002 - it is a Table
+        """Call it."""
+        self.call()
+
+    def answer(self) -> Verdict:
+        """Launch."""
+        return LAUNCH
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_launch_inside_a_launch_is_refused_and_the_one_around_it_goes_on(in_thread: bool) -> None:  # noqa: FBT001
+    """A finalizer's, say, in any thread: it would wait for the turn that its own thread has. Afterwards it is launched."""
+    table = CallingTable(LAUNCH)
+    agreement = Agreement(table)
+    agreement.begin_cell(1, "", "lockstep", None)
+    told: list[str] = []
+
+    def launch() -> None:
+        assert not agreement.is_inside()
+        agreement.enter("5", "jit(f)", (0, 1), (2,), [])
+        agreement.leave()
+        agreement.settle()
+
+    def finalize() -> None:
+        assert agreement.is_inside()
+        agreement.enter("free:5", "jit(h)", (0, 1), (3,), [])
+        try:
+            agreement.enter("7", "jit(g)", (0, 1), (3,), [])
+        except RuntimeError as error:
+            told.append(str(error))
+
+    table.call = finalize
+    for _ in range(2):
+        if in_thread:
+            thread = threading.Thread(target=launch)
+            thread.start()
+            thread.join()
+        else:
+            launch()
+    assert len(told) == 2
+    assert told[0].startswith("jit(g) was not launched: a signal handler or a finalizer")
+
+
+def test_a_launch_while_the_cells_end_is_told_is_refused() -> None:
+    """A handler's that comes in the middle of that: the table takes one message at a time."""
+    table = CallingTable(LAUNCH)
+    agreement = Agreement(table)
+    agreement.begin_cell(1, "", "lockstep", None)
+    told: list[Exception] = []
+
+    def end_cell(seq: int, ending: int) -> None:
+        try:
+            agreement.enter("5", "jit(f)", (0, 1), (2,), [])
+        except RuntimeError as error:
+            told.append(error)
+
+    table.end_cell = end_cell  # type: ignore[method-assign]
+    agreement.end_cell(1, "ok")
+    assert len(told) == 1

@@ -89,6 +89,13 @@ def score(at, v):
 threads = [threading.Thread(target=score, args=each) for each in enumerate(folds)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()""",
+    "a pool of multiprocessing": """
+from multiprocessing.pool import ThreadPool
+def score(at, v):
+    if at == (rank == 1): two.wait()
+    try: return float(add(v))
+    finally: two.set()
+with ThreadPool(2) as pool: got = pool.starmap(score, enumerate(folds), chunksize=1)""",
     "tasks": """
 async def score(at, v):
     if at == (rank == 1): await asyncio.sleep(0.01)
@@ -133,8 +140,11 @@ thread.start(); thread.join()
 got""",
     "a pool of multiprocessing": """
 from multiprocessing.pool import ThreadPool
-with ThreadPool(2) as pool: got = [pool.apply(lambda v: float(add(v)), (fold,)) for fold in folds]
-got""",
+def score(v): return float(add(v))
+with ThreadPool(2) as pool:
+    got = [pool.apply(score, (fold,)) for fold in folds] + pool.starmap(score, [folds[:1]]) + pool.map(score, folds[:1])
+    got += pool.imap(score, folds[:1])
+got[:2] if got[2:] == [28.0] * 3 else got""",
     "tasks one after another": """
 async def score(v): return float(add(v))
 [await asyncio.create_task(score(fold)) for fold in folds]""",

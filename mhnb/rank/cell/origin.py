@@ -111,8 +111,9 @@ def _start(original: Callable[..., None], thread: threading.Thread) -> None:
 
 def _begin_thread(thread: threading.Thread) -> CellThread:
     target = getattr(thread, "_target", None)
-    if type(thread).__name__ == "DummyProcess":
-        # A worker of `multiprocessing.pool.ThreadPool`: which of them takes a piece of work is chance.
+    if getattr(target, "__module__", "") == "multiprocessing.pool":
+        # Of a ThreadPool: which of its threads takes a piece of work is chance, so the work is known by itself.
+        _mark_thread_pools()
         return _UNKNOWN
     called = _name_of(target if target is not None else getattr(thread, "function", None) or type(thread))
     plain = _DEFAULT_NAME.fullmatch(thread.name) is not None
@@ -145,9 +146,7 @@ def _submit(
     seq = current_seq()
     if not seq:
         return original(pool, function, *args, **kwargs)
-    called = _name_of(function)
-    work = current_thread().begin(f"work {called}", f"task {called.rpartition('.')[2]} #")
-    return original(pool, _run_as, seq, work, function, *args, **kwargs)
+    return original(pool, _run_as, seq, _begin_work(function), function, *args, **kwargs)
 
 
 def _run_as(seq: int, work: CellThread, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -158,6 +157,42 @@ def _run_as(seq: int, work: CellThread, function: Callable[..., Any], /, *args: 
     finally:
         _pooled.work = before
         CELL_SEQ.reset(token)
+
+
+def _mark_thread_pools() -> None:
+    from multiprocessing.pool import ThreadPool
+
+    if "apply_async" not in vars(ThreadPool):
+        _wrap(ThreadPool, "apply_async", _apply_async)
+        for name in ("_map_async", "imap", "imap_unordered"):
+            _wrap(ThreadPool, name, _map_numbered)
+
+
+def _apply_async(
+    original: Callable[..., Any], pool: Any, function: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    return original(pool, functools.partial(_run_as, current_seq(), _begin_work(function), function), *args, **kwargs)
+
+
+def _map_numbered(
+    original: Callable[..., Any], pool: Any, function: Callable[..., Any], iterable: Any, *args: Any, **kwargs: Any
+) -> Any:
+    # The pool takes the items one after the other, in a thread of its own: each is numbered as it is taken.
+    seq, around = current_seq(), _begin_work(function)
+    called = _name_of(function).rpartition(".")[2]
+    starred = bool(args) and getattr(args[0], "__name__", "") == "starmapstar"
+    numbered = ((around.begin("item", f"task {called} #"), item) for item in iterable)
+
+    def work(*given: Any) -> Any:
+        number, item = given if starred else given[0]
+        return _run_as(seq, number, function, *(item if starred else (item,)))
+
+    return original(pool, work, numbered, *args, **kwargs)
+
+
+def _begin_work(function: Callable[..., Any]) -> CellThread:
+    called = _name_of(function)
+    return current_thread().begin(f"work {called}", f"task {called.rpartition('.')[2]} #")
 
 
 def _create_task(original: Callable[..., Any], loop: Any, coroutine: Any, **kwargs: Any) -> Any:
