@@ -303,7 +303,7 @@ class _NotingExecutable:
         nested = gate is not None and gate.is_inside()
         try:
             recorder.left.check(program.fingerprint, program.name, program.participants)
-            recorder.learn_contents(program.fingerprint, inputs)
+            recorder.learn_contents(program.fingerprint, inputs, program.donated)
             birth = _UNKNOWN
             if gate is not None:
                 birth = gate.enter(program.fingerprint, program.name, program.participants, lines, inputs)

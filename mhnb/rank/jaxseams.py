@@ -108,14 +108,20 @@ def missing_makers() -> list[str]:
 
 
 def wrap_makers(
-    *, shard: _Wrapper, put: _Wrapper, join: _Wrapper, keep: _Wrapper, turn: _Wrapper, rewrap: _Wrapper
+    *,
+    shard: _Wrapper,
+    put: _Wrapper,
+    public: Mapping[str, _Wrapper],
+    keep: _Wrapper,
+    turn: _Wrapper,
+    rewrap: _Wrapper,
 ) -> None:
     """Wrap what makes arrays of a process's own data, or of others without a launch, by what each of these gives for it.
 
     Args:
         shard: of `shard_args(shardings, layouts, copy_semantics, args)`, which lays out arguments, of jit and device_put too.
-        put: of `batched_device_put(aval, sharding, xs, devices)`, by which `make_array_from_callback` ends.
-        join: of `make_array_from_single_device_arrays(shape, sharding, arrays)`.
+        put: of `batched_device_put(aval, sharding, xs, devices)`, by which `make_array_from_callback` mostly ends.
+        public: of functions that users call, by name.
         keep: of the method by which `device_put` makes the user's array of what `shard_args` laid out.
         turn: of the function by which `device_put` lays an array out over its devices in another order.
         rewrap: of the method by which `pmap` makes a global array of a rank's own pieces, and pieces of a global one.
@@ -131,10 +137,11 @@ def wrap_makers(
     dispatch._different_device_order_reshard = turn(dispatch._different_device_order_reshard)
     implementation: Any = array.ArrayImpl
     implementation._rewrap_with_aval_and_sharding = rewrap(implementation._rewrap_with_aval_and_sharding)
-    joining = join(jax.make_array_from_single_device_arrays)
     modules: tuple[Any, ...] = (array, jax)
-    for module in modules:
-        module.make_array_from_single_device_arrays = joining
+    for name, wrap in public.items():
+        wrapped = wrap(getattr(jax, name))
+        for module in modules:
+            setattr(module, name, wrapped)
 
 
 def wrap_collectives(around: Callable[[Callable[[], Any]], Any]) -> None:

@@ -66,9 +66,10 @@ def test_the_report_of_one_program_on_other_arrays_names_them_by_letters() -> No
 
 
 def test_what_was_made_without_a_guard_is_like_every_other() -> None:
-    """And has a name of its own where others differ."""
+    """And has a name of its own where others differ. All are asked again about the rest, where only some made it so."""
     stands = [Stand(0, 1, origin=5), Stand(1, 1, origin=ANY), Stand(2, 1, origin=5)]
-    assert judge_launch(stands, interrupted=False) == "launch"
+    assert judge_launch(stands, interrupted=False) == "again"
+    assert judge_launch([Stand(rank, 1, origin=ANY) for rank in range(3)], interrupted=False) == "launch"
     assert letter_origins(stands) == {}
     assert letter_origins([*stands, Stand(3, 1)]) == {5: "A", 0: "B", ANY: "of --guard off"}
 

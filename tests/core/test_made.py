@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import struct
+
 import pytest
 
 from mhnb.core.guard.made import GAPS, MadeRow, compare_made, format_made
@@ -142,7 +145,8 @@ def judged(
         ([[row("a")], [row("a")]], None, "parity", "clean"),
         ([[row("a")], [row("b")]], None, "parity", "tainted"),
         ([[row("a")], [row("b")]], None, "off", "clean"),
-        ([[row("a")], [row("b")]], [error("OrderMismatch")], "lockstep", "tainted"),
+        ([[row("a")], [row("b")]], [error("OrderMismatch")], "lockstep", "clean"),
+        ([[row("a")], [row("b")]], [error("OrderMismatch")], "parity", "tainted"),
         ([[row("a", kind="f32[4]")], [row("b")]], [error("OrderMismatch")], "lockstep", "clean"),
         ([[row("a", kind="f32[4]")], [row("b")]], None, "lockstep", "tainted"),
         (
@@ -156,14 +160,48 @@ def judged(
         "equal",
         "other values",
         "guard off",
-        "other values, another mismatch",
+        "other values that no launch took, another mismatch",
+        "other values, and launches that no rank refuses",
         "other shapes, refused",
         "other shapes",
         "other shapes, refused, after another launch was given other values",
     ],
 )
 def test_the_state_that_follows(rows: list[list[MadeRow]], events: list[object] | None, guard: str, state: str) -> None:
-    """Tainted, unless lockstep has refused what was made of other shapes: then nothing was computed with it."""
+    """Tainted, unless lockstep has refused the cell and no launch took them: it refuses them wherever they are used."""
     driver = Driver()
     driver(*(RankReady(rank, GUARD) for rank in (0, 1)))
     assert judged(driver, rows, events=events, guard=guard) == state
+
+
+def sample(*values: float) -> str:
+    """A few values, as they come from a rank."""
+    return struct.pack(f"<{len(values)}d", *values).hex()
+
+
+@pytest.mark.parametrize(
+    ("kind", "mine", "theirs", "head", "gap"),
+    [
+        ("f32[2]", (0.0, 1.0), (-0.0, 1.0), "that differ in the sign of zero", "they differ in the sign of zero"),
+        ("f32[2]", (0.1, 1e6), (0.1, 1e6 + 0.0625), "that differ in the last digits", "by up to 6e-02 (1000000.0 and"),
+        ("bf16[2]", (1.0, 2.0), (1.0, 2.015625), "that differ in the last digits", "by up to 2e-02"),
+        ("f64[2]", (1.0, 2.0), (1.0, 2.0000002), "different values", "for example 2.0 and 2.0000002"),
+        ("i32[1]", (1.0,), (2.0,), "different values", "for example 1 and 2"),
+        ("f32[2]", (math.nan, 1.0), (math.nan, 1.0), "different values", ""),
+        ("f32[2]", (math.inf, 1.0), (1.0, 1.0), "different values", "for example inf and 1"),
+    ],
+)
+def test_how_far_values_differ_is_told_apart(
+    kind: str, mine: tuple[float, ...], theirs: tuple[float, ...], head: str, gap: str
+) -> None:
+    """A rounding is not a wrong seed; where the few values are equal, or none are known, nothing is said of it."""
+    rows = []
+    for word, values in (("a", mine), ("b", theirs)):
+        one = row(word, kind=kind)
+        one[4] = {box: [*sums[:5], sample(*values)] for box, sums in one[4].items()}
+        rows.append(one)
+    (found,) = compare_made({0: [rows[0]], 1: [rows[1]]})
+    text = format_made(found, "u = 1\nw = make(v)")
+    assert head in text.splitlines()[0]
+    assert gap in text
+    assert bool(found.gap) == bool(gap)

@@ -181,6 +181,7 @@ class PlayedLaunches:
     def __init__(self, names: dict[str, Any]) -> None:
         self.is_cell_file: Callable[[str], bool] = bool
         self.mismatches = Mismatches()
+        self.cell_task: Any = None
         self._names = names
 
     def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:  # noqa: ARG002

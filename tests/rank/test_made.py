@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
 from dataclasses import dataclass, replace
 
 import pytest
 
 from mhnb.core.guard.made import GIVEN, MadeRow, compare_made
-from mhnb.rank.guard.made import MadeRecord
+from mhnb.rank.guard.made import MadeRecord, Reading
 from mhnb.rank.guard.noted import Noted, join_noted
 from mhnb.rank.guard.origins import has_origin
 from mhnb.rank.guard.places import Place
@@ -77,15 +77,16 @@ class Laid:
 
 def record() -> MadeRecord:
     """The record of a cell that has begun."""
-    made = MadeRecord(lambda: 1, lambda: 0, lambda value, _dtype: bytes([value.content]))
+    made = MadeRecord(lambda: 1, lambda: 0, lambda value, _dtype: Reading(bytes([value.content])))
     made.begin_cell(2, active=True)
     return made
 
 
-def give(made: MadeRecord, value: Value, line: int = 1) -> None:
+def give(made: MadeRecord, value: Value, line: int = 1, donated: tuple[int, ...] = ()) -> None:
     """A launch is given a value."""
     laid = Laid()
     made.note(laid, lambda _device, _index: value, value)
+    made.learn_contents([laid], agreed=True, donated=donated)
     made.note_launch(BOTH, line, [laid], agreed=True)
 
 
@@ -115,17 +116,35 @@ def test_a_loop_that_is_far_ahead_of_what_it_is_given_is_compared_all_the_same()
     assert differ(many(ready_at=34, last=7), many(ready_at=35, last=8))
 
 
-def test_what_is_never_ready_is_not_compared_and_that_is_said() -> None:
-    """No more than a few are kept; what is missing sets nobody apart."""
+def test_more_than_is_kept_is_waited_for() -> None:
+    """Before the launch: nothing of it is missing at the cell's end."""
     rows = []
-    for late in (300, 310):
+    for late, last in ((300, 1), (310, 1), (310, 2)):
         made = record()
-        for turn in range(320):
-            give(made, Value(turn % 7, ready=turn >= late))
+        values = [Value(turn % 7 if turn < 319 else last, ready=turn >= late) for turn in range(320)]
+        for value in values:
+            give(made, value)
+        assert len(made._late) <= 256
+        for value in values:
+            value.ready = True
         rows.append(made.end_cell())
-        (said,) = made.take_notes()
-        assert said.endswith("or when too many were: those are not compared (said once)")
-    assert not differ(*rows)
+        assert made.take_notes() == []
+    assert not differ(*rows[:2])
+    assert differ(*rows[1:])
+
+
+def test_what_a_launch_takes_for_good_is_waited_for() -> None:
+    """Afterwards nothing is left to hash; what was kept of the same buffer is hashed with it."""
+    rows = []
+    for content in (1, 2):
+        made, value = record(), Value(content, ready=False)
+        give(made, value)
+        give(made, value, donated=(0,))
+        assert value.ready
+        value.deleted = True
+        rows.append(made.end_cell())
+        assert made.take_notes() == []
+    assert differ(*rows)
 
 
 def test_what_was_donated_meanwhile_is_not_compared() -> None:
@@ -141,6 +160,18 @@ def test_what_was_donated_meanwhile_is_not_compared() -> None:
     assert not differ(*rows)
 
 
+def test_what_is_not_compared_is_said_in_each_cell() -> None:
+    """And in no other."""
+    made = record()
+    for donated in (True, True, False):
+        value = Value(1, ready=False)
+        give(made, value)
+        value.deleted, value.ready = donated, True
+        made.end_cell()
+        assert len(made.take_notes()) == donated
+        made.begin_cell(3, active=True)
+
+
 def test_a_wait_that_is_broken_off_leaves_it_to_the_next() -> None:
     """Ctrl-C comes while a value is waited for: the array is known by it when it is asked for again, as on the other ranks."""
     made, laid, value = record(), Laid(), Value(1, ready=False)
@@ -154,12 +185,14 @@ def test_a_wait_that_is_broken_off_leaves_it_to_the_next() -> None:
     assert has_origin(laid)
 
 
-def test_large_values_are_told_of_and_never_kept() -> None:
-    """Of those the shape is all that is compared, so nothing has to be waited for."""
-    made, value = record(), Value(1, ready=False, nbytes=20 * 2**20)
-    give(made, value)
-    assert not len(made._late)
-    assert "of 20.0 MiB" in made.take_notes()[0]
+def test_of_a_value_of_which_pieces_are_hashed_the_cell_says_so() -> None:
+    """It has to be fetched from a device's own memory."""
+    made = MadeRecord(lambda: 1, lambda: 0, lambda value, _dtype: Reading(bytes([value.content]), in_part=True))
+    for _ in range(2):
+        made.begin_cell(2, active=True)
+        give(made, Value(1, nbytes=20 * 2**20))
+        (note,) = made.take_notes()
+        assert "up to 20.0 MiB" in note
 
 
 @pytest.mark.parametrize("theirs", [3, 4])
@@ -176,53 +209,12 @@ def test_a_launch_that_was_refused_has_no_number(theirs: int) -> None:
     assert differ(*rows) == (theirs != 3)
 
 
-class Output:
-    """What came of a launch; it may be let go of."""
-
-
-def follow(made: MadeRecord, value: Value) -> Callable[[Sequence[object]], None]:
-    """A program without a collective is given a value."""
-    laid = Laid()
-    made.note(laid, lambda _device, _index: value, value)
-    made.learn_contents([laid], agreed=False)
-    note_outputs = made.follow([laid])
-    assert note_outputs is not None
-    return note_outputs
-
-
-def test_of_what_a_program_alone_was_given_nothing_is_kept_but_hashes() -> None:
-    """A loop that is given megabytes each time keeps none of them; compared is what is held in the end."""
-    rows = []
-    for content in (1, 2):
-        made, value, output = record(), Value(content, ready=False), Output()
-        note_outputs, alive = follow(made, value), weakref.ref(value)
-        note_outputs([output])
-        del value, note_outputs
-        assert alive() is None
-        rows.append(made.end_cell())
-    assert differ(*rows)
-
-
-def test_of_launches_of_which_nothing_is_held_few_are_remembered() -> None:
-    """A long loop forgets them; one that keeps what came of each is remembered whole."""
-    made, held = record(), [Output() for _ in range(1000)]
-    for output in held:
-        follow(made, Value(1))([Output()])
-        follow(made, Value(1))([output])
-    assert 1000 <= len(made._alone) <= 2000
-    del output, held[:]
-    for _ in range(2000):
-        follow(made, Value(1))([Output()])
-    assert len(made._alone) <= 2000
-
-
-def test_a_number_that_a_program_alone_was_given_is_not_compared() -> None:
-    """How fast this rank was, say: what comes of it carries that, and is refused where it would reach others."""
+def test_what_a_program_alone_was_given_is_not_compared() -> None:
+    """A rank's own examples, say: what comes of them carries that, and is refused where it would reach others."""
     made, laid = record(), Laid()
     made.note(laid, lambda _device, _index: Value(1), Value(1))
-    assert made.follow([laid]) is not None
-    laid.shape = ()
     assert made.follow([laid]) is None
+    assert made.end_cell() == []
 
 
 def noted(**words: int | None) -> Noted:
@@ -245,3 +237,24 @@ def test_one_is_what_it_was() -> None:
     first, other = noted(a=1), replace(noted(a=1), place=Place(BOTH, "elsewhere", False))
     assert join_noted([first]) == (first,)
     assert join_noted([first, other]) == (first, other)
+
+
+PIECES = """
+import jax, jax.numpy as jnp, numpy as np
+from mhnb.rank.guard.making import _cut, _read
+big = np.zeros(6 * 2**20, np.float32)
+big[[0, -1]] = 1, 2
+for array in (jnp.asarray(big), jnp.asarray(big.reshape(6, -1)), jnp.asarray(big).astype(jnp.bfloat16)):
+    pieces = np.asarray(_cut(array))
+    assert pieces.nbytes == 2**20 and (pieces[0, 0], pieces[-1, -1]) == (1, 2), pieces
+    inside = []
+    jax.jit(lambda x: (inside.append(_cut(array)), x)[1])(1.0)
+    assert np.array_equal(np.asarray(inside[0]), pieces)
+assert _read(jnp.asarray(big), np.float32).in_part is False
+"""
+
+
+def test_pieces_of_an_array_are_cut_from_its_beginning_to_its_end() -> None:
+    """On its device, also while a program is traced; what is in the host's memory is read whole."""
+    ran = subprocess.run([sys.executable, "-c", PIECES], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

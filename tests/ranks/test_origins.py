@@ -225,7 +225,8 @@ def test_copies_of_host_data_are_chosen_alike_by_all_ranks(ready: Cluster, make:
     made = ready.run(f"models = [{make} for n in (2, 3, 2)]\ndot = jax.jit(lambda w, a: (w * a).sum())").check()
     result = ready.run("float(dot(models[1 if rank == 1 else 0], x))")
     assert all("of arrays B" in words for words in told(result))
-    assert result.notes[0] == f"arrays A, B each come from host data (cell {made.seq}, line 1) · clean"
+    # Of the array beside it, too: which of the two differ no rank knows.
+    assert result.notes[0].startswith(f"arrays A, B each come from host data (cell {made.seq}, line 1) and host data (")
     result = ready.run("float(dot(models[2 if rank == 1 else 0], x))").check()
     assert {rank.text for rank in result} == {"56.0"}
 
@@ -234,7 +235,7 @@ def test_who_made_the_arrays_is_said_beside_it(ready: Cluster) -> None:
     """With the cell and the line, where there was a program; and only of the mismatch of this cell."""
     made = ready.run("pass\nif rank == 1: x = x * 2").check()
     assert ready.run("float(add(x))").notes == (
-        "arrays A come from host data · clean",
+        f"arrays A come from host data (cell {made.seq - 1}, line 8) · clean",
         f"arrays B come from jit(multiply) f32[8@x], i32[] → f32[8@x] (cell {made.seq}, line 2) · clean",
         (
             f"What a rank changed alone differs until %mhjax restart --replay --to {made.seq - 1}, which stops before"
@@ -414,16 +415,19 @@ def test_arrays_that_came_about_by_the_same_steps_belong_together(
     assert result.notes == ()
 
 
+NOT_COMPARED = "1 array was not compared: made with --guard off or --ranks, or not seen by the guard (line 1) · clean"
+
+
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 def test_what_was_made_without_the_guard_is_taken_as_it_is(ready: Cluster, guard: str) -> None:
     """Shards that differ on purpose: the way to say so is a cell of its own, also of one rank, also in what came of a launch."""
     ready.run("if rank == 1: x = x * 2", guard="off").check()
     result = ready.run("float(add(x))", guard=guard).check()
-    assert ({rank.text for rank in result}, result.notes) == ({"33.0"}, ())
+    assert ({rank.text for rank in result}, result.notes) == ({"33.0"}, (NOT_COMPARED,))
     ready.run("w = x * 1.0", guard=guard).check()
     ready.run("w = w * 3", guard="off", ranks=[1]).check()
     result = ready.run("float(add(w * 1.0))", guard=guard).check()
-    assert ({rank.text for rank in result}, result.notes) == ({"53.0"}, ())
+    assert ({rank.text for rank in result}, result.notes) == ({"53.0"}, (NOT_COMPARED,))
     assert float(ready.pull("w").sum()) == 53.0
     # What is not of that cell is compared as ever.
     ready.run("if rank == 0: w = w * 2").check()
@@ -436,7 +440,8 @@ def test_an_array_whose_shards_do_not_belong_together_is_not_pulled(ready: Clust
     with pytest.raises(ValueDiffers) as caught:
         ready.pull("x")
     assert str(caught.value) == (
-        "x is one array whose shards do not belong together: it comes from host data on ranks 0,2-3, from jit(multiply)"
+        "x is one array whose shards do not belong together: it comes from host data"
+        f" (cell {made.seq - 1}, line 8) on ranks 0,2-3, from jit(multiply)"
         f" f32[8@x], i32[] → f32[8@x] (cell {made.seq}, line 2) on rank 1. Make it by the same steps on every rank;"
         " what a rank holds of it is in x.addressable_shards there"
     )
@@ -451,4 +456,7 @@ def test_check_tells_of_shards_that_do_not_belong_together(ready: Cluster) -> No
     same, odd = ready.check("tree")
     assert (same.name, same.same) == ("tree['v']", True)
     assert (odd.name, odd.same) == ("tree['w']", False)
-    assert odd.text.startswith("the shards do not belong together: from host data on ranks 0,2-3, from jit(multiply) ")
+    assert re.match(
+        r"the shards do not belong together: from host data \(cell \d+, line 8\) on ranks 0,2-3, from jit\(multiply\) ",
+        odd.text,
+    )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from mhnb.core.guard.origins import find_conflict
+from mhnb.core.guard.origins import differ_by_place, find_conflict, join_free
 from mhnb.core.guard.outlines import CALLBACK
 from mhnb.core.guard.rules import LaunchDifference, LaunchSide, format_difference
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, format_thread
@@ -32,6 +32,7 @@ __all__ = [
     "format_outside",
     "format_ring",
     "judge_launch",
+    "leave_state_out",
     "letter_origins",
     "want_the_same",
 ]
@@ -59,6 +60,10 @@ _INTACT = f"{_NOTHING}, the cluster is clean"
 _SAME_STEPS = (
     "  The program is the same, the arrays are not: a rank ran something alone before it, or chose an array by its rank.\n"
     "  Make them by the same steps on every rank; what is to differ on purpose is made in a cell with --guard off."
+)
+_SAME_ORDER = (
+    "  The program is the same, the arrays are not: the ranks made or chose sharded arrays of host data in different orders.\n"
+    "  Sort what you list; make each array on the same line, as often on every rank."
 )
 _ONE_THREAD = (
     "  Two threads or tasks of the cell launch, and which of them comes first differs between the ranks.\n"
@@ -104,8 +109,19 @@ class Stand:
     """Which thread or task of the cell would launch it."""
 
 
+def leave_state_out(text: str) -> str:
+    """Return the words of a mismatch without the state: a rank knows of its own launch, and not what else the cell did.
+
+    >>> leave_state_out("nothing was launched, the cluster is clean")
+    'nothing was launched'
+    """
+    return text.replace(_INTACT, _NOTHING)
+
+
 def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
-    """Say what all participants do: `launch`, `interrupt` or `mismatch`.
+    """Say what all participants do: `launch`, `interrupt`, `mismatch`, or `again`.
+
+    Again they are asked, and say only where those arrays come from that are like every other on no rank.
 
     Args:
         stands: every participant's.
@@ -125,7 +141,9 @@ def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
         return "interrupt"
     if interrupted and any(stand.fingerprint is None and stand.ending == "interrupted" for stand in stands):
         return "interrupt"
-    return "launch" if want_the_same(stands) else "mismatch"
+    if not want_the_same(stands):
+        return "mismatch"
+    return "again" if join_free(stand.origin for stand in stands) else "launch"
 
 
 def want_the_same(stands: Sequence[Stand]) -> bool:
@@ -202,7 +220,7 @@ def format_mismatch(
     if any(stand.fingerprint is None and stand.ending == "left" for stand in stands):
         return f"{_NOTHING}\n{told}\n{_AFTER_LEFT}"
     if letters:
-        cure = _SAME_STEPS
+        cure = _SAME_ORDER if differ_by_place(stand.origin for stand in stands) else _SAME_STEPS
     elif _threads_differ(stands):
         cure = _ONE_THREAD
     else:

@@ -7,13 +7,25 @@ What was made for a launch alone is compared by the launch too: the ranks may ha
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mhnb.core.ranks import say_ranks
 
-__all__ = ["GAPS", "GIVEN", "HELD", "MadeDifference", "MadeRow", "compare_made", "format_made"]
+__all__ = [
+    "GAPS",
+    "GIVEN",
+    "HELD",
+    "LAUNCHED",
+    "MadeDifference",
+    "MadeRow",
+    "compare_made",
+    "format_gap",
+    "format_made",
+]
 
 MadeRow: TypeAlias = list[Any]
 """Arrays that a rank made of host data, of one line: [line, ranks, place, kinds, boxes].
@@ -21,17 +33,28 @@ MadeRow: TypeAlias = list[Any]
 `ranks` share the array; `place` stands for devices and spec. `kinds` is a `Sums` of shapes and types. `boxes` maps the
 text of each box that another rank holds too to a `Sums` of its bytes.
 
-Sums: [count, groups, in order, in any order, last]. The middle three are hashes: of how many were made between which two
-launches, of what was made there, and of all of it whatever its order. `last` is what was made last: a kind as `f32[8]`, or a hash.
+Sums: [count, groups, in order, in any order, last, sample]. The middle three are hashes: of how many were made between which
+two launches, of what was made there, and of all of it whatever its order. `last` is what was made last: a kind as `f32[8]`, or a
+hash. Of a box there are a few values of the last one, too, as doubles in hex; empty, or missing, where there are none.
 """
 
 GIVEN = "given"
 """The place of what launches were given, whatever the line. Its hashes hold which launch it was, and which argument."""
 HELD = "held "
 """Before the place of arrays of which some ranks hold the same box: of those that launches were given, whatever the line."""
+LAUNCHED = " launched"
+"""Behind the place of what was laid out for a launch; at its line."""
 GAPS = -1
 """The count of a `Sums` of which something is missing: it is compared with none."""
-_COUNT, _GROUPS, _ORDERED, _TOTAL, _LAST = range(5)
+_COUNT, _GROUPS, _ORDERED, _TOTAL, _LAST, _SAMPLE = range(6)
+_EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, "c64": 2.0**-23, "c128": 2.0**-52}
+_LAST_DIGITS = 64
+"""Values that are so many times the smallest step of their type apart differ by how they were rounded on the way."""
+_NEARLY = ("the sign of zero", "the last digits")
+_SAME_ROUNDING = (
+    "Processors that are not alike round differently: compute it on one rank and broadcast it, or in one program of all ranks."
+    " If so small a difference does no harm: %mhjax accept."
+)
 _ON_LINE = " on line "
 """Between the hash of what a launch was given last and its line, in words."""
 
@@ -50,6 +73,10 @@ class MadeDifference:
     """What the ranks made last, and which ranks."""
     given: bool = False
     """Launches were given it."""
+    launched: bool = False
+    """A launch has taken it: what was computed from it differs, too."""
+    gap: str = ""
+    """How far the values differ, where a few of each are known."""
 
 
 def compare_made(rows_by_rank: Mapping[int, Sequence[MadeRow]]) -> tuple[MadeDifference, ...]:
@@ -88,7 +115,7 @@ def _compare_given(ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> Made
     if not _gave_alike(ranks, by_rank) or not _total_differs(sums):
         return None
     first = by_rank[min(by_rank)][3]
-    return MadeDifference(None, "whole", first[_LAST], first[_COUNT], _members(sums), given=True)
+    return _of_launches("whole", first, sums)
 
 
 def _compare_held(ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> MadeDifference | None:
@@ -96,8 +123,13 @@ def _compare_held(ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> MadeD
     for box in sorted({box for row in by_rank.values() for box in row[4]}) if _gave_alike(ranks, by_rank) else ():
         sums = {rank: row[4][box] for rank, row in by_rank.items() if box in row[4]}
         if _total_differs(sums):
-            return MadeDifference(None, box, first[_LAST], first[_COUNT], _members(sums), given=True)
+            return _of_launches(box, first, sums)
     return None
+
+
+def _of_launches(box: str, first: Sequence[Any], sums: Mapping[int, Sequence[Any]]) -> MadeDifference:
+    kind, told = first[_LAST], _members(sums)
+    return MadeDifference(None, box, kind, first[_COUNT], told, given=True, launched=True, gap=_find_gap(kind, sums))
 
 
 def _gave_alike(ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> bool:
@@ -115,12 +147,14 @@ def _compare_place(line: int | None, ranks: Sequence[int], by_rank: Mapping[int,
     if set(kinds) != set(ranks) or len({kind[_COUNT] for kind in kinds.values()}) > 1:
         return None
     first = kinds[min(kinds)]
+    launched = next(iter(by_rank.values()))[2].endswith(LAUNCHED)
     if _differ(kinds):
-        return MadeDifference(line, "", first[_LAST], first[_COUNT], _members(kinds))
+        return MadeDifference(line, "", first[_LAST], first[_COUNT], _members(kinds), launched=launched)
     for box in sorted({box for row in by_rank.values() for box in row[4]}):
         sums = {rank: row[4][box] for rank, row in by_rank.items() if box in row[4]}
         if _differ(sums):
-            return MadeDifference(line, box, first[_LAST], first[_COUNT], _members(sums))
+            kind, told = first[_LAST], _members(sums)
+            return MadeDifference(line, box, kind, first[_COUNT], told, launched=launched, gap=_find_gap(kind, sums))
     return None
 
 
@@ -145,6 +179,58 @@ def _members(sums: Mapping[int, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
     for rank, each in sorted(sums.items()):
         members[each[_LAST]] = (*members.get(each[_LAST], ()), rank)
     return members
+
+
+def _find_gap(kind: str, sums: Mapping[int, Sequence[Any]]) -> str:
+    samples = {each[_LAST]: each[_SAMPLE] if len(each) > _SAMPLE else "" for _, each in sorted(sums.items())}
+    return format_gap(kind, [_read_sample(sample) for sample in samples.values()])
+
+
+def _read_sample(sample: str) -> tuple[float, ...]:
+    data = bytes.fromhex(sample)
+    return struct.unpack(f"<{len(data) // 8}d", data)
+
+
+def format_gap(kind: str, samples: Sequence[Sequence[float]]) -> str:
+    """Say how far arrays differ, by a few values of each at the same places; empty where these are equal, or not known.
+
+    Args:
+        kind: as `f32[8]`.
+
+    >>> format_gap("f32[2]", [(0.0, 1.0), (-0.0, 1.0)]), format_gap("f32[2]", [(0.0, 1.0), (0.0, 1.0)])
+    ('they differ in the sign of zero', '')
+    >>> format_gap("f32[2]", [(1.0, 2.0), (1.0, 2.0000002)]), format_gap("i32[]", [(1.0,), (2.0,)])
+    ('they differ in the last digits, by up to 2e-07 (2.0 and 2.0000002)', 'for example 1 and 2')
+    """
+    first = samples[0] if samples else ()
+    pairs = [pair for other in samples[1:] if len(other) == len(first) for pair in zip(first, other, strict=True)]
+    apart = [(a, b) for a, b in pairs if _differ_in_bits(a, b)]
+    if not apart or len({len(sample) for sample in samples}) > 1:
+        return ""
+    if all(a == b for a, b in apart):
+        return "they differ in the sign of zero"
+    a, b = max(apart, key=_gap)
+    if _gap((a, b)) <= _LAST_DIGITS * _EPSILON.get(kind.partition("[")[0], 0.0) * max(map(_largest, pairs)):
+        return f"they differ in the last digits, by up to {_gap((a, b)):.0e} ({a!r} and {b!r})"
+    alike = f"{a:.7g}" == f"{b:.7g}"
+    return f"for example {a!r} and {b!r}" if alike else f"for example {a:.7g} and {b:.7g}"
+
+
+def _differ_in_bits(a: float, b: float) -> bool:
+    if math.isnan(a) and math.isnan(b):
+        return False
+    return a != b or math.copysign(1.0, a) != math.copysign(1.0, b)
+
+
+def _gap(pair: tuple[float, float]) -> float:
+    a, b = pair
+    if a == b:
+        return 0.0
+    return abs(a - b) if math.isfinite(a) and math.isfinite(b) else math.inf
+
+
+def _largest(pair: tuple[float, float]) -> float:
+    return max((abs(value) for value in pair if math.isfinite(value)), default=0.0)
 
 
 def format_made(difference: MadeDifference, source: str = "") -> str:
@@ -175,12 +261,17 @@ def format_made(difference: MadeDifference, source: str = "") -> str:
     # A scalar has no ranges to tell.
     box = f"box [{difference.box}]: " if difference.box not in ("", "whole") else ""
     head, cure = _find_cure(difference)
-    return "\n".join([head, *where, f"  {box}{told}{many}", f"  {cure}"])
+    gap = [f"  {difference.gap}"] if difference.gap else []
+    return "\n".join([head, *where, f"  {box}{told}{many}", *gap, f"  {cure}"])
 
 
 def _find_cure(difference: MadeDifference) -> tuple[str, str]:
     """Say what kind of difference it is, and what to do about it."""
     if difference.box:
+        for nearly in _NEARLY:
+            if nearly in difference.gap:
+                what = "gave one launch values" if difference.given else "put values into replicas of one array"
+                return f"the ranks {what} that differ in {nearly}, {difference.kind}", _SAME_ROUNDING
         what = (
             "gave one launch different values"
             if difference.given

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -15,10 +17,14 @@ __all__ = [
     "OriginRow",
     "apart_origins",
     "combine_origins",
+    "count_free",
+    "differ_by_place",
     "find_conflict",
     "find_parting",
     "fold_makers",
     "format_makers",
+    "format_uncompared",
+    "join_free",
     "say_maker",
     "tell_origins",
     "what_is_free",
@@ -32,34 +38,66 @@ every other, with its number among those of these ranks in the cell. `name`, `or
 """
 
 MOST_MAKERS = 3
+_SHOWN_LINES = 4
 HOST_DATA = "host data"
 """What made an array that no launch made."""
 ANY = (1 << 63) - 1
 """The origin of what was made without a guard: it is like every other."""
-_PARTIAL, _HASH_BITS = 1 << 62, 46
-"""An origin of several arrays, some of which are like every other: this bit, a hash of which those are, one of the rest."""
+_PARTIAL, _BLOCKS = 1 << 62, 31
+"""An origin of several arrays, some of which are like every other: this bit, a bit for each block of arrays that holds such a
+one, a hash of the rest. Up to so many arrays are a block each."""
 
 
 _ARRAYS, _COME = "arrays ", " come from "
 
 
-def combine_origins(origins: Sequence[int]) -> int:
+def combine_origins(origins: Sequence[int], free: int = 0, placed: Sequence[int] = ()) -> int:
     """Hash where the arrays of a launch come from; less than 2**63, and 0 where that is known of none.
+
+    Args:
+        free: which blocks of arrays are like every other on another rank, as `what_is_free` gives it.
+        placed: the places of arrays that are known by where they were made of host data.
 
     >>> combine_origins([0, 0]), combine_origins([5, 7]) == combine_origins([7, 5])
     (0, False)
+    >>> combine_origins([5, 7], what_is_free(combine_origins([ANY, 7]))) == combine_origins([ANY, 7])
+    True
     """
-    free = tuple([place for place, origin in enumerate(origins) if origin == ANY])
+    count = len(origins)
+    if ANY in origins:
+        for place, origin in enumerate(origins):
+            free |= (origin == ANY) << _block(place, count)
     if not free:
-        return hash(tuple(origins)) % _PARTIAL if any(origins) else 0
-    known = hash(tuple(origins)) % (1 << _HASH_BITS)
-    return _PARTIAL | hash(free) % (1 << 16) << _HASH_BITS | known
+        rest, known = list(origins), 0
+        if placed:
+            known = hash(tuple([origins[place] for place in placed])) % (1 << _BLOCKS)
+            for place in placed:
+                rest[place] = 0
+        return known << _BLOCKS | hash(tuple(rest)) % (1 << _BLOCKS) if any(origins) else 0
+    compared = [origin for place, origin in enumerate(origins) if not free >> _block(place, count) & 1]
+    return _PARTIAL | free << _BLOCKS | hash(tuple(compared)) % (1 << _BLOCKS)
+
+
+def differ_by_place(origins: Iterable[int]) -> bool:
+    """Return whether launches differ in nothing but where their arrays were made of host data, or in which order.
+
+    >>> differ_by_place([combine_origins([5, 7], 0, [1]), combine_origins([5, 8], 0, [1])])
+    True
+    >>> differ_by_place([combine_origins([5, 7], 0, [1]), combine_origins([6, 8], 0, [1])]), differ_by_place([5, 7])
+    (False, False)
+    """
+    found = {*origins}
+    return not any(map(what_is_free, found)) and len({origin % (1 << _BLOCKS) for origin in found}) < 2 <= len(found)
+
+
+def _block(place: int, count: int) -> int:
+    return place if count <= _BLOCKS else place * _BLOCKS // count
 
 
 def find_conflict(origins: Iterable[int]) -> list[int]:
     """Give those that contradict each other, in their order; none where all may be of the same arrays.
 
-    Which arrays are like every other must be the same of two for them to be compared.
+    Which arrays are like every other must be the same of two for them to be compared: see `join_free`.
 
     >>> find_conflict([5, 7, 5, ANY]), find_conflict([5, combine_origins([ANY, 7])])
     ([5, 7], [])
@@ -70,6 +108,26 @@ def find_conflict(origins: Iterable[int]) -> list[int]:
     for origin in origins:
         kinds.setdefault(what_is_free(origin), {})[origin] = None
     return next((list(found) for found in kinds.values() if len(found) > 1), [])
+
+
+def join_free(origins: Iterable[int]) -> int:
+    """Return which arrays are like every other on any rank, where that is not the same on all; 0 where it is.
+
+    >>> join_free([5, 5]), join_free([combine_origins([ANY, 7])]), join_free([5, combine_origins([ANY, 7])])
+    (0, 0, 1)
+    """
+    found = {what_is_free(origin) for origin in origins}
+    return functools.reduce(operator.or_, found) if len(found) > 1 else 0
+
+
+def count_free(origin: int, count: int) -> int:
+    """Return how many of a launch's arrays are not compared, of as many as it takes.
+
+    >>> count_free(combine_origins([ANY, 7, ANY]), 3), count_free(7, 3), count_free(combine_origins([ANY] + [7] * 61), 62)
+    (2, 0, 2)
+    """
+    free = what_is_free(origin)
+    return sum(free >> _block(place, count) & 1 for place in range(count)) if free else 0
 
 
 def find_parting(taken: Iterable[Sequence[Sequence[int]]]) -> int:
@@ -89,12 +147,26 @@ def find_parting(taken: Iterable[Sequence[Sequence[int]]]) -> int:
 
 
 def what_is_free(origin: int) -> int:
-    """Tell which of a launch's arrays are like every other, as a number; 0 for none.
+    """Tell which blocks of a launch's arrays are like every other, a bit each; 0 for none.
 
-    >>> what_is_free(combine_origins([5, 7])), what_is_free(combine_origins([ANY, 7])) > 0
-    (0, True)
+    >>> what_is_free(combine_origins([5, 7])), what_is_free(combine_origins([5, ANY]))
+    (0, 2)
     """
-    return origin >> _HASH_BITS if origin & _PARTIAL else 0
+    return (origin & ~_PARTIAL) >> _BLOCKS if origin & _PARTIAL else 0
+
+
+def format_uncompared(count: int, lines: Iterable[int]) -> str:
+    """Say how many arrays of a cell's launches were not compared, and which lines took them.
+
+    >>> format_uncompared(1, [2])
+    '1 array was not compared: made with --guard off or --ranks, or not seen by the guard (line 2)'
+    """
+    shown = sorted(lines)
+    many = len(shown) > 1
+    listed = ", ".join(map(str, shown[:_SHOWN_LINES])) + (", …" if len(shown) > _SHOWN_LINES else "")
+    where = f" (line{'s' if many else ''} {listed})" if shown else ""
+    what = "1 array was" if count == 1 else f"{count} arrays were"
+    return f"{what} not compared: made with --guard off or --ranks, or not seen by the guard{where}"
 
 
 def say_maker(name: str, seq: int, line: int | None) -> str:
@@ -196,10 +268,17 @@ _Sides: TypeAlias = list[tuple[tuple[int, ...], OriginRow]]
 def _sides(by_rank: Mapping[int, Sequence[OriginRow]]) -> _Sides | None:
     """Give who took what at the first line that sets the ranks apart; None where all took the same, or it cannot be said."""
     counts = {sum(row[2] for row in rows) for rows in by_rank.values()}
-    free = {_add_up(row[4] for row in rows) for rows in by_rank.values()}
-    # Of another number of launches the guard tells by itself; and of what is like every other on one rank only, nobody knows.
-    if len(counts) > 1 or len(free) > 1:
+    # Of another number of launches the guard tells by itself.
+    if len(counts) > 1:
         return None
+    # Ranks of which some took what is like every other, and some did not, are not compared with each other.
+    kinds: dict[int, dict[int, Sequence[OriginRow]]] = {}
+    for rank, rows in by_rank.items():
+        kinds.setdefault(_add_up(row[4] for row in rows), {})[rank] = rows
+    return next((sides for alike in kinds.values() if (sides := _sides_of(alike)) is not None), None)
+
+
+def _sides_of(by_rank: Mapping[int, Sequence[OriginRow]]) -> _Sides | None:
     groups = sorted(group_ranks({rank: _add_up(row[3] for row in rows) for rank, rows in by_rank.items()}))
     if len(groups) < 2:
         return None

@@ -34,7 +34,7 @@ __all__ = [
     "encode_verdict",
 ]
 
-VerdictKind: TypeAlias = Literal["launch", "interrupt", "mismatch", "ring", "cell ended", "behind", "refused"]
+VerdictKind: TypeAlias = Literal["launch", "again", "interrupt", "mismatch", "ring", "cell ended", "behind", "refused"]
 
 
 class Wish(NamedTuple):
@@ -65,7 +65,7 @@ class Wish(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a wish. Anything but `launch` means that nobody launches it."""
+    """What became of a wish. Anything but `launch` means that nobody launches it; `again` that all ask once more."""
 
     kind: VerdictKind
     agreed: bool = False

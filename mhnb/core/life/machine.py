@@ -271,6 +271,9 @@ class Machine:
             self.reason = notes[0] if notes else state
         self.state = cell.state = "stopped" if self.state == "stopped" else state
         cell.notes = (*notes, *cell.told_by_ranks(self._cost.way_before), *carried)
+        if state != "clean":
+            for part in cell.parts.values():
+                part.leave_state_out()
 
     # -- output
 

@@ -8,6 +8,7 @@ from typing import Any
 from mhnb.core.explain.culprit import ErrorSite
 from mhnb.core.explain.hints import find_hint, find_printed_hint
 from mhnb.core.explain.unequal import shorten_values
+from mhnb.core.guard.agreement import leave_state_out
 from mhnb.core.output.outputs import OutputFolder
 from mhnb.core.wire.protocol import CellEnded, LaunchRow, OutputEvent, RankStatus
 from mhnb.core.wire.rowpack import unpack_rows
@@ -106,6 +107,12 @@ class RankPart:
                 self._printed = (self._printed + event[1])[-_PRINTED_LENGTH:]
         self._spoke = (self._spoke[0], self._spoke[1] or bool(events))
         self.folder.add(events)
+
+    def leave_state_out(self) -> None:
+        """Take out of the rank's error that the cluster is clean: it is not, for another reason."""
+        if self.error is not None:
+            evalue, traceback = leave_state_out(self.error.evalue), map(leave_state_out, self.error.traceback)
+            self.error = replace(self.error, evalue=evalue, traceback=tuple(traceback))
 
     def end(self, ended: CellEnded) -> None:
         """Take in the rank's one reply."""

@@ -66,8 +66,10 @@ def _judge_made(cell: Cell, state: ClusterState, notes: tuple[str, ...]) -> _Ver
     told = [format_made(difference, cell.request.source) for difference in found[:_SHOWN]]
     if len(found) > _SHOWN:
         told.append(f"{len(found) - _SHOWN} more lines made arrays that differ")
-    # Of other shapes the guard makes no program, and said so: nothing has been computed with them.
-    refused = any(part.error and part.error.ename == OrderMismatch.__name__ for part in cell.parts.values())
-    if state == "clean" and not (refused and not any(difference.box for difference in found)):
+    # What no launch has taken does no harm: of other shapes the guard makes no program, and of other values it launches none.
+    refused = cell.guard == "lockstep" and any(
+        part.error and part.error.ename == OrderMismatch.__name__ for part in cell.parts.values()
+    )
+    if state == "clean" and not (refused and not any(difference.launched for difference in found)):
         return "tainted", (*told, *notes, TAINTED)
     return state, (*notes, *told)

@@ -24,14 +24,14 @@ from mhnb.core.guard.agreement import (
     format_outside,
     letter_origins,
 )
-from mhnb.core.guard.origins import format_makers
+from mhnb.core.guard.origins import format_makers, join_free
 from mhnb.core.guard.rules import FREE_PREFIX, communicates
 from mhnb.core.guard.threads import MAIN_THREAD
 from mhnb.core.guard.wishes import Verdict, Wish
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.cell.forks import weakly
 from mhnb.rank.cell.origin import current_seq, current_thread
-from mhnb.rank.guard.origin_record import OriginRecord
+from mhnb.rank.guard.origin_record import OriginRecord, Uncompared
 from mhnb.rank.guard.origins import (
     Birth,
     Maker,
@@ -93,6 +93,9 @@ class Agreement:
         self._failed: set[int] = set()
         """Cells that did not end well here: on other ranks their threads may be elsewhere, so they launch nothing any more."""
         self._note = ""
+        self._uncompared = Uncompared()
+        self._again = Counter[tuple[int, ...]]()
+        """How often the ranks asked a second time in this cell, by participants."""
         self._taken: list[list[int]] = []
         self._late: BaseException | None = None
         self._holder = 0
@@ -130,6 +133,8 @@ class Agreement:
         self.interrupt_pending, self.stopped_with, self.came_to = False, None, None
         self._failure, self._note, self._taken = None, "", []
         self._parted = None
+        self._uncompared, self.origins.uncompared = Uncompared(), Uncompared()
+        self._again.clear()
         self.origins.begin_cell()
 
     def end_cell(self, seq: int, outcome: Ending) -> None:
@@ -146,9 +151,12 @@ class Agreement:
         self._chosen = None
 
     def take_notes(self) -> list[str]:
-        """Say where the arrays of the last mismatch come from, if it was for those: it is said for ranks that know only their own."""
+        """Say where the arrays of the last mismatch come from, if it was for those: it is said for ranks that know only their own.
+
+        And which arrays of the cell's launches were not compared.
+        """
         note, self._note = self._note, ""
-        return [note] if note else []
+        return [*([note] if note else []), *self._uncompared.tell(), *self.origins.uncompared.tell()]
 
     def take_taken(self) -> list[list[int]]:
         """Give what `list_taken` says of those arrays: where they parted is told by all ranks' together."""
@@ -328,9 +336,15 @@ class Agreement:
         participants: tuple[int, ...],
         lines: tuple[int, ...],
         inputs: Sequence[object],
+        *,
+        free: int = 0,
     ) -> Birth:
-        """Ask, wait and obey, as `enter` says. A look at this rank's stack knows the wait by this function's name."""
-        if self.interrupt_pending:
+        """Ask, wait and obey, as `enter` says. A look at this rank's stack knows the wait by this function's name.
+
+        Args:
+            free: which arrays are like every other on some rank: all ranks ask again, about the others.
+        """
+        if self.interrupt_pending and not free:
             self.note_lone_interrupt()
             raise self.make_interrupt()
         table = self._table
@@ -342,7 +356,7 @@ class Agreement:
         lines = tuple(line for line in lines[:MOST_LINES] if line < LINE_LIMIT)
         thread = current_thread()
         label = "" if thread.number == MAIN_THREAD else thread.label
-        wish = Wish(self._seq, number, name, participants, lines, handles, combine(inputs), thread.number, label)
+        wish = Wish(self._seq, number, name, participants, lines, handles, combine(inputs, free), thread.number, label)
         late: BaseException | None = None
         try:
             table.ask(wish)
@@ -359,12 +373,20 @@ class Agreement:
             self.pending = None
             table.rest()
         try:
-            self._obey(table.answer(), wish, inputs)
+            verdict = table.answer()
+            if verdict.kind == "again":
+                self._again[participants] += 1
+                free = join_free(stand.origin for stand in verdict.stands)
+                birth = self.agree(fingerprint, name, participants, lines, inputs, free=free)
+                self._late = late or self._late
+                return birth
+            self._obey(verdict, wish, inputs)
         except BaseException as refusal:
             if late is not None:
                 raise late from refusal
             raise
         self._late = late
+        self._uncompared.note(wish.origin, len(inputs), wish.line)
         return self._bear_agreed(wish)
 
     def _hold_signals(self) -> None:
@@ -393,7 +415,7 @@ class Agreement:
                     self.came_to = self.came_to or wish
                 raise self._stop_together(frozenset(wish.participants if verdict.agreed else ()))
             case "mismatch":
-                stands, number = verdict.stands, verdict.number
+                stands, number = verdict.stands, verdict.number - self._again[wish.participants]
                 text = format_mismatch(
                     stands,
                     verdict.names,

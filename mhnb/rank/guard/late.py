@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -54,21 +54,33 @@ class LateValues:
         self._kept: list[_Late] = []
         self._nbytes = 0
         self.is_partial = False
-        """Whether more was still computed than is kept, or was donated meanwhile."""
+        """Whether a value was donated before it was computed, or is not computed at the cell's end."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def add(self, sums: Sums, group: int, value: Any, saying: Saying) -> None:
-        """Keep a value for a sum, if there is room once those that are computed by now are added up."""
+        """Keep a value for a sum; wait for it where there is no room, also when those that are computed by now are added up."""
         if not self._has_room(value):
-            self._kept = [late for late in self._kept if not self._settle(late)]
-            self._nbytes = sum(count_nbytes(late.value) for late in self._kept)
+            self.settle_computed()
         if self._has_room(value):
             self._kept.append(_Late(sums, group, value, saying))
             self._nbytes += count_nbytes(value)
         else:
-            sums.is_partial = self.is_partial = True
+            # Of this rank's own making: it comes by itself.
+            self._settle(_Late(sums, group, value, saying), last=True, waits=True)
+
+    def has_room_for(self, values: Sequence[Any]) -> bool:
+        """Whether all of these could be kept."""
+        nbytes = sum(map(count_nbytes, values))
+        if values and not self._fits(len(values), nbytes):
+            self.settle_computed()
+        return not values or self._fits(len(values), nbytes)
+
+    def settle_computed(self) -> None:
+        """Add up what is computed by now."""
+        self._kept = [late for late in self._kept if not self._settle(late)]
+        self._nbytes = sum(count_nbytes(late.value) for late in self._kept)
 
     def settle_all(self) -> None:
         """Add up what is left: everything that the cell launched has ended by now, or was given up."""
@@ -77,23 +89,28 @@ class LateValues:
             self._settle(late, last=True)
 
     def _has_room(self, value: Any) -> bool:
-        return len(self._kept) < _MOST and self._nbytes + count_nbytes(value) <= _MOST_NBYTES
+        return self._fits(1, count_nbytes(value))
 
-    def _settle(self, late: _Late, *, last: bool = False) -> bool:
+    def _fits(self, count: int, nbytes: int) -> bool:
+        return len(self._kept) + count <= _MOST and self._nbytes + nbytes <= _MOST_NBYTES
+
+    def _settle(self, late: _Late, *, last: bool = False, waits: bool = False) -> bool:
         """Add up what is computed by now; false where it is not, and this is not the last time to ask."""
         sums, value = late.sums, late.value
         if not (last or value.is_deleted() or value.is_ready()):
             return False
+        failed = False
         try:
+            if waits and not value.is_deleted():
+                value.block_until_ready()
             word = self._hash_value(value, value.dtype)
         except Exception as error:  # noqa: BLE001 - what the user's computation failed with: the cell's error, too
-            word, sums.last = None, type(error).__name__
+            word, sums.last, failed = None, type(error).__name__, True
         if word is None:
-            sums.is_partial = True
-            # One that failed is the cell's own error; of one that was donated meanwhile nothing else would tell.
-            self.is_partial = self.is_partial or value.is_deleted()
+            # One that failed is the cell's own error; of one that is not there nothing else would tell.
+            sums.is_partial, self.is_partial = True, self.is_partial or not failed
         else:
-            sums.add(late.group, *late.saying(word))
+            sums.add(late.group, *late.saying(word), content=word)
         return True
 
 

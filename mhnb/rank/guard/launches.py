@@ -6,11 +6,12 @@ It knows no JAX: outputs are anything with `is_ready`, `is_deleted` and `block_u
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from types import FrameType
 from typing import Any
@@ -80,6 +81,8 @@ class LaunchRecorder:
         """So many of the rows are in `_counts` already."""
         self._counts: dict[tuple[int, ...], int] = {}
         self._seq = self._stopped_before = 0
+        self.cell_task: Any = None
+        """The task that runs a cell with `await`; set by who runs it."""
         self._came_to: list[Any] = []
         self._programs: dict[str, Any] = {}
         self.left = LeftLaunches()
@@ -99,7 +102,7 @@ class LaunchRecorder:
         if self.local is not None:
             self.local.begin_cell(source)
         if self.made is not None:
-            self.made.begin_cell(seq, active=guard != "off")
+            self.made.begin_cell(seq, active=guard != "off", chosen=chosen)
         self._seq, self._stopped_before, self.left.refused = seq, 0, False
         self._came_to = []
         if self.gate is not None:
@@ -149,6 +152,13 @@ class LaunchRecorder:
     def agreed_stop(self) -> int | None:
         """Give which launch of the cell it was that every participant stopped before; None where they did not do so together."""
         return self._stopped_before if self.gate is not None and self.gate.stopped_with else None
+
+    def runs_in_order(self) -> bool:
+        """Whether the calling code is the cell's own: threads and tasks that it starts come to their lines in any order."""
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        task = None if asyncio._get_running_loop() is None else asyncio.current_task()
+        return task is None or task is self.cell_task
 
     def find_line(self) -> int | None:
         """The line of the innermost frame of the caller's stack that belongs to the running cell."""
@@ -220,13 +230,17 @@ class LaunchRecorder:
         if self.made is not None and communicates(fingerprint):
             self.made.note_launch(participants, line, inputs, agreed=agreed)
 
-    def learn_contents(self, fingerprint: str, inputs: Sequence[object]) -> None:
-        """Have what a program is given known by what is in it; to be called before it is agreed on."""
+    def learn_contents(self, fingerprint: str, inputs: Sequence[object], donated: Collection[int] | None = ()) -> None:
+        """Have what a program is given known by what is in it; to be called before it is agreed on.
+
+        Args:
+            donated: the places of what it takes for good; None where that is not known.
+        """
         if self.made is not None:
-            self.made.learn_contents(inputs, agreed=communicates(fingerprint))
+            self.made.learn_contents(inputs, agreed=communicates(fingerprint), donated=donated)
 
     def follow_given(self, launched: Launched, inputs: Sequence[object]) -> None:
-        """Have what a program without a collective is given compared, if what came of it is held at the cell's end."""
+        """Have what came of boxes that other ranks hold too, by a program without a collective, be known by them."""
         if self.made is not None and not communicates(launched.row[0]):
             launched.note_outputs = self.made.follow(inputs)
 

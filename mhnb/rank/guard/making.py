@@ -15,7 +15,7 @@ import numpy as np
 from mhnb.rank.asks.transfer_arrays import raw_bytes
 from mhnb.rank.asks.transfer_jax import host_copy, shards_of
 from mhnb.rank.guard.launches import LaunchRecorder
-from mhnb.rank.guard.made import MadeRecord, hand_on_held
+from mhnb.rank.guard.made import MadeRecord, Reading, hand_on_held
 from mhnb.rank.guard.origins import hand_on, hand_on_turned, has_origin
 from mhnb.rank.jaxhooks import find_plain
 from mhnb.rank.jaxseams import wrap_makers
@@ -26,20 +26,27 @@ _HOST_VALUES = (np.ndarray, np.generic, bool, int, float, complex)
 _PMAP = "jax._src.pmap"
 """Its arguments that are not mapped are each process's own: nobody promises that they are equal."""
 
+_FAR_NBYTES = 16 * 2**20
+"""More is not fetched from a device to be hashed, but some pieces of it, from its beginning to its end."""
+_PIECES, _PIECE_NBYTES = 256, 4096
+
 _Function = Callable[..., Any]
 
 
 def watch_making(recorder: LaunchRecorder) -> None:
     """Record what is made from now on with the launches. To be called once, where the hooks have been found to fit."""
-    recorder.made = MadeRecord(recorder.find_line, recorder.count, _read)
+    recorder.made = MadeRecord(recorder.find_line, recorder.count, _read, recorder.runs_in_order)
     watcher = _Watcher(recorder.made)
     wrap_makers(
         shard=watcher.wrap_shard,
         put=watcher.wrap_put,
-        join=watcher.wrap_join,
+        public={
+            "make_array_from_single_device_arrays": watcher.wrap_join,
+            "make_array_from_callback": watcher.wrap_call,
+        },
         keep=watcher.wrap_keep,
         turn=watcher.wrap_turn,
-        rewrap=_wrap_rewrap,
+        rewrap=watcher.wrap_rewrap,
     )
 
 
@@ -87,8 +94,12 @@ class _Watcher:
         def batched_device_put(aval: Any, sharding: Any, xs: Any, devices: Any, *rest: Any, **more: Any) -> Any:
             __tracebackhide__ = True
             made = put(aval, sharding, xs, devices, *rest, **more)
-            if self._record.active and not self._is_inside() and sys._getframe(1).f_globals.get("__name__") != _PMAP:
-                self._record.note(find_plain(made), functools.partial(_find, xs, devices))
+            plain = find_plain(made)
+            if sys._getframe(1).f_globals.get("__name__") == _PMAP:
+                self._record.note_mapped(plain)
+            elif not self._is_inside():
+                self._record.note(plain, functools.partial(_find, xs, devices))
+                self._thread.noted = plain
             return made
 
         return batched_device_put
@@ -100,8 +111,7 @@ class _Watcher:
         def result_handler(deferred: Any, laid_out: Any) -> Any:
             __tracebackhide__ = True
             kept = keep(deferred, laid_out)
-            if self._record.active:
-                self._record.note_kept(laid_out, find_plain(kept))
+            self._record.note_kept(laid_out, find_plain(kept))
             return kept
 
         return result_handler
@@ -127,29 +137,47 @@ class _Watcher:
         def make_array_from_single_device_arrays(*args: Any, **more: Any) -> Any:
             __tracebackhide__ = True
             made = join(*args, **more)
-            if self._record.active:
-                self._note_shards(made)
+            self._note_shards(made)
             return made
 
         return make_array_from_single_device_arrays
 
+    def wrap_rewrap(self, rewrap: _Function) -> _Function:
+        """Wrap what makes an array of the same buffers under another sharding: it comes from where they come from."""
+
+        # `functools.wraps` asks more of a function than this native one has.
+        def rewrap_with_aval_and_sharding(array: Any, *args: Any, **more: Any) -> Any:
+            __tracebackhide__ = True
+            rewrapped = rewrap(array, *args, **more)
+            if has_origin(array):
+                hand_on(array, rewrapped, None)
+            elif self._record.note_mapped(rewrapped):
+                # The same array again is the same.
+                hand_on(rewrapped, array, None)
+            hand_on_held(array, rewrapped)
+            return rewrapped
+
+        return rewrap_with_aval_and_sharding
+
+    def wrap_call(self, call: _Function) -> _Function:
+        """Wrap the making of an array by a callback: keys, and what has a memory layout of its own, go by no copy to devices."""
+
+        @functools.wraps(call)
+        def make_array_from_callback(*args: Any, **more: Any) -> Any:
+            __tracebackhide__ = True
+            self._thread.noted = None
+            try:
+                made = call(*args, **more)
+                if self._thread.noted is not find_plain(made):
+                    self._note_shards(made)
+                return made
+            finally:
+                self._thread.noted = None
+
+        return make_array_from_callback
+
     def _is_inside(self) -> bool:
         return getattr(self._thread, "inside", False)
-
-
-def _wrap_rewrap(rewrap: _Function) -> _Function:
-    """Wrap what makes an array of the same buffers under another sharding: it comes from where they come from."""
-
-    # `functools.wraps` asks more of a function than this native one has.
-    def rewrap_with_aval_and_sharding(array: Any, *args: Any, **more: Any) -> Any:
-        __tracebackhide__ = True
-        rewrapped = rewrap(array, *args, **more)
-        if has_origin(array):
-            hand_on(array, rewrapped, None)
-        hand_on_held(array, rewrapped)
-        return rewrapped
-
-    return rewrap_with_aval_and_sharding
 
 
 def _shard(array: Any, device: Any, _index: Any) -> Any:
@@ -164,6 +192,40 @@ def _find(xs: Any, devices: Any, device: Any, _index: Any) -> Any:
     return xs[list(devices).index(device)]
 
 
-def _read(value: Any, dtype: Any) -> memoryview:
-    data = host_copy(value) if isinstance(value, jax.Array) else np.asarray(value)
-    return raw_bytes(data if data.dtype == dtype else data.astype(dtype))
+def _read(value: Any, dtype: Any) -> Reading:
+    if not isinstance(value, jax.Array):
+        data = np.asarray(value)
+    elif value.nbytes > _FAR_NBYTES and _is_far(value):
+        return Reading(raw_bytes(_fetch(_cut(value))), in_part=True)
+    elif _is_far(value):
+        data = _fetch(value)
+    else:
+        data = host_copy(value)
+    data = data if data.dtype == dtype else data.astype(dtype)
+    return Reading(raw_bytes(data), data.dtype)
+
+
+def _is_far(value: jax.Array) -> bool:
+    """Whether an array has to be fetched from a device's own memory."""
+    (device,) = value.devices()
+    return device.platform != "cpu" and value.sharding.memory_kind in (None, "device")
+
+
+def _fetch(value: jax.Array) -> np.ndarray[Any, Any]:
+    # Where the user forbids copies from devices, this is not one of the program's.
+    with jax.transfer_guard("allow"):
+        return host_copy(value)
+
+
+def _cut(value: jax.Array) -> jax.Array:
+    """Cut pieces out of an array, on its device."""
+    with jax.ensure_compile_time_eval(), jax.transfer_guard("allow"):
+        pieces: jax.Array = _cut_pieces(value)
+        return pieces
+
+
+@jax.jit
+def _cut_pieces(value: jax.Array) -> jax.Array:
+    length = max(1, _PIECE_NBYTES // value.dtype.itemsize)
+    starts = np.linspace(0, value.size - length, _PIECES).astype(np.int64)
+    return jax.vmap(lambda start: jax.lax.dynamic_slice(value.reshape(-1), (start,), (length,)))(starts)

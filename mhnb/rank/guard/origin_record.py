@@ -9,11 +9,11 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mhnb.core.guard.origins import MOST_MAKERS, OriginRow, what_is_free
+from mhnb.core.guard.origins import MOST_MAKERS, OriginRow, count_free, format_uncompared, what_is_free
 from mhnb.rank.guard.origins import Birth, Maker, Tag, bear_together, combine_tags, list_makers, read_tags
 from mhnb.rank.guard.sums import hash_bytes
 
-__all__ = ["OriginRecord"]
+__all__ = ["OriginRecord", "Uncompared"]
 
 _WORD = 2**64
 
@@ -37,11 +37,40 @@ class _Line:
         self.total, self.free = (self.total + words[0]) % _WORD, (self.free + words[1]) % _WORD
 
 
+class Uncompared:
+    """The arrays of a cell's launches that were not compared: some rank made them without the guard, or a thread launched on them."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._lines: set[int] = set()
+        self.in_threads = False
+        """Whether other threads launched, whose launches have no order that all ranks share."""
+
+    def note(self, origin: int, count: int, line: int | None) -> None:
+        """Record a launch.
+
+        Args:
+            origin: of its arrays.
+            count: how many it takes.
+        """
+        if free := count_free(origin, count):
+            self._count = max(self._count, free)
+            self._lines |= set() if line is None else {line}
+
+    def tell(self) -> list[str]:
+        """Return the notes of the cell; empty where all were compared."""
+        threads = (
+            ["arrays that threads launched on were not compared: --guard lockstep does that"] if self.in_threads else []
+        )
+        return threads + ([format_uncompared(self._count, self._lines)] if self._count else [])
+
+
 class OriginRecord:
     """What the main thread of this rank launched in the current cell; other threads run at their own pace on each rank."""
 
     def __init__(self) -> None:
         self._main = threading.main_thread()
+        self.uncompared = Uncompared()
         self._counts: dict[tuple[int, ...], int] = {}
         self._lines: dict[tuple[tuple[int, ...], int | None], _Line] = {}
         self._last: tuple[tuple[int, ...], _Line, tuple[int, int]] | None = None
@@ -57,10 +86,12 @@ class OriginRecord:
             What its outputs are to be known by.
         """
         if threading.current_thread() is not self._main:
+            self.uncompared.in_threads = True
             return Birth(agreed=False)
         number = self._counts[participants] = self._counts.get(participants, 0) + 1
         tags = read_tags(inputs)
         origin = combine_tags(tags)
+        self.uncompared.note(origin, len(tags), maker.line)
         words = _hash(number, origin), _hash(number, free) if (free := what_is_free(origin)) else 0
         line = self._lines.setdefault((participants, maker.line), _Line())
         line.name, line.tags, line.origin = maker.name, tags, origin

@@ -4,8 +4,9 @@ Two ranks may launch the same program on arrays that do not belong together: one
 that was chosen by the rank. So an array carries its origin, and where the ranks agree on a launch they compare those too.
 
 It goes by what was launched, and reads no array. The same steps give the same origin on every rank, in whatever order
-threads take them. A value that was copied to every device has its content for one. What else was made of host data has
-none, nor has what a collective made in a thread under parity.
+threads take them. A value that was copied to every device has its content for one, and what else the main thread made of
+host data has its place: the cell, the line, which one of its kind there. What another thread made of host data has none, if it
+is no copy, nor has what a collective made in a thread under parity.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ __all__ = [
     "Birth",
     "HOST_DATA",
     "Maker",
+    "PlacedMaker",
     "Tag",
     "bear_alone",
     "bear_together",
@@ -34,6 +36,7 @@ __all__ = [
     "list_taken",
     "mark",
     "mark_copies",
+    "mark_unknown",
     "origin_of",
     "read_tags",
 ]
@@ -49,6 +52,10 @@ class Maker(NamedTuple):
     name: str
     seq: int
     line: int | None
+
+
+class PlacedMaker(Maker):
+    """What made a sharded array of host data, which is known by that alone: what it holds is not the same on any two ranks."""
 
 
 Tag: TypeAlias = tuple[int, Maker | None]
@@ -68,17 +75,22 @@ class Birth(NamedTuple):
     """It is by its number among the launches of all who take part in it: whatever it is given, the outputs are alike."""
 
 
-def combine(inputs: Iterable[object]) -> int:
+def combine(inputs: Iterable[object], free: int = 0) -> int:
     """Hash which launches made the arrays of this one; less than 2**63, and 0 where none did.
 
     What was made of a number for this launch alone does not count: that is compared at the cell's end, and told by its line.
+
+    Args:
+        free: which are like every other on another rank.
     """
-    return combine_tags(read_tags(inputs))
+    return combine_tags(read_tags(inputs), free)
 
 
-def combine_tags(read: Iterable[Tag]) -> int:
+def combine_tags(read: Iterable[Tag], free: int = 0) -> int:
     """Do so with what `read_tags` gave of the arrays."""
-    return combine_origins([tag if maker is not None else 0 for tag, maker in read])
+    tags = list(read)
+    placed = [place for place, (_, maker) in enumerate(tags) if type(maker) is PlacedMaker]
+    return combine_origins([tag if maker is not None else 0 for tag, maker in tags], free, placed)
 
 
 def bear_together(participants: tuple[int, ...], number: int, maker: Maker, *, agreed: bool) -> Birth:
@@ -133,6 +145,11 @@ def mark_copies(array: Any, content: int, maker: Maker | None) -> None:
     setattr(array, _ATTRIBUTE, (content, maker))
 
 
+def mark_unknown(array: Any, maker: Maker) -> None:
+    """Have an array be like every other: it was made without a guard, or only some of its ranks made it."""
+    setattr(array, _ATTRIBUTE, (ANY, maker))
+
+
 def has_origin(array: object) -> bool:
     """Whether an array carries one."""
     return hasattr(array, _ATTRIBUTE)
@@ -164,8 +181,14 @@ def list_makers(read: Iterable[Tag]) -> list[Maker]:
 
 
 def list_taken(inputs: Iterable[object]) -> list[list[int]]:
-    """Give of each array what `combine` goes by, and the cell that made it; 0 for none."""
-    return [[0, 0] if maker is None else [tag, maker.seq] for tag, maker in read_tags(inputs)]
+    """Give of each array what `combine` goes by, and the cell that made it; 0 for none.
+
+    And for host data that is known by its place: made in another order it is wrong before that cell, too.
+    """
+    return [
+        [0, 0] if maker is None else [tag, 0 if type(maker) is PlacedMaker else maker.seq]
+        for tag, maker in read_tags(inputs)
+    ]
 
 
 def origin_of(array: object) -> tuple[int, str]:

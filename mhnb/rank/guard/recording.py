@@ -67,6 +67,7 @@ class Launches(Protocol):
 
     is_cell_file: Callable[[str], bool]
     mismatches: Mismatches
+    cell_task: Any
 
     def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:
         """From now on launches belong to a new cell."""

@@ -264,6 +264,8 @@ class Seat:
             # Before the same launch, that is: else they may be at different places in the cell.
             agreed = want_the_same(stands) and len({stand.handles for stand in stands}) == 1
             return Verdict("interrupt", agreed=agreed)
+        if verdict == "again":
+            return Verdict("again", stands=tuple(stands))
         return LAUNCH if verdict == "launch" else self._mismatch(stands, place)
 
     def _mismatch(self, stands: Sequence[Stand], place: Place) -> Verdict:
