@@ -40,6 +40,8 @@ _NAMELESS = re.compile(r"<IPython(?:\.core)?\.display\.\w+ object>")
 """What IPython says of a formula, of Markdown or of JSON instead of their source."""
 _SOURCES = ("text/plain", "text/markdown", "text/latex", "application/json", "application/geo+json")
 _SCRIPT = "application/javascript"
+_SCRIPT_LINES = 12
+"""Lines of a script that are shown: enough to know it by."""
 _SIZE = re.compile(r"\s*\+?(\d{1,6})(?:\.\d*)?(?:px)?(%?)\s*")
 
 
@@ -109,10 +111,16 @@ def plain_nbytes(outputs: Iterable[Output]) -> int:
 def _plain(data: dict[str, Any]) -> str:
     texts = [_source(mime, data[mime]) for mime in _SOURCES if mime in data]
     # A script means the page that it is in; that is the notebook's, and all ranks share it.
-    texts += [f"({NOT_RUN})\n{_joined(data[_SCRIPT])}"] if _SCRIPT in data else []
+    texts += [f"({NOT_RUN})\n{_first_lines(_joined(data[_SCRIPT]))}"] if _SCRIPT in data else []
     if told := [text for text in texts if not _NAMELESS.fullmatch(text)] or texts:
         return told[0]
     return f"<{', '.join(sorted(data)) or 'nothing'}>"
+
+
+def _first_lines(source: str) -> str:
+    lines = source.splitlines()
+    more = [f"… {len(lines) - _SCRIPT_LINES} more lines"] if len(lines) > _SCRIPT_LINES else []
+    return "\n".join([*lines[:_SCRIPT_LINES], *more])
 
 
 def _source(mime: str, form: Any) -> str:

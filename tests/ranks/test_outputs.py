@@ -102,3 +102,55 @@ def test_a_first_line_is_told_soon(cluster: Cluster) -> None:
     assert said
     assert said[0].wall_s < result.wall_s
     assert len(seen) <= 11 * result.wall_s + 3
+
+
+@pytest.mark.parametrize(
+    ("source", "asked"),
+    [
+        ("%matplotlib notebook\nimport matplotlib.pyplot as plt", "%matplotlib notebook"),
+        ("%matplotlib widget\nimport matplotlib.pyplot as plt", "%matplotlib widget"),
+        ("%matplotlib qt\nimport matplotlib.pyplot as plt", "%matplotlib qt"),
+        (
+            "import matplotlib.pyplot as plt\nplt.switch_backend('nbagg')",
+            "the backend matplotlib.backends.backend_nbagg",
+        ),
+    ],
+)
+def test_a_figure_is_a_picture_whatever_backend_is_asked_for(cluster: Cluster, source: str, asked: str) -> None:
+    """A rank has no browser: one sentence says so, and one picture is shown."""
+    result = cluster.run(f"{source}\nplt.plot([1, 2])\nplt.show()")
+    cluster.run("%matplotlib inline").check()
+    said = result.check()[0]
+    assert said.stderr == f"mhnb: {asked} needs a browser or a screen, which a rank does not have; inline is used\n"
+    assert ["image/png" in output["data"] for output in said.outputs if "data" in output] == [True]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        r"""print("a\nb\nc", end="")
+print("\r\x1b[2K\x1b[1A\x1b[2K\x1b[1A\x1b[2K" + "A\nB\nC")""",
+        r"""import sys
+_ = sys.stdout.write("a\nb\n"), sys.stdout.flush(), sys.stdout.write("\x1b[2A\x1b[JA\nB\nC\n")""",
+        """from rich.live import Live
+from rich.text import Text
+with Live(Text("a\\nb\\nc"), auto_refresh=False) as live:
+    live.update(Text("b\\nc\\nd"), refresh=True)
+    live.update(Text("A\\nB\\nC"), refresh=True)""",
+    ],
+)
+def test_what_is_drawn_over_is_shown_once(cluster: Cluster, source: str) -> None:
+    """Lines that are drawn over by moving the cursor up end as in a terminal, and ranks that end alike are one block."""
+    result = cluster.run(source).check()
+    assert [rank.stdout for rank in result] == ["A\nB\nC\n"] * 4
+    assert len(result.groups) == 1
+
+
+def test_a_note_is_about_the_cell_that_it_names(cluster: Cluster) -> None:
+    """The cell after one that raised on some ranks has one short note, which names that cell, and says no outcome again."""
+    first = cluster.run("if jax.process_index() == 1: raise ValueError('only here')")
+    assert first.notes == ("the ranks are in step; variables that this cell sets may differ",)
+    assert cluster.run("1 + 1").notes == (
+        f"cell {first.seq} did not finish on every rank: variables that it sets may differ",
+    )
+    assert cluster.run("1 + 1").notes == ()

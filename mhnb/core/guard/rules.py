@@ -15,6 +15,7 @@ from mhnb.core.wire.protocol import LaunchRow
 from mhnb.values import ClusterState, Outcome
 
 __all__ = [
+    "IN_STEP",
     "FREE_PREFIX",
     "LaunchDifference",
     "LaunchSide",
@@ -136,6 +137,10 @@ def format_sides(sides: Sequence[LaunchSide], source: str = "") -> list[str]:
     ]
 
 
+IN_STEP = "the ranks are in step; variables that this cell sets may differ"
+"""The note of a cell that ended on some ranks only, and left no launch apart."""
+
+
 def judge_state(
     outcomes_by_rank: Mapping[int, Outcome],
     rows_by_rank: Mapping[int, Sequence[LaunchRow]] | None,
@@ -174,7 +179,8 @@ def judge_state(
         return "clean", ()
     if rows_by_rank is None:
         return "split", (f"{_outcome_words(ran)} · no launch record to judge by: %mhjax accept, or {WAY_OUT}",)
-    return "clean", (f"{_outcome_words(ran)} · the ranks are in step; variables that this cell sets may differ",)
+    # Who raised stands above it already, in the heading of the failure.
+    return "clean", (IN_STEP,)
 
 
 class _Record:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from mhnb.core.explain.where import WhereCard
-from mhnb.core.guard.rules import WAY_OUT
+from mhnb.core.guard.rules import IN_STEP, WAY_OUT
 from mhnb.core.keep.journal import Record, record_cell
 from mhnb.core.keep.replay import ReplayCost
 from mhnb.core.life.attaching import judge_taken, tell_busy
@@ -266,7 +266,7 @@ class Machine:
         carried = (self._carried_note,) if self._carried_note else ()
         self._carried_note = None
         if state == "clean" and notes:
-            self._carried_note = f"cell {cell.seq}: {notes[0]}"
+            self._carried_note = _carry(cell.seq, notes[0])
         elif state != "clean":
             self.reason = notes[0] if notes else state
         self.state = cell.state = "stopped" if self.state == "stopped" else state
@@ -437,3 +437,10 @@ class Machine:
             for rank in cell.running_ranks:
                 cell.lose_rank(rank, "killed", RankError(STOPPED, "the cluster was stopped during the cell"))
         return [*self._finish_if_done(now), *self._refuse_waiting()]
+
+
+def _carry(seq: int, note: str) -> str:
+    """Write a cell's note for the cell after it: short, and about the cell that it names."""
+    if note == IN_STEP:
+        return f"cell {seq} did not finish on every rank: variables that it sets may differ"
+    return f"cell {seq}: {note.replace('this cell', 'it')}"

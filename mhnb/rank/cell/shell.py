@@ -44,7 +44,7 @@ from mhnb.rank.cell.cells import (
 from mhnb.rank.cell.display import RankDisplayHook, RankDisplayPublisher, clean_bundle
 from mhnb.rank.cell.history import RankHistory
 from mhnb.rank.cell.keyboard import refuse_keyboard, without_input
-from mhnb.rank.cell.textbars import draw_text_bars
+from mhnb.rank.cell.textbars import NO_BROWSER, draw_text_bars
 from mhnb.rank.raised import Reading, class_has, holds_group, is_a, name_of, read_error, text_of, traceback_of
 
 __all__ = ["PreparedCell", "RankShell"]
@@ -418,10 +418,7 @@ class RankShell(ZMQInteractiveShell):
         """Draw inline, whatever `%matplotlib` asks for: a rank has no browser and no screen."""
         if self.capture is None or gui in _DRAWS_PICTURES:
             return super().enable_matplotlib(gui)
-        print(
-            f"mhnb: %matplotlib {gui} needs a browser or a screen, which a rank does not have; inline is used",
-            file=sys.stderr,
-        )
+        print(f"mhnb: {NO_BROWSER.format(f'%matplotlib {gui}')}", file=sys.stderr)
         return super().enable_matplotlib("inline")
 
     def payloadpage_page(self, strg: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
