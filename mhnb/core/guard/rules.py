@@ -15,8 +15,8 @@ from mhnb.core.wire.protocol import LaunchRow
 from mhnb.values import ClusterState, Outcome
 
 __all__ = [
-    "IN_STEP",
     "FREE_PREFIX",
+    "IN_STEP",
     "LaunchDifference",
     "LaunchSide",
     "STILL_LEFT",

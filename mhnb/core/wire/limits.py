@@ -35,7 +35,11 @@ def shorten_text(text: str, limit: int, where: str = "") -> str:
 
 
 def bound_error(event: OutputEvent, where: str = "") -> OutputEvent:
-    """Shorten every text of an error event; the same event if none is too long."""
+    """Shorten every text of an error event; the same event if none is too long.
+
+    >>> len(bound_error(["error", "E" * 10**6, "no", [], None, None, 0.0, []])[1]) < 2000
+    True
+    """
     kind, ename, evalue, lines, line, code, at_s, site = event
     if sum(map(len, lines)) > MAX_LINES_CHARS:
         each = max(MAX_NAME_CHARS, MAX_LINES_CHARS // min(len(lines), 16))

@@ -185,11 +185,12 @@ class Capture:
 
     def _passes_on(self, stream: Any) -> bool:
         """Whether a stream of the cell's hands on to ours what it takes, and has done so by now."""
-        if not any(each.is_behind(stream) for each in (self.stdout, self.stderr)):
-            return False
         try:
+            if not any(each.is_behind(stream) for each in (self.stdout, self.stderr)):
+                return False
             stream.flush()
-        except Exception:  # noqa: BLE001 - the cell's own, which then passes nothing on
+        except Exception as error:  # noqa: BLE001 - a closed stream, or an object that answers in ways of its own
+            self._log.write("mhnb", f"mhnb: a stream of the cell's raised {type(error).__name__}\n".encode())
             return False
         self.stdout.hand_on()
         return True

@@ -101,12 +101,9 @@ class RankStream(io.TextIOWrapper):
 
     def is_behind(self, stream: object) -> bool:
         """Whether another stream passes on to this one: it wraps this one, or its binary side."""
-        try:
-            parts = [getattr(stream, name, None) for name in ("buffer", "stream", "raw")]
-            parts += vars(stream).values() if hasattr(stream, "__dict__") else []
-            parts += [each for part in parts if isinstance(part, list | tuple) for each in part]
-        except Exception:  # noqa: BLE001 - a closed stream, or an object that answers in ways of its own, passes nothing on
-            return False
+        parts = [getattr(stream, name, None) for name in ("buffer", "stream", "raw")]
+        parts += vars(stream).values() if hasattr(stream, "__dict__") else []
+        parts += [each for part in parts if isinstance(part, list | tuple) for each in part]
         return any(part is self or part is self._side for part in parts)
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ Widgets of a rank reach no browser; bars of text fold into one.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -64,8 +65,8 @@ class _Pictures(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Fill it with the inline backend's names, and say so."""
-        from matplotlib_inline import backend_inline
-
+        # It comes with IPython, as the inline backend itself.
+        backend_inline = importlib.import_module("matplotlib_inline.backend_inline")
         vars(module).update({name: value for name, value in vars(backend_inline).items() if name[:1] != "_"})
         print(f"mhnb: {NO_BROWSER.format(f'the backend {module.__name__}')}", file=sys.stderr)
 
