@@ -180,7 +180,7 @@ def _reap(args: argparse.Namespace) -> int:
     strays = find_strays(os.environ)
     for stray in strays:
         end_stray(stray)
-        print(f"ended {stray.processes} processes of supervisor {stray.pid}: {stray.why}")
+        print(f"ended {stray.processes} processes of {stray.what} {stray.pid}: {stray.why}")
     if not strays:
         print("nothing was left behind; `mhnb list` shows what runs, `mhnb stop NAME` ends it")
     return 0

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from mhnb.errors import LaunchError
 from mhnb.launch.attached import end_supervisor
 from mhnb.system.private import is_own_folder, read_private
 from mhnb.system.processes import UNSEEN
-from mhnb.system.rundir import is_owned, read_owners
+from mhnb.system.rundir import SUPERVISOR_MARK, is_left, is_owned, read_owners
 
 __all__ = ["Stray", "end_stray", "find_strays"]
 
@@ -25,12 +25,13 @@ _MARK = "mhnb.rank.host"
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A supervisor that was left, with the processes that it holds."""
+    """A supervisor that was left, with the processes that it holds; or what a cell has started, where its supervisor is gone."""
 
     pid: int
     processes: int
     """Itself included."""
     why: str
+    what: str = "supervisor"
 
 
 def find_strays(environment: Mapping[str, str]) -> list[Stray]:
@@ -46,16 +47,50 @@ def find_strays(environment: Mapping[str, str]) -> list[Stray]:
             )
         elif record is None and process.pid not in kept and process.ppid() == 1:
             strays.append(_stray(process, "nobody started it who is still there"))
-    return strays
+    return [*strays, *_find_leavings()]
 
 
 def end_stray(stray: Stray) -> None:
-    """End a supervisor; it ends what it holds. By force if it does not."""
+    """End a supervisor, which ends what it holds, or what a cell has started. By force if it does not end."""
     end_supervisor(stray.pid)
 
 
 def _stray(process: psutil.Process, why: str) -> Stray:
     return Stray(process.pid, 1 + len(process.children(recursive=True)), why)
+
+
+def _find_leavings() -> Iterator[Stray]:
+    """Yield what cells have started, also in sessions of their own, where neither the supervisor nor a rank is left to end it."""
+    space, here = _pid_space(os.getpid()), {parent.pid for parent in psutil.Process().parents()} | {os.getpid()}
+    found = {}
+    for process in psutil.process_iter(["uids", "status", "ppid", "name"]):
+        info = process.info
+        if process.pid in here or not info["uids"] or info["uids"].real != os.getuid():
+            continue
+        if info["status"] == psutil.STATUS_ZOMBIE or _pid_space(process.pid) != space:
+            # In a container with numbers of its own a supervisor may live that is not seen under its number here.
+            continue
+        if is_left(_read_mark(process)):
+            found[process.pid] = process
+    for process in found.values():
+        if process.info["ppid"] not in found:
+            why = "a cell started it, and its cluster was killed together with the notebook"
+            yield replace(_stray(process, why), what=f"{process.info['name']}, process")
+
+
+def _read_mark(process: psutil.Process) -> str:
+    try:
+        return process.environ().get(SUPERVISOR_MARK, "")
+    except UNSEEN:
+        return ""
+
+
+def _pid_space(pid: int) -> str:
+    """Name the space in which a process has its number; empty where the system has one only, or does not show it."""
+    try:
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 def _supervisors() -> Iterator[psutil.Process]:

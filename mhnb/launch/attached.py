@@ -7,7 +7,7 @@ import contextlib
 import psutil
 
 from mhnb.launch.gone import await_gone, kill_groups, lives
-from mhnb.system.processes import GONE
+from mhnb.system.processes import GONE, is_halted
 
 __all__ = ["AttachedHost", "LeftHosts", "end_supervisor"]
 
@@ -98,6 +98,9 @@ def end_supervisor(pid: int) -> None:
         supervisor = psutil.Process(pid)
         held = [*supervisor.children(recursive=True), supervisor]
         supervisor.terminate()
+        if is_halted(pid):
+            # It would hear of that only once it goes on.
+            supervisor.resume()
         if await_gone(held, _TERM_S):
             return
         for process in filter(lives, held):

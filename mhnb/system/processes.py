@@ -100,7 +100,13 @@ def is_still(pid: int, began_s: float | None) -> bool:
     >>> is_still(os.getpid(), find_began_s(os.getpid()))
     True
     """
+    try:
+        if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            # It has ended, and its parent, which may be halted, has not looked.
+            return False
+    except UNSEEN:
+        return psutil.pid_exists(pid) and began_s is None
     if began_s is None:
-        return psutil.pid_exists(pid)
+        return True
     now_s = find_began_s(pid)
     return now_s is not None and abs(now_s - began_s) < _SAME_S

@@ -32,12 +32,14 @@ from mhnb.system.private import (
 from mhnb.system.processes import UNSEEN, find_began_s, is_still
 
 __all__ = [
+    "SUPERVISOR_MARK",
     "check_name",
     "configure_hub",
     "find_cwd",
     "find_named",
     "full_name",
     "is_held",
+    "is_left",
     "is_owned",
     "lay_run_dir",
     "list_owners",
@@ -51,6 +53,7 @@ __all__ = [
     "remove_keys",
     "state_home",
     "usable_home",
+    "write_mark",
     "write_owner",
     "write_where",
 ]
@@ -62,6 +65,8 @@ _KEYS = ("berth.json*", "mpi.start", "profile/security/*.json")
 """Files of a run directory that hold a key: of the link in the first two, of the hub in the others."""
 _ALIVE = "alive"
 _PROFILE_FOLDERS = ("security", "log", "startup", "pid", "db", "static")
+SUPERVISOR_MARK = "MHNB_SUPERVISOR"
+"""The variable by which a process is known as started by a supervisor, a rank or a cell of it."""
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
 _OURS = re.compile(r"[\w-]+\.\d+(\.\d+)?(\.journal)?|lessons|doctor-.*|\..*")
 """What mhnb makes in `state_home`, and hidden files, which file systems make. Where all is of these names, the folder is only for mhnb."""
@@ -272,6 +277,20 @@ def mark_alive(run_dir: Path) -> int:
     fd = open_private(run_dir / _ALIVE, os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_SH)
     return fd
+
+
+def write_mark(run_dir: Path) -> str:
+    """Return what `SUPERVISOR_MARK` holds for the processes of this supervisor: its number, when it began, its directory."""
+    return json.dumps([os.getpid(), find_began_s(os.getpid()), str(run_dir)])
+
+
+def is_left(mark: str) -> bool:
+    """Whether the supervisor that wrote a mark is gone, and no rank of its cluster lives. False where the mark cannot be read."""
+    try:
+        pid, began_s, run_dir = json.loads(mark)
+        return not is_still(int(pid), began_s) and not is_held(Path(run_dir) / _ALIVE)
+    except (ValueError, TypeError):
+        return False
 
 
 def is_held(file: Path) -> bool:

@@ -22,7 +22,7 @@ from mhnb.rank.cell.paths import hub_log
 from mhnb.system.gpus import find_gpus, list_gpus
 from mhnb.system.private import NotPrivate, make_private_folder, write_private
 from mhnb.system.resources import profile_dir
-from mhnb.system.rundir import make_run_dir, mark_alive, prune_run_dirs
+from mhnb.system.rundir import SUPERVISOR_MARK, make_run_dir, mark_alive, prune_run_dirs, write_mark
 
 __all__ = ["assign_gpus", "await_connection_file", "find_task_number", "settle_in", "write_connection_file"]
 
@@ -65,6 +65,8 @@ def settle_in(spec: HostSpec, environment: MutableMapping[str, str]) -> HostSpec
     environment.update(spec.environment)
     if not spec.run_dir:
         spec = replace(spec, run_dir=str(_own_run_dir(spec)))
+    # What a cell starts inherits it: where this process is killed with its notebook, that is how it is found.
+    environment[SUPERVISOR_MARK] = write_mark(Path(spec.run_dir))
     _enter_folder(spec)
     if importlib.util.find_spec("matplotlib") is not None:
         environment.update(_house_matplotlib(environment, Path(spec.run_dir)))
