@@ -10,7 +10,15 @@ import pytest
 from mhnb.core.guard.rules import STILL_LEFT
 from mhnb.core.life.events import Accepted, Command, FreeRanks, InterruptRequested, KillRanks, SendToRank, Ticked
 from mhnb.core.life.ladder import INTERRUPT_FREE_S, INTERRUPT_KILL_S
-from mhnb.core.wire.protocol import OutputProduced, RankExited, RankReady, RankSpawned, RankStatus, RunCell
+from mhnb.core.wire.protocol import (
+    InterruptTaken,
+    OutputProduced,
+    RankExited,
+    RankReady,
+    RankSpawned,
+    RankStatus,
+    RunCell,
+)
 from tests.core.test_machine import GUARD, Driver, ended, error, finished
 
 FREES = GUARD | {"frees": True}
@@ -81,6 +89,22 @@ def test_a_slow_rank_is_no_stuck_one(looks: list[RankStatus]) -> None:
     """A machine with too much to do must not cost the collectives of a cluster that is about to be clean."""
     driver = begin()
     assert climb(driver, INTERRUPT_KILL_S - 0.2, *looks) == []
+
+
+def test_who_waits_for_a_rank_that_computes_is_not_freed() -> None:
+    """One that has ended its code computes its part of the launch; once it does not any more, the launch hangs."""
+    driver = begin()
+    at_work = replace(look(1, [0, 1], launched=False), activity="computing")
+    assert climb(driver, INTERRUPT_KILL_S - 1.0, look(0, [0, 1]), at_work) == []
+    assert FreeRanks() in driver(look(0, [0, 1]), look(1, [0, 1]), look(1, [0, 1]), Ticked())
+
+
+def test_who_has_ended_its_code_is_not_killed_at_once() -> None:
+    """It got its interrupt late, and waits for what it launched; that comes to an end by itself."""
+    driver = begin()
+    driver(InterruptRequested(), *(InterruptTaken(rank, 1, taken=taken) for taken in (True, False) for rank in (0, 1)))
+    driver.now += INTERRUPT_KILL_S - 0.5
+    assert not [command for command in driver(Ticked()) if isinstance(command, KillRanks)]
 
 
 def test_what_was_seen_before_the_interrupt_counts_for_nothing() -> None:

@@ -501,7 +501,7 @@ def test_a_lost_hub_is_said_and_the_cluster_is_dead(driver: Driver) -> None:
 def test_a_hub_lost_in_a_cell_is_judged_when_the_cell_ends(driver: Driver) -> None:
     """The ranks do not need the hub to finish."""
     driver.submit()
-    assert driver(HubExited(None, 9)) == []
+    assert len(driver(HubExited(None, 9))) == 1
     result = finished(driver(ended(0), ended(1))).result
     assert (result.state, result.notes[-1]) == ("dead", "%mhjax restart --replay")
 
@@ -659,6 +659,26 @@ def test_what_was_left_and_has_lost_a_part_is_taken_over_dead(lost: Event, told:
     late = driver(RankSpawned(1, 101), RankReady(1, GUARD))
     # The hub alone is no reason to end a rank at once.
     assert late == ([] if isinstance(lost, HubExited) else [KillRanks((1,))] * 2)
+
+
+def test_the_death_of_the_hub_in_a_cell_is_told_at_once_and_ends_nothing(driver: Driver) -> None:
+    """The ranks need no hub to end the cell; the cluster is dead after it."""
+    driver.submit()
+    (told,) = driver(HubExited(None, 9, []))
+    assert isinstance(told, TellUser)
+    assert "was killed by SIGKILL" in told.text
+    assert "cell 1 goes on to its end" in told.text
+    assert finished(driver(ended(0), ended(1))).result.state == "dead"
+
+
+def test_the_end_of_a_rank_counts_once(driver: Driver) -> None:
+    """It was seen from here while its supervisor was halted, and that one reports it when it goes on."""
+    driver.submit()
+    driver(RankExited(1, None, 11, []))
+    result = finished(driver(RankExited(0, None, 9, []))).result
+    reason = driver.machine.reason
+    assert driver(RankExited(0, 1, None, ["late"]), RankExited(1, None, 11, ["late"])) == []
+    assert (result.state, driver.machine.reason, len(driver.machine.roster.deaths)) == ("dead", reason, 2)
 
 
 def test_ranks_that_live_on_are_not_called_stopped() -> None:

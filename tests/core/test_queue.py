@@ -21,6 +21,17 @@ def test_the_queue_does_not_count_as_the_start() -> None:
     assert isinstance(failed, FailStart)
 
 
+def test_a_host_that_was_told_to_kill_is_waited_for_shortly() -> None:
+    """Until its next sign of life, whatever it may be silent for otherwise."""
+    pulse = Pulse(20.0)
+    pulse.hear(0, 0.0, busy_s=60.0)
+    pulse.hear(1, 9.0)
+    pulse.hurry(10.0, 5.0)
+    pulse.hear(1, 11.0)
+    assert pulse.silent(15.5) == {0: 15.5}
+    assert pulse.silent(31.5) == {0: 31.5, 1: 20.5}
+
+
 def test_a_host_that_imports_may_be_silent_for_longer() -> None:
     """Until its next sign of life; then the limit is that of the others."""
     pulse = Pulse(20.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.life.roster import Roster
-from mhnb.core.wire.protocol import Beat, HubExited, PhaseReached, RankSpawned, StartFailed
+from mhnb.core.wire.protocol import Beat, HostUp, HubExited, PhaseReached, RankSpawned, StartFailed
 
 
 @pytest.fixture
@@ -26,6 +26,20 @@ def test_the_halted_rank_is_named_and_no_other(roster: Roster) -> None:
         "the start took longer than 8 s: rank 1 (a, pid 101) stands still after phase 'jax', halted by SIGSTOP or a debugger"
     )
     assert (error.parts["rank"], error.parts["cause"]) == (1, "halted")
+
+
+def test_the_halted_hub_is_named_and_no_rank(roster: Roster) -> None:
+    """The ranks that register with it come no further; which of them is halted itself comes first."""
+    roster.note_host(HostUp(0, 99, "a", 77))
+    roster.note_beat(Beat(0, hub_halted=True))
+    error = roster.timeout_error(8.0)
+    assert "the hub (ipyparallel's controller, pid 77) is halted" in str(error)
+    assert "kill -CONT 77" in str(error)
+    assert error.parts["cause"] == "halted"
+    roster.note_beat(Beat(0, halted=[1], hub_halted=True))
+    assert "rank 1" in str(roster.timeout_error(8.0)).splitlines()[0]
+    roster.note_beat(Beat(0))
+    assert "halted" not in str(roster.timeout_error(8.0))
 
 
 def test_each_of_several_halted_ranks_has_its_own_phase(roster: Roster) -> None:

@@ -208,3 +208,18 @@ def test_a_long_wait_asks_seldom_and_is_not_late() -> None:
         assert pause_s <= 2e-3 + waited_s / 50
         waited_s, looks = waited_s + pause_s, looks + 1
     assert looks < 50_000
+
+
+def test_what_an_interrupted_cell_leaves_on_its_own_devices_is_told() -> None:
+    """It may never end, and everything launched there later waits; the next cell, which leaves nothing, says nothing."""
+    recorder = LaunchRecorder(sleep=Sleeper())
+    recorder.local = LocalWork(lambda: [[endless]], Sleeper(), clock=iter(range(1000)).__next__)
+    endless = LocalArray()
+    recorder.begin_cell(1, "f(x)")
+    recorder.wait(1.5)
+    (note_,) = recorder.close_cell(1, "interrupted").notes
+    assert "still run on their own devices" in note_
+    assert "%mhjax restart --replay" in note_
+    recorder.begin_cell(2, "1 + 1")
+    recorder.wait()
+    assert recorder.close_cell(2, "ok").notes == []

@@ -172,3 +172,25 @@ def test_the_loop_of_a_rank_goes_on(cluster: Cluster, source: str) -> None:
     cluster.run(
         "import os, time\nif 'time.monotonic' in In[-3]: time.monotonic = true\nif 'os.getpid' in In[-3]: os.getpid, os.write = true"
     )
+
+
+OWN = {
+    "a task": ("asyncio.create_task(fail(KeyboardInterrupt))\nawait asyncio.sleep(0.1)", ""),
+    "a task's exit": ("asyncio.create_task(fail(SystemExit(3)))\nawait asyncio.sleep(0.1)", ""),
+    "a callback": ("asyncio.get_running_loop().call_soon(throw)\nawait asyncio.sleep(0.1)", ""),
+    "an awaited task": ("await asyncio.create_task(fail(KeyboardInterrupt))", "KeyboardInterrupt"),
+    "the loop": ("asyncio.get_running_loop().stop()\nawait asyncio.sleep(0.1)", ""),
+    "one rank": ("if jax.process_index(): raise KeyboardInterrupt", "KeyboardInterrupt"),
+}
+
+
+@pytest.mark.parametrize(("code", "raised"), OWN.values(), ids=OWN.keys())
+def test_what_ends_a_program_elsewhere_is_the_cells_own_here(cluster: Cluster, code: str, raised: str) -> None:
+    """An interrupt or an exit that the code raises itself, or a loop that it stops: no interrupt by the user, and no rank ends."""
+    cluster.run("import asyncio\nasync def fail(error): raise error\ndef throw(): raise KeyboardInterrupt").check()
+    result = cluster.run(code)
+    assert {rank.error.ename for rank in result if rank.error is not None} == ({raised} if raised else set())
+    assert (result.how, result.state) == ("", "clean")
+    assert not [note for note in result.notes if "nterrupted" in note]
+    assert {rank.outcome for rank in result} <= {"ok", "error"}
+    assert {rank.text for rank in cluster.run("1 + 1")} == {"2"}

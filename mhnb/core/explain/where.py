@@ -13,7 +13,7 @@ from mhnb.core.guard.rules import communicates
 from mhnb.core.wire.protocol import LaunchRow, RankStatus
 from mhnb.values import Outcome
 
-__all__ = ["KNOWN_AFTER_S", "UNKNOWN", "Place", "RankSeen", "ThreadPlace", "WhereCard", "count_launches", "make_card"]
+__all__ = ["KNOWN_AFTER_S", "Place", "RankSeen", "ThreadPlace", "UNKNOWN", "WhereCard", "count_launches", "make_card"]
 
 KNOWN_AFTER_S = 4.0
 """A rank that has said nothing of itself for so long is halted, or in one long call that lets no other thread run."""

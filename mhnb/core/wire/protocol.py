@@ -39,7 +39,7 @@ __all__ = [
     "SupervisorMessage",
 ]
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 """To be raised with every change of what follows, and of `core/wire/codec.py`: who lasts may meet who is newer."""
 
 OutputEvent: TypeAlias = list[Any]

@@ -38,6 +38,10 @@ _SWEEP_AT = 64
 _MOST_RESTS = 20
 """At most so many calls of `sweep` do nothing between two that look."""
 _LOCAL_STOPPED_WAIT_S = 0.2
+_RUNNING_HERE = (
+    "programs of single ranks still run on their own devices, and what is launched there waits behind them; "
+    "if they never end: %mhjax restart --replay"
+)
 _RUNNING = "launches of it, on which all ranks agreed, still run, and the next collective waits for them"
 
 
@@ -319,6 +323,8 @@ class LaunchRecorder:
             left = [row[1], row[3], of_seq]
         stopped_before = self.agreed_stop() if outcome == "interrupted" else None
         notes = [_RUNNING] if running else []
+        if self.local is not None and self.local.gave_up and not (running or abandoned):
+            notes.append(_RUNNING_HERE)
         for record in (self.gate, self.made):
             notes += [] if record is None else record.take_notes()
         caught = self.mismatches.take_caught()

@@ -54,10 +54,12 @@ class LocalWork:
         """Some of the arrays that were looked at, by id; what is older was looked at with them."""
         self._left: list[weakref.ref[Any]] = []
         """Not ready when their cell was given up: they may wait for a collective that never ends, and no later cell is held up."""
+        self.gave_up = False
+        """Whether the cell that runs has given up on some."""
 
     def begin_cell(self, source: str) -> None:
         """Take note whether the cell can start anything at all."""
-        self._is_idle = _IDLE.fullmatch(source) is not None
+        self._is_idle, self.gave_up = _IDLE.fullmatch(source) is not None, False
 
     def wait(self, limit_s: float | None = None) -> Exception | None:
         """Wait until everything is ready. An interrupt ends the wait at once.
@@ -112,6 +114,7 @@ class LocalWork:
                 waiting.pop()
                 continue
             if limit_s is not None and self._clock() - began_s >= limit_s:
+                self.gave_up = True
                 self._left = [ref for ref in self._left if ref() is not None] + [weakref.ref(each) for each in waiting]
                 return failure
             self._sleep(next(pauses))
