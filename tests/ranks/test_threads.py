@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -20,13 +21,14 @@ def ready(cluster: Cluster) -> Cluster:
 
 
 BESIDE = """
+from mhnb.rank.jaxhooks import current_recorder as launches
 gate = threading.Event()
 def loader():
     if rank == 1: gate.wait()
     top(x).block_until_ready()
 thread = threading.Thread(target=loader{name}); thread.start()
 try:
-    if rank != 1: thread.join(0.5)
+    while rank != 1 and launches().gate.pending is None: time.sleep(0.01)
     add(x).block_until_ready()
 finally:
     gate.set()
@@ -50,7 +52,7 @@ def test_a_mismatch_names_the_thread(ready: Cluster, name: str, said: str) -> No
     assert len(printed) == 1, printed
     (trace,) = printed
     assert trace.startswith(
-        f'Exception in {said}:\nTraceback (most recent call last):\n  File "<cell {result.seq}>", line 4, in loader'
+        f'Exception in {said}:\nTraceback (most recent call last):\n  File "<cell {result.seq}>", line 5, in loader'
     )
     assert trace.count("File ") == 1
     assert "    top(x).block_until_ready()\n" in trace
@@ -200,18 +202,27 @@ len(said), y"""
     check_sum(ready)
 
 
-def test_a_handlers_refused_launch_leaves_the_cell_to_be_interrupted(ready: Cluster) -> None:
-    """The handler does not catch the refusal: the launch around it is taken back, and the other ranks wait for nobody."""
-    code = """
+def test_a_handlers_refused_launch_takes_the_one_around_it_back(ready: Cluster, tmp_path: Path) -> None:
+    """The handler does not catch the refusal; the other ranks are told, and do not wait."""
+    code = f"""
+from pathlib import Path
+gone = Path({str(tmp_path / "gone")!r})
 def ring(*_): add(x)
-before = signal.signal(signal.SIGALRM, ring)
+before = signal.signal(signal.SIGUSR1, ring)
+from mhnb.rank.guard.tables import BoardTable
+wait = BoardTable.wait
+def wait_and_ring(self, interrupted):
+    if rank == 0: signal.raise_signal(signal.SIGUSR1)
+    return wait(self, interrupted)
+BoardTable.wait = wait_and_ring
 try:
-    if rank == 0: signal.setitimer(signal.ITIMER_REAL, 0.05)
-    if rank == 1: one.wait(0.5)
+    while rank == 1 and not gone.exists(): time.sleep(0.01)
     y = float(top(x))
-finally: signal.signal(signal.SIGALRM, before)"""
+finally:
+    BoardTable.wait = wait; signal.signal(signal.SIGUSR1, before)
+    if rank == 0: gone.touch()"""
     result = ready.run(code)
-    assert names(result)[0] == "RuntimeError"
+    assert names(result) == ["RuntimeError", *["OrderMismatch"] * 3]
     assert result.state == "clean"
     check_sum(ready)
 
