@@ -28,7 +28,7 @@ def loader():
     top(x).block_until_ready()
 thread = threading.Thread(target=loader{name}); thread.start()
 try:
-    while rank != 1 and launches().gate.pending is None: time.sleep(0.01)
+    while rank != 1 and thread.is_alive() and launches().gate.pending is None: time.sleep(0.01)
     add(x).block_until_ready()
 finally:
     gate.set()
