@@ -620,11 +620,12 @@ CURES = (
     ),
     _cure(
         r"Gloo \S+ failed|Application timeout caused pair closure|Connection closed by peer",
-        "A collective broke off because a rank did not come or is gone. The first rank to fail is the cause; "
-        "then %mhjax restart.",
+        "A collective broke off: a rank did not come, raised or ended, or the ranks lost their connection. An error that does not "
+        "speak of a collective is the cause, whenever it came; if there is none, no rank is to blame. Then %mhjax restart.",
     ),
     _cure(
         r"tasks are unhealthy|stopped sending heartbeats|Failed to send RPC to coordination service",
-        "A rank died. The first to die is the cause: its signal and last lines tell more.",
+        "A rank ended, or did not answer for long. A rank that is shown as died has its signal and last lines beside it; "
+        "if there is none, look at the hosts and the network. Then %mhjax restart.",
     ),
 )

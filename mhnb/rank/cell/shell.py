@@ -266,7 +266,8 @@ class RankShell(ZMQInteractiveShell):
         except Exception as broken:
             if result is None or result.error_in_exec is None:
                 raise
-            print(f"mhnb: showing the error failed with {name_of(broken)}: {text_of(broken)}", file=sys.stderr)
+            why = f"{name_of(broken)}: {text_of(broken)}".removesuffix(": ")
+            print(f"mhnb: what a cell put in place of IPython's way to show errors raised {why}", file=sys.stderr)
             raised = True
         error = None if result is None else result.error_in_exec
         if (
