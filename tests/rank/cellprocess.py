@@ -193,6 +193,9 @@ class PlayedLaunches:
     def takes_interrupt(self) -> bool:
         return True
 
+    def may_be_late(self) -> bool:
+        return False
+
     def is_asked_to_stop(self) -> bool:
         return bool(self._names.get("asked"))
 

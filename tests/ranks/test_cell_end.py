@@ -180,6 +180,9 @@ OWN = {
     "a callback": ("asyncio.get_running_loop().call_soon(throw)\nawait asyncio.sleep(0.1)", ""),
     "an awaited task": ("await asyncio.create_task(fail(KeyboardInterrupt))", "KeyboardInterrupt"),
     "the loop": ("asyncio.get_running_loop().stop()\nawait asyncio.sleep(0.1)", ""),
+    "a signal": ("os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)", "KeyboardInterrupt"),
+    "a signal while it awaits": ("os.kill(os.getpid(), signal.SIGINT)\nawait asyncio.sleep(60)", "KeyboardInterrupt"),
+    "the main thread interrupted": ("_thread.interrupt_main()\ntime.sleep(60)", "KeyboardInterrupt"),
     "one rank": ("if jax.process_index(): raise KeyboardInterrupt", "KeyboardInterrupt"),
 }
 
@@ -187,7 +190,9 @@ OWN = {
 @pytest.mark.parametrize(("code", "raised"), OWN.values(), ids=OWN.keys())
 def test_what_ends_a_program_elsewhere_is_the_cells_own_here(cluster: Cluster, code: str, raised: str) -> None:
     """An interrupt or an exit that the code raises itself, or a loop that it stops: no interrupt by the user, and no rank ends."""
-    cluster.run("import asyncio\nasync def fail(error): raise error\ndef throw(): raise KeyboardInterrupt").check()
+    cluster.run(
+        "import _thread, asyncio, os, signal, time\nasync def fail(error): raise error\ndef throw(): raise KeyboardInterrupt"
+    ).check()
     result = cluster.run(code)
     assert {rank.error.ename for rank in result if rank.error is not None} == ({raised} if raised else set())
     assert (result.how, result.state) == ("", "clean")

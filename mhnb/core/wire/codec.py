@@ -90,7 +90,14 @@ _EVENTS: dict[str, tuple[_Fits, ...]] = {
     ),
 }
 """What follows the kind of an output event. An error may have a site, a list, at its end."""
-_SITE = [_is_text, _is_text, _is_text, _make_check(dict[str, bool]), _make_check(bool)]
+_SITE = [
+    _is_text,
+    _is_text,
+    _is_text,
+    _make_check(dict[str, bool]),
+    _make_check(bool),
+    _make_check(dict[str, list[Any]]),
+]
 
 
 def _is_event(event: Any) -> bool:

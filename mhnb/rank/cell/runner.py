@@ -302,7 +302,13 @@ class CellRunner:
         Anything else on the main thread is ours, between or at the end of cells, and goes on undisturbed.
         """
         del signum
-        if self._running is None or getpid() != self._pid or not self.launches.takes_interrupt():
+        if self._running is None or getpid() != self._pid:
+            return
+        if not self.launches.takes_interrupt():
+            # mhnb signals only a cell that it has asked to stop: this signal is the code's own, or comes from a shell.
+            own = not self.launches.may_be_late() and is_within(frame, _USER_CODE)
+            if own and not self.launches.defer_interrupt():
+                raise KeyboardInterrupt
             return
         if self._interrupt.changes_nothing():
             return

@@ -176,6 +176,10 @@ class Agreement:
         if not self._forked:
             self._table.describe(_number(fingerprint), outline)
 
+    def stopped_the_last_cell(self) -> bool:
+        """Whether the cell before the one that runs here was asked to stop."""
+        return self._table.interrupted_seq == self._seq - 1
+
     # -- a launch
 
     def is_inside(self) -> bool:

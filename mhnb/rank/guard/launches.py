@@ -121,6 +121,10 @@ class LaunchRecorder:
         """Whether an interrupt is meant for the cell that runs: a late one may be the last cell's."""
         return self.gate is None or self.gate.is_asked_to_stop()
 
+    def may_be_late(self) -> bool:
+        """Whether an interrupt that comes now may be meant for the cell before."""
+        return self.gate is not None and self.gate.stopped_the_last_cell()
+
     def is_asked_to_stop(self) -> bool:
         """Whether the ranks were asked to stop the cell that runs; false where they share no board."""
         return self.gate is not None and self.gate.is_asked_to_stop()

@@ -78,6 +78,9 @@ class Launches(Protocol):
     def takes_interrupt(self) -> bool:
         """Whether an interrupt is meant for the cell that runs."""
 
+    def may_be_late(self) -> bool:
+        """Whether an interrupt that comes now may be meant for the cell before."""
+
     def is_asked_to_stop(self) -> bool:
         """Whether the ranks were asked to stop the cell that runs."""
 
