@@ -139,7 +139,7 @@ code = nap.__code__
 nap.__code__ = code.replace(co_consts=(*code.co_consts, {}, Odd()))
 nap()"""
     first, second = look(rank, source, looks=2)
-    assert [(one.activity, one.line) for one in (first, second)] == [("sleep", 3)] * 2
+    assert [(one.activity, one.line) for one in (first, second)] == [("sleep", 4)] * 2
 
 
 def test_a_look_that_fails_is_reported_as_such(tmp_path: Path) -> None:

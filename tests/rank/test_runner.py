@@ -746,7 +746,7 @@ inside["call"]()"""
     assert said.ended.outcome == ("error" if shown else "interrupted")
     text = "\n".join(said.error[3])
     assert ("deep.py:1" in text) == shown
-    assert said.error[4] == 4
+    assert said.error[4] == 5
 
 
 @pytest.mark.parametrize("code", [
