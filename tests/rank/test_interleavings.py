@@ -6,7 +6,7 @@ not followed again, so that all orders are tried. No JAX.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from greenlet import greenlet
 
 from mhnb.core.guard.agreement import ENDINGS
+from mhnb.core.guard.origins import ANY, combine_origins, join_free
 from mhnb.core.guard.wishes import Wish
 from mhnb.rank.guard.board import Board, Place, Post, make_board
 from mhnb.rank.guard.seat import CELL_ENDED, QUICK_LOOKS, Seat
@@ -188,8 +189,9 @@ class Run:
     def check(self, taken: Sequence[int]) -> None:
         """Hold that whoever launched was left alone by nobody."""
         for place, told in self.verdicts.items():
-            if "launch" in told.values():
-                assert told == dict.fromkeys(range(len(self.ranks)), "launch"), f"at {place} after {taken}: {told}"
+            launched = next((each for each in told.values() if each.startswith("launch")), "")
+            if launched:
+                assert told == dict.fromkeys(range(len(self.ranks)), launched), f"at {place} after {taken}: {told}"
 
 
 class Rank:
@@ -199,6 +201,8 @@ class Rank:
         self.run, self.rank, self.everyone = run, rank, everyone
         self.seat = Seat(run.board, rank)
         self.seq, self.turn, self.interrupted = 1, False, False
+        self.arrays: Sequence[int] = (5, 7)
+        """The origins of what it launches on."""
 
     def memory(self) -> object:
         """What its threads share beside the board."""
@@ -212,29 +216,38 @@ class Rank:
         while self.turn:
             yield True
         self.turn = True
-        if self.seq <= self.run.cells:
-            yield from self._agree(Wish(self.seq, fingerprint, "jit(f)", self.everyone, ()), gives_up=gives_up)
-        # Else what is launched now belongs to a cell that is still to come.
+        # What is launched after the last cell belongs to one that is still to come.
+        asked, free = 0, 0
+        while self.seq <= self.run.cells and (free or not asked):
+            asked += 1
+            origin = combine_origins(self.arrays, free)
+            wish = Wish(self.seq, fingerprint, "jit(f)", self.everyone, (), origin=origin)
+            free = yield from self._agree(wish, asked, gives_up=gives_up)
         self.turn = False
 
-    def _agree(self, wish: Wish, *, gives_up: bool) -> Iterator[bool]:
+    def _agree(self, wish: Wish, asked: int, *, gives_up: bool) -> Generator[bool, None, int]:
+        """Ask once; return which arrays are to be left out where the ranks ask again, else 0."""
         # Between the wish and its post the program's name is written, and the arrays are looked at.
         yield False
         while not self.seat.post(wish):
             yield True
         yield False
-        place, kind = self.seat._place, ""
+        place, kind, free = self.seat._place, "", 0
         if gives_up and self.seat.take_back(CELL_ENDED):
             kind = "given up"
         else:
             while not self._look():
                 yield True
             yield False
-            kind = self.seat.judge().kind
+            verdict = self.seat.judge()
+            kind = f"{verdict.kind}, asked {asked} times"
+            if verdict.kind == "again":
+                free = join_free(stand.origin for stand in verdict.stands)
         self.seat.rest()
         self.seat.forget()
         if place is not None:
             self.run.verdicts.setdefault((place.seq, place.number), {})[self.rank] = kind
+        return free
 
     def _look(self) -> bool:
         # As one that has looked for long: it does all that a look may do.
@@ -266,9 +279,33 @@ def launches(rank: Rank) -> Iterator[bool]:
     yield from rank.launch()
 
 
+def launches_twice(rank: Rank) -> Iterator[bool]:
+    """A thread that launches one program after the other."""
+    yield from rank.launch()
+    yield from rank.launch(7)
+
+
 def launches_another(rank: Rank) -> Iterator[bool]:
     """A thread that launches another program."""
     yield from rank.launch(7)
+
+
+def launches_unguarded(rank: Rank) -> Iterator[bool]:
+    """A thread that launches on an array made without a guard: the ranks ask a second time."""
+    rank.arrays = (ANY, 7)
+    yield from rank.launch()
+
+
+def launches_unguarded_then_ends(rank: Rank) -> Iterator[bool]:
+    """Cells that do."""
+    rank.arrays = (ANY, 7)
+    yield from launches_then_ends(rank)
+
+
+def gives_up_unguarded(rank: Rank) -> Iterator[bool]:
+    """A thread that does, with an exception after each post."""
+    rank.arrays = (ANY, 7)
+    yield from gives_up(rank)
 
 
 def gives_up(rank: Rank) -> Iterator[bool]:
@@ -288,9 +325,13 @@ Cast = list[list[Callable[[Rank], Iterator[bool]]]]
 
 CASTS: dict[str, Cast] = {
     "a thread launches while its cell ends": [[launches, ends], [launches_then_ends]],
+    "a thread launches twice while its cell ends": [[launches_twice, ends], [launches_then_ends]],
     "a thread launches another program": [[launches_another, ends], [launches_then_ends]],
     "an interrupt of a rank": [[launches_then_ends, is_stopped], [launches_then_ends]],
     "an exception on a rank": [[gives_up, ends], [launches_then_ends]],
+    "a thread asks again while its cell ends": [[launches_unguarded, ends], [launches_then_ends]],
+    "an interrupt of a rank that asks again": [[launches_unguarded_then_ends, is_stopped], [launches_then_ends]],
+    "an exception on a rank that asks again": [[gives_up_unguarded, ends], [launches_then_ends]],
 }
 
 

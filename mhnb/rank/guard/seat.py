@@ -119,8 +119,10 @@ class Seat:
 
         Once they have, their next posts may take the places that the thread would still have to read.
         """
-        board, place = self.board, self._place
+        board = self.board
         with board.locked():
+            # Not before: until the lock is ours the thread may be done with one wish, and have posted the next.
+            place = self._place
             if place is not None and self._verdict is None and board.has_posted(self._rank, place):
                 if all(board.has_posted(rank, place) for rank in self._participants):
                     self._verdict = self._decide(place)
