@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, replace
 
 import pytest
@@ -145,6 +146,26 @@ def test_what_a_launch_takes_for_good_is_waited_for() -> None:
         rows.append(made.end_cell())
         assert made.take_notes() == []
     assert differ(*rows)
+
+
+def test_a_finalizer_may_make_an_array_in_the_middle_of_the_record() -> None:
+    """The collector runs it wherever Python allocates: also while the record adds up what it has read."""
+    made = record()
+
+    def read(value: Value, _dtype: str) -> Reading:
+        if value.content == 1:
+            made.note(Laid(), lambda _device, _index: Value(2))
+        return Reading(bytes([value.content]))
+
+    made._read = read
+    value = Value(1, ready=False)
+    give(made, value)
+    value.ready = True
+    writing = threading.Thread(target=give, args=(made, Value(3)), kwargs={"donated": (0,)}, daemon=True)
+    writing.start()
+    writing.join(30)
+    assert not writing.is_alive()
+    assert len(made.end_cell()) == 3
 
 
 def test_what_was_donated_meanwhile_is_not_compared() -> None:

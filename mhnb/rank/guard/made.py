@@ -75,7 +75,8 @@ class MadeRecord:
         self._find_line, self._count_launches, self._read = find_line, count_launches, read
         self._runs_in_order = runs_in_order
         self._main = threading.main_thread()
-        self._lock = threading.Lock()
+        # A finalizer of the user's may make an array wherever Python runs it: also where its own thread holds the lock.
+        self._lock = threading.RLock()
         self._seq = 0
         self._rows: dict[tuple[Any, ...], _Row] = {}
         self._late = LateValues(self._word)
