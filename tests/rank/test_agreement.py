@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from mhnb.core.guard.agreement import Stand
 from mhnb.core.guard.wishes import LAUNCH, Verdict, Wish
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.agreement import Agreement
@@ -218,3 +219,49 @@ def test_a_launch_while_the_cells_end_is_told_is_refused() -> None:
     table.end_cell = end_cell  # type: ignore[method-assign]
     agreement.end_cell(1, "ok")
     assert len(told) == 1
+
+
+class ScriptedTable(QuietTable):
+    """A table with one answer after the other."""
+
+    def __init__(self, *verdicts: Verdict) -> None:
+        super().__init__(verdicts[0])
+        self._verdicts = list(verdicts)
+        self.asked: list[Wish] = []
+
+    def ask(self, wish: Wish) -> None:
+        """Keep it."""
+        self.asked.append(wish)
+
+    def answer(self) -> Verdict:
+        """The next one."""
+        return self._verdicts.pop(0)
+
+
+def _stand(rank: int, fingerprint: int, origin: int) -> Stand:
+    return Stand(rank, fingerprint, (2,), origin=origin)
+
+
+def test_what_follows_from_a_mismatch_leaves_its_note_alone() -> None:
+    """Another thread's says the words of the first one; so the note beside them is that of the first one too."""
+    others = (_stand(0, 5, 0), _stand(1, 5, 9))
+    table = ScriptedTable(
+        Verdict("mismatch", number=1, stands=(_stand(0, 5, 0), _stand(1, 7, 0))),
+        Verdict("mismatch", number=2, stands=others),
+    )
+    agreement = Agreement(table)
+    agreement.begin_cell(1, "", "lockstep", None)
+    texts: list[str] = []
+
+    def launch() -> None:
+        with pytest.raises(OrderMismatch) as caught:
+            agreement.enter("5", "jit(f)", (0, 1), (2,), [])
+        agreement.leave()
+        texts.append(str(caught.value))
+
+    launch()
+    thread = threading.Thread(target=launch)
+    thread.start()
+    thread.join()
+    assert texts[0] == texts[1]
+    assert (agreement.take_notes(), agreement.take_taken()) == ([], [])

@@ -428,7 +428,8 @@ class Agreement:
                     source=self._source,
                     details=MismatchDetails(verdict.differences, verdict.threads),
                 )
-                text = self._parted_with(wish.seq) or text
+                if first := self._parted_with(wish.seq):
+                    raise OrderMismatch(first, result=None)
                 self._parted = self._parted or (wish.seq, threading.get_ident(), text)
                 if letter := letter_origins(stands).get(wish.origin):
                     self._note, self._taken = format_makers(letter, find_makers(inputs)), list_taken(inputs)
