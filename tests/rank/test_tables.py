@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import pytest
 
 from mhnb.core.guard.agreement import ENDINGS, MismatchDetails, format_mismatch
+from mhnb.core.guard.origins import ANY, combine_origins, join_free
 from mhnb.core.guard.outlines import pack_outline
 from mhnb.core.guard.threads import MAIN_THREAD, number_thread
 from mhnb.core.guard.wishes import LAUNCH, CellOver, Verdict, Wish, encode_from_rank
@@ -205,6 +206,17 @@ def test_who_wants_the_same_on_other_arrays_is_told_so(rig: Rig) -> None:
     (text,) = {text_of(verdict) for verdict in verdicts}
     assert "ranks 0,2   jit(f5) of arrays A" in text
     assert "rank 1      jit(f5) of arrays B" in text
+
+
+def test_who_is_asked_again_launches_or_is_refused_the_second_time(rig: Rig) -> None:
+    """Where an array is like every other on some ranks only, all hear the same, wherever they are."""
+    for own, kind in ((7, "launch"), (8, "mismatch")):
+        arrays = [(5, own), (ANY, 7), (ANY, 7)]
+        told = rig.all(*(wish(origin=combine_origins(each)) for each in arrays))
+        assert {verdict.kind for verdict in told} == {"again"}
+        (free,) = {join_free(stand.origin for stand in verdict.stands) for verdict in told}
+        told = rig.all(*(wish(origin=combine_origins(each, free)) for each in arrays))
+        assert {verdict.kind for verdict in told} == {kind}
 
 
 def test_who_wants_something_else_is_told_the_same_as_the_others(rig: Rig) -> None:
