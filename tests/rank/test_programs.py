@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,19 @@ class Scale:
         return value + self.by
 
 
+@dataclass(frozen=True)
+class Fixed:
+    """A callable object whose fields do not change."""
+
+    by: float
+
+    def __call__(self, value: float) -> float:
+        return value * self.by
+
+    def add(self, value: float) -> float:
+        return value + self.by
+
+
 def make(by: Any) -> Callable[[Any], Any]:
     """A closure."""
     return lambda value: value * by
@@ -107,6 +121,11 @@ def make(by: Any) -> Callable[[Any], Any]:
         (lambda v, k=1: v + k, lambda v, k=2: v + k),
         (lambda v, *, k=1: v + k, lambda v, *, k=2: v + k),
         (make(make(2)), make(make(3))),
+        (np.vectorize(lambda v: v * 2), np.vectorize(lambda v: v * 3)),
+        (Fixed(2), Fixed(3)),
+        (Fixed(2).add, Fixed(3).add),
+        (operator.itemgetter(0), operator.itemgetter(1)),
+        (functools.partial(np.multiply, np.float32(2)), functools.partial(np.multiply, np.float32(3))),
     ],
 )
 def test_callables_that_do_something_else_differ(one: Any, other: Any) -> None:

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from mhnb.core.guard.outlines import CALLBACK
 from mhnb.errors import InvalidRequest
 from mhnb.rank.guard.launches import LaunchRecorder
@@ -136,7 +138,7 @@ def describe_callable(value: Any, depth: int = 0) -> str:
             given += [f"{name}={_describe_value(each, deeper)}" for name, each in sorted(value.keywords.items())]
             return f"partial({', '.join([describe_callable(value.func, deeper), *given])})"
         case types.MethodType():
-            return f"{describe_callable(value.__func__, deeper)} of {_name_type(value.__self__)}"
+            return f"{describe_callable(value.__func__, deeper)} of {_describe_owner(value.__self__, deeper)}"
         case types.FunctionType():
             return _describe_function(value, deeper)
         case type():
@@ -178,6 +180,8 @@ def _describe_value(value: Any, depth: int = 0) -> str:
         return text
     if isinstance(value, enum.Enum):
         return f"{_name_type(value)}.{value.name}"
+    if isinstance(value, np.generic) and type(value).__module__ == "numpy":
+        return f"{_name_type(value)} {value.tobytes().hex()}"
     if type(value) is tuple and depth <= _DEEPEST:
         return f"({', '.join(_describe_value(each, depth + 1) for each in value)})"
     if type(value) is frozenset and depth <= _DEEPEST:
@@ -196,11 +200,31 @@ def _describe_object(value: Any, depth: int = 0) -> str:
         return _describe_held(_name_type(value), {name: getattr(value, name, None) for name in names}, depth + 1)
     call = inspect.getattr_static(kind, "__call__", None)
     if isinstance(call, types.FunctionType):
-        return f"{_name_type(value)} {describe_callable(call, depth + 1)}"
+        return f"{_describe_owner(value, depth)} {describe_callable(call, depth + 1)}"
+    if kind.__module__ == "operator":
+        # As `itemgetter(0)`; code of the standard library alone.
+        return f"{_name_type(value)}{_describe_value(value.__reduce__()[1], depth + 1)}"
     # As a ufunc of NumPy's. Of a class of the user's own nothing is read: that may run code of theirs.
     return (
         f"{_name_type(value)} {value.__name__}" if kind.__module__ == "numpy" and callable(value) else _name_type(value)
     )
+
+
+def _describe_owner(value: Any, depth: int) -> str:
+    """Return an object's type, the functions that it holds, and the fields of a frozen dataclass: they stay what they are.
+
+    Its other fields may be the rank's own.
+    """
+    kind = type(value)
+    frozen = getattr(inspect.getattr_static(kind, "__dataclass_params__", None), "frozen", False)
+    declared = inspect.getattr_static(kind, "__dataclass_fields__", {}) if frozen else {}
+    held = {
+        name: each
+        for name, each in sorted(_own_fields(value).items())
+        if name in declared or isinstance(each, types.FunctionType | functools.partial)
+    }
+    told = ", ".join(f"{name}={_describe_value(each, depth + 1)}" for name, each in held.items())
+    return f"{_name_type(value)}({told})" if told else _name_type(value)
 
 
 def _own_fields(value: Any) -> dict[str, Any]:
