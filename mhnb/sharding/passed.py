@@ -39,7 +39,7 @@ def find_passed(module: str) -> tuple[tuple[int, int], ...]:
 
 
 def find_donated(module: str) -> tuple[int, ...] | None:
-    r"""Give the place of each donated argument, from 0; None where the text is none of a StableHLO module.
+    r"""Return the place of each donated argument, from 0; None where the text is not a StableHLO module.
 
     >>> find_donated("func.func public @main(%arg0: t {jax.buffer_donor = true}, %arg1: t) -> (t) {\n    return %0 : t\n  }")
     (0,)

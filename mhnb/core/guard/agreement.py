@@ -46,7 +46,7 @@ MARKS = ("stands", "interrupted", "ring", "cell ended", "lost")
 """What became of a post; its place here is what goes on the board."""
 
 MOST_LINES, LINE_LIMIT = 3, 1 << 21
-"""So many lines of the cell are told of a launch: the innermost and two that called it. Each is below the limit."""
+"""A message names at most so many lines for a launch: the innermost and two that called it. Each is below the limit."""
 
 _WORDS: dict[Ending, str] = {
     "error": "raised an error before it",

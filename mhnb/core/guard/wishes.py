@@ -65,7 +65,7 @@ class Wish(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a wish. Anything but `launch` means that nobody launches it; `again` that all ask once more."""
+    """What became of a wish. Anything but `launch` means that no rank launches it; after `again` all ask once more."""
 
     kind: VerdictKind
     agreed: bool = False

@@ -443,7 +443,7 @@ class Agreement:
                 raise OrderMismatch(verdict.text, result=None)
 
     def _parted_with(self, seq: int) -> str:
-        """Give what another thread of the cell was told when it parted from the other ranks; empty where none was.
+        """Return the words of the mismatch that another thread of the cell met first; empty where none did.
 
         That the ranks differ in a later launch follows from it, and so each of them says the same.
         """

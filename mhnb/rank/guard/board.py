@@ -35,7 +35,7 @@ _SET_WORDS = 1 + _RING * _POST_WORDS
 _INTERRUPT, _SETS, _CLOSE = 1, 2, 3
 _ENDED, _WANT = 0, 1
 _ENDING_BITS = 4
-"""A cell's number and how it ended are one word: nobody reads the one without the other."""
+"""A cell's number and how it ended are one word: no reader sees the one without the other."""
 _FOREVER = (1 << 59) - 1
 """No cell has a number that high."""
 
