@@ -38,7 +38,7 @@ from mhnb.startup.spares import keep_spare, take_over
 from mhnb.supply.syncing import check_folder, sync
 from mhnb.system.ports import check_port_free
 from mhnb.system.room import check_disk, check_limits, check_loopback
-from mhnb.system.rundir import check_name, find_named, prune_run_dirs, state_home, usable_home
+from mhnb.system.rundir import check_name, find_named, make_home, prune_run_dirs, usable_home
 
 __all__ = [
     "FRESH",
@@ -205,11 +205,17 @@ def start(
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _explained(
+    what: str = "start", otherwise: str = "every process was ended; mend the cause and start again"
+) -> Iterator[None]:
     """Give what this machine refuses as a LaunchError, with what to change on it.
 
+    Args:
+        what: what fails then.
+        otherwise: what to do next where the cause is not known.
+
     Raises:
-        LaunchError: for a call of the system that failed, and for a thread that could not be made; every process was ended before.
+        LaunchError: for a call of the system that failed, and for a thread that could not be made.
     """
     try:
         yield
@@ -219,13 +225,12 @@ def _explained() -> Iterator[None]:
             raise
         raise type(error)(f"{error}\n  {condition}", **error.parts) from error.__cause__
     except (OSError, RuntimeError, MemoryError) as error:
-        what = f"{type(error).__name__}: {error}"
-        condition = find_condition(what, os.environ)
+        words = f"{type(error).__name__}: {error}"
+        condition = find_condition(words, os.environ)
         if not isinstance(error, OSError) and not condition:
             # No refusal of the machine.
             raise
-        then = condition or "every process was ended; mend the cause and start again"
-        raise LaunchError(f"the start failed in this process, with {what}\n  {then}") from error
+        raise LaunchError(f"the {what} failed in this process, with {words}\n  {condition or otherwise}") from error
 
 
 def _start(
@@ -355,7 +360,7 @@ def attach(name: str | None = None, on_progress: Callable[[StartReport], None] |
         LaunchError: some rank did not answer; everything is left as it was. Where one has died meanwhile, the cluster is dead, and a
             restart with a replay brings back what its journal has.
     """
-    with _explained():
+    with _explained("attach", "the ranks are left as they were; mend the cause and attach again"):
         return _attach(name, on_progress)
 
 
@@ -429,9 +434,8 @@ def _check(shape: Shape) -> None:
             check_port_free(str(address), name=argument)
     check_loopback()
     check_limits(shape.process_count, (shape.devices or 1) if shape.is_local else 0)
+    home = make_home(os.environ)
     with usable_home(os.environ):
-        home = state_home(os.environ)
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
         check_disk(home, shape.process_count)
     prune_run_dirs(os.environ)
     prune_journals(os.environ)
