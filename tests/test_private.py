@@ -104,7 +104,18 @@ def test_what_is_made_is_its_owners_alone(home: Path, kept: Callable[[str], Path
     assert wrong == {}
 
 
-@pytest.mark.parametrize("mode", [0o755, 0o777, 0o1777, 0o2775])
+def test_the_checks_of_a_first_start_make_the_home_private(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the first to need it; the folders above it, which they make too, are no more open."""
+    monkeypatch.setenv("MHNB_HOME", str(home / "below"))
+    before = os.umask(0)
+    try:
+        starting._check(Shape(2, 1))
+    finally:
+        os.umask(before)
+    assert [mode_of(home), mode_of(home / "below")] == [0o700, 0o700]
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o1755, 0o2775])
 def test_a_home_that_is_ours_is_closed(home: Path, kept: Callable[[str], Path], mode: int) -> None:
     """An older version, or a loose umask, has left it open: it is closed, and what is in it is listed."""
     kept("mine")
@@ -120,6 +131,14 @@ def test_a_home_with_other_things_keeps_its_mode(home: Path, kept: Callable[[str
     home.chmod(0o755)
     assert names(home) == ["mine"]
     assert (mode_of(home), mode_of(run)) == (0o755, 0o700)
+
+
+def test_a_folder_of_all_users_is_never_closed(tmp_path: Path) -> None:
+    """As root the folder for temporary files is ours, and may be empty: who closed it would lock out every other user."""
+    tmp_path.chmod(0o1777)
+    with pytest.raises(LaunchError, match=rf"{tmp_path} has mode 1777.*\n.*MHNB_HOME to a folder of your own"):
+        make_run_dir("a", 1, environment={"MHNB_HOME": str(tmp_path)}, profile=ROOT)
+    assert mode_of(tmp_path) == 0o1777
 
 
 # -- what is refused
@@ -301,6 +320,14 @@ def test_a_folder_of_another_user_stops_a_start_on_a_host(temporary: Path, what:
         LaunchError, match=rf"{folder} (belongs to .*uid {NOBODY}|is a symbolic link)[^$]*--env TMPDIR="
     ):
         settle_in(SPEC, {})
+
+
+def test_an_open_folder_for_temporary_files_stops_a_start_on_a_host(temporary: Path) -> None:
+    """Every user could exchange what is in it; MHNB_HOME would not help there, so it is not the next step."""
+    temporary.chmod(0o777)
+    with pytest.raises(LaunchError, match=rf"{temporary} has mode 0777[^$]*--env TMPDIR=") as refused:
+        settle_in(SPEC, {})
+    assert "MHNB_HOME" not in str(refused.value)
 
 
 @as_root

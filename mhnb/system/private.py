@@ -16,6 +16,7 @@ from pathlib import Path
 __all__ = [
     "NotPrivate",
     "check_ancestors",
+    "is_for_all",
     "is_own_folder",
     "make_private_folder",
     "open_private",
@@ -72,7 +73,10 @@ def open_private_folder(path: Path) -> int:
             raise refuse(
                 path,
                 f"has mode {stat.S_IMODE(found.st_mode):04o}: other users can write there",
-                f"look at what is in it, then: chmod 700 {shlex.quote(str(path))}",
+                # Such a folder is for all users, as that for temporary files: to close it would lock them out.
+                "set MHNB_HOME to a folder of your own, which may be below it"
+                if _is_for_all(found)
+                else f"look at what is in it, then: chmod 700 {shlex.quote(str(path))}",
             )
     except BaseException:
         os.close(fd)
@@ -87,6 +91,15 @@ def _open_folder(path: Path) -> int:
         if path.is_symlink():
             raise refuse(path, "is a symbolic link", f"remove it: rm {shlex.quote(str(path))}") from None
         raise
+
+
+def is_for_all(path: Path) -> bool:
+    """Whether a path is a folder that the system shares among users: writable for all, with the sticky bit."""
+    return _is_for_all(path.stat())
+
+
+def _is_for_all(found: os.stat_result) -> bool:
+    return bool(found.st_mode & stat.S_IWOTH and found.st_mode & stat.S_ISVTX)
 
 
 def is_own_folder(path: Path) -> bool:

@@ -21,6 +21,7 @@ from mhnb.errors import InvalidRequest, LaunchError
 from mhnb.system.private import (
     NotPrivate,
     check_ancestors,
+    is_for_all,
     is_own_folder,
     make_private_folder,
     open_private,
@@ -135,7 +136,8 @@ def _check_home(home: Path) -> None:
     # A link is the user's own way to another disk: what counts is where it leads.
     real = home.resolve()
     check_ancestors(real)
-    if is_own_folder(real) and all(_OURS.fullmatch(path.name) for path in real.iterdir()):
+    is_ours = is_own_folder(real) and not is_for_all(real)
+    if is_ours and all(_OURS.fullmatch(path.name) for path in real.iterdir()):
         tighten_folder(real)
     else:
         os.close(open_private_folder(real))

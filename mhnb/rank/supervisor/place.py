@@ -20,7 +20,7 @@ from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.rank.cell.paths import hub_log
 from mhnb.system.gpus import find_gpus, list_gpus
-from mhnb.system.private import NotPrivate, make_private_folder, write_private
+from mhnb.system.private import NotPrivate, check_ancestors, make_private_folder, write_private
 from mhnb.system.resources import profile_dir
 from mhnb.system.rundir import SUPERVISOR_MARK, make_run_dir, mark_alive, prune_run_dirs, write_mark
 
@@ -127,12 +127,14 @@ def _own_run_dir(spec: HostSpec) -> Path:
     own = re.sub(r"[^\w-]", "-", socket.gethostname())
     home = Path(tempfile.gettempdir()) / f"mhnb-{os.getuid()}-{own}"
     try:
+        check_ancestors(home)
         make_private_folder(home)
     except NotPrivate as error:
-        # In a sticky folder only its owner can remove it.
-        way = "or choose another folder for temporary files there: %mhjax start --env TMPDIR=/path/of/yours"
+        # MHNB_HOME, which its next step may name, means nothing here; and in a sticky folder only its owner can remove it.
         raise LaunchError(
-            f"{str(error).replace('; else leave it, and set MHNB_HOME to a folder of your own', '')}\n  {way}"
+            f"{str(error).partition(chr(10))[0]}\n"
+            "  have its owner mend or remove it, or choose another folder for temporary files there: "
+            "%mhjax start --env TMPDIR=/path/of/yours"
         ) from error
     place = {"MHNB_HOME": str(home)}
     prune_run_dirs(place)
