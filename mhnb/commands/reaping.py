@@ -60,7 +60,7 @@ def _stray(process: psutil.Process, why: str) -> Stray:
 
 
 def _find_leavings() -> Iterator[Stray]:
-    """Yield what cells have started, also in sessions of their own, where neither the supervisor nor a rank is left to end it."""
+    """Yield what cells have started, also in sessions of their own, where neither the notebook nor the supervisor nor a rank is left."""
     space, here = _pid_space(os.getpid()), {parent.pid for parent in psutil.Process().parents()} | {os.getpid()}
     found = {}
     for process in psutil.process_iter(["uids", "status", "ppid", "name"]):
@@ -74,7 +74,7 @@ def _find_leavings() -> Iterator[Stray]:
             found[process.pid] = process
     for process in found.values():
         if process.info["ppid"] not in found:
-            why = "a cell started it, and its cluster was killed together with the notebook"
+            why = "a cell started it, and both its cluster and its notebook are gone"
             yield replace(_stray(process, why), what=f"{process.info['name']}, process")
 
 

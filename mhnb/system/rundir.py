@@ -282,15 +282,19 @@ def mark_alive(run_dir: Path) -> int:
 
 
 def write_mark(run_dir: Path) -> str:
-    """Return what `SUPERVISOR_MARK` holds for the processes of this supervisor: its number, when it began, its directory."""
-    return json.dumps([os.getpid(), find_began_s(os.getpid()), str(run_dir)])
+    """Return what `SUPERVISOR_MARK` holds for the processes of this supervisor: it, its parent, and its directory.
+
+    The parent is the notebook, or what stands for it on another machine. Of each there is the number, and when it began.
+    """
+    lives = [[pid, find_began_s(pid)] for pid in (os.getpid(), os.getppid())]
+    return json.dumps([lives, str(run_dir)])
 
 
 def is_left(mark: str) -> bool:
-    """Whether the supervisor that wrote a mark is gone, and no rank of its cluster lives. False where the mark cannot be read."""
+    """Whether the supervisor that wrote a mark is gone, its parent too, and no rank of its cluster lives. False where it is no mark."""
     try:
-        pid, began_s, run_dir = json.loads(mark)
-        return not is_still(int(pid), began_s) and not is_held(Path(run_dir) / _ALIVE)
+        lives, run_dir = json.loads(mark)
+        return not any(is_still(int(pid), began_s) for pid, began_s in lives) and not is_held(Path(run_dir) / _ALIVE)
     except (ValueError, TypeError):
         return False
 

@@ -26,6 +26,9 @@ both'''
 started = [pid for rank in cluster.run(cell).check() for pid in eval(rank.text)]
 ranks = [cluster.hub_pid, *(rank.pid for rank in cluster.ranks)]
 print(cluster.supervisor_pid, *ranks, *started, flush=True)
+if sys.stdin.readline():
+    cluster.stop()
+    print("stopped", flush=True)
 sys.stdin.read()
 """
 
@@ -71,6 +74,28 @@ def test_what_cells_started_is_found_when_all_were_killed_at_once(
     for stray in strays:
         end_stray(stray)
     assert wait_gone(started) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the environment that a process was started with")
+def test_what_a_living_notebook_has_left_running_is_no_stray(notebook: subprocess.Popen[str]) -> None:
+    """A cell's server in a session of its own outlives a stop, as the user meant, until the notebook is gone too."""
+    assert notebook.stdin is not None
+    assert notebook.stdout is not None
+    supervisor, *rest = read_pids(notebook)
+    own_sessions = rest[4::2]
+    notebook.stdin.write("stop\n")
+    notebook.stdin.flush()
+    assert notebook.stdout.readline() == "stopped\n"
+    assert wait_gone([supervisor, *rest[:3]]) == []
+    assert all(map(psutil.pid_exists, own_sessions))
+    assert not {stray.pid for stray in find_strays(os.environ)} & set(own_sessions)
+    notebook.kill()
+    notebook.wait()
+    strays = [stray for stray in find_strays(os.environ) if stray.pid in own_sessions]
+    for stray in strays:
+        end_stray(stray)
+    assert {stray.pid for stray in strays} == set(own_sessions)
+    assert wait_gone(own_sessions) == []
 
 
 def test_a_halted_supervisor_whose_notebook_was_killed_is_ended_with_all_it_holds(
