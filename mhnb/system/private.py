@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
+_SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # looked at alone
 _LONGEST_NBYTES = 1 << 24
 """Of a record. No note of a cluster comes near it."""
 
@@ -75,7 +76,7 @@ def open_private_folder(path: Path) -> int:
                 f"has mode {stat.S_IMODE(found.st_mode):04o}: other users can write there",
                 # Such a folder is for all users, as that for temporary files: to close it would lock them out.
                 "set MHNB_HOME to a folder of your own, which may be below it"
-                if _is_for_all(found)
+                if is_for_all(path)
                 else f"look at what is in it, then: chmod 700 {shlex.quote(str(path))}",
             )
     except BaseException:
@@ -94,12 +95,10 @@ def _open_folder(path: Path) -> int:
 
 
 def is_for_all(path: Path) -> bool:
-    """Whether a path is a folder that the system shares among users: writable for all, with the sticky bit."""
-    return _is_for_all(path.stat())
-
-
-def _is_for_all(found: os.stat_result) -> bool:
-    return bool(found.st_mode & stat.S_IWOTH and found.st_mode & stat.S_ISVTX)
+    """Whether a path is a folder for temporary files that all users share. As root it is ours; a disk of our own has the same mode."""
+    # Not `tempfile.gettempdir`: it writes a file, which the limits of this process may forbid.
+    shared = filter(Path.is_dir, map(Path, (*_SHARED, os.environ.get("TMPDIR") or _SHARED[0])))
+    return bool(path.stat().st_mode & stat.S_IWOTH) and any(map(path.samefile, shared))
 
 
 def is_own_folder(path: Path) -> bool:

@@ -28,6 +28,7 @@ def test_a_local_cluster_does_not_depend_on_the_machines_name(tmp_path: Path, ad
     prepare = f"{_UP}; {_CABLE}; hostname boxy; mount --bind {tmp_path}/hosts /etc/hosts"
     started = Machine(tmp_path / "home", ("--net", "--uts", "--mount"), prepare).start()
     assert (started.kind, started.text) == ("", "3.0\n")
+    assert started.listens
     assert set(started.listens) <= {"127.0.0.1", "::ffff:127.0.0.1"}
 
 
