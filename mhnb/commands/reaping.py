@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +38,19 @@ def find_strays(environment: Mapping[str, str]) -> list[Stray]:
     """List supervisors whose notebook is gone and who were not told to outlive it, or whom no record knows and who are orphans."""
     records = {record["supervisor"]: record for record in read_owners(environment)}
     kept = set(_kept_elsewhere())
-    strays = []
-    for process in _supervisors():
-        record = records.get(process.pid) or _record_of_its_own(process)
-        if record is not None and not record["keep"] and not is_owned(record):
-            strays.append(
-                _stray(process, f"the notebook of cluster {record['name']!r} (pid {record['owner']}) is gone")
-            )
-        elif record is None and process.pid not in kept and process.ppid() == 1:
-            strays.append(_stray(process, "nobody started it who is still there"))
-    return [*strays, *_find_leavings()]
+    judged = [_judge(process, records.get(process.pid), kept) for process in _supervisors()]
+    return [*filter(None, judged), *_find_leavings()]
+
+
+def _judge(process: psutil.Process, record: Mapping[str, Any] | None, kept: Collection[int]) -> Stray | None:
+    """Say whether a supervisor was left, and why; None also for one that has ended meanwhile."""
+    record = record or _record_of_its_own(process)
+    if record is None:
+        is_orphan = process.pid not in kept and _find_parent(process) == 1
+        return _stray(process, "nobody started it who is still there") if is_orphan else None
+    if record["keep"] or is_owned(record):
+        return None
+    return _stray(process, f"the notebook of cluster {record['name']!r} (pid {record['owner']}) is gone")
 
 
 def end_stray(stray: Stray) -> None:
@@ -55,8 +58,19 @@ def end_stray(stray: Stray) -> None:
     end_supervisor(stray.pid)
 
 
-def _stray(process: psutil.Process, why: str) -> Stray:
-    return Stray(process.pid, 1 + len(process.children(recursive=True)), why)
+def _find_parent(process: psutil.Process) -> int | None:
+    try:
+        return process.ppid()
+    except UNSEEN:
+        return None
+
+
+def _stray(process: psutil.Process, why: str, what: str = "supervisor") -> Stray | None:
+    try:
+        return Stray(process.pid, 1 + len(process.children(recursive=True)), why, what)
+    except UNSEEN:
+        # It has ended in this moment.
+        return None
 
 
 def _find_leavings() -> Iterator[Stray]:
@@ -75,7 +89,8 @@ def _find_leavings() -> Iterator[Stray]:
     for process in found.values():
         if process.info["ppid"] not in found:
             why = "a cell started it, and both its cluster and its notebook are gone"
-            yield replace(_stray(process, why), what=f"{process.info['name']}, process")
+            if (stray := _stray(process, why, f"{process.info['name']}, process")) is not None:
+                yield stray
 
 
 def _read_mark(process: psutil.Process) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mhnb.commands.reaping import end_stray, find_strays
+from mhnb.commands.reaping import _judge, end_stray, find_strays
 from tests.ranks.conftest import wait_gone
 
 NOTEBOOK = """
@@ -114,3 +114,12 @@ def test_a_halted_supervisor_whose_notebook_was_killed_is_ended_with_all_it_hold
     for left in [stray for stray in find_strays(environment) if stray.pid in started]:
         end_stray(left)
     assert wait_gone(started) == []
+
+
+def test_what_ends_while_it_is_judged_is_no_stray() -> None:
+    """Other clusters of this user end at any moment, also between the list of processes and a look at one."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:
+        process = psutil.Process(started.pid)
+        started.communicate(b"\n")
+    ours = {"name": "x", "owner": started.pid, "supervisor": started.pid, "keep": False, "ranks": []}
+    assert [_judge(process, record, ()) for record in (None, ours)] == [None, None]
