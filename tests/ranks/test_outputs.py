@@ -146,6 +146,53 @@ def test_what_is_drawn_over_is_shown_once(cluster: Cluster, source: str) -> None
     assert len(result.groups) == 1
 
 
+def test_a_table_that_grows_is_one_table(cluster: Cluster) -> None:
+    """Rows that a thread of rich's draws, at moments of its own on each rank, end as one block."""
+    result = cluster.run("""
+from rich.live import Live
+from rich.table import Table
+import time
+def table(rows):
+    made = Table("step", "loss")
+    for row in range(rows): made.add_row(str(row), f"{1 / (row + 1):.3f}")
+    return made
+with Live(table(1), refresh_per_second=100) as live:
+    for rows in range(2, 6): time.sleep(0.02 * jax.process_index()); live.update(table(rows))
+""").check()
+    assert len(result.groups) == 1
+    lines = result[0].stdout.splitlines()
+    assert [line.split()[1:4:2] for line in lines[3:-1]] == [
+        ["0", "1.000"], ["1", "0.500"], ["2", "0.333"], ["3", "0.250"], ["4", "0.200"],
+    ]  # fmt: skip
+    assert sum("step" in line for line in lines) == 1
+
+
+_OWN_TRACEBACKS = """
+for name in ("_showtraceback", "showtraceback", "showsyntaxerror"): vars(get_ipython()).pop(name, None)
+get_ipython().set_custom_exc((), None)
+"""
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        "import rich.traceback; _ = rich.traceback.install()",
+        "get_ipython().set_custom_exc((KeyError,), lambda *a, **k: print('seen'))",
+    ],
+)
+def test_the_card_has_the_error_whoever_prints_it(cluster: Cluster, handler: str) -> None:
+    """A handler of tracebacks prints as in IPython, and name, rank, line and text of the error are in the card all the same."""
+    cluster.run(handler).check()
+    result = cluster.run('d = {"a": 1}\nif jax.process_index() == 0:\n    d["missing"]')
+    cluster.run(_OWN_TRACEBACKS).check()
+    assert format_cell_text(result).splitlines()[:3] == [
+        "KeyError on rank 0 · ranks 1-3 finished",
+        f'  cell {result.seq}, line 3:   d["missing"]',
+        "  KeyError: 'missing'",
+    ]
+    assert result[0].stdout.strip() or result[0].stderr.strip()
+
+
 def test_a_note_is_about_the_cell_that_it_names(cluster: Cluster) -> None:
     """The cell after one that raised on some ranks has one short note, which names that cell, and says no outcome again."""
     first = cluster.run("if jax.process_index() == 1: raise ValueError('only here')")

@@ -205,6 +205,15 @@ def test_what_a_report_does_not_say_stands_apart(other: RankResult) -> None:
     assert folds(cell(mismatched(0, 2), mismatched(1, 4), other)) == [(0, 1), (2,)]
 
 
+@pytest.mark.parametrize("thread", ["thread prefetch", "task score #2", "a thread #1"])
+def test_a_report_that_names_a_thread_is_one_card(thread: str) -> None:
+    """The report has the thread's line, and the ranks' main threads were refused on another: it is told once."""
+    report = _REPORT.replace("jit(max) ", f"jit(max) in {thread} ").replace("jit(sum) ", "jit(sum) in the main thread ")
+    assert folds(cell(mismatched(0, 2, report=report), *(mismatched(at, 6, report=report) for at in (1, 2)))) == [
+        (0, 1, 2)
+    ]
+
+
 def test_who_waited_is_told_of_by_the_line() -> None:
     """Their report follows from another rank's error; the lines are what is told, each with its ranks."""
     result = cell(mismatched(0, 2), mismatched(1, 4), raised(2, "no data"))

@@ -28,8 +28,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 _CONTEXT = re.compile(r" +\d+(?: .*)?")
 """A line of code around the one that failed. Of a function on one line stack_data shows more or less of them, by chance."""
 
-_SIDE = re.compile(r"^ *ranks? ([\d,-]+) .*   line (\d+)\b", re.MULTILINE)
-"""One side of the guard's report: its ranks, and the line of the cell on which they stood."""
+_SIDE = re.compile(r"^ *ranks? ([\d,-]+) (.*)   line (\d+)\b", re.MULTILINE)
+"""One side of the guard's report: its ranks, what they wanted, and the line of the cell on which they stood."""
+_IN_THREAD = re.compile(r" in (?:a thread|thread|task) ")
+"""Where the launch was a thread's or a task's own. The main thread was refused later, on a line that says nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,10 @@ def _kind_by_report(failed: RankResult) -> tuple[object, ...]:
 
 def _names_line(error: RankError, rank: int) -> bool:
     sides = _SIDE.findall(strip_ansi(error.evalue))
-    return any(int(line) == error.line and _is_among(rank, ranks) for ranks, line in sides)
+    return any(
+        _is_among(rank, ranks) and (int(line) == error.line or _IN_THREAD.search(wanted) is not None)
+        for ranks, wanted, line in sides
+    )
 
 
 def _is_among(rank: int, ranks: str) -> bool:
