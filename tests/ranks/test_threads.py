@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mhnb.cluster import Cluster
+from mhnb.view.cell.failures import find_failures
 from tests.ranks.test_lockstep import SETUP, check_sum, names, texts
 
 
@@ -59,6 +60,13 @@ def test_a_mismatch_names_the_thread(ready: Cluster, name: str, said: str) -> No
     check_sum(ready)
 
 
+def test_a_mismatch_of_a_thread_is_one_card(ready: Cluster) -> None:
+    """The thread's line is in the report, and the line on which the main thread was refused adds nothing: it is told once."""
+    result = ready.run(BESIDE.format(name=", name='prefetch'"))
+    assert [failure.ranks for failure in find_failures(result)] == [(0, 1, 2, 3)]
+    check_sum(ready)
+
+
 def test_an_error_in_a_thread_is_folded_as_the_cells_own(ready: Cluster) -> None:
     """What lies inside libraries is counted."""
     code = (
@@ -72,6 +80,17 @@ def test_an_error_in_a_thread_is_folded_as_the_cells_own(ready: Cluster) -> None
         )
         assert re.search(r"^    … \d+ frames inside jax$", output["text"], re.MULTILINE)
         assert "site-packages" not in output["text"]
+
+
+def test_an_error_in_a_finalizer_is_folded_as_the_cells_own(ready: Cluster) -> None:
+    """It is printed alike on all ranks, without addresses and frames of libraries."""
+    result = ready.run("class Left:\n    def __del__(self): jnp.ones(3) + jnp.ones(4)\nLeft()\nNone").check()
+    (text,) = {rank.stderr for rank in result}
+    assert text.startswith(
+        f'Exception ignored in Left.__del__:\nTraceback (most recent call last):\n  File "<cell {result.seq}>", line 2'
+    )
+    assert re.search(r"^    … \d+ frames inside jax$", text, re.MULTILINE)
+    assert "site-packages" not in text
 
 
 # In each the launches of two threads or tasks come in another order on rank 1.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import groupby, islice
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, FunctionType, TracebackType
 from typing import Any
 from zlib import crc32
 
@@ -37,6 +37,7 @@ __all__ = [
     "find_user_place",
     "hide_own_frames",
     "print_thread_error",
+    "print_unraisable",
 ]
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
@@ -306,10 +307,30 @@ def print_thread_error(args: threading.ExceptHookArgs) -> None:
         name = format_thread(known.number, {kind_of(known.number): known.label})
     else:
         name = f"thread {thread.name}" if thread is not None else "a thread"
-    shown = traceback.TracebackException(args.exc_type, error, args.exc_traceback)
+    _print_folded(f"Exception in {name}", error, args.exc_traceback)
+
+
+def print_unraisable(args: sys.UnraisableHookArgs) -> bool:
+    """Print what a finalizer or a callback of a cell raised, as short as the cell's own error.
+
+    Returns:
+        Whether code of a cell leads to the error; nothing is printed otherwise.
+    """
+    error = args.exc_value
+    if error is None or not _has_cell(args.exc_traceback):
+        return False
+    heading = args.err_msg or "Exception ignored in"
+    if type(args.object) is FunctionType:
+        heading = f"{heading} {args.object.__qualname__}"
+    _print_folded(heading, error, args.exc_traceback)
+    return True
+
+
+def _print_folded(heading: str, error: BaseException, tb: TracebackType | None) -> None:
+    shown = traceback.TracebackException(type(error), error, tb)
     _fold_frames(shown, brief=isinstance(error, MhnbError))
     text = _FOLDED.sub(_say_folded, "".join(shown.format(chain=not isinstance(error, MhnbError))))
-    print(f"Exception in {name}:\n{text}", end="", file=sys.stderr, flush=True)
+    print(f"{heading}:\n{text}", end="", file=sys.stderr, flush=True)
 
 
 def _has_cell(tb: TracebackType | None) -> bool:

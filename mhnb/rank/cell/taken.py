@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any
 
+from mhnb.rank.cell.cells import print_unraisable
+
 __all__ = ["TakenInterrupt", "is_one_of", "is_within"]
 
 _SAME_S = 1.0
@@ -35,12 +37,12 @@ class TakenInterrupt:
         """It came after the cell was begun and before its code ran."""
         self.is_finishing = False
         """The cell's code was interrupted and has ended, and so does the cell soon: another interrupt changes nothing."""
-        self._show_unraisable = sys.unraisablehook
+        self._hook_before = sys.unraisablehook
         sys.unraisablehook = self._on_unraisable
 
     def close(self) -> None:
         """Let go of the interpreter."""
-        sys.unraisablehook = self._show_unraisable
+        sys.unraisablehook = self._hook_before
 
     def begin_cell(self) -> None:
         """Another cell: nothing has come."""
@@ -82,8 +84,8 @@ class TakenInterrupt:
         ours = self._taken and threading.current_thread() is threading.main_thread()
         if ours and issubclass(unraisable.exc_type, KeyboardInterrupt):
             self._taken = False
-        else:
-            self._show_unraisable(unraisable)
+        elif not print_unraisable(unraisable):
+            self._hook_before(unraisable)
 
 
 def is_one_of(code: CodeType, codes: Sequence[CodeType]) -> bool:
