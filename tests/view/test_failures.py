@@ -221,3 +221,25 @@ def test_who_waited_is_told_of_by_the_line() -> None:
         "  rank 0 waited at line 2:  jit(sum)(x)",
         "  rank 1 waited at line 4:  jit(max)(x)",
     ]
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 50_000 + " the end", "\n".join(f"part {at}" for at in range(500))], ids=["a line", "many lines"]
+)
+def test_a_card_folds_the_middle_of_a_long_message(text: str) -> None:
+    """Its beginning, its end and the cure are in sight, and a click opens all of it."""
+    html = format_cell_html(cell(raised(0, text, way=(), hint="do this")), uid="u")
+    sight, fold = html.split("the whole message</summary>")
+    assert len(sight) < 8_000
+    assert text[:6] in sight
+    assert text[-7:] in sight
+    assert "left out" in sight
+    assert "→ do this" in sight
+    assert text in fold
+
+
+def test_a_card_shows_a_message_of_a_few_lines_whole() -> None:
+    """There is no fold where nothing is left out."""
+    html = format_cell_html(cell(raised(0, "\n".join(f"part {at}" for at in range(30)))), uid="u")
+    assert "the whole message" not in html
+    assert "left out" not in html

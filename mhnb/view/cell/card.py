@@ -10,6 +10,7 @@ from mhnb.core.output.results import CellResult
 from mhnb.core.ranks import say_ranks
 from mhnb.view.cell.digest import Digest
 from mhnb.view.cell.failures import Failure
+from mhnb.view.cell.folded import cut_line, left_out_line
 from mhnb.view.cell.text import failure_lines, trace_label, waited_words
 from mhnb.view.cell.trace import fold_traceback, says_more, trim_traceback
 from mhnb.view.mime import pre
@@ -27,6 +28,8 @@ _JUMP = (
     "else if(c){(l||c.querySelector('.jp-InputArea')||c).scrollIntoView({block:'center'})}})"
 )
 """Puts the cursor on the n-th line of the cell above, or the nearest one with the same text. It needs nothing that is loaded."""
+_HEAD_LINES, _TAIL_LINES, _LINE_CHARS = 24, 8, 1000
+"""What a card shows of a long message without a click."""
 _LINK = "all:unset;cursor:pointer;text-decoration:underline;text-underline-offset:2px"
 
 
@@ -56,18 +59,28 @@ def _waited(failure: Failure, seq: int, places: Places) -> str:
 
 
 def failure_summary(failure: Failure, seq: int) -> str:
-    """Write the cell's line, the message and the cure; the line's number leads to the line."""
+    """Write the cell's line, the message and the cure; the line's number leads to the line. The middle of a long message is folded."""
     lines = list(failure_lines(failure, f"cell {seq}"))
     error = failure.error
     if not lines or error is None:
         return ""
     place = f"cell {seq}, line {error.line}"
-    html = pre("\n".join(lines))
+    short = _shorten(lines)
+    html = pre("\n".join(short))
+    if short != lines:
+        html += _trace_details("the whole message", pre("\n".join(lines)))
     if error.line is None or not lines[0].startswith(place):
         return html
     call = escape(f"{_JUMP}(this,{error.line},{json.dumps((error.code or '').strip())})")
     button = f'<button type="button" style="{_LINK}" title="go to the line" onclick="{call}">{place}</button>'
     return html.replace(place, button, 1)
+
+
+def _shorten(lines: Sequence[str]) -> list[str]:
+    """Keep the beginning and the end of a message, and of each of its lines."""
+    shown = [cut_line(line, _LINE_CHARS) for line in lines]
+    head, middle, tail = shown[:_HEAD_LINES], shown[_HEAD_LINES:-_TAIL_LINES], shown[-_TAIL_LINES:]
+    return [*head, left_out_line(middle, where="the fold below"), *tail] if len(middle) > 1 else shown
 
 
 def _trace(failure: Failure, *, is_first: bool) -> str:
