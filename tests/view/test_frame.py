@@ -108,6 +108,16 @@ def test_bars_at_different_places_are_one_bar() -> None:
     assert "19.89" not in block.html
 
 
+def test_nested_bars_are_shown_together() -> None:
+    """The outer bar stays in sight while the ranks stand at different places of the inner one; bars that ended do not."""
+    ended, outer = BAR.format(100, 100).replace("train", "before"), BAR.format(40, 40)
+    said = [[out(f"{ended}\n{outer}\n{BAR.format(r, r).replace('train', 'step')}", "stderr")] for r in (10, 50)]
+    (block,) = make_frame(cell(*said, done=False)).blocks
+    assert "train:  40%|" in block.html
+    assert "step: 10-50 %" in block.html
+    assert "before" not in block.html
+
+
 def test_a_cell_that_prints_does_not_hang() -> None:
     """Ranks that are at the same line in each look are told of only when they fall silent, or wait for others."""
     sleeping = WhereCard(

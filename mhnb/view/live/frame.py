@@ -9,10 +9,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from html import escape
+from itertools import takewhile
 from typing import Literal, TypeAlias
 
 from mhnb.core.explain.where import WhereCard
 from mhnb.core.output.alike import Folded, fold_outputs
+from mhnb.core.output.bars import read_bar
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import say_ranks
 from mhnb.values import Output
@@ -45,7 +47,8 @@ BLOCKS, CHUNKS = 24, 16
 ACTS_AFTER_S = 1.0
 """A cell that ends sooner needs no buttons, and is not to flash any."""
 _CHUNK = 4
-_LINES, _VARYING_LINES = 12, 1
+_FULL = 100
+_LINES = 12
 _RANK_CHARS = 2000
 _TEXT_BUDGET = 12_000
 
@@ -145,8 +148,16 @@ def _fold_some(ranks: Sequence[RankResult], lines: int) -> list[Folded]:
     blocks = fold_outputs(_share_tails(ranks, lines))
     if not any(block.varies for block in blocks):
         return list(blocks)
-    # Ranks that are at different steps: of those the last line says it all.
-    return list(fold_outputs(_share_tails(ranks, _VARYING_LINES)))
+    # Ranks that are at different steps: of those the last line says it all, or the bars that are drawn together.
+    drawn = max(_count_bars(_tail(rank, lines)) for rank in ranks)
+    return list(fold_outputs(_share_tails(ranks, max(1, drawn))))
+
+
+def _count_bars(text: str) -> int:
+    """Count the progress bars at the end of a text; above the last one only those that still run."""
+    bars = [read_bar(line) for line in reversed(text.splitlines())]
+    running = takewhile(lambda bar: bar is not None and bar.percent < _FULL, bars[1:])
+    return 1 + len(list(running)) if bars and bars[0] is not None else 0
 
 
 def _share_tails(ranks: Sequence[RankResult], lines: int) -> list[tuple[list[int], list[Output]]]:
