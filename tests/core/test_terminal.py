@@ -76,6 +76,9 @@ def test_colours(text: str, expected: str) -> None:
         ("\x1b]0;title\x07text\x1b]8;;http://a\x1b\\link", "textlink"),
         ("ab\tc\rX", "Xb      c"),
         ("漢字\x1b[3Gx", "漢x"),
+        ("outer\n\rinner\x1b[A\n\r     \x1b[A\router\n", "outer\n"),
+        ("10 %\r    \r", ""),
+        ("\x1b[41m10 %\r    \r", "\x1b[41m    "),
         ("a\x1b[99999999999Cb", "a" + " " * 999 + "b"),
     ],
 )

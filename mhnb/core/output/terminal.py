@@ -44,6 +44,8 @@ _Cell: TypeAlias = tuple[str, str]
 """The colours in force and the character written there."""
 _ERASED: _Cell = ("", "")
 """A cell that shows as a blank, or as nothing at the end of a line."""
+_WIPED: _Cell = ("", " ")
+"""A cell that a space without colours was written over."""
 _HALF = "\0"
 """The second cell of a wide character."""
 
@@ -227,11 +229,16 @@ class _Row:
         """Whether nothing is written on it."""
         return not self._text and all(cell is _ERASED for cell in self.cells)
 
+    @property
+    def _is_wiped(self) -> bool:
+        """Whether it was drawn over with spaces, as a bar is that leaves nothing behind."""
+        return all(cell in (_ERASED, _WIPED) for cell in self.cells)
+
     def read(self, now: str) -> tuple[str, str]:
         """Write it behind text that left the colours `now` in force; return it with those that it leaves in force."""
         if self._text is not None:
             return _take_pen(now, self.start) + self._text, self.end
-        last = len(self.cells)
+        last = 0 if self._is_wiped else len(self.cells)
         while last and self.cells[last - 1] is _ERASED:
             last -= 1
         parts: list[str] = []
