@@ -243,3 +243,15 @@ def test_a_card_shows_a_message_of_a_few_lines_whole() -> None:
     html = format_cell_html(cell(raised(0, "\n".join(f"part {at}" for at in range(30)))), uid="u")
     assert "the whole message" not in html
     assert "left out" not in html
+
+
+@pytest.mark.parametrize(
+    "way", [(), ("helper.py:7, in read()\n" + "    raise it\n" * 50,) * 100], ids=["short", "deep"]
+)
+def test_what_many_long_messages_store_is_bounded(way: tuple[str, ...]) -> None:
+    """64 ranks that each say much of their own; the ends of every message are there, and where all of it is."""
+    result = cell(*(raised(rank, f"{rank} {chr(97 + rank % 26) * 60_000} {rank} ends", way=way) for rank in range(64)))
+    for shown in (format_cell_html(result, uid="u"), format_cell_text(result)):
+        assert len(shown) < 1_000_000
+        assert all(f"{rank} ends" in shown for rank in range(64))
+        assert "the error of rank 63 in the cell" in shown

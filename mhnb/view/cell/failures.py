@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from mhnb.core.output.alike import Folded, Text, fold_outputs
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import say_ranks
+from mhnb.core.wire.limits import shorten_text
 from mhnb.values import Output, RankError
 from mhnb.view.ansi import strip_ansi
 from mhnb.view.cell.folded import tell_lines
@@ -23,6 +24,9 @@ MISMATCH = "OrderMismatch"
 """The guard's error: its text is a report of several lines, the first of which says what became of the cluster."""
 _LONGEST = 4096
 """Characters of a message that is searched for numbers; a longer one holds a whole report."""
+_ALL_CHARS = 64 * 1024
+"""Characters that all messages of a cell may have together, and twice as many of their tracebacks."""
+_FRAME_CHARS = 1024
 _FEW = 4
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 _CONTEXT = re.compile(r" +\d+(?: .*)?")
@@ -69,7 +73,22 @@ def find_failures(result: CellResult) -> tuple[Failure, ...]:
     told = sorted(failures, key=lambda failure: (failure.waited, order[failure.rank]))
     # Who failed first is the news. When the others did is chance: they are looked up by rank.
     later = sorted(told[1:], key=lambda failure: (failure.waited, failure.error is None, failure.ranks[0]))
-    return (*told[:1], *later)
+    return tuple(_bound(failure, len(told)) for failure in (*told[:1], *later))
+
+
+def _bound(failure: Failure, count: int) -> Failure:
+    """Shorten a message and a traceback, so that `count` failures together stay small; the cell's result has all of them."""
+    error, limit = failure.error, max(_LONGEST, _ALL_CHARS // count)
+    if error is None or len(error.evalue) + sum(map(len, error.traceback)) <= 3 * limit:
+        return failure
+    whole = f"the error of rank {failure.rank} in the cell's result"
+    short = replace(error, evalue=shorten_text(error.evalue, limit, whole))
+    words, brief = (f"{each.ename}: {strip_ansi(each.evalue)}".strip() for each in (error, short))
+    lines = [brief if strip_ansi(text).strip() == words else shorten_text(text, limit // 4) for text in error.traceback]
+    ends = limit // _FRAME_CHARS
+    if sum(map(len, lines)) > 2 * limit and len(lines) > 2 * ends:
+        lines[ends:-ends] = [f"[... {len(lines) - 2 * ends:,} frames left out; {whole} has them ...]"]
+    return replace(failure, error=replace(short, traceback=tuple(lines)))
 
 
 def _word(failed: RankResult) -> str:
