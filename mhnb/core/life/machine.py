@@ -443,4 +443,5 @@ def _carry(seq: int, note: str) -> str:
     """Write a cell's note for the cell after it: short, and about the cell that it names."""
     if note == IN_STEP:
         return f"cell {seq} did not finish on every rank: variables that it sets may differ"
-    return f"cell {seq}: {note.replace('this cell', 'it')}"
+    first, _, rest = note.replace("this cell", "it").partition("\n")
+    return f"cell {seq}: {first}{' …' if rest else ''}"
