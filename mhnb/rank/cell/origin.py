@@ -91,6 +91,7 @@ def mark_threads() -> None:
         _wrap(threading.Thread, "start", _start)
         _wrap(ThreadPoolExecutor, "submit", _submit)
         _wrap(asyncio.BaseEventLoop, "create_task", _create_task)
+    _wrap(asyncio.BaseEventLoop, "call_at", _call_at)
 
 
 def _wrap(cls: type, name: str, ours: Callable[..., Any]) -> None:
@@ -205,3 +206,13 @@ def _create_task(original: Callable[..., Any], loop: Any, coroutine: Any, **kwar
         label = f"task {name or called.rpartition('.')[2]}{' #' if counted else ''}"
         _tasks[task] = current_thread().begin(f"task {name} {called}", label)
     return task
+
+
+def _call_at(
+    original: Callable[..., Any], loop: Any, when: float, callback: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    # As `call_later` does. asyncio's own callbacks wake tasks, which are known by themselves.
+    seq = current_seq()
+    if not seq or str(getattr(callback, "__module__", "")).startswith("asyncio"):
+        return original(loop, when, callback, *args, **kwargs)
+    return original(loop, when, _run_as, seq, _begin_work(callback), callback, *args, **kwargs)
