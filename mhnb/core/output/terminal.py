@@ -20,6 +20,8 @@ _ROWS = 100
 """The height of the terminal: a cursor that goes up stops there."""
 _REACH = 16 * 1024
 """Characters that the lines above the last may hold to be within reach."""
+_PIECE, _SMALL_PIECE = 64 * 1024, 1024
+"""Characters of finished lines that are kept as one piece, and up to which pieces are joined."""
 _WIDTH = 1000
 """No column beyond this is reached by moving the cursor; text may be longer."""
 
@@ -131,12 +133,11 @@ class TerminalText:
 class _Finished:
     """The lines above the screen, as text; the last of them may come back onto it."""
 
-    __slots__ = ("_pieces", "_start", "count", "length", "pen", "saved")
+    __slots__ = ("_pieces", "count", "length", "pen", "saved")
 
     def __init__(self, pen: str) -> None:
-        self._pieces: list[str] = []
-        self._start = pen
-        """The colours in force before the first line."""
+        self._pieces: list[tuple[str, str]] = []
+        """Whole lines, each piece with the colours in force before it: to take back a line costs no more than its piece."""
         self.pen = pen
         """The colours in force after the last."""
         self.length = 0
@@ -147,24 +148,31 @@ class _Finished:
 
     def keep(self, text: str) -> None:
         """Add whole lines."""
-        self._pieces.append(text)
         self.length += len(text)
         self.count += text.count("\n")
+        start = 0
+        while start < len(text):
+            end = max(text.rfind("\n", start, start + _PIECE), text.find("\n", start)) + 1
+            self._add(text[start:end])
+            start = end
+
+    def _add(self, text: str) -> None:
+        last, pen = self._pieces[-1] if self._pieces else ("", self.pen)
+        if len(last) + len(text) <= _SMALL_PIECE and self._pieces:
+            self._pieces[-1] = last + text, pen
+        else:
+            self._pieces.append((text, self.pen))
         self.pen = _pen_after(self.pen, text)
 
     def read(self) -> str:
         """Return all of it."""
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return self._pieces[0] if self._pieces else ""
+        return "".join(text for text, _ in self._pieces)
 
     def take_back(self, count: int, length: int) -> list[_Row]:
         """Take away the last lines, no more than `count`, nor characters than `length`, and return them as rows."""
-        text = self.read()
-        at = _find_last_lines(text, count, length)
-        self._set(text[:at])
-        rows, pen = [], self.pen
-        for line in text[at:].split("\n")[:-1]:
+        rows: list[_Row] = []
+        text, pen = self._take_text(count, length)
+        for line in text.split("\n")[:-1]:
             rows.append(_Row(line, pen))
             pen = rows[-1].end
         self.count -= len(rows)
@@ -172,16 +180,28 @@ class _Finished:
 
     def split_off(self, count: int) -> _Finished:
         """Hand over the last lines, as many as can come back onto a screen."""
-        text = self.read()
-        at = _find_last_lines(text, count, _REACH)
-        self._set(text[:at])
-        rest = _Finished(self.pen)
-        rest.keep(text[at:])
-        rest.count, rest.saved = self.count, self.saved
+        total = self.count
+        text, pen = self._take_text(count, _REACH)
+        rest = _Finished(pen)
+        rest.keep(text)
+        rest.count, rest.saved = total, self.saved
         return rest
 
-    def _set(self, text: str) -> None:
-        self._pieces, self.length, self.pen = [text], len(text), _pen_after(self._start, text)
+    def _take_text(self, count: int, length: int) -> tuple[str, str]:
+        """Take away the last lines, and return them with the colours in force before them."""
+        taken: list[str] = []
+        pen, chars, lines = self.pen, 0, 0
+        while self._pieces and chars <= length and lines < count:
+            text, pen = self._pieces.pop()
+            taken.append(text)
+            chars, lines = chars + len(text), lines + text.count("\n")
+        text = "".join(reversed(taken))
+        at = _find_last_lines(text, count, length)
+        self.length -= len(text) - at
+        self.pen = pen
+        if at:
+            self._add(text[:at])
+        return text[at:], self.pen
 
 
 def _find_last_lines(text: str, count: int, length: int) -> int:
