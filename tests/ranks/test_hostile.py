@@ -27,6 +27,8 @@ CELLS = int(os.environ.get("MHNB_HOSTILE_CELLS", "150"))
 SEED = int(os.environ.get("MHNB_HOSTILE_SEED", "20261125"))
 END_S = 120.0
 """Far more than any of the cells needs: one that has not ended by then never does."""
+ERASERS = {"clear_output", "escape sequences"}
+"""Pieces that may take back what was shown before them."""
 MOST_BYTES = 4 << 20
 """Of what one rank may put into a notebook with one cell."""
 
@@ -122,7 +124,7 @@ def judge_rank(rank: RankResult, cell: HostileCell) -> Iterator[str]:
             yield f"rank {rank.rank} reports {error.ename!r}, raised {raises!r}: {error.evalue[:300]}"
         elif f"{PACKAGE}{os.sep}" in "".join(error.traceback):
             yield f"rank {rank.rank} shows mhnb's own frames: {''.join(error.traceback)[-2000:]}"
-    if rank.outcome in ("ok", "error") and f"begin {cell.tag}" not in rank.stdout and "clear_output" not in cell.pieces:
+    if rank.outcome in ("ok", "error") and f"begin {cell.tag}" not in rank.stdout and not ERASERS & set(cell.pieces):
         yield f"rank {rank.rank} lost the first line: {rank.stdout[:200]!r}"
     size = len(json.dumps([rank.outputs, rank.error and (rank.error.ename, rank.error.evalue, rank.error.traceback)]))
     if size > MOST_BYTES:
