@@ -543,6 +543,30 @@ def test_the_error_itself_is_read_and_no_hook(own_rank: CellProcess, sets: str, 
     assert own_rank.run("a b").error[1] == "SyntaxError"
 
 
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("import ast, numpy\nast.walk = None\na, b = numpy.ones(3), numpy.ones(4)\njax.numpy.add(a, b)", 4),
+        (
+            "class Scope(dict):\n"
+            "    def keys(self): raise OSError('keys')\n"
+            "class Meta(type):\n"
+            "    @classmethod\n"
+            "    def __prepare__(cls, *_): return Scope()\n"
+            "class Made(metaclass=Meta):\n"
+            "    x = jax.numpy.add(numpy.ones(3), numpy.ones(4))",
+            7,
+        ),
+    ],
+)
+def test_an_error_whose_scope_cannot_be_read_is_shown(own_rank: CellProcess, source: str, line: int) -> None:
+    """A scope that raises, or a function that the cell replaced, takes nothing from the card but hints."""
+    own_rank.run("import jax, numpy")
+    said = own_rank.run(source)
+    assert (said.error[1], said.error[4], said.stderr) == ("TypeError", line, "")
+    assert "add got incompatible shapes" in said.error[2]
+
+
 # -- the line of an error
 
 

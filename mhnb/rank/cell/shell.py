@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Coroutine
 from subprocess import CalledProcessError
 from types import CodeType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ipykernel.zmqshell import ZMQInteractiveShell
 from IPython.core.autocall import IPyAutocall, ZMQExitAutocall
@@ -48,6 +48,8 @@ from mhnb.rank.cell.textbars import NO_BROWSER, draw_text_bars
 from mhnb.rank.raised import Reading, class_has, holds_group, is_a, name_of, read_error, text_of, traceback_of
 
 __all__ = ["PreparedCell", "RankShell"]
+
+_T = TypeVar("_T")
 
 _FIRST_WORD = re.compile(r"[^\W\d]\w*")
 _PROMPT = re.compile(r"In \[\d+\]: ")
@@ -392,7 +394,6 @@ class RankShell(ZMQInteractiveShell):
         """Send an error to the notebook: its name, text, traceback and place."""
         assert self.capture is not None
         self._last_traceback = drawn
-        self.error_shown = error
         self.note_shown(error)
         plain = self._read(error).plain
         name, full = name_of(plain), str(plain)
@@ -403,10 +404,23 @@ class RankShell(ZMQInteractiveShell):
             name, drawn = "KeyboardInterrupt", [*drawn[:-1], "KeyboardInterrupt: "]
         elif is_a(error, SystemExit):
             text = f"{text} · {_NO_EXIT}" if text else _NO_EXIT
-        line, code = find_place(error, self.cell) if self.cell else (None, None)
         at_s = self.clock() - self.cell.began_s if self.cell else 0.0
-        site = find_site(error, self.cell) if self.cell else []
+        line, code = self._find(find_place, error, (None, None))
+        site = self._find(find_site, error, [])
         self.capture.publish(["error", name, text, list(drawn), line, code, at_s, site])
+        self.error_shown = error
+
+    def _find(self, find: Callable[[BaseException, RunningCell], _T], error: BaseException, unknown: _T) -> _T:
+        """Return what `find` finds of an error in the running cell; `unknown` where the cell broke what it needs."""
+        assert self.capture is not None
+        if self.cell is None:
+            return unknown
+        try:
+            return find(error, self.cell)
+        except Exception as broken:  # noqa: BLE001 - a scope of the cell's own raised, or a function that the cell replaced
+            why = f"{name_of(broken)}: {text_of(broken)}"
+            self.capture.note_in_log(f"mhnb: where this cell's error arose could not be read: {why}\n")
+            return unknown
 
     def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
         """Keep what was shown; IPython would render every traceback a second time."""
