@@ -548,13 +548,15 @@ def test_the_error_itself_is_read_and_no_hook(own_rank: CellProcess, sets: str, 
     [
         ("import ast, numpy\nast.walk = None\na, b = numpy.ones(3), numpy.ones(4)\njax.numpy.add(a, b)", 4),
         (
-            "class Scope(dict):\n"
-            "    def keys(self): raise OSError('keys')\n"
-            "class Meta(type):\n"
-            "    @classmethod\n"
-            "    def __prepare__(cls, *_): return Scope()\n"
-            "class Made(metaclass=Meta):\n"
-            "    x = jax.numpy.add(numpy.ones(3), numpy.ones(4))",
+            (
+                "class Scope(dict):\n"
+                "    def keys(self): raise OSError('keys')\n"
+                "class Meta(type):\n"
+                "    @classmethod\n"
+                "    def __prepare__(cls, *_): return Scope()\n"
+                "class Made(metaclass=Meta):\n"
+                "    x = jax.numpy.add(numpy.ones(3), numpy.ones(4))"
+            ),
             7,
         ),
     ],

@@ -75,7 +75,11 @@ PIECES: tuple[Piece, ...] = (
     Piece("cut escape", "outputs", "import sys; sys.stdout.write('\\x1b['); sys.stdout.flush(); print('31mlate')"),
     Piece("carriage returns", "outputs", "for i in range($n): print(f'\\rstep {i}', end='')"),
     Piece("lone surrogates", "outputs", "print('\\ud800', '\\udfff$n')"),
-    Piece("bytes that are no text", "outputs", "import os; os.write(1, bytes(range(256)) * 4)"),
+    Piece(
+        "bytes that are no text",
+        "outputs",
+        "import contextlib, os\nwith contextlib.suppress(OSError): os.write(1, bytes(range(256)) * 4)",
+    ),
     Piece("stderr beside stdout", "outputs", "import sys\nfor i in range(20): print(i); print(i, file=sys.stderr)"),
     Piece(
         "html that is not closed",
@@ -408,6 +412,7 @@ PIECES: tuple[Piece, ...] = (
         "descriptor 1 moved",
         "closes",
         "import os\n"
+        "if not os.path.exists('/proc/self/fd/1'): os.dup2(os.open(os.devnull, os.O_WRONLY), 1)\n"
         "kept = os.dup(1); null = os.open(os.devnull, os.O_WRONLY)\n"
         "os.dup2(null, 1); os.close(null); os.dup2(kept, 1); os.close(kept)",
     ),

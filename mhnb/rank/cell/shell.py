@@ -405,8 +405,10 @@ class RankShell(ZMQInteractiveShell):
         elif is_a(error, SystemExit):
             text = f"{text} · {_NO_EXIT}" if text else _NO_EXIT
         at_s = self.clock() - self.cell.began_s if self.cell else 0.0
-        line, code = self._find(find_place, error, (None, None))
-        site = self._find(find_site, error, [])
+        nowhere: tuple[int | None, str | None] = (None, None)
+        no_site: list[Any] = []
+        line, code = self._find(find_place, error, nowhere)
+        site = self._find(find_site, error, no_site)
         self.capture.publish(["error", name, text, list(drawn), line, code, at_s, site])
         self.error_shown = error
 
