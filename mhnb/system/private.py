@@ -157,12 +157,15 @@ def make_private_folder(path: Path) -> Path:
 def check_ancestors(path: Path) -> None:
     """Refuse a path below a folder where every user can exchange it for another one: writable for all, without the sticky bit.
 
+    The root of a mounted volume may be so: the volumes of a container are made that way, and its processes are one user's.
+    What lies in such a folder is still trusted only by its own owner and mode.
+
     Raises:
         NotPrivate: there is such a folder.
     """
     for folder in path.parents:
         mode = folder.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX and not folder.is_mount():
             raise refuse(
                 folder,
                 f"has mode {stat.S_IMODE(mode):04o}: every user can exchange {path.name} there for another",

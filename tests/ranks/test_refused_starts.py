@@ -84,6 +84,16 @@ def test_shared_memory_and_temporary_folder_are_not_needed(tmp_path: Path, optio
 
 
 @NAMESPACES
+def test_a_volume_that_every_user_can_write_to_may_hold_the_home(tmp_path: Path) -> None:
+    """The volumes of containers are such: without a sticky bit, and of one user's processes."""
+    home = tmp_path / "volume" / "home"
+    home.parent.mkdir()
+    prepare = f"mount -t tmpfs -o mode=0777 tmpfs {home.parent}; mkdir -m 0700 {home}"
+    started = Machine(home, ("--mount",), prepare).start()
+    assert (started.kind, started.text) == ("", "3.0\n")
+
+
+@NAMESPACES
 def test_a_profile_of_ipython_without_room_is_said(tmp_path: Path) -> None:
     """IPython makes a folder of its own in each rank; the error has the folder, and which variable names another."""
     (tmp_path / "ipython").mkdir()
