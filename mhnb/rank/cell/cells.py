@@ -53,6 +53,7 @@ _MOST_PLAIN = 50
 _LIBRARY_FILE = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?P<name>\w+)|[/\\]lib(?:64)?[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)(?P<std>\w+)"
 )
+_TRACEBACK = "Traceback (most recent call last):\n"
 _FOLDED = re.compile(r'^ *File "<(\d+) of (\w+)>".*\n', re.MULTILINE)
 
 
@@ -328,9 +329,15 @@ def print_unraisable(args: sys.UnraisableHookArgs) -> bool:
 
 def _print_folded(heading: str, error: BaseException, tb: TracebackType | None) -> None:
     shown = traceback.TracebackException(type(error), error, tb)
-    _fold_frames(shown, brief=isinstance(error, MhnbError))
-    text = _FOLDED.sub(_say_folded, "".join(shown.format(chain=not isinstance(error, MhnbError))))
-    print(f"{heading}:\n{text}", end="", file=sys.stderr, flush=True)
+    brief = isinstance(error, MhnbError)
+    _fold_frames(shown, brief=brief)
+    if brief:
+        # It fails the cell too, whose card has the whole text.
+        words = "\n".join(str(error).splitlines()[:2])
+        told = [_TRACEBACK, *shown.stack.format(), f"{type(error).__name__}: {words}\n"]
+    else:
+        told = [*shown.format()]
+    print(f"{heading}:\n{_FOLDED.sub(_say_folded, ''.join(told))}", end="", file=sys.stderr, flush=True)
 
 
 def _has_cell(tb: TracebackType | None) -> bool:
