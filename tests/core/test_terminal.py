@@ -158,3 +158,20 @@ def test_colours_do_not_pile_up() -> None:
         text.add(f"\r\x1b[32m{step:5}\x1b[39m")
     assert "49999" in text.read()
     assert len(text.read()) < 40
+
+
+def test_a_colour_takes_the_place_of_the_one_before() -> None:
+    """A line that sets another colour for each character holds one sequence a character, with the pen of a terminal."""
+    text = TerminalText()
+    text.add("\r" + "".join(f"\x1b[38;5;{n}m\x1b[4{n % 8}mx" for n in range(200)))
+    assert len(text.read()) < 200 * 30
+    assert text.read().endswith("\x1b[38;5;199m\x1b[47mx")
+
+
+def test_what_is_pushed_off_the_line_is_lost() -> None:
+    """Blanks that are inserted again and again make a line no wider than a terminal can be."""
+    text = TerminalText()
+    text.add("ab\r")
+    for _ in range(200):
+        text.add("\x1b[999@")
+    assert len(text.read()) <= 1100

@@ -39,6 +39,11 @@ _PARTIAL = re.compile(r"(?:\r|\x1b(?:\[[0-?]*[ -/]*|[PX^_\]][^\x07\x1b]*\x1b?|[ 
 _PARTIAL_LIMIT = 4096
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RESET = re.compile(r"\x1b\[0*(?:m|;)")
+_EITHER_COLOUR = r"[0-79]|8[;:]5[;:]\d+|8[;:]2[;:]\d+[;:]\d+[;:]\d+"
+_GROUNDS = tuple(
+    re.compile(rf"\x1b\[(?:{digit}(?:{_EITHER_COLOUR})|{bright}[0-7])m") for digit, bright in ((3, 9), (4, 10))
+)
+"""What sets the foreground alone, and the background alone: each takes the place of the one before."""
 _PEN_LIMIT = 16
 """Colour sequences in force at once; the oldest are dropped."""
 
@@ -441,7 +446,8 @@ class _Screen:
         elif final == "P":
             del cells[at : at + count]
         elif final == "@":
-            cells[at:at] = [_ERASED] * (count if at < len(cells) else 0)
+            # What a terminal pushes off its right edge is lost.
+            cells[at:at] = [_ERASED] * (min(count, max(0, _WIDTH - len(cells))) if at < len(cells) else 0)
 
 
 def _put(cells: list[_Cell], column: int, pen: str, text: str) -> int:
@@ -505,6 +511,9 @@ def _take_pen(now: str, pen: str) -> str:
 def _change_pen(pen: str, colour: str) -> str:
     if _RESET.match(colour):
         pen, colour = "", "" if _RESET.fullmatch(colour) else colour
+    for ground in _GROUNDS:
+        if ground.fullmatch(colour):
+            pen = ground.sub("", pen)
     # Repeating one changes nothing; without a bound, a bar that sets its colour anew each time would grow.
     pen = pen.replace(colour, "") + colour if colour else pen
     return pen if pen.count("\x1b") <= _PEN_LIMIT else pen[pen.index("\x1b", 1) :]
