@@ -185,10 +185,10 @@ def sample(*values: float) -> str:
         ("f32[2]", (0.0, 1.0), (-0.0, 1.0), "that differ in the sign of zero", "they differ in the sign of zero"),
         ("f32[2]", (0.1, 1e6), (0.1, 1e6 + 0.0625), "that differ in the last digits", "by up to 6e-02 (1000000.0 and"),
         ("bf16[2]", (1.0, 2.0), (1.0, 2.015625), "that differ in the last digits", "by up to 2e-02"),
-        ("f64[2]", (1.0, 2.0), (1.0, 2.0000002), "different values", "for example 2.0 and 2.0000002"),
-        ("i32[1]", (1.0,), (2.0,), "different values", "for example 1 and 2"),
+        ("f64[2]", (1.0, 2.0), (1.0, 2.0000002), "different values", "for example, the values 2.0 and 2.0000002"),
+        ("i32[1]", (1.0,), (2.0,), "different values", "for example, the values 1 and 2"),
         ("f32[2]", (math.nan, 1.0), (math.nan, 1.0), "different values", ""),
-        ("f32[2]", (math.inf, 1.0), (1.0, 1.0), "different values", "for example inf and 1"),
+        ("f32[2]", (math.inf, 1.0), (1.0, 1.0), "different values", "for example, the values inf and 1"),
     ],
 )
 def test_how_far_values_differ_is_told_apart(

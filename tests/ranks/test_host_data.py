@@ -379,7 +379,7 @@ def test_an_array_made_without_a_guard_hides_no_other_of_its_launch(ready: Clust
 GAPS = {
     "they differ in the sign of zero": "np.array([0.0, 1.0], np.float32) * (-1 if rank % 2 else 1) * np.array([1, 0], np.float32)",
     "that differ in the last digits": "np.array([1.0, 2.0], np.float32) + np.float32(1e-7) * (rank % 2)",
-    "for example 0 and 1": "np.full(2, rank % 2, np.float32)",
+    "for example, the values 0 and 1": "np.full(2, rank % 2, np.float32)",
 }
 
 

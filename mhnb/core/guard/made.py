@@ -200,7 +200,7 @@ def format_gap(kind: str, samples: Sequence[Sequence[float]]) -> str:
     >>> format_gap("f32[2]", [(0.0, 1.0), (-0.0, 1.0)]), format_gap("f32[2]", [(0.0, 1.0), (0.0, 1.0)])
     ('they differ in the sign of zero', '')
     >>> format_gap("f32[2]", [(1.0, 2.0), (1.0, 2.0000002)]), format_gap("i32[]", [(1.0,), (2.0,)])
-    ('they differ in the last digits, by up to 2e-07 (2.0 and 2.0000002)', 'for example 1 and 2')
+    ('they differ in the last digits, by up to 2e-07 (2.0 and 2.0000002)', 'for example, the values 1 and 2')
     """
     first = samples[0] if samples else ()
     pairs = [pair for other in samples[1:] if len(other) == len(first) for pair in zip(first, other, strict=True)]
@@ -213,7 +213,7 @@ def format_gap(kind: str, samples: Sequence[Sequence[float]]) -> str:
     if _gap((a, b)) <= _LAST_DIGITS * _EPSILON.get(kind.partition("[")[0], 0.0) * max(map(_largest, pairs)):
         return f"they differ in the last digits, by up to {_gap((a, b)):.0e} ({a!r} and {b!r})"
     alike = f"{a:.7g}" == f"{b:.7g}"
-    return f"for example {a!r} and {b!r}" if alike else f"for example {a:.7g} and {b:.7g}"
+    return f"for example, the values {a!r} and {b!r}" if alike else f"for example, the values {a:.7g} and {b:.7g}"
 
 
 def _differ_in_bits(a: float, b: float) -> bool:
