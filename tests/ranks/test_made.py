@@ -63,9 +63,11 @@ else:
     y = f(x, 2.0)
 add(jax.make_array_from_process_local_data(rows, np.zeros(2 + 2 * (rank == 1), np.float32)))""",
     IN_A_THREAD: """f = jax.jit(lambda a, s: (a * s).sum(), out_shardings=whole)
-def odd(): float(f(x, 3.0))
-def even(): float(f(x, 2.0))
-t = threading.Thread(target=odd if rank % 2 else even); t.start(); t.join()""",
+def work():
+    if rank % 2: float(f(x, 3.0))
+    else:
+        float(f(x, 2.0))
+t = threading.Thread(target=work); t.start(); t.join()""",
 }
 
 EQUAL = {

@@ -337,7 +337,9 @@ class RankShell(ZMQInteractiveShell):
     def _draw(self, error: BaseException, tb: TracebackType | None, tb_offset: int | None = None) -> list[str]:
         """Draw an error with its traceback, by IPython where that is able to."""
         if is_a(error, SystemExit):
-            said = f"{name_of(error)}: {_say_code(error) if self.tells_exit_code else text_of(error)}"
+            # For a script's runner `sys.exit` has one name, also of a class derived from it.
+            code = f"SystemExit: {_say_code(error)}"
+            said = code if self.tells_exit_code else f"{name_of(error)}: {text_of(error)}"
             return [said, _NO_EXIT]
         if is_a(error, (KeyboardInterrupt, asyncio.CancelledError)):
             # Where in JAX it came tells nothing, and to render those frames takes seconds on a machine that is busy.
