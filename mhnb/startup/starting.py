@@ -37,7 +37,7 @@ from mhnb.startup.options import StartOptions, take_options
 from mhnb.startup.spares import keep_spare, take_over
 from mhnb.supply.syncing import check_folder, sync
 from mhnb.system.ports import check_port_free
-from mhnb.system.room import check_disk, check_limits, check_loopback
+from mhnb.system.room import check_disk, check_limits, check_loopback, has_memory_limit
 from mhnb.system.rundir import check_name, find_named, make_home, prune_run_dirs, usable_home
 
 __all__ = [
@@ -220,7 +220,7 @@ def _explained(
     try:
         yield
     except LaunchError as error:
-        condition = find_condition(str(error), os.environ)
+        condition = find_condition(str(error), os.environ, has_memory_limit=has_memory_limit())
         if not condition or condition in str(error):
             raise
         raise type(error)(f"{error}\n  {condition}", **error.parts) from error.__cause__

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mhnb.errors import LaunchError, PreflightFailed
 
-__all__ = ["check_disk", "check_limits", "check_loopback", "raise_open_files"]
+__all__ = ["check_disk", "check_limits", "check_loopback", "has_memory_limit", "raise_open_files"]
 
 _LOOPBACK = "127.0.0.1"
 _CONNECT_S = 3.0
@@ -64,6 +64,11 @@ def check_limits(ranks: int, devices: int) -> None:
             f"a file may have {size} bytes here (ulimit -f), and the logs of a cluster need {_FILE_NBYTES} and more\n"
             "  raise the limit with ulimit -f in the shell that starts Jupyter"
         )
+
+
+def has_memory_limit() -> bool:
+    """Return whether the address space of this process, and so of those that it starts, is limited."""
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def _least_open_files(ranks: int, devices: int) -> int:

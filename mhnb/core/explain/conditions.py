@@ -56,12 +56,19 @@ _CONDITIONS = (
 )
 
 
-def find_condition(text: str, environment: Mapping[str, str]) -> str:
+_CRASH = re.compile(r"SIGSEGV|SIGABRT|SIGBUS")
+_NO_ADDRESSES = (
+    "the memory of a process is limited here, and native code ends where it gets none: raise ulimit -v, or lift it"
+)
+
+
+def find_condition(text: str, environment: Mapping[str, str], *, has_memory_limit: bool = False) -> str:
     """Say what to change on the machine, for the text of an error that stopped a start; empty where the text names nothing known.
 
     Args:
         text: the whole error.
         environment: of the process that started.
+        has_memory_limit: whether the address space of its processes is limited (`ulimit -v`).
 
     >>> find_condition("OSError: [Errno 27] File too large", {})
     'the limit on the size of a file is reached: raise it with ulimit -f in the shell that starts Jupyter'
@@ -69,7 +76,7 @@ def find_condition(text: str, environment: Mapping[str, str]) -> str:
     for pattern, cure in _CONDITIONS:
         if re.search(pattern, text):
             return cure + (_list_variables(environment) if "variable" in cure else "")
-    return ""
+    return _NO_ADDRESSES if has_memory_limit and _CRASH.search(text) else ""
 
 
 def _list_variables(environment: Mapping[str, str]) -> str:
