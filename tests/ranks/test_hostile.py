@@ -23,7 +23,7 @@ from mhnb.view.cell.text import format_cell_text
 from tests.ranks.hostile import FAMILIES, PIECES, HostileCell, make_cell
 from tests.source import PACKAGE
 
-CELLS = int(os.environ.get("MHNB_HOSTILE_CELLS", "150"))
+CELLS = int(os.environ.get("MHNB_HOSTILE_CELLS", "300"))
 SEED = int(os.environ.get("MHNB_HOSTILE_SEED", "20261125"))
 END_S = 120.0
 """Far more than any of the cells needs: one that has not ended by then never does."""
