@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mhnb.core.explain.unequal import find_cause, shorten_values
+from mhnb.core.wire.limits import shorten_text
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,10 @@ def test_long_values_are_cut_to_their_ends(values: str) -> None:
 def test_other_long_texts_stay(text: str) -> None:
     """Words in brackets, and many short arrays, are no long array."""
     assert shorten_values(text) == text
+
+
+def test_values_whose_middle_was_left_out_are_shortened() -> None:
+    """A rank bounds a message before it travels; the two halves are one array here too."""
+    text = shorten_text(f"got {list(range(50_000))}; expected [1]", 64 * 1024, "rank0.log")
+    assert len(shorten_values(text)) < 400
+    assert shorten_values(text).endswith("49999]; expected [1]")

@@ -17,8 +17,9 @@ Cause: TypeAlias = Literal["differs", "rounded", "nan", "unknown"]
 _GATHERED = re.compile(r"Expected: (?P<all>.*); got: (?P<own>.*)\.\s*$", re.DOTALL)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)(?![\w.])")
 _COMPLEX = re.compile(r"[\d.]j")
-_VALUES = re.compile(r"\[(?:[\[\]\d\s.,+\-()]|e[-+]?\d|nan|inf|j|True|False)*+")
-"""What may be an array: it takes all that it can and gives nothing back, so that a text is read once."""
+_VALUES = re.compile(r"\[(?:[\[\]\d\s.,+\-()]|e[-+]?\d|nan|inf|j|True|False|characters left out[^\]]*)*+")
+"""What may be an array: it takes all that it can and gives nothing back, so that a text is read once.
+A very long one has lost its middle on the rank, which says so there."""
 _MOST_VALUES, _HEAD, _TAIL = 400, 120, 60
 """Characters: longer values are cut to their first and last."""
 _CLOSE = 1e-6
