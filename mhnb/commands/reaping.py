@@ -47,7 +47,7 @@ def _judge(process: psutil.Process, record: Mapping[str, Any] | None, kept: Coll
     record = record or _record_of_its_own(process)
     if record is None:
         is_orphan = process.pid not in kept and _find_parent(process) == 1
-        return _stray(process, "nobody started it who is still there") if is_orphan else None
+        return _stray(process, "the process that started it has ended") if is_orphan else None
     if record["keep"] or is_owned(record):
         return None
     return _stray(process, f"the notebook of cluster {record['name']!r} (pid {record['owner']}) is gone")
