@@ -10,7 +10,7 @@ import inspect
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from IPython.core.getipython import get_ipython
@@ -30,6 +30,8 @@ _HEARTBEAT_S = 60
 _LISTENER_S = 5.0
 """How long a rank looks for the coordinator before JAX does."""
 _LOOPBACK = "127.0.0.1"
+_SUMS = 3
+"""Launches of the first sum, each way that a launch can go."""
 _STAYS = (
     "mhnb: jax.distributed.shutdown() has nothing to do: the ranks stay connected until the cluster ends (%mhjax stop)"
 )
@@ -72,6 +74,7 @@ class Bootstrap:
                 from mhnb.rank.guard.making import watch_making
 
                 watch_making(self.recorder)
+                jaxhooks.watch_arguments()
             self.recorder.local = LocalWork(jaxseams.list_arrays)
             jaxseams.wrap_collectives(self.severing.watch)
         self._progress("jax", jax=jax.__version__)
@@ -141,21 +144,30 @@ class Bootstrap:
         numbers = np.arange(count, dtype=np.float32)
         spread = jax.make_array_from_callback((count,), NamedSharding(mesh, PartitionSpec("all")), lambda i: numbers[i])
         add = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))
-        self.recorder.begin_cell()
-        # Twice: the second call is the one that JAX's C++ fast path would take.
-        got, right = [float(add(spread)) for _ in range(2)][1], count * (count - 1) / 2
-        self.recorder.wait()
-        self._check_record(sum(row[4] for row in self.recorder.end_cell()[0]))
-        if got != right:
+        right = count * (count - 1) / 2
+        got, seen = [], []
+        for is_direct in (False, True):
+            self.recorder.begin_cell(guard="parity")
+            if self.recorder.choose_way is not None:
+                self.recorder.choose_way("parity", is_direct=is_direct)
+            # More than once: the second call is the one that JAX's C++ dispatch, or our cache of signatures, would take.
+            got += [float(add(spread)) for _ in range(_SUMS)]
+            self.recorder.wait()
+            seen.append(sum(row[4] for row in self.recorder.end_cell()[0]))
+        if self.recorder.choose_way is not None:
+            self.recorder.choose_way("lockstep", is_direct=False)
+        self._check_record(seen)
+        if any(each != right for each in got):
             raise RuntimeError(
-                f"a sum over all {count} devices gave {got:g}, and {right:g} is right: the collectives do not work"
+                f"a sum over all {count} devices gave {got[-1]:g}, and {right:g} is right: the collectives do not work"
             )
         self._progress("checked")
 
-    def _check_record(self, seen: int) -> None:
-        """Believe the hooks only when they have seen both launches of the sum."""
-        if self.guard["available"] and self._spec.process_count > 1 and seen != 2:
-            self.guard = {"available": False, "reason": f"of 2 launches the record has {seen}"}
+    def _check_record(self, seen: Sequence[int]) -> None:
+        """Believe the hooks only when they have seen every launch of the sum, whichever way it went."""
+        if self.guard["available"] and self._spec.process_count > 1 and any(each != _SUMS for each in seen):
+            told = " and ".join(map(str, seen))
+            self.guard = {"available": False, "reason": f"of {_SUMS} launches each way the record has {told}"}
 
     def news(self) -> dict[str, Any]:
         """Give what has changed, to be asked after each cell: the facts, once a cell has brought up JAX itself, and what it left."""

@@ -1,11 +1,19 @@
-"""Where mhnb touches private names of JAX: so that each launch of a multi-process program is recorded.
+"""Where mhnb touches private names of JAX: how launches of programs of several ranks are agreed on, recorded, or left alone.
 
-It decides which compiled programs are recorded, and what makes two of them the same program.
+It decides which way a launch takes, and what makes two compiled programs the same program.
 It refuses to guess: every private name is probed first, and where one does not fit, JAX is left as it was.
 
-How: JAX builds a compiled program's call object once, and its C++ fast paths take nothing but an `ExecuteReplicated`.
-For a multi-process program we build a `_Recorded` around that object instead: `jit`, ahead-of-time `compiled(x)`,
-`pmap`, eager operations and `device_put` all go through it, and single-process programs stay as they are.
+A launch takes one of two ways, by a state of JAX's configuration that is part of the key of its C++ caches:
+
+- *Direct*, in cells under `--guard off` and `parity`: JAX's own C++ dispatch. Under parity the function that JAX calls after each
+  launch records it.
+- *Gated*, everywhere else: a program with a collective has no C++ fast path. Its call object is a `Recorded` one, which agrees on the
+  launch first. `jit`, ahead-of-time `compiled(x)`, `pmap`, eager operations and `device_put` all end there. A program without
+  a collective keeps JAX's C++ dispatch; the function that JAX calls after it tags what it made.
+
+Without the C++ dispatch JAX works out a call's types again, about 7 us a leaf. So gated calls have a cache of their own in front
+of that: by function, static arguments, and a token for each leaf, which stands in the leaf's tag.
+Programs of one process are not touched.
 """
 
 from __future__ import annotations
@@ -14,17 +22,23 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import os
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from mhnb.core.guard.reach import may_communicate
 from mhnb.core.guard.rules import FREE_PREFIX, communicates
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launched import Launched
 from mhnb.rank.guard.launches import LaunchRecorder
-from mhnb.rank.guard.origins import Birth, mark
+from mhnb.rank.guard.origins import Birth, Maker, bear_alone, is_open, mark, sign, signature_of
 from mhnb.rank.guard.programs import (
     CompiledProgram,
     check_may_launch,
@@ -44,13 +58,32 @@ __all__ = [
     "find_plain",
     "identify",
     "install",
+    "watch_arguments",
 ]
 
 _UNKNOWN = Birth(agreed=False)
 _Places = list[tuple[int, int]]
 
-_current = threading.local()
-"""By thread. `.module`, `.arguments`: what is being compiled, and what goes with it; `.launched`: the launch being made."""
+
+class _Current(threading.local):
+    """What one thread is doing."""
+
+    module: Any = None
+    arguments: Any = MappingProxyType({})
+    """Both of what is being compiled."""
+    launched: Launched | None = None
+    """The launch being made."""
+    inputs: Sequence[Any] = ()
+    """What the last launch of a `Recorded` took."""
+    first_output: Any = None
+    """A weak reference to the first array that Python code of JAX's made last: the launch is dealt with already."""
+    laid_out: list[tuple[Any, Any]] | None = None
+    """Arguments of a launch from C++, and what they were laid out as."""
+    missed: tuple[Any, Any, Any] | None = None
+    """A call that the cache of signatures did not know: its parameters, and its key in which table."""
+
+
+_current = _Current()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +107,11 @@ class _Program:
     donated: tuple[int, ...] | None = ()
     """Arguments that a launch takes for good; None where that is not known."""
 
+    @property
+    def is_collective(self) -> bool:
+        """Whether it communicates."""
+        return communicates(self.fingerprint)
+
 
 _recorder: LaunchRecorder | None = None
 
@@ -95,6 +133,7 @@ def install(recorder: LaunchRecorder) -> HookStatus:
         _hook()
     _recorder = recorder
     recorder.finish_effects = _finish_effects
+    recorder.choose_way = _choose_way
     return HookStatus(True)
 
 
@@ -125,10 +164,10 @@ def _finish_effects() -> None:
 def _probe() -> str | None:
     """Say why the hooks do not fit the installed JAX; None when they do."""
     import jax
-    from jax._src import array, dispatch, pjit
+    from jax._src import array, dispatch
     from jax._src.interpreters import pxla
 
-    missing = _missing_names(pxla)
+    missing = [*_missing_names(pxla), *_missing_ways()]
     if not array.ArrayImpl.__dictoffset__:
         # An array carries where it comes from.
         missing.append("ArrayImpl.__dict__")
@@ -137,14 +176,45 @@ def _probe() -> str | None:
         missing.append("runtime_tokens.clear")
     if missing:
         return f"jax {jax.__version__} has no {', '.join(missing)}"
-    executable: Any = pxla.MeshExecutable.__new__(pxla.MeshExecutable)
-    executable._unsafe_call = _Recorded(None)
-    # Asked with arguments that they would choke on, did they not turn away at the sight of our call object.
-    if pjit._get_fastpath_data(executable, None, [], [], (), (), None, ()) is not None:
-        return f"jax {jax.__version__} would launch from C++ in spite of the hook"
-    if executable.create_cpp_call(None) is not None:
-        return f"jax {jax.__version__} would launch compiled programs from C++ in spite of the hook"
     return None
+
+
+def _missing_ways() -> list[str]:
+    """Name what the two ways of a launch want and this JAX does not have."""
+    from jax._src import api, config, core, dispatch, pjit, tree_util
+    from jax._src.interpreters import pxla
+
+    wanted: dict[str, tuple[Any, list[str] | None]] = {
+        "_infer_params": (pjit, ["fun", "ji", "args", "kwargs"]),
+        "_run_python_pjit": (pjit, ["p", "args_flat", "fun", "args", "kwargs"]),
+        "_get_fastpath_data": (pjit, None),
+        "jit_evict_fn": (pjit, ["self"]),
+        "cc_shard_arg": (pxla, ["x", "sharding", "layout"]),
+        "_nan_check_posthook": (api, None),
+        "trace_state_clean": (core, []),
+        "needs_check_special": (dispatch, []),
+    }
+    missing = [name for name, (owner, _) in wanted.items() if not callable(getattr(owner, name, None))]
+    missing += [
+        f"{name}({', '.join(parameters)})"
+        for name, (owner, parameters) in wanted.items()
+        if name not in missing and parameters is not None and _parameters(getattr(owner, name)) != parameters
+    ]
+    if [*_parameters(pxla.MeshExecutable.create_cpp_call)] != ["self", "params"]:
+        missing.append("MeshExecutable.create_cpp_call(params)")
+    if "out_avals" not in getattr(pxla.MeshExecutableFastpathData, "_fields", ()):
+        missing.append("MeshExecutableFastpathData.out_avals")
+    if not hasattr(api._post_hook_state, "set_global"):
+        missing.append("_post_hook_state.set_global")
+    if not hasattr(config.debug_nans, "_add_hooks") or not hasattr(config, "config_ext"):
+        missing.append("config._add_hooks")
+    if not hasattr(tree_util, "tracing_registry"):
+        missing.append("tree_util.tracing_registry")
+    return missing
+
+
+def _parameters(function: Any) -> list[str]:
+    return list(inspect.signature(function).parameters)
 
 
 def _missing_names(pxla: Any) -> list[str]:
@@ -187,7 +257,10 @@ def _hook() -> None:
 
     unloaded: Any = pxla.UnloadedMeshExecutable
     unloaded.from_hlo = staticmethod(_note_module(unloaded.from_hlo))
-    unloaded.load = _load_recorded(unloaded.load)
+    unloaded.load = _load_recorded(unloaded.load, _make_recorded_class())
+    _hook_ways()
+    # It has the class of jitted functions take our method for forgetting.
+    jax.jit(_hook)
     # What was compiled so far was not hooked; nothing is lost, it compiles again when it is next called.
     jax.clear_caches()
     # JAX then filters our frames from tracebacks as it does its own.
@@ -211,8 +284,8 @@ def _note_module(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
     return compile_noted
 
 
-def _load_recorded(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap the loading of an executable, to put `_Recorded` around the call of a multi-process one."""
+def _load_recorded(load: Callable[[Any], Any], recorded: type[Any]) -> Callable[[Any], Any]:
+    """Wrap the loading of an executable, to put a `Recorded` in the place of the call object of a multi-process one."""
 
     @functools.wraps(load)
     def load_recorded(unloaded: Any) -> Any:
@@ -221,7 +294,9 @@ def _load_recorded(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
         participants = tuple(sorted({device.process_index for device in unloaded.device_list}))
         if len(participants) > 1:
             program = _describe(unloaded, participants)
-            executable.build_unsafe_call = functools.partial(_build_recorded, executable.build_unsafe_call, program)
+            executable.build_unsafe_call = functools.partial(
+                _build_recorded, executable.build_unsafe_call, program, recorded
+            )
         return executable
 
     return load_recorded
@@ -238,7 +313,7 @@ def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
     return _Program(fingerprint, full_name(unloaded), participants, compiled, passed, donated)
 
 
-def _build_recorded(build: Callable[[], Any], program: _Program) -> _Recorded:
+def _build_recorded(build: Callable[[], Any], program: _Program, recorded: type[Any]) -> Any:
     call = build()
     # Which output goes into a mutable array, and which is an argument; tokens come before all others.
     first = len(call.ordered_effects)
@@ -246,38 +321,493 @@ def _build_recorded(build: Callable[[], Any], program: _Program) -> _Recorded:
     written = [(output, first + place) for output, place in places if place is not None]
     passed = [(output - first, place) for output, place in program.passed if output >= first]
     call.xla_executable = _NotingExecutable(call.xla_executable, program, written, passed)
-    return _Recorded(call)
+    return recorded(call, program)
 
 
-class _Recorded:
-    """Stands for the `ExecuteReplicated` of a multi-process program: not being one, it keeps JAX off its C++ paths."""
+def _make_recorded_class() -> type[Any]:
+    """Make the class of call objects of multi-process programs; JAX's C++ paths take nothing but an `ExecuteReplicated`."""
+    from jax._src.interpreters import pxla
 
-    __slots__ = ("_call",)
+    class Recorded(pxla.ExecuteReplicated):  # type: ignore[misc,unused-ignore]
+        """Agrees on each launch, where it is not made directly."""
 
-    def __init__(self, call: Any) -> None:
-        self._call = call
+        __slots__ = ("program",)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._call, name)
+        def __init__(self, call: Any, program: _Program) -> None:
+            self.program = program
+            for name in pxla.ExecuteReplicated.__slots__:
+                if name != "__weakref__" and hasattr(call, name):
+                    setattr(self, name, getattr(call, name))
 
-    def __call__(self, *args: Any) -> Any:
+        def __call__(self, *args: Any) -> Any:
+            __tracebackhide__ = True
+            return _launch_around(super().__call__, *args)
+
+        def launch_laid_out(self, inputs: Sequence[Any], signatures: Sequence[int]) -> Any:
+            """Launch on arguments that are laid out as the program wants them."""
+            __tracebackhide__ = True
+            return _launch_around(self._launch_laid_out, inputs, signatures)
+
+        def _launch_laid_out(self, inputs: Sequence[Any], signatures: Sequence[int]) -> Any:
+            __tracebackhide__ = True
+            results = self.xla_executable.execute_sharded(inputs)
+            return results.consume_with_handlers(self.out_handler.handlers, signatures=signatures)
+
+    return Recorded
+
+
+def _break_dispatch(error: BaseException) -> None:
+    if _current.launched is not None:
+        _current.launched.break_dispatch(error)
+
+
+def _launch_around(launch: Callable[..., Any], *args: Any) -> Any:
+    """Make a launch, and settle what had to wait for it."""
+    __tracebackhide__ = True
+    gate = None if _recorder is None else _recorder.gate
+    # A signal handler or a finalizer may call a program in the middle of another launch, which is not to be settled by that.
+    nested = gate is not None and gate.is_inside()
+    around, _current.launched = _current.launched, None
+    try:
+        outputs = launch(*args)
+        _current.first_output = weakref.ref(find_plain(outputs[0])) if outputs else None
+        return outputs
+    except BaseException as error:
+        _break_dispatch(error)
+        raise
+    finally:
+        # Or the arrays that it made would live until the next launch.
+        _current.launched = around if nested else None
+        if gate is not None and not nested:
+            gate.settle()
+
+
+# -- the two ways of a launch
+
+
+@dataclass(slots=True)
+class _Way:
+    """Which way launches take at present."""
+
+    guard: str = "lockstep"
+    is_direct: bool = False
+    """JAX's own C++ dispatch launches every program."""
+    state: Any = None
+    """JAX's configuration state for it."""
+
+    @property
+    def is_unguarded(self) -> bool:
+        """Whether launches are not even recorded."""
+        return self.is_direct and self.guard == "off"
+
+
+_way = _Way()
+
+
+class _Origin(NamedTuple):
+    """What C++ launches, as the sharding of its first output tells of it."""
+
+    program: _Program
+    constants: Sequence[Any]
+    """Arrays that it is given beside its arguments, before them."""
+    kept: tuple[int, ...] | None
+    """Which of both it takes; None for all."""
+
+
+_ORIGIN = "_mhnb_origin"
+"""Of a sharding: an `_Origin`."""
+
+
+def _choose_way(guard: str, *, is_direct: bool) -> None:
+    """Have launches go the way of a cell: `is_direct` lets JAX make them by itself, under off and parity."""
+    _way.guard, _way.is_direct = guard, is_direct
+    _way.state.set_global("direct" if is_direct else None)
+    _set_after_call()
+
+
+def _hook_ways() -> None:
+    from jax._src import config, pjit
+    from jax._src.interpreters import pxla
+
+    private: Any = pjit
+    _way.state = config.config_ext.Config("mhnb_way", None, include_in_jit_key=True)
+    private._get_fastpath_data = _give_fastpath(private._get_fastpath_data)
+    signatures = _Signatures(private._infer_params, private._run_python_pjit)
+    private._infer_params, private._run_python_pjit = signatures.infer, signatures.run
+    private.jit_evict_fn = _forget_with(private.jit_evict_fn, signatures)
+    executable: Any = pxla.MeshExecutable
+    executable.create_cpp_call = _choose_per_call(executable.create_cpp_call)
+    for state in (config.debug_nans, config.debug_infs):
+        state._add_hooks(lambda _: _set_after_call(), lambda _: _set_after_call_here())
+    os.register_at_fork(after_in_child=_gate_child)
+
+
+def _gate_child() -> None:
+    """Refuse what a forked child launches: it is no rank."""
+    _choose_way(_way.guard, is_direct=False)
+
+
+def _give_fastpath(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what JAX gives to its C++ dispatch after the first call of a program."""
+
+    @functools.wraps(original)
+    def get_fastpath_data(executable: Any, *args: Any, **kwargs: Any) -> Any:
+        program = getattr(getattr(executable, "unsafe_call", None), "program", None)
+        if program is None:
+            return original(executable, *args, **kwargs)
+        if program.is_collective and not _way.is_direct:
+            return None
+        data = original(executable, *args, **kwargs)
+        return data if data is None else _name_first_output(data, program)
+
+    return get_fastpath_data
+
+
+def _name_first_output(data: Any, program: _Program) -> Any:
+    """Give the first output a sharding of its own, by which is known what made it when C++ has launched the program."""
+    if not data.out_shardings:
+        return data
+    first, *others = data.out_shardings
+    own = first.with_memory_kind(first.memory_kind)
+    bits = list(data.kept_var_bitvec)
+    kept = None if all(bits) else tuple(place for place, is_kept in enumerate(bits) if is_kept)
+    setattr(own, _ORIGIN, _Origin(program, tuple(data.const_args), kept))
+    return data._replace(out_shardings=[own, *others], kept_var_bitvec=bits)
+
+
+def _choose_per_call(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the making of what calls a program that was compiled ahead of time."""
+    from jax._src import stages
+
+    @functools.wraps(original)
+    def create_cpp_call(self: Any, params: Any) -> Any:
+        direct = original(self, params)
+        if direct is None or getattr(self.unsafe_call, "program", None) is None:
+            return direct
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            return direct(*args, **kwargs) if _way.is_unguarded else stages.Compiled.call(params, *args, **kwargs)[0]
+
+        return call
+
+    return create_cpp_call
+
+
+# -- after a call from C++
+
+
+def _set_after_call() -> None:
+    """Have JAX call what this way wants after each launch, beside its own check for NaN."""
+    from jax._src import api, config
+
+    checks = config._read("jax_debug_nans") or config._read("jax_debug_infs")
+    ours = _after_call if _way.guard != "off" or not _way.is_direct else None
+    own = api._nan_check_posthook if checks else None
+    api._post_hook_state.set_global(_checked_after_call if ours and own else ours or own)
+
+
+def _set_after_call_here() -> None:
+    """Do so in this thread, which has its own setting of the check."""
+    from jax._src import api, config
+
+    checks = config.debug_nans.get_local() is True or config.debug_infs.get_local() is True
+    api._post_hook_state.set_local(_checked_after_call if checks else config.config_ext.unset)
+
+
+def _checked_after_call(function: Any, args: Any, kwargs: Any, out: Any) -> None:
+    from jax._src import api
+
+    _after_call(function, args, kwargs, out)
+    api._nan_check_posthook(function, args, kwargs, out)
+
+
+def _after_call(function: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Deal with a launch that C++ has made: tag what came of it, or record it."""
+    __tracebackhide__ = True
+    sharding = getattr(out, "sharding", None)
+    if sharding is None:
+        first = _find_first(out)
+        sharding = None if first is None else first.sharding
+    origin: _Origin | None = getattr(sharding, _ORIGIN, None)
+    if origin is None or _recorder is None:
+        return
+    laid_out, _current.laid_out = _current.laid_out, None
+    outputs = [find_plain(each) for each in _leaves(out)]
+    made_last = _current.first_output
+    if made_last is not None and made_last() is outputs[0]:
+        # Python code made this launch, and dealt with it.
+        return
+    if _way.guard == "lockstep" or not _way.is_direct:
+        _tag_outputs(origin, _list_inputs(origin, function, args, kwargs, laid_out), outputs)
+    elif _way.guard == "parity" and origin.program.is_collective:
+        _record_launch(origin, [plain for _, plain in laid_out or ()], outputs)
+
+
+def _find_first(out: Any) -> Any:
+    leaves = _leaves(out)
+    return find_plain(leaves[0]) if leaves and hasattr(leaves[0], "sharding") else None
+
+
+def _leaves(tree: Any) -> list[Any]:
+    import jax
+
+    return [tree] if isinstance(tree, jax.Array) else jax.tree.leaves(tree)
+
+
+def _list_inputs(
+    origin: _Origin, function: Any, args: Any, kwargs: Any, laid_out: list[tuple[Any, Any]] | None
+) -> list[Any]:
+    """List the arrays that a launch from C++ was given, as its Python way would be."""
+    from jax._src import tree_util
+    from jax._src.lib import jax_jit
+
+    info = getattr(function, "_jit_info", None)
+    if info is None or not (info.static_argnums or info.static_argnames):
+        leaves = _leaves(args[0]) if len(args) == 1 and not kwargs else tree_util.tree_leaves((args, kwargs or {}))
+    else:
+        names, values = tuple(kwargs or ()), tuple((kwargs or {}).values())
+        _, leaves = jax_jit.parse_arguments(
+            args, values, names, info.static_argnums, info.static_argnames, tree_util.tracing_registry
+        )
+    inputs = [*origin.constants, *leaves]
+    if origin.kept is not None:
+        inputs = [inputs[place] for place in origin.kept]
+    if laid_out:
+        made = {id(given): plain for given, plain in laid_out}
+        inputs = [made.get(id(each), each) for each in inputs]
+    return inputs
+
+
+def _tag_outputs(origin: _Origin, inputs: list[Any], outputs: list[Any]) -> None:
+    assert _recorder is not None
+    plain = [find_plain(each) if hasattr(each, "sharding") else each for each in inputs]
+    program = origin.program
+    birth = _bear_local(_recorder, program, plain)
+    mark(outputs, birth, passed={at: plain[n] for at, n in program.passed if n < len(plain)})
+
+
+def _record_launch(origin: _Origin, laid_out: list[Any], outputs: list[Any]) -> None:
+    assert _recorder is not None
+    program, line = origin.program, _recorder.find_line()
+    _recorder.note_given(program.participants, line, laid_out, agreed=False)
+    _recorder.note(
+        program.fingerprint, program.name, program.participants, line, outputs=outputs, program=program.compiled
+    )
+
+
+def watch_arguments() -> None:
+    """Have launches from C++ tell what they lay their arguments out as. To be called once everything else that lays out is hooked."""
+    from jax._src.interpreters import pxla
+
+    private: Any = pxla
+    original, asker = private.shard_args, pxla.cc_shard_arg.__code__
+
+    @functools.wraps(original)
+    def shard_args(shardings: Any, layouts: Any, semantics: Any, args: Any, **more: Any) -> Any:
         __tracebackhide__ = True
-        gate = None if _recorder is None else _recorder.gate
-        # A signal handler or a finalizer may call a program in the middle of another launch, which is not to be settled by that.
-        nested = gate is not None and gate.is_inside()
-        around, _current.launched = getattr(_current, "launched", None), None
-        try:
-            return self._call(*args)
-        except BaseException as error:
-            launched: Launched | None = _current.launched
-            if launched is not None:
-                launched.break_dispatch(error)
-            raise
-        finally:
-            # Or the arrays that it made would live until the next launch.
-            _current.launched = around if nested else None
-            if gate is not None and not nested:
-                gate.settle()
+        made = original(shardings, layouts, semantics, args, **more)
+        if sys._getframe(1).f_code is asker and made[0] is not args[0] and not _way.is_unguarded:
+            pairs = _current.laid_out = _current.laid_out or []
+            pairs.append((args[0], find_plain(made[0])))
+        return made
+
+    private.shard_args = shard_args
+
+
+# -- the cache of signatures
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A call of a collective whose program is known by its signature."""
+
+    call: Any
+    """A `Recorded`."""
+    params: Any
+    """JAX's own for this call; of a class of ours, which it is known by."""
+    constants: tuple[Any, ...]
+    """Arrays that the program is given before its arguments."""
+    kept: tuple[int, ...] | None
+    """Which of both it takes; None for all."""
+    relaid: tuple[int, ...]
+    """Which of those are laid out for it anew each time."""
+    signatures: tuple[int, ...]
+    """Of the outputs."""
+
+
+class _Signatures:
+    """The calls of collectives that are known by function, static arguments and the types of their leaves.
+
+    JAX's own `_infer_params` works those out anew at each call that does not come from C++.
+    """
+
+    def __init__(self, infer: Callable[..., Any], run: Callable[..., Any]) -> None:
+        from jax._src import core, dispatch, pjit, tree_util, util
+        from jax._src.lib import jax_jit
+
+        self._tokens: dict[Any, int] = {}
+        self._is_clean, self._checks = core.trace_state_clean, dispatch.needs_check_special
+        self._parse, self._registry = jax_jit.parse_arguments, tree_util.tracing_registry
+        self._unflatten = tree_util.tree_unflatten
+        # As weak on the function as JAX's own, and emptied with those: what a function holds is not kept by it.
+        self._table: Any = util.weakref_lru_cache(_make_table)
+        self.infer, self.run = self._wrap_infer(infer), self._wrap_run(run)
+
+        class KnownParams(pjit.PjitParams):  # type: ignore[misc,unused-ignore]
+            known: _Known
+
+        self._params_class = KnownParams
+
+    def forget(self) -> None:
+        """Forget every call."""
+        self._table.cache_clear()
+
+    def _wrap_infer(self, infer: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(infer)
+        def infer_params(fun: Any, ji: Any, args: Any, kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            _current.missed = None
+            if _way.is_direct or not self._is_clean() or ji.use_resource_env:
+                return infer(fun, ji, args, kwargs)
+            static, leaves = self._parse(
+                args, tuple(kwargs.values()), tuple(kwargs), ji.static_argnums, ji.static_argnames, self._registry
+            )
+            signature = self._sign(leaves)
+            if signature is None:
+                return infer(fun, ji, args, kwargs)
+            try:
+                table = self._table(fun, ji)
+            except TypeError:
+                # A function that nothing can refer to weakly.
+                return infer(fun, ji, args, kwargs)
+            known = table.get((static, signature))
+            if known is not None:
+                return known.params, leaves
+            params, flat = infer(fun, ji, args, kwargs)
+            _current.missed = params, (static, signature), table
+            return params, flat
+
+        return infer_params
+
+    def _wrap_run(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def run_python_pjit(p: Any, args_flat: Any, fun: Any, args: Any, kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            known: _Known | None = getattr(p, "known", None)
+            if known is not None and not self._checks():
+                return self._run_known(known, args_flat)
+            missed = _current.missed
+            try:
+                result = run(p, args_flat, fun, args, kwargs)
+                if missed is not None and missed[0] is p:
+                    self._learn(p, missed, args_flat, result)
+                return result
+            finally:
+                _current.missed, _current.inputs = None, ()
+
+        return run_python_pjit
+
+    def _sign(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:
+        signature = [signature_of(leaf) for leaf in leaves]
+        for place, known in enumerate(signature):
+            if known is None:
+                token = signature[place] = self._make_token(leaves[place])
+                if token is None:
+                    return None
+        return tuple(signature)  # type: ignore[arg-type]
+
+    def _make_token(self, leaf: Any) -> int | None:
+        """Give the token of what a leaf looks like to a program; None where that cannot be said."""
+        kind = type(leaf)
+        if kind in _PLAIN_NUMBERS:
+            return self._intern(kind)
+        if isinstance(leaf, np.ndarray | np.generic):
+            return self._intern((kind, leaf.dtype, leaf.shape))
+        sharding = getattr(leaf, "sharding", None)
+        if sharding is None or not hasattr(leaf, "aval"):
+            return None
+        look = (kind, leaf.aval, sharding, getattr(leaf, "committed", None))
+        if sharding.is_fully_addressable:
+            # It is laid out anew for each launch, whatever its layout.
+            return self._intern(look)
+        token = self._intern((*look, getattr(getattr(leaf, "format", None), "layout", None)))
+        sign(leaf, token)
+        return token
+
+    def _intern(self, what: Any) -> int:
+        return self._tokens.setdefault(what, len(self._tokens) + 1)
+
+    def _learn(self, params: Any, missed: tuple[Any, Any, Any], leaves: Sequence[Any], result: Any) -> None:
+        """Know a call from now on, if it is a plain one of a collective."""
+        _, flat, _, _, _, executable, profiler, constants = result
+        call: Any = getattr(executable, "unsafe_call", None)
+        inputs = _current.inputs
+        program: _Program | None = getattr(call, "program", None)
+        if program is None or not program.is_collective or profiler is not None or params.consts:
+            return
+        if call.ordered_effects or call.has_unordered_effects or call.has_host_callbacks or call.mut:
+            return
+        kept = sorted(call.kept_var_idx)
+        if len(inputs) != len(kept):
+            return
+        given = [*constants, *leaves]
+        taken = [given[place] for place in kept]
+        relaid = tuple(at for at, (leaf, laid) in enumerate(zip(taken, inputs, strict=True)) if laid is not leaf)
+        signatures = [token for output in flat if (token := self._make_token(output)) is not None]
+        if len(signatures) < len(flat):
+            return
+        known = self._params_class(*params)
+        all_kept = len(kept) == len(given)
+        known.known = _Known(
+            call, known, tuple(constants), None if all_kept else tuple(kept), relaid, tuple(signatures)
+        )
+        missed[2][missed[1]] = known.known
+
+    def _run_known(self, known: _Known, leaves: Sequence[Any]) -> Any:
+        __tracebackhide__ = True
+        call, params = known.call, known.params
+        given = [*known.constants, *leaves]
+        inputs = given if known.kept is None else [given[place] for place in known.kept]
+        if known.relaid:
+            _lay_out(call, known.relaid, inputs)
+        outputs = call.launch_laid_out(inputs, known.signatures)
+        out = self._unflatten(params.out_tree, outputs)
+        return out, outputs, params.out_tree, leaves, params.params["jaxpr"], None, None, ()
+
+
+def _make_table(_function: Any, _info: Any) -> dict[Any, _Known]:
+    return {}
+
+
+_PLAIN_NUMBERS = (bool, int, float, complex)
+
+
+def _lay_out(call: Any, places: Sequence[int], inputs: list[Any]) -> None:
+    """Lay some of the arguments of a call out as its program wants them."""
+    from jax._src.interpreters import pxla
+    from jax._src.lib import xla_client  # type: ignore[attr-defined,unused-ignore]
+
+    handler = call.in_handler
+    made = pxla.shard_args(
+        [handler.in_shardings[place] for place in places],
+        [handler.in_layouts[place] for place in places],
+        [xla_client.ArrayCopySemantics.REUSE_INPUT] * len(places),
+        [inputs[place] for place in places],
+    )
+    for place, each in zip(places, made, strict=True):
+        inputs[place] = each
+
+
+def _forget_with(original: Callable[..., Any], signatures: _Signatures) -> Callable[..., Any]:
+    """Wrap the method by which a jitted function forgets its programs, so that its signatures are forgotten, too."""
+
+    @functools.wraps(original)
+    def clear_cache(self: Any) -> None:
+        original(self)
+        signatures.forget()
+
+    return clear_cache
 
 
 class _NotingExecutable:
@@ -296,14 +826,21 @@ class _NotingExecutable:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
+        if _way.is_unguarded:
+            return self._executable.execute_sharded(inputs, **kwargs)
+        if not program.is_collective:
+            return self._launch_local(inputs, kwargs)
         check_may_launch(program.name)
         _check_given_once(program, inputs)
-        lines, gate = _find_lines(recorder, program), recorder.gate
+        lines, gate = recorder.find_lines(), recorder.gate
         line = lines[0] if lines else None
         nested = gate is not None and gate.is_inside()
+        if _current.missed is not None:
+            _current.inputs = inputs
         try:
-            recorder.left.check(program.fingerprint, program.name, program.participants)
-            recorder.learn_contents(program.fingerprint, inputs, program.donated)
+            recorder.left.check(program.name, program.participants)
+            if any(map(is_open, inputs)):
+                recorder.learn_contents(inputs, program.donated)
             birth = _UNKNOWN
             if gate is not None:
                 birth = gate.enter(program.fingerprint, program.name, program.participants, lines, inputs)
@@ -324,22 +861,42 @@ class _NotingExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         who, compiled = program.participants, program.compiled
-        recorder.note_given(program.fingerprint, who, line, inputs, agreed=birth.agreed)
+        recorder.note_given(who, line, inputs, agreed=birth.agreed)
         launched = recorder.note(program.fingerprint, program.name, who, line, outputs=None, program=compiled)
         launched.agreed = birth.agreed
-        recorder.follow_given(launched, inputs)
         _current.launched = launched
         try:
             results = self._executable.execute_sharded(inputs, **kwargs)
-            written, passed = ({at: inputs[n] for at, n in places} for places in (self._written, self._passed))
-            return _NotingResults(
-                results, launched, functools.partial(mark, birth=birth, written=written, passed=passed)
-            )
+            return _NotingResults(results, self._marker(inputs, birth), launched)
         except Exception:
             # The runtime refused it (a deleted argument, say) before anything ran: it was no launch.
             recorder.withdraw(launched)
             _current.launched = None
             raise
+
+    def _launch_local(self, inputs: Any, kwargs: Any) -> _NotingResults:
+        """Launch a program without a collective: nobody waits for it, and what it makes is known by what it was given."""
+        __tracebackhide__ = True
+        recorder, program = _recorder, self._program
+        assert recorder is not None
+        _check_given_once(program, inputs)
+        if any(map(is_open, inputs)):
+            recorder.learn_contents(inputs, program.donated)
+        birth = _bear_local(recorder, program, inputs)
+        results = self._executable.execute_sharded(inputs, **kwargs)
+        return _NotingResults(results, self._marker(inputs, birth), None)
+
+    def _marker(self, inputs: Sequence[Any], birth: Birth) -> Callable[..., None]:
+        written, passed = ({at: inputs[n] for at, n in places} for places in (self._written, self._passed))
+        return functools.partial(mark, birth=birth, written=written, passed=passed)
+
+
+def _bear_local(recorder: LaunchRecorder, program: _Program, inputs: Sequence[Any]) -> Birth:
+    """Say what the outputs of a program without a collective are to be known by."""
+    if recorder.guard != "lockstep":
+        return _UNKNOWN
+    number = int(program.fingerprint.removeprefix(FREE_PREFIX), 16)
+    return bear_alone(number, inputs, Maker(program.name, recorder.seq, recorder.find_line()))
 
 
 def _check_given_once(program: _Program, inputs: Sequence[Any]) -> None:
@@ -348,7 +905,7 @@ def _check_given_once(program: _Program, inputs: Sequence[Any]) -> None:
     Raises:
         ValueError: one is.
     """
-    if not program.donated:
+    if not program.donated or len({*map(id, inputs)}) == len(inputs):
         return
     first = {id(inputs[place]): place for place in reversed(program.donated) if place < len(inputs)}
     for place, given in enumerate(inputs):
@@ -362,31 +919,26 @@ def _check_given_once(program: _Program, inputs: Sequence[Any]) -> None:
             )
 
 
-def _find_lines(recorder: LaunchRecorder, program: _Program) -> tuple[int, ...]:
-    """The lines of the cell that lead to a launch; none in a thread where nobody waits in it: it may be ahead on one rank."""
-    in_step = communicates(program.fingerprint) or threading.current_thread() is threading.main_thread()
-    return recorder.find_lines() if in_step else ()
-
-
 class _NotingResults:
     """Hands the arrays of a launch to its record when JAX makes them; also those that end up in a mutable array."""
 
     __slots__ = ("_launched", "_mark", "_results")
 
-    def __init__(self, results: Any, launched: Launched, mark: Callable[[Sequence[Any]], None]) -> None:
+    def __init__(self, results: Any, mark: Callable[..., None], launched: Launched | None) -> None:
         self._results, self._launched, self._mark = results, launched, mark
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._results, name)
 
-    def consume_with_handlers(self, handlers: Sequence[Any], **kwargs: Any) -> Any:
+    def consume_with_handlers(self, handlers: Sequence[Any], signatures: Sequence[int] = (), **kwargs: Any) -> Any:
         __tracebackhide__ = True
         outputs = self._results.consume_with_handlers(handlers, **kwargs)
         # A program with ordered effects consumes its tokens first, by an incomplete list of handlers.
         if kwargs.get("strict", True):
             plain = [find_plain(output) for output in outputs]
-            self._launched.end_dispatch(plain)
-            self._mark(plain)
+            if self._launched is not None:
+                self._launched.end_dispatch(plain)
+            self._mark(plain, signatures=signatures)
         return outputs
 
 

@@ -25,7 +25,6 @@ from mhnb.core.guard.agreement import (
     letter_origins,
 )
 from mhnb.core.guard.origins import format_makers, join_free
-from mhnb.core.guard.rules import FREE_PREFIX, communicates
 from mhnb.core.guard.threads import MAIN_THREAD
 from mhnb.core.guard.wishes import Verdict, Wish
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
@@ -35,7 +34,6 @@ from mhnb.rank.guard.origin_record import OriginRecord, Uncompared
 from mhnb.rank.guard.origins import (
     Birth,
     Maker,
-    bear_alone,
     bear_together,
     bear_unguarded,
     combine,
@@ -212,8 +210,6 @@ class Agreement:
             RuntimeError: this thread is in the middle of another launch.
         """
         line = lines[0] if lines else None
-        if not communicates(fingerprint):
-            return self._bear_alone(fingerprint, name, line, inputs)
         self._check_may_enter(name, participants)
         if self._guard == "off":
             return bear_unguarded(Maker(name, self._seq, line))
@@ -248,12 +244,6 @@ class Agreement:
             raise RuntimeError(_INSIDE.format(name=name))
         if self._guard == "lockstep" and (begun := current_seq()) != self._seq and begun in self._failed:
             raise _CellEndedError(_CELL_FAILED.format(name=name, seq=begun), result=None)
-
-    def _bear_alone(self, fingerprint: str, name: str, line: int | None, inputs: Sequence[object]) -> Birth:
-        maker = Maker(name, self._seq, line)
-        if self._guard == "off":
-            return bear_unguarded(maker)
-        return bear_alone(int(fingerprint.removeprefix(FREE_PREFIX), 16), inputs, maker)
 
     def _enter_from_thread(
         self,

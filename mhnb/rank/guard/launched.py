@@ -6,17 +6,16 @@ It knows no JAX: outputs are anything with `is_ready`, `is_deleted` and `block_u
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 from mhnb.core.wire.protocol import LaunchRow
-from mhnb.rank.guard.outcomes import FreeOutputs
 
 __all__ = ["Launched"]
 
 
 _MOST_WEIGHED = 16
-"""Of so many outputs, the last ones, the smallest is found: to ask each of a thousand would take as long as the launch."""
+"""So many outputs are known, the last ones: to keep note of each of a thousand would take as long as the launch."""
 
 
 class _Output(Protocol):
@@ -39,16 +38,14 @@ class Launched:
         "_others",
         "agreed",
         "failure",
-        "free",
         "is_dispatched",
         "lost",
-        "note_outputs",
         "number",
         "row",
     )
 
-    def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None, free: FreeOutputs | None) -> None:
-        self.row, self.free = row, free
+    def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None) -> None:
+        self.row = row
         self.number = number
         """How many launches that communicate were made in this cell when it was noted."""
         self._kept: object | None = None
@@ -60,18 +57,12 @@ class Launched:
         self.lost = False
         """An interrupt came between dispatch and record: whether it runs cannot be known any more."""
         self.failure: Exception | None = None
-        self.note_outputs: Callable[[Sequence[object]], None] | None = None
-        """Who wants to know what came of what it was given."""
         self.agreed = False
         """Every participant has agreed on it, and so launches it too: it ends by itself, though nobody waits for it."""
 
     def end_dispatch(self, outputs: Sequence[object]) -> None:
         """Take what the dispatch gave: the arrays to wait for."""
         self._keep(outputs)
-        if self.free is not None:
-            self.free.note(self.row, outputs)
-        if self.note_outputs is not None:
-            self.note_outputs(outputs)
 
     def break_dispatch(self, error: BaseException) -> None:
         """Take note that the dispatch raised: after the program had run (`jax_debug_nans`), or by an interrupt."""
@@ -80,8 +71,9 @@ class Launched:
             self.is_dispatched = True
 
     def _keep(self, outputs: Sequence[object]) -> None:
-        self._kept = min(reversed(outputs[-_MOST_WEIGHED:]), key=_size, default=None)
-        self._others = tuple(weakref.ref(output) for output in outputs if output is not self._kept)
+        last = outputs[-_MOST_WEIGHED:]
+        self._kept = min(reversed(last), key=_size, default=None)
+        self._others = tuple(weakref.ref(output) for output in last if output is not self._kept)
         self.is_dispatched = True
 
     def has_outputs(self) -> bool:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 from mhnb.core.explain.stacks import Flight, cell_line
 from mhnb.core.explain.where import count_launches
@@ -28,11 +28,18 @@ from mhnb.rank.guard.left import LeftLaunches
 from mhnb.rank.guard.localwork import LocalWork, pauses_s
 from mhnb.rank.guard.made import MadeRecord
 from mhnb.rank.guard.mismatches import Mismatches
-from mhnb.rank.guard.outcomes import FreeOutputs
 from mhnb.rank.guard.recording import CellLaunches, plain_names
 from mhnb.values import Outcome
 
 __all__ = ["LaunchRecorder"]
+
+
+class ChooseWay(Protocol):
+    """Chooses how launches are made from now on."""
+
+    def __call__(self, guard: str, *, is_direct: bool) -> None:
+        """Under which guard, and whether JAX makes them by itself."""
+
 
 _SWEEP_AT = 64
 _MOST_RESTS = 20
@@ -59,6 +66,10 @@ class LaunchRecorder:
     ) -> None:
         self.is_cell_file = is_cell_file
         """Whether a code object's file name is the running cell's."""
+        self.guard = "lockstep"
+        """Of the cell that runs, or ran last."""
+        self.choose_way: ChooseWay | None = None
+        """Has launches made by JAX alone, or brought here first; set by whoever installs the hooks."""
         self.finish_effects: Callable[[], None] | None = None
         """Waits for prints and callbacks from inside compiled programs; set by whoever installs the hooks."""
         self._sleep, self._clock = sleep, clock
@@ -68,7 +79,7 @@ class LaunchRecorder:
         self._running: deque[Launched] = deque()
         self._sweep_at = _SWEEP_AT
         self._sweep_pauses, self._sweep_rests = 0, 1
-        self._number, self._free = 0, FreeOutputs()
+        self._number = 0
         self._failure: Exception | None = None
         self._broken: list[int] = []
         self._failed_in_callback: list[int] = []
@@ -84,7 +95,7 @@ class LaunchRecorder:
         self._counted = 0
         """So many of the rows are in `_counts` already."""
         self._counts: dict[tuple[int, ...], int] = {}
-        self._seq = self._stopped_before = 0
+        self.seq = self._stopped_before = 0
         self.cell_task: Any = None
         """The task that runs a cell with `await`; set by who runs it."""
         self._came_to: list[Any] = []
@@ -98,22 +109,28 @@ class LaunchRecorder:
         """By fingerprint."""
 
     def begin_cell(
-        self, seq: int = 0, source: str = "", guard: str = "off", chosen: Sequence[int] | None = None
+        self, seq: int = 0, source: str = "", guard: str = "lockstep", chosen: Sequence[int] | None = None
     ) -> None:
         """Forget which files were the last cell's; from now on launches belong to this one."""
+        self.seq, self.guard = seq, guard
+        if self.choose_way is not None:
+            # A launch that may have to be refused comes here before it is made.
+            self.choose_way(guard, is_direct=guard != "lockstep" and chosen is None and not self.left.is_under_way())
         self._is_cell.clear()
         self.mismatches.begin_cell()
         if self.local is not None:
             self.local.begin_cell(source)
         if self.made is not None:
             self.made.begin_cell(seq, active=guard != "off", chosen=chosen)
-        self._seq, self._stopped_before, self.left.refused = seq, 0, False
+        self._stopped_before, self.left.refused = 0, False
         self._came_to = []
         if self.gate is not None:
             self.gate.begin_cell(seq, source, guard, chosen)
 
     def leave_cell(self, seq: int, outcome: Outcome) -> None:
         """Tell the other ranks that nothing more comes from here in this cell."""
+        if self.choose_way is not None:
+            self.choose_way(self.guard, is_direct=False)
         if self.gate is not None:
             self.gate.end_cell(seq, "left" if self.left.refused and outcome == "error" else outcome)
 
@@ -218,39 +235,28 @@ class LaunchRecorder:
         with self._lock:
             self._programs[fingerprint] = program
             self._sweep()
-            self._number += (meets := communicates(fingerprint))
+            self._number += 1
             row = self._count(fingerprint, name, participants, line)
-            launched = Launched(row, self._number, outputs, None if meets else self._free)
+            launched = Launched(row, self._number, outputs)
             self._running.append(launched)
             self._sweep_rests = 1
         return launched
 
     def note_given(
-        self,
-        fingerprint: str,
-        participants: tuple[int, ...],
-        line: int | None,
-        inputs: Sequence[object],
-        *,
-        agreed: bool,
+        self, participants: tuple[int, ...], line: int | None, inputs: Sequence[object], *, agreed: bool
     ) -> None:
         """Record what a launch is given that was made for it alone; to be called before it is made."""
-        if self.made is not None and communicates(fingerprint):
+        if self.made is not None:
             self.made.note_launch(participants, line, inputs, agreed=agreed)
 
-    def learn_contents(self, fingerprint: str, inputs: Sequence[object], donated: Collection[int] | None = ()) -> None:
+    def learn_contents(self, inputs: Sequence[object], donated: Collection[int] | None = ()) -> None:
         """Have what a program is given known by what is in it; to be called before it is agreed on.
 
         Args:
             donated: the places of what it takes for good; None where that is not known.
         """
         if self.made is not None:
-            self.made.learn_contents(inputs, agreed=communicates(fingerprint), donated=donated)
-
-    def follow_given(self, launched: Launched, inputs: Sequence[object]) -> None:
-        """Have what came of boxes that other ranks hold too, by a program without a collective, be known by them."""
-        if self.made is not None and not communicates(launched.row[0]):
-            launched.note_outputs = self.made.follow(inputs)
+            self.made.learn_contents(inputs, agreed=True, donated=donated)
 
     def withdraw(self, launched: Launched) -> None:
         """Take a launch back that was noted and then refused before anything ran."""
@@ -261,10 +267,9 @@ class LaunchRecorder:
             self._running.remove(launched)
             self._forget_counts()
             launched.row[4] -= 1
-            meets = communicates(launched.row[0])
-            if meets and self.made is not None:
+            if self.made is not None:
                 self.made.withdraw(tuple(launched.row[2]), agreed=launched.agreed)
-            if meets and self.gate is not None:
+            if self.gate is not None:
                 self.gate.origins.withdraw()
             if launched.row[4] == 0:
                 self._rows = [row for row in self._rows if row is not launched.row]
@@ -306,7 +311,7 @@ class LaunchRecorder:
         """How many launches that communicate still run, and end by themselves."""
         with self._lock:
             self._sweep(every=True)
-            return sum(launched.agreed and communicates(launched.row[0]) for launched in self._running)
+            return sum(launched.agreed for launched in self._running)
 
     def count_failed(self) -> int:
         """How many launches that communicate failed here, in a callback of the user's: a peer may wait for the rest of them."""
@@ -341,7 +346,7 @@ class LaunchRecorder:
     def _find_left(self) -> list[Any]:
         """Give name and line of the first launch that communicates and is not waited for; those that end by themselves come last."""
         with self._lock:
-            unfinished = [launched for launched in self._running if communicates(launched.row[0])]
+            unfinished = list(self._running)
             lone = [(launched.number, launched.row) for launched in unfinished if not launched.agreed]
             agreed = [(launched.number, launched.row) for launched in unfinished if launched.agreed]
             first = min([*lone, *self._lost] or agreed, key=itemgetter(0), default=None)
@@ -360,20 +365,20 @@ class LaunchRecorder:
         """
         with self._lock:
             self._sweep(every=True)
-            unfinished = [left for left in self._running if communicates(left.row[0]) and not left.agreed]
+            unfinished = [left for left in self._running if not left.agreed]
             excused = [number for number in self._failed_in_callback if number == self._number]
             abandoned = len(unfinished) + len(self._broken) + len(self._failed_in_callback) - len(excused)
             rows, self._rows = self._rows, []
-            self.left.add(self._seq, [launched for launched in unfinished if launched.has_outputs()])
-            agreed = [launched for launched in self._running if communicates(launched.row[0]) and launched.agreed]
-            self.left.expect(self._seq, agreed)
-            self.ended_seq, self.ended_rows = self._seq, rows
+            self.left.add(self.seq, [launched for launched in unfinished if launched.has_outputs()])
+            agreed = [launched for launched in self._running if launched.agreed]
+            self.left.expect(self.seq, agreed)
+            self.ended_seq, self.ended_rows = self.seq, rows
             self.ended_programs, self._programs = self._programs, {}
             self._forget_counts()
             self._running.clear()
             self._number, self._failure, self._broken, self._failed_in_callback = 0, None, [], []
             self._lost = []
-        return self._free.settle(rows), abandoned
+        return rows, abandoned
 
     def sweep(self) -> None:
         """Let go of what has ended, so that an array that the cell has dropped is freed. From any thread, again and again.
@@ -394,7 +399,7 @@ class LaunchRecorder:
         """Count the cell's launches by participants, and give the oldest that has not finished. From any thread."""
         with self._lock:
             counts = self._count_rows()
-            running = [launched for launched in self._running if communicates(launched.row[0])]
+            running = list(self._running)
             for place, launched in enumerate(running):
                 if launched.is_under_way():
                     _, name, participants, line, _ = launched.row
@@ -459,7 +464,7 @@ class LaunchRecorder:
         failure = launched.failure
         if failure is not None and self._failure is None:
             self._failure = failure
-        if (failure is not None or launched.lost) and communicates(launched.row[0]):
+        if failure is not None or launched.lost:
             (self._failed_in_callback if "allback" in str(failure) else self._broken).append(launched.number)
             self._lost = sorted([*self._lost, (launched.number, launched.row)], key=itemgetter(0))[:1]
         return True

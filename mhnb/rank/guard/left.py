@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from mhnb.core.guard.rules import STILL_LEFT, communicates
+from mhnb.core.guard.rules import STILL_LEFT
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.localwork import pauses_s
@@ -59,7 +59,7 @@ class LeftLaunches:
         """Whether anything still runs or waits, also of what ends by itself."""
         return bool(self._left or self._expected) and bool(self.count() or self._still_expected())
 
-    def check(self, fingerprint: str, name: str, participants: Collection[int]) -> None:
+    def check(self, name: str, participants: Collection[int]) -> None:
         """Hold that none of them waits for ranks that a new launch would reach; what ends by itself is waited for.
 
         The ranks that met it would take the one for the other, and read a wrong number: also where the user has accepted that.
@@ -68,9 +68,9 @@ class LeftLaunches:
         Raises:
             OrderMismatch: there is one.
         """
-        if self._expected and communicates(fingerprint):
+        if self._expected:
             self._outlast(participants)
-        if not self._left or not communicates(fingerprint) or not self.count():
+        if not self._left or not self.count():
             return
         for seq, left in self._left:
             if not set(participants).isdisjoint(left.row[2]):

@@ -32,6 +32,7 @@ __all__ = [
     "hand_on",
     "hand_on_turned",
     "has_origin",
+    "is_open",
     "list_makers",
     "list_taken",
     "mark",
@@ -39,6 +40,8 @@ __all__ = [
     "mark_unknown",
     "origin_of",
     "read_tags",
+    "sign",
+    "signature_of",
 ]
 
 _ATTRIBUTE = "_mhnb_origin"
@@ -58,9 +61,9 @@ class PlacedMaker(Maker):
     """What made a sharded array of host data, which is known by that alone: what it holds is not the same on any two ranks."""
 
 
-Tag: TypeAlias = tuple[int, Maker | None]
-"""What an array carries: a hash of where it comes from, and what made it."""
-_NONE: Tag = (0, None)
+Tag: TypeAlias = tuple[int, Maker | None, int | None]
+"""What an array carries: a hash of where it comes from, what made it, and a token of what it looks like to a program."""
+_NONE: Tag = (0, None, None)
 
 
 class Birth(NamedTuple):
@@ -89,8 +92,8 @@ def combine(inputs: Iterable[object], free: int = 0) -> int:
 def combine_tags(read: Iterable[Tag], free: int = 0) -> int:
     """Do so with what `read_tags` gave of the arrays."""
     tags = list(read)
-    placed = [place for place, (_, maker) in enumerate(tags) if type(maker) is PlacedMaker]
-    return combine_origins([tag if maker is not None else 0 for tag, maker in tags], free, placed)
+    placed = [place for place, (_, maker, _) in enumerate(tags) if type(maker) is PlacedMaker]
+    return combine_origins([tag if maker is not None else 0 for tag, maker, _ in tags], free, placed)
 
 
 def bear_together(participants: tuple[int, ...], number: int, maker: Maker, *, agreed: bool) -> Birth:
@@ -100,7 +103,7 @@ def bear_together(participants: tuple[int, ...], number: int, maker: Maker, *, a
 
 def bear_alone(fingerprint: int, inputs: Iterable[object], maker: Maker) -> Birth:
     """Of a launch that nobody agreed on, for it has no collective: by the program, and where its arrays come from."""
-    tags = [tag for tag, _ in read_tags(inputs)]
+    tags = [tag for tag, _, _ in read_tags(inputs)]
     return Birth(False, ANY if ANY in tags else hash((fingerprint, *tags)), maker)
 
 
@@ -114,20 +117,27 @@ def mark(
     birth: Birth,
     written: Mapping[int, Any] = _NOTHING,
     passed: Mapping[int, Any] = _NOTHING,
+    signatures: Sequence[int | None] = (),
 ) -> None:
     """Have the outputs of a launch carry their origin.
 
     Args:
+        signatures: of the outputs, where they are known.
         written: mutable arrays that take what was put out at a place.
         passed: arguments that are put out at a place as they came: those stay what they were.
     """
     if not birth.origin:
         return
+    if not (written or passed) and signatures and birth.origin != ANY:
+        origin, maker = birth.origin, birth.maker
+        for place, output in enumerate(outputs):
+            setattr(output, _ATTRIBUTE, (hash((origin, place)), maker, signatures[place]))
+        return
     for place, output in [*enumerate(outputs), *written.items()]:
         # What is known of an argument that was made for this launch is not known to all: it may still be computed.
         if place not in passed or (birth.shared and read_tags([passed[place]])[0][1] is None):
             tag = ANY if birth.origin == ANY else hash((birth.origin, place))
-            setattr(output, _ATTRIBUTE, (tag, birth.maker))
+            setattr(output, _ATTRIBUTE, (tag, birth.maker, None))
         elif has_origin(passed[place]):
             # What was made of a number for this launch is an array from here on.
             hand_on(passed[place], output, birth.maker)
@@ -142,12 +152,33 @@ def mark_copies(array: Any, content: int, maker: Maker | None) -> None:
     Args:
         maker: where it was made; None for an argument that is made of a number for one launch.
     """
-    setattr(array, _ATTRIBUTE, (content, maker))
+    setattr(array, _ATTRIBUTE, (content, maker, None))
 
 
 def mark_unknown(array: Any, maker: Maker) -> None:
     """Have an array be like every other: it was made without a guard, or only some of its ranks made it."""
-    setattr(array, _ATTRIBUTE, (ANY, maker))
+    setattr(array, _ATTRIBUTE, (ANY, maker, None))
+
+
+def signature_of(array: object) -> int | None:
+    """Give the token of what an array looks like to a program; None where it has none."""
+    tag: Tag | None = getattr(array, _ATTRIBUTE, None)
+    return None if tag is None else tag[2]
+
+
+def sign(array: Any, signature: int) -> None:
+    """Have an array carry such a token, where it carries a tag."""
+    tag: Tag | None = getattr(array, _ATTRIBUTE, None)
+    if tag is not None:
+        setattr(array, _ATTRIBUTE, (tag[0], tag[1], signature))
+
+
+def is_open(array: object) -> bool:
+    """Whether what an array holds may still have to be found out."""
+    return any(hasattr(array, name) for name in _OPEN)
+
+
+_OPEN = ("_mhnb_made_for_launch", "_mhnb_held", "_mhnb_content")
 
 
 def has_origin(array: object) -> bool:
@@ -157,16 +188,16 @@ def has_origin(array: object) -> bool:
 
 def hand_on(source: object, kept: Any, maker: Maker | None) -> None:
     """Have an array carry the origin of what it was made of; `maker` where that was made for one launch."""
-    ((tag, known),) = read_tags([source])
-    setattr(kept, _ATTRIBUTE, (tag, known or maker))
+    ((tag, known, _),) = read_tags([source])
+    setattr(kept, _ATTRIBUTE, (tag, known or maker, None))
 
 
 def hand_on_turned(source: object, turned: Any) -> None:
     """Have an array that was laid out in another order carry the origin of what it was, and how that was done."""
-    ((tag, maker),) = read_tags([source])
-    ((how, _),) = read_tags([turned])
+    ((tag, maker, _),) = read_tags([source])
+    ((how, _, _),) = read_tags([turned])
     if maker is not None:
-        setattr(turned, _ATTRIBUTE, (ANY if tag == ANY else hash((tag, how)), maker))
+        setattr(turned, _ATTRIBUTE, (ANY if tag == ANY else hash((tag, how)), maker, None))
 
 
 def find_makers(inputs: Iterable[object]) -> list[Maker]:
@@ -176,7 +207,7 @@ def find_makers(inputs: Iterable[object]) -> list[Maker]:
 
 def list_makers(read: Iterable[Tag]) -> list[Maker]:
     """Do so with what `read_tags` gave of the arrays."""
-    makers = dict.fromkeys(maker for _, maker in read if maker is not None)
+    makers = dict.fromkeys(maker for _, maker, _ in read if maker is not None)
     return sorted(makers, key=lambda maker: -maker.seq)
 
 
@@ -187,13 +218,13 @@ def list_taken(inputs: Iterable[object]) -> list[list[int]]:
     """
     return [
         [0, 0] if maker is None else [tag, 0 if type(maker) is PlacedMaker else maker.seq]
-        for tag, maker in read_tags(inputs)
+        for tag, maker, _ in read_tags(inputs)
     ]
 
 
 def origin_of(array: object) -> tuple[int, str]:
     """Give the hash of the launch that made an array, and its words; 0 and none where no launch did."""
-    ((tag, maker),) = read_tags([array])
+    ((tag, maker, _),) = read_tags([array])
     return (0, "") if maker is None else (tag, say_maker(*maker))
 
 
