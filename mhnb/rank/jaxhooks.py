@@ -107,10 +107,18 @@ class _Program:
     donated: tuple[int, ...] | None = ()
     """Arguments that a launch takes for good; None where that is not known."""
 
+    may_crash: bool = False
+    """On CPU devices of several in a process, C++ ends the process where an argument was donated before."""
+
     @property
     def is_collective(self) -> bool:
         """Whether it communicates."""
         return communicates(self.fingerprint)
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether C++ must not launch it while the ranks agree."""
+        return self.is_collective or self.may_crash
 
 
 _recorder: LaunchRecorder | None = None
@@ -310,10 +318,12 @@ def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
     if _recorder is not None:
         _recorder.describe(fingerprint, "\n".join([_device_text(unloaded), module, _option_text()]))
     passed, donated = find_passed(module), find_donated(module)
-    return _Program(fingerprint, full_name(unloaded), participants, compiled, passed, donated)
+    # since jaxlib 0.10.2: with one device in a process, and through Python, a donated argument is an error like any other.
+    may_crash = devices[0].platform == "cpu" and len(devices) > len(participants)
+    return _Program(fingerprint, full_name(unloaded), participants, compiled, passed, donated, may_crash)
 
 
-def _build_recorded(build: Callable[[], Any], program: _Program, recorded: type[Any]) -> Any:
+def _build_recorded(build: Callable[[], Any], program: _Program, recorded: Callable[[Any, _Program], Any]) -> Any:
     call = build()
     # Which output goes into a mutable array, and which is an argument; tokens come before all others.
     first = len(call.ordered_effects)
@@ -455,7 +465,7 @@ def _give_fastpath(original: Callable[..., Any]) -> Callable[..., Any]:
         program = getattr(getattr(executable, "unsafe_call", None), "program", None)
         if program is None:
             return original(executable, *args, **kwargs)
-        if program.is_collective and not _way.is_direct:
+        if program.is_gated and not _way.is_direct:
             return None
         data = original(executable, *args, **kwargs)
         return data if data is None else _name_first_output(data, program)
@@ -620,7 +630,7 @@ def watch_arguments() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A call of a collective whose program is known by its signature."""
+    """A call whose program is known by its signature."""
 
     call: Any
     """A `Recorded`."""
@@ -637,7 +647,7 @@ class _Known:
 
 
 class _Signatures:
-    """The calls of collectives that are known by function, static arguments and the types of their leaves.
+    """The gated calls that are known by function, static arguments and the types of their leaves.
 
     JAX's own `_infer_params` works those out anew at each call that does not come from C++.
     """
@@ -739,12 +749,12 @@ class _Signatures:
         return self._tokens.setdefault(what, len(self._tokens) + 1)
 
     def _learn(self, params: Any, missed: tuple[Any, Any, Any], leaves: Sequence[Any], result: Any) -> None:
-        """Know a call from now on, if it is a plain one of a collective."""
+        """Know a call from now on, if it is a plain one of a gated program."""
         _, flat, _, _, _, executable, profiler, constants = result
         call: Any = getattr(executable, "unsafe_call", None)
         inputs = _current.inputs
         program: _Program | None = getattr(call, "program", None)
-        if program is None or not program.is_collective or profiler is not None or params.consts:
+        if program is None or not program.is_gated or profiler is not None or params.consts:
             return
         if call.ordered_effects or call.has_unordered_effects or call.has_host_callbacks or call.mut:
             return
@@ -828,6 +838,8 @@ class _NotingExecutable:
         assert recorder is not None
         if _way.is_unguarded:
             return self._executable.execute_sharded(inputs, **kwargs)
+        if _current.missed is not None:
+            _current.inputs = inputs
         if not program.is_collective:
             return self._launch_local(inputs, kwargs)
         check_may_launch(program.name)
@@ -835,8 +847,6 @@ class _NotingExecutable:
         lines, gate = recorder.find_lines(), recorder.gate
         line = lines[0] if lines else None
         nested = gate is not None and gate.is_inside()
-        if _current.missed is not None:
-            _current.inputs = inputs
         try:
             recorder.left.check(program.name, program.participants)
             if any(map(is_open, inputs)):

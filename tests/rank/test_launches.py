@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from mhnb.core.explain.stacks import Flight
-from mhnb.core.guard.rules import FREE_PREFIX
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launched import Launched
 from mhnb.rank.guard.launches import LaunchRecorder
@@ -137,7 +136,6 @@ def test_limited_wait_gives_up() -> None:
         ([("a", 1, {}), ("b", 2, {"ready": True})], ["jit(a)", 1]),
         ([("a", 1, {"ready": True, "failure": RuntimeError("Gloo failed")}), ("b", 2, {})], ["jit(a)", 1]),
         ([("a", 1, {}), ("b", 2, {"ready": True, "failure": RuntimeError("Gloo failed")})], ["jit(a)", 1]),
-        ([(FREE_PREFIX + "a", 1, {}), ("b", 2, {})], ["jit(b)", 2]),
         ([("a", 1, {"ready": True})], []),
     ],
 )
@@ -156,13 +154,6 @@ def test_one_that_all_ranks_agreed_on_is_told_where_nothing_else_was_left() -> N
     note(recorder, [FakeArray()]).agreed = True
     note(recorder, [FakeArray()], "b", 2).agreed = True
     assert recorder.close_cell(1, "interrupted").left == ["jit(a)", 1]
-
-
-def test_programs_that_do_not_communicate_are_not_abandoned() -> None:
-    """A launch that meets no other rank may be left."""
-    recorder = LaunchRecorder()
-    note(recorder, [FakeArray()], FREE_PREFIX + "a")
-    assert recorder.end_cell()[1] == 0
 
 
 def test_a_failed_launch_is_told() -> None:
@@ -308,13 +299,6 @@ def test_a_look_sees_a_dispatch_under_way() -> None:
     assert recorder.look() == ({}, None)
 
 
-def test_a_look_leaves_programs_without_communication_out() -> None:
-    """They wait for nobody."""
-    recorder = LaunchRecorder()
-    note(recorder, [FakeArray()], FREE_PREFIX + "a")
-    assert recorder.look() == ({}, None)
-
-
 def test_a_look_bears_a_donated_array() -> None:
     """The cell's thread may donate an array between the two questions of the one who looks."""
     array = FakeArray()
@@ -339,19 +323,18 @@ def test_a_look_at_a_growing_record_counts_each_row_once() -> None:
 
 
 def test_what_would_meet_a_collective_that_was_left_is_refused() -> None:
-    """Until that one ends; other ranks, and programs that never communicate, are free all the time."""
+    """Until that one ends; other ranks are free all the time."""
     recorder, left = LaunchRecorder(sleep=Sleeper()), FakeArray(ready=False)
     recorder.begin_cell(4)
     note(recorder, [left])
     assert recorder.end_cell()[1] == 1
     recorder.begin_cell(5)
     with pytest.raises(OrderMismatch, match=r"jit\(g\) would meet .* of cell 4") as caught:
-        recorder.left.check("f2", "jit(g)", (1, 2))
+        recorder.left.check("jit(g)", (1, 2))
     assert "nothing was launched" in str(caught.value)
-    recorder.left.check("f2", "jit(g)", (2, 3))
-    recorder.left.check(FREE_PREFIX + "f2", "jit(g)", (0, 1))
+    recorder.left.check("jit(g)", (2, 3))
     left.ready = True
-    recorder.left.check("f2", "jit(g)", (1, 2))
+    recorder.left.check("jit(g)", (1, 2))
 
 
 def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
@@ -366,11 +349,10 @@ def test_what_all_ranks_agreed_on_is_not_abandoned() -> None:
         "launches of it, on which all ranks agreed, still run, and the next collective waits for them"
     ]
     recorder.begin_cell(5)
-    recorder.left.check("f2", "jit(g)", (2, 3))
-    recorder.left.check(FREE_PREFIX + "f2", "jit(g)", (0, 1))
+    recorder.left.check("jit(g)", (2, 3))
     looks = iter([False] * 100 + [True] * 100)
     slow.is_ready = lambda: next(looks)  # type: ignore[method-assign]
-    recorder.left.check("f2", "jit(g)", (0, 1))
+    recorder.left.check("jit(g)", (0, 1))
     assert next(looks)
 
 
@@ -394,10 +376,10 @@ def test_an_interrupt_of_the_wait_for_an_earlier_cell_leaves_its_launches() -> N
 
     hung.is_ready = interrupt  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        recorder.left.check("f2", "jit(g)", (0, 1))
+        recorder.left.check("jit(g)", (0, 1))
     ended = recorder.close_cell(5, "interrupted")
     assert (ended.abandoned, ended.left[0], ended.left[2]) == (1, "jit(a)", 4)
     recorder.begin_cell(6)
     with pytest.raises(OrderMismatch, match="of cell 4"):
-        recorder.left.check("f2", "jit(g)", (0, 1))
+        recorder.left.check("jit(g)", (0, 1))
     assert recorder.close_cell(6, "error").abandoned == 0

@@ -60,13 +60,18 @@ def test_what_had_failed_before_the_end_is_left_to_its_reader() -> None:
     assert LocalWork(lambda: [[LocalArray(ready=True, failure=ValueError("dealt with"))]], Sleeper()).wait() is None
 
 
-def test_arrays_of_several_processes_are_not_its_business() -> None:
-    """Whether those end is known to the record of launches."""
+def test_arrays_of_several_processes_are_waited_for() -> None:
+    """Most of their launches are recorded by nothing; those that are given up are told."""
     array = LocalArray()
     array.is_fully_addressable = False
-    sleeper = Sleeper()
-    assert LocalWork(lambda: [[array]], sleeper).wait() is None
-    assert sleeper.count == 0
+    work = LocalWork(lambda: [[array]], Sleeper(lambda: setattr(array, "ready", True)))
+    assert work.wait() is None
+    assert work.shared == []
+    other = LocalArray()
+    other.is_fully_addressable = False
+    work = LocalWork(lambda: [[LocalArray(), other]], Sleeper())
+    assert work.wait(0.0) is None
+    assert work.shared == [other]
 
 
 def test_what_was_given_up_holds_up_no_later_cell() -> None:

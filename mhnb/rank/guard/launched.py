@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from mhnb.core.wire.protocol import LaunchRow
 
-__all__ = ["Launched"]
+__all__ = ["Launched", "Unrecorded"]
 
 
 _MOST_WEIGHED = 16
@@ -117,6 +117,19 @@ class Launched:
             if array is not None and not array.is_deleted():
                 return array
         return None
+
+
+class Unrecorded:
+    """A launch that only an array tells of, which it has not made yet."""
+
+    def __init__(self, array: Any) -> None:
+        self._array: _Output = array
+        participants = sorted({device.process_index for device in array.sharding.device_set})
+        self.row: LaunchRow = ["", "a program under --guard off", participants, None, 1]
+
+    def is_under_way(self) -> bool:
+        """Whether it still runs or waits."""
+        return not self._array.is_deleted() and not self._array.is_ready()
 
 
 def _size(output: object) -> int:

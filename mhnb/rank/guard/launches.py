@@ -23,7 +23,7 @@ from mhnb.core.guard.outlines import pack_outline
 from mhnb.core.guard.rules import communicates
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.rank.guard.agreement import Agreement
-from mhnb.rank.guard.launched import Launched
+from mhnb.rank.guard.launched import Launched, Unrecorded
 from mhnb.rank.guard.left import LeftLaunches
 from mhnb.rank.guard.localwork import LocalWork, pauses_s
 from mhnb.rank.guard.made import MadeRecord
@@ -330,6 +330,10 @@ class LaunchRecorder:
             # The cell was interrupted while it waited for them: they may hang, and so would every later collective.
             (of_seq, row), abandoned = earlier[0], abandoned + len(earlier)
             left = [row[1], row[3], of_seq]
+        if unrecorded := self._list_unrecorded():
+            self.left.add(seq, unrecorded)
+            abandoned += len(unrecorded)
+            left = left or [unrecorded[0].row[1], None]
         stopped_before = self.agreed_stop() if outcome == "interrupted" else None
         notes = [_RUNNING] if running else []
         if self.local is not None and self.local.gave_up and not (running or abandoned):
@@ -342,6 +346,11 @@ class LaunchRecorder:
         return CellLaunches(
             rows, abandoned, running, failed, made, origins, stopped_before, notes, caught, taken, left, self._came_to
         )
+
+    def _list_unrecorded(self) -> list[Unrecorded]:
+        """List what a cell under --guard off has left, whose launches nothing records."""
+        is_off = self.guard == "off" and self.choose_way is not None
+        return [Unrecorded(array) for array in self.local.shared] if is_off and self.local is not None else []
 
     def _find_left(self) -> list[Any]:
         """Give name and line of the first launch that communicates and is not waited for; those that end by themselves come last."""

@@ -1,8 +1,9 @@
-"""What a cell started on its rank's own devices, and which the cell waits for at its end, as for launches of several ranks.
+"""What a cell started without a record of it, and which the cell waits for at its end, as for launches that are recorded.
 
-JAX keeps programs of one process on its C++ fast path, where nobody notes them: so its list of living arrays is asked which are
-not ready yet. What was started and whose result nobody kept is not in it; nothing can tell of that any more.
-It knows no JAX: arrays are anything with `is_ready`, `is_deleted`, `is_fully_addressable` and `block_until_ready`.
+JAX launches most programs from C++, where nothing notes them: programs of one process, those without a collective, and every one
+under `--guard off`. So JAX's list of living arrays is asked which are not ready yet. A launch whose results were all dropped is not
+in it; nothing can tell of that any more.
+It knows no JAX: arrays are anything with `is_ready`, `is_deleted`, `is_fully_addressable`, `sharding` and `block_until_ready`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def pauses_s() -> Iterator[float]:
 
 
 class LocalWork:
-    """The arrays of this process alone that a cell leaves behind before they are ready.
+    """The arrays that a cell leaves behind before they are ready.
 
     Args:
         list_arrays: every living array, by platform, the newest first. To list 1,000 takes 15 us; to ask each, 150 us more, so that
@@ -56,10 +57,12 @@ class LocalWork:
         """Not ready when their cell was given up: they may wait for a collective that never ends, and no later cell is held up."""
         self.gave_up = False
         """Whether the cell that runs has given up on some."""
+        self.shared: list[Any] = []
+        """Those of them that other ranks have a part in."""
 
     def begin_cell(self, source: str) -> None:
         """Take note whether the cell can start anything at all."""
-        self._is_idle, self.gave_up = _IDLE.fullmatch(source) is not None, False
+        self._is_idle, self.gave_up, self.shared = _IDLE.fullmatch(source) is not None, False, []
 
     def wait(self, limit_s: float | None = None) -> Exception | None:
         """Wait until everything is ready. An interrupt ends the wait at once.
@@ -101,7 +104,7 @@ class LocalWork:
         if not arrays:
             return arrays
         left = {id(array) for ref in self._left if (array := ref()) is not None}
-        return [array for array in arrays if array.is_fully_addressable and id(array) not in left]
+        return [array for array in arrays if id(array) not in left]
 
     def _outwait(self, waiting: list[Any], limit_s: float | None) -> Exception | None:
         failure: Exception | None = None
@@ -115,6 +118,7 @@ class LocalWork:
                 continue
             if limit_s is not None and self._clock() - began_s >= limit_s:
                 self.gave_up = True
+                self.shared = [each for each in waiting if not each.is_fully_addressable]
                 self._left = [ref for ref in self._left if ref() is not None] + [weakref.ref(each) for each in waiting]
                 return failure
             self._sleep(next(pauses))
