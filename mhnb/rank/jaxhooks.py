@@ -24,7 +24,6 @@ from mhnb.core.guard.rules import FREE_PREFIX, communicates
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launched import Launched
 from mhnb.rank.guard.launches import LaunchRecorder
-from mhnb.rank.guard.origins import Birth, mark
 from mhnb.rank.guard.programs import (
     CompiledProgram,
     check_may_launch,
@@ -34,6 +33,7 @@ from mhnb.rank.guard.programs import (
     optimised_texts,
     ranks_of_devices,
 )
+from mhnb.rank.guard.provenance import NOT_GUARDED, OutputProvenance, tag_outputs
 from mhnb.rank.jaxseams import missing_makers
 from mhnb.sharding.hlo_bare import bare_text
 from mhnb.sharding.passed import find_donated, find_passed
@@ -46,7 +46,6 @@ __all__ = [
     "install",
 ]
 
-_UNKNOWN = Birth(agreed=False)
 _Places = list[tuple[int, int]]
 
 _current = threading.local()
@@ -304,7 +303,7 @@ class _NotingExecutable:
         try:
             recorder.left.check(program.fingerprint, program.name, program.participants)
             recorder.learn_contents(program.fingerprint, inputs, program.donated)
-            birth = _UNKNOWN
+            birth = NOT_GUARDED
             if gate is not None:
                 birth = gate.enter(program.fingerprint, program.name, program.participants, lines, inputs)
             return self._launch(inputs, kwargs, line, birth)
@@ -319,12 +318,12 @@ class _NotingExecutable:
             if gate is not None and not nested:
                 gate.leave()
 
-    def _launch(self, inputs: Any, kwargs: Any, line: int | None, birth: Birth) -> _NotingResults:
+    def _launch(self, inputs: Any, kwargs: Any, line: int | None, birth: OutputProvenance) -> _NotingResults:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
         who, compiled = program.participants, program.compiled
-        recorder.note_given(program.fingerprint, who, line, inputs, agreed=birth.agreed)
+        recorder.note_given(program.fingerprint, who, line, inputs, birth=birth)
         launched = recorder.note(program.fingerprint, program.name, who, line, outputs=None, program=compiled)
         launched.agreed = birth.agreed
         recorder.follow_given(launched, inputs)
@@ -333,7 +332,7 @@ class _NotingExecutable:
             results = self._executable.execute_sharded(inputs, **kwargs)
             written, passed = ({at: inputs[n] for at, n in places} for places in (self._written, self._passed))
             return _NotingResults(
-                results, launched, functools.partial(mark, birth=birth, written=written, passed=passed)
+                results, launched, functools.partial(tag_outputs, provenance=birth, written=written, passed=passed)
             )
         except Exception:
             # The runtime refused it (a deleted argument, say) before anything ran: it was no launch.

@@ -6,7 +6,6 @@ It knows no JAX: outputs are anything with `is_ready`, `is_deleted` and `block_u
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import time
@@ -23,12 +22,13 @@ from mhnb.core.guard.outlines import pack_outline
 from mhnb.core.guard.rules import communicates
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.rank.guard.agreement import Agreement
+from mhnb.rank.guard.host_data import HostDataRecorder
 from mhnb.rank.guard.launched import Launched
 from mhnb.rank.guard.left import LeftLaunches
 from mhnb.rank.guard.localwork import LocalWork, pauses_s
-from mhnb.rank.guard.made import MadeRecord
 from mhnb.rank.guard.mismatches import Mismatches
 from mhnb.rank.guard.outcomes import FreeOutputs
+from mhnb.rank.guard.provenance import OutputProvenance
 from mhnb.rank.guard.recording import CellLaunches, plain_names
 from mhnb.values import Outcome
 
@@ -77,7 +77,7 @@ class LaunchRecorder:
         self._is_cell: dict[str, bool] = {}
         self.local: LocalWork | None = None
         """What programs of this process alone have still to make; None where there is no JAX."""
-        self.made: MadeRecord | None = None
+        self.made: HostDataRecorder | None = None
         """What the cell made of host data; None where that is not seen."""
         self.gate: Agreement | None = None
         """Where the ranks agree before each launch; None where they do not share a board."""
@@ -85,8 +85,6 @@ class LaunchRecorder:
         """So many of the rows are in `_counts` already."""
         self._counts: dict[tuple[int, ...], int] = {}
         self._seq = self._stopped_before = 0
-        self.cell_task: Any = None
-        """The task that runs a cell with `await`; set by who runs it."""
         self._came_to: list[Any] = []
         self._programs: dict[str, Any] = {}
         self.left = LeftLaunches()
@@ -106,7 +104,7 @@ class LaunchRecorder:
         if self.local is not None:
             self.local.begin_cell(source)
         if self.made is not None:
-            self.made.begin_cell(seq, active=guard != "off", chosen=chosen)
+            self.made.begin_cell(seq, active=guard != "off", tags=guard == "lockstep", chosen=chosen)
         self._seq, self._stopped_before, self.left.refused = seq, 0, False
         self._came_to = []
         if self.gate is not None:
@@ -160,13 +158,6 @@ class LaunchRecorder:
     def agreed_stop(self) -> int | None:
         """Give which launch of the cell it was that every participant stopped before; None where they did not do so together."""
         return self._stopped_before if self.gate is not None and self.gate.stopped_with else None
-
-    def runs_in_order(self) -> bool:
-        """Whether the calling code is the cell's own: threads and tasks that it starts come to their lines in any order."""
-        if threading.current_thread() is not threading.main_thread():
-            return False
-        task = None if asyncio._get_running_loop() is None else asyncio.current_task()
-        return task is None or task is self.cell_task
 
     def find_line(self) -> int | None:
         """The line of the innermost frame of the caller's stack that belongs to the running cell."""
@@ -232,11 +223,11 @@ class LaunchRecorder:
         line: int | None,
         inputs: Sequence[object],
         *,
-        agreed: bool,
+        birth: OutputProvenance,
     ) -> None:
-        """Record what a launch is given that was made for it alone; to be called before it is made."""
+        """Record what a launch is given that was not compared before it; to be called before it is made."""
         if self.made is not None and communicates(fingerprint):
-            self.made.note_launch(participants, line, inputs, agreed=agreed)
+            self.made.record_inputs(participants, line, inputs, agreed=birth.agreed, free=birth.free)
 
     def learn_contents(self, fingerprint: str, inputs: Sequence[object], donated: Collection[int] | None = ()) -> None:
         """Have what a program is given known by what is in it; to be called before it is agreed on.
@@ -245,7 +236,7 @@ class LaunchRecorder:
             donated: the places of what it takes for good; None where that is not known.
         """
         if self.made is not None:
-            self.made.learn_contents(inputs, agreed=communicates(fingerprint), donated=donated)
+            self.made.hash_inputs(inputs, donated=donated if communicates(fingerprint) else None)
 
     def follow_given(self, launched: Launched, inputs: Sequence[object]) -> None:
         """Have what came of boxes that other ranks hold too, by a program without a collective, be known by them."""
@@ -264,8 +255,6 @@ class LaunchRecorder:
             meets = communicates(launched.row[0])
             if meets and self.made is not None:
                 self.made.withdraw(tuple(launched.row[2]), agreed=launched.agreed)
-            if meets and self.gate is not None:
-                self.gate.origins.withdraw()
             if launched.row[4] == 0:
                 self._rows = [row for row in self._rows if row is not launched.row]
 
@@ -317,7 +306,6 @@ class LaunchRecorder:
     def close_cell(self, seq: int, outcome: Outcome) -> CellLaunches:
         """Hand out what the cell's launches came to, and tell the other ranks that nothing more comes from here in it."""
         made = [] if self.made is None else self.made.end_cell()
-        origins = [] if self.gate is None else self.gate.origins.end_cell()
         running, failed = self.count_running(), self.count_failed()
         left = self._find_left()
         rows, abandoned = self.end_cell()
@@ -335,7 +323,7 @@ class LaunchRecorder:
         taken = [] if self.gate is None else self.gate.take_taken()
         self.leave_cell(seq, outcome)
         return CellLaunches(
-            rows, abandoned, running, failed, made, origins, stopped_before, notes, caught, taken, left, self._came_to
+            rows, abandoned, running, failed, made, stopped_before, notes, caught, taken, left, self._came_to
         )
 
     def _find_left(self) -> list[Any]:
