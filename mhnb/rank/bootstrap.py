@@ -71,9 +71,9 @@ class Bootstrap:
             status = jaxhooks.install(self.recorder)
             self.guard = {"available": status.available, "reason": status.reason}
             if status.available:
-                from mhnb.rank.guard.making import watch_making
+                from mhnb.rank.guard.array_hooks import install_array_hooks
 
-                watch_making(self.recorder)
+                install_array_hooks(self.recorder)
                 jaxhooks.watch_arguments()
             self.recorder.local = LocalWork(jaxseams.list_arrays)
             jaxseams.wrap_collectives(self.severing.watch)

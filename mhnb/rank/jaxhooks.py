@@ -38,7 +38,6 @@ from mhnb.core.guard.rules import FREE_PREFIX, communicates
 from mhnb.errors import OrderMismatch
 from mhnb.rank.guard.launched import Launched
 from mhnb.rank.guard.launches import LaunchRecorder
-from mhnb.rank.guard.origins import Birth, Maker, bear_alone, is_open, mark, sign, signature_of
 from mhnb.rank.guard.programs import (
     CompiledProgram,
     check_may_launch,
@@ -47,6 +46,16 @@ from mhnb.rank.guard.programs import (
     identify_module,
     optimised_texts,
     ranks_of_devices,
+)
+from mhnb.rank.guard.provenance import (
+    ATTRIBUTE,
+    NOT_GUARDED,
+    UNTAGGED,
+    OutputProvenance,
+    Producer,
+    for_local,
+    read_tags,
+    tag_outputs,
 )
 from mhnb.rank.jaxseams import missing_makers
 from mhnb.sharding.hlo_bare import bare_text
@@ -61,7 +70,6 @@ __all__ = [
     "watch_arguments",
 ]
 
-_UNKNOWN = Birth(agreed=False)
 _Places = list[tuple[int, int]]
 
 
@@ -114,6 +122,11 @@ class _Program:
     def is_collective(self) -> bool:
         """Whether it communicates."""
         return communicates(self.fingerprint)
+
+    @property
+    def number(self) -> int:
+        """Its fingerprint as a number."""
+        return int(self.fingerprint.removeprefix(FREE_PREFIX), 16)
 
     @property
     def is_gated(self) -> bool:
@@ -593,14 +606,18 @@ def _tag_outputs(origin: _Origin, inputs: list[Any], outputs: list[Any]) -> None
     assert _recorder is not None
     plain = [find_plain(each) if hasattr(each, "sharding") else each for each in inputs]
     program = origin.program
-    birth = _bear_local(_recorder, program, plain)
-    mark(outputs, birth, passed={at: plain[n] for at, n in program.passed if n < len(plain)})
+    _recorder.learn_contents(plain)
+    birth = _follow_local(_recorder, program, plain)
+    tag_outputs(outputs, birth, passed={at: plain[n] for at, n in program.passed if n < len(plain)})
+    follow = _recorder.follow_given(plain)
+    if follow is not None:
+        follow(outputs)
 
 
 def _record_launch(origin: _Origin, laid_out: list[Any], outputs: list[Any]) -> None:
     assert _recorder is not None
     program, line = origin.program, _recorder.find_line()
-    _recorder.note_given(program.participants, line, laid_out, agreed=False)
+    _recorder.note_given(program.participants, line, laid_out, birth=NOT_GUARDED)
     _recorder.note(
         program.fingerprint, program.name, program.participants, line, outputs=outputs, program=program.compiled
     )
@@ -719,13 +736,13 @@ class _Signatures:
         return run_python_pjit
 
     def _sign(self, leaves: Sequence[Any]) -> tuple[int, ...] | None:
-        signature = [signature_of(leaf) for leaf in leaves]
+        signature: list[Any] = [getattr(leaf, ATTRIBUTE, UNTAGGED)[2] for leaf in leaves]
         for place, known in enumerate(signature):
             if known is None:
                 token = signature[place] = self._make_token(leaves[place])
                 if token is None:
                     return None
-        return tuple(signature)  # type: ignore[arg-type]
+        return tuple(signature)
 
     def _make_token(self, leaf: Any) -> int | None:
         """Give the token of what a leaf looks like to a program; None where that cannot be said."""
@@ -742,7 +759,9 @@ class _Signatures:
             # It is laid out anew for each launch, whatever its layout.
             return self._intern(look)
         token = self._intern((*look, getattr(getattr(leaf, "format", None), "layout", None)))
-        sign(leaf, token)
+        if find_plain(leaf) is leaf:
+            value, producer, _ = getattr(leaf, ATTRIBUTE, UNTAGGED)
+            setattr(leaf, ATTRIBUTE, (value, producer, token))
         return token
 
     def _intern(self, what: Any) -> int:
@@ -849,9 +868,8 @@ class _NotingExecutable:
         nested = gate is not None and gate.is_inside()
         try:
             recorder.left.check(program.name, program.participants)
-            if any(map(is_open, inputs)):
-                recorder.learn_contents(inputs, program.donated)
-            birth = _UNKNOWN
+            recorder.learn_contents(inputs, program.donated)
+            birth = NOT_GUARDED
             if gate is not None:
                 birth = gate.enter(program.fingerprint, program.name, program.participants, lines, inputs)
             return self._launch(inputs, kwargs, line, birth)
@@ -866,12 +884,12 @@ class _NotingExecutable:
             if gate is not None and not nested:
                 gate.leave()
 
-    def _launch(self, inputs: Any, kwargs: Any, line: int | None, birth: Birth) -> _NotingResults:
+    def _launch(self, inputs: Any, kwargs: Any, line: int | None, birth: OutputProvenance) -> _NotingResults:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
         who, compiled = program.participants, program.compiled
-        recorder.note_given(who, line, inputs, agreed=birth.agreed)
+        recorder.note_given(who, line, inputs, birth=birth)
         launched = recorder.note(program.fingerprint, program.name, who, line, outputs=None, program=compiled)
         launched.agreed = birth.agreed
         _current.launched = launched
@@ -890,23 +908,21 @@ class _NotingExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         _check_given_once(program, inputs)
-        if any(map(is_open, inputs)):
-            recorder.learn_contents(inputs, program.donated)
-        birth = _bear_local(recorder, program, inputs)
+        recorder.learn_contents(inputs, None)
+        birth = _follow_local(recorder, program, inputs)
         results = self._executable.execute_sharded(inputs, **kwargs)
-        return _NotingResults(results, self._marker(inputs, birth), None)
+        return _NotingResults(results, self._marker(inputs, birth), None, recorder.follow_given(inputs))
 
-    def _marker(self, inputs: Sequence[Any], birth: Birth) -> Callable[..., None]:
+    def _marker(self, inputs: Sequence[Any], birth: OutputProvenance) -> Callable[..., None]:
         written, passed = ({at: inputs[n] for at, n in places} for places in (self._written, self._passed))
-        return functools.partial(mark, birth=birth, written=written, passed=passed)
+        return functools.partial(tag_outputs, provenance=birth, written=written, passed=passed)
 
 
-def _bear_local(recorder: LaunchRecorder, program: _Program, inputs: Sequence[Any]) -> Birth:
+def _follow_local(recorder: LaunchRecorder, program: _Program, inputs: Sequence[Any]) -> OutputProvenance:
     """Say what the outputs of a program without a collective are to be known by."""
     if recorder.guard != "lockstep":
-        return _UNKNOWN
-    number = int(program.fingerprint.removeprefix(FREE_PREFIX), 16)
-    return bear_alone(number, inputs, Maker(program.name, recorder.seq, recorder.find_line()))
+        return NOT_GUARDED
+    return for_local(program.number, read_tags(inputs), Producer(program.name, recorder.seq, recorder.find_line()))
 
 
 def _check_given_once(program: _Program, inputs: Sequence[Any]) -> None:
@@ -932,10 +948,16 @@ def _check_given_once(program: _Program, inputs: Sequence[Any]) -> None:
 class _NotingResults:
     """Hands the arrays of a launch to its record when JAX makes them; also those that end up in a mutable array."""
 
-    __slots__ = ("_launched", "_mark", "_results")
+    __slots__ = ("_follow", "_launched", "_mark", "_results")
 
-    def __init__(self, results: Any, mark: Callable[..., None], launched: Launched | None) -> None:
-        self._results, self._launched, self._mark = results, launched, mark
+    def __init__(
+        self,
+        results: Any,
+        mark: Callable[..., None],
+        launched: Launched | None,
+        follow: Callable[[Sequence[Any]], None] | None = None,
+    ) -> None:
+        self._results, self._launched, self._mark, self._follow = results, launched, mark, follow
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._results, name)
@@ -948,7 +970,9 @@ class _NotingResults:
             plain = [find_plain(output) for output in outputs]
             if self._launched is not None:
                 self._launched.end_dispatch(plain)
-            self._mark(plain, signatures=signatures)
+            self._mark(plain, signatures=signatures or None)
+            if self._follow is not None:
+                self._follow(plain)
         return outputs
 
 

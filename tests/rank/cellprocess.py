@@ -218,7 +218,7 @@ class PlayedLaunches:
     def close_cell(self, seq: int, outcome: Outcome) -> CellLaunches:
         self.leave_cell(seq, outcome)
         rows, abandoned = self._names.pop("rows", []), self._names.pop("abandoned", 0)
-        return CellLaunches(rows, abandoned, self._names.get("running", 0), 0, [], [], None, [], [], [], [], [])
+        return CellLaunches(rows, abandoned, self._names.get("running", 0), 0, [], None, [], [], [], [], [])
 
     def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
         return {}, self._names.get("flight")

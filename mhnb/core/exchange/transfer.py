@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from mhnb.core.exchange.boxes import Box, box_size, find_hole, format_box
 from mhnb.core.exchange.variables import format_array
-from mhnb.core.guard.origins import tell_origins
+from mhnb.core.guard.provenance import describe_provenance
 from mhnb.core.ranks import format_ranks, group_ranks, say_ranks
 from mhnb.errors import InvalidRequest, NameMissing, ValueDiffers
 
@@ -281,7 +281,7 @@ def check_origins(name: str, rows: Mapping[int, ArrayRow]) -> None:
     """
     # A rank that has none of it may have a handle all the same.
     holders = {rank: row for rank, row in rows.items() if row.held}
-    told = tell_origins({rank: row.origin for rank, row in holders.items()})
+    told = describe_provenance({rank: row.origin for rank, row in holders.items()})
     if told and any(lacking_box({rank: row}) is not None for rank, row in holders.items()):
         groups = group_ranks({rank: row.origin[0] for rank, row in holders.items()})
         raise ValueDiffers(

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from mhnb.core.guard.origins import differ_by_place, find_conflict, join_free
 from mhnb.core.guard.outlines import CALLBACK
+from mhnb.core.guard.provenance import find_conflict, join_free
 from mhnb.core.guard.rules import LaunchDifference, LaunchSide, format_difference
 from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, format_thread
 from mhnb.core.ranks import format_ranks, say_ranks
@@ -58,12 +58,9 @@ _WORDS: dict[Ending, str] = {
 _NOTHING = "nothing was launched"
 _INTACT = f"{_NOTHING}, the cluster is clean"
 _SAME_STEPS = (
-    "  The program is the same, the arrays are not: a rank ran something alone before it, or chose an array by its rank.\n"
-    "  Make them by the same steps on every rank; what is to differ on purpose is made in a cell with --guard off."
-)
-_SAME_ORDER = (
-    "  The program is the same, the arrays are not: the ranks made or chose sharded arrays of host data in different orders.\n"
-    "  Sort what you list; make each array on the same line, as often on every rank."
+    "  The program is the same, the arrays are not: a rank ran something alone before it, gave another value, or chose or made an"
+    " array by its rank.\n  Below the cell is said which array it is. Make it by the same steps on every rank;"
+    " what is to differ on purpose is made on every rank in a cell with --guard off."
 )
 _ONE_THREAD = (
     "  Two threads or tasks of the cell launch, and which of them comes first differs between the ranks.\n"
@@ -104,7 +101,7 @@ class Stand:
     ending: Ending = "ok"
     """How its cell ended; of meaning only where it did not post."""
     origin: int = 0
-    """Where the arrays come from that it would launch on, as a hash; 0 where that is not known of any."""
+    """What the arrays are known by that it would launch on, as a hash."""
     thread: int = UNKNOWN_THREAD
     """Which thread or task of the cell would launch it."""
 
@@ -121,7 +118,7 @@ def leave_state_out(text: str) -> str:
 def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
     """Say what all participants do: `launch`, `interrupt`, `mismatch`, or `again`.
 
-    Again they are asked, and say only where those arrays come from that are like every other on no rank.
+    Again they are asked, about those arrays only that can be compared on every rank.
 
     Args:
         stands: every participant's.
@@ -182,7 +179,7 @@ def letter_origins(stands: Sequence[Stand]) -> dict[int, str]:
         return {}
     letters = {origin: chr(ord("A") + n % 26) + str(n // 26 or "") for n, origin in enumerate(origins)}
     ordered = sorted(stands, key=lambda stand: stand.rank)
-    return {stand.origin: letters.get(stand.origin, "of --guard off") for stand in ordered}
+    return {stand.origin: letters.get(stand.origin, "not known yet") for stand in ordered}
 
 
 def format_mismatch(
@@ -220,7 +217,7 @@ def format_mismatch(
     if any(stand.fingerprint is None and stand.ending == "left" for stand in stands):
         return f"{_NOTHING}\n{told}\n{_AFTER_LEFT}"
     if letters:
-        cure = _SAME_ORDER if differ_by_place(stand.origin for stand in stands) else _SAME_STEPS
+        cure = _SAME_STEPS
     elif _threads_differ(stands):
         cure = _ONE_THREAD
     else:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mhnb.core.guard.origins import tell_origins
+from mhnb.core.guard.provenance import describe_provenance
 from mhnb.core.ranks import say_ranks
 
 __all__ = ["CheckRow", "compare_leaves"]
@@ -81,7 +81,7 @@ def _compare_boxes(name: str, kind: str, found: Mapping[int, Mapping[str, Any]])
     shared = [box for box, digests in boxes.items() if len(next(iter(digests.values()))) > 1]
     origins = {rank: leaf["origin"] for rank, leaf in found.items() if "origin" in leaf and leaf["boxes"]}
     is_spread = any(len({box for box, _ in found[rank]["boxes"]}) < len(boxes) for rank in origins)
-    if is_spread and (told := tell_origins(origins)):
+    if is_spread and (told := describe_provenance(origins)):
         return CheckRow(name, kind, False, f"the shards do not belong together: {told}")
     if not shared:
         return CheckRow(name, kind, True, "each rank holds boxes of its own: nothing to compare")

@@ -51,7 +51,7 @@ class Wish(NamedTuple):
     handles: bool = False
     """The ranks have stopped together, and this is what the cell does about it: it is not stopped once more."""
     origin: int = 0
-    """Where the arrays come from that it launches on, as a hash, less than 2**63; 0 where that is not known of any."""
+    """What the arrays are known by that it launches on, as a hash, less than 2**63."""
     thread: int = UNKNOWN_THREAD
     """Which thread or task of the cell launches it; see `core/guard/threads.py`."""
     thread_label: str = ""

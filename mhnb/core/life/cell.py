@@ -6,7 +6,7 @@ from collections.abc import Callable, Set
 
 from mhnb.core.explain.where import RankSeen, WhereCard, make_card
 from mhnb.core.guard.caught import note_caught
-from mhnb.core.guard.origins import find_parting, fold_makers
+from mhnb.core.guard.provenance import describe_divergence, find_divergence
 from mhnb.core.guard.rules import STILL_LEFT
 from mhnb.core.life.events import CellRequest, Command
 from mhnb.core.life.ladder import INTERRUPT_KILL_S, Ladder
@@ -163,7 +163,7 @@ class Cell:
         Args:
             way_before: names the command that brings back the state before a cell.
         """
-        said = fold_makers(dict.fromkeys(note for part in self.parts.values() for note in part.notes))
+        said = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
         told = (
             *self._stop_notes(),
             *note_caught({rank: part.caught for rank, part in self.parts.items() if part.caught}),
@@ -200,10 +200,12 @@ class Cell:
         return f"{' and '.join(waited)} for others" if waited else "no rank was in a launch"
 
     def _parting_notes(self, way_before: Callable[[int], str]) -> list[str]:
-        """The way out of a mismatch of arrays: a replay of all cells would make them apart again."""
-        parted = find_parting(part.taken for part in self.parts.values() if part.taken)
+        """Which arrays a launch was refused for, and the way out: a replay of all cells would make them apart again."""
+        taken = {rank: part.taken for rank, part in self.parts.items() if part.taken}
+        parted = find_divergence(taken.values())
         way = way_before(parted) if parted else ""
-        return [f"What a rank changed alone differs until {way}, which stops before cell {parted}"] if way else []
+        until = f"What a rank changed alone differs until {way}, which stops before cell {parted}"
+        return [*describe_divergence(taken), *([until] if way else [])]
 
     def _lockstep_note(self) -> tuple[str, ...]:
         if not self.left_by:

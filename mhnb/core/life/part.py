@@ -35,8 +35,7 @@ class RankPart:
     wall_s: float = 0.0
     notes: list[str] = field(default_factory=list)
     made: list[list[Any]] = field(default_factory=list)
-    origins: list[list[Any]] = field(default_factory=list)
-    taken: list[list[int]] = field(default_factory=list)
+    taken: list[list[Any]] = field(default_factory=list)
     left: list[Any] = field(default_factory=list)
     came_to: list[Any] = field(default_factory=list)
     stopped_before: int | None = None
@@ -122,7 +121,7 @@ class RankPart:
             self.error = replace(self.error, hint=find_printed_hint(self.error.ename, self._printed))
         self.outcome, self.launches = ended.outcome, unpack_rows(ended.launches)
         self.abandoned, self.wall_s, self.notes, self.made = ended.abandoned, ended.wall_s, ended.notes, ended.made
-        self.running, self.failed, self.origins = ended.running, ended.failed, ended.origins
+        self.running, self.failed = ended.running, ended.failed
         self.stopped_before, self.caught, self.taken = ended.stopped_before, ended.caught, ended.taken
         self.left, self.came_to = ended.left, ended.came_to
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mhnb.core.guard.apart import apart_notes
-from mhnb.core.guard.made import compare_made, format_made
-from mhnb.core.guard.origins import apart_origins
+from mhnb.core.guard.host_data import compare_host_data, format_host_data
 from mhnb.core.guard.rules import TAINTED, judge_state
 from mhnb.core.life.cell import Cell
 from mhnb.errors import OrderMismatch
@@ -52,24 +51,20 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
     if state == "clean" and cell.met_left():
         # Or a replay, where nothing was left, would take its error for the cell's own.
         return "tainted", ("a collective of an earlier cell was left, and still runs or waits", *notes, TAINTED)
-    # In lockstep no collective takes arrays that do not belong together; where the ranks do not agree before, it has taken them.
-    origins = {rank: part.origins for rank, part in parts}
-    if state == "clean" and recorded and (apart := apart_origins(origins, source)):
-        state, notes = "tainted", (*apart, *notes, TAINTED)
     return _judge_made(cell, state, notes) if recorded and state in ("clean", "tainted") else (state, notes)
 
 
 def _judge_made(cell: Cell, state: ClusterState, notes: tuple[str, ...]) -> _Verdict:
-    found = compare_made({rank: part.made for rank, part in cell.parts.items()})
+    found = compare_host_data({rank: part.made for rank, part in cell.parts.items()})
     if not found:
         return state, notes
-    told = [format_made(difference, cell.request.source) for difference in found[:_SHOWN]]
+    told = [format_host_data(difference, cell.request.source) for difference in found[:_SHOWN]]
     if len(found) > _SHOWN:
         told.append(f"{len(found) - _SHOWN} more lines made arrays that differ")
     # What no launch has taken does no harm: of other shapes the guard makes no program, and of other values it launches none.
     refused = cell.guard == "lockstep" and any(
         part.error and part.error.ename == OrderMismatch.__name__ for part in cell.parts.values()
     )
-    if state == "clean" and not (refused and not any(difference.launched for difference in found)):
+    if state == "clean" and not (refused and not any(difference.given for difference in found)):
         return "tainted", (*told, *notes, TAINTED)
     return state, (*notes, *told)

@@ -13,8 +13,9 @@ from math import isfinite
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from mhnb.core.guard.provenance import are_input_rows
 from mhnb.core.wire.framing import Frame
-from mhnb.core.wire.protocol import Message
+from mhnb.core.wire.protocol import CellEnded, Message
 from mhnb.core.wire.rowpack import check_rows
 from mhnb.errors import UnknownMessage
 
@@ -133,6 +134,8 @@ def _is_count(participants: Any, launches: Any) -> bool:
 def _checks(cls: type[Any]) -> dict[str, _Fits]:
     hints = get_type_hints(cls)
     known = {"events": _are_events, "launches": check_rows, "counts": _are_counts}
+    if cls is CellEnded:
+        known["taken"] = are_input_rows
     return {part.name: known.get(part.name) or _make_check(hints[part.name]) for part in fields(cls)}
 
 

@@ -39,7 +39,7 @@ __all__ = [
     "SupervisorMessage",
 ]
 
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 """To be raised with every change of what follows, and of `core/wire/codec.py`: who lasts may meet who is newer."""
 
 OutputEvent: TypeAlias = list[Any]
@@ -265,7 +265,7 @@ class CellEnded:
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     made: list[list[Any]] = field(default_factory=list)
-    """What the cell made of host data: rows of `core/guard/made.py`."""
+    """What the cell made of host data: rows of `core/guard/host_data.py`."""
     stopped_before: int | None = None
     """Which of its launches it was that the rank was interrupted before, together with all who take part in it."""
     caught: list[list[Any]] = field(default_factory=list)
@@ -274,14 +274,12 @@ class CellEnded:
     """Launches on which all ranks agreed, and which the rank did not wait for: they end by themselves, unless one failed."""
     failed: int = 0
     """Launches that failed on this rank in a callback: another may wait for the rest of them."""
-    origins: list[list[Any]] = field(default_factory=list)
-    """Where the arrays of launches came from that were not agreed on: rows of `core/guard/origins.py`."""
     came_to: list[Any] = field(default_factory=list)
     """The launch that it waited before when it was interrupted, and others had not come to: its number, and the line. Empty for none."""
     left: list[Any] = field(default_factory=list)
     """The first launch that communicates and that it did not wait for: the program's name, and the cell's line or None. Empty for none."""
-    taken: list[list[int]] = field(default_factory=list)
-    """Of each array of a launch that was refused for its arrays: its origin, and the cell that made it, 0 for none."""
+    taken: list[list[Any]] = field(default_factory=list)
+    """The arrays of a launch that was refused for them: rows of `core/guard/provenance.py`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from mhnb.core.exchange.boxes import Box
 from mhnb.core.exchange.variables import format_array
 from mhnb.rank.asks.transfer_arrays import raw_bytes
 from mhnb.rank.asks.transfer_jax import Unpullable, check_readable, digest_of, host_copy, local_shards
-from mhnb.rank.guard.origins import origin_of
+from mhnb.rank.guard.provenance import provenance_of
 from mhnb.rank.jaxhooks import find_plain
 
 __all__ = ["describe_leaves"]
@@ -81,7 +81,7 @@ def _describe_jax(array: jax.Array) -> dict[str, Any]:
     ]
     # A rank's own array in several copies: one is enough, unless they differ.
     told = {"kind": kind, "boxes": [list(box) for box in dict.fromkeys(map(tuple, boxes))]}
-    return told if own else {**told, "origin": origin_of(array), "placed": _place_of(array)}
+    return told if own else {**told, "origin": provenance_of(array), "placed": _place_of(array)}
 
 
 def _place_of(array: jax.Array) -> str:

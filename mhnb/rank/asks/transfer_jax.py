@@ -18,7 +18,7 @@ from mhnb.core.exchange.boxes import Box, box_shape
 from mhnb.core.exchange.transfer import KEY_DATA, KEY_REFUSED, ArrayRow, HeldBox, Owners
 from mhnb.core.exchange.variables import format_array
 from mhnb.rank.asks.transfer_arrays import dtype_name, raw_bytes
-from mhnb.rank.guard.origins import origin_of
+from mhnb.rank.guard.provenance import provenance_of
 
 __all__ = [
     "Unpullable",
@@ -104,7 +104,7 @@ def jax_row(array: jax.Array, add_part: Callable[[memoryview], int], *, digest_l
         if (part := parts.get((box, digest))) is None:
             part = parts[box, digest] = add_part(data)
         held.append(HeldBox(box, ordinal_of(shard.device), part, digest))
-    return ArrayRow(array.shape, dtype_name(array.dtype), "C", tuple(held), owners, not is_local, origin_of(array))
+    return ArrayRow(array.shape, dtype_name(array.dtype), "C", tuple(held), owners, not is_local, provenance_of(array))
 
 
 def shards_of(array: jax.Array) -> list[Any]:

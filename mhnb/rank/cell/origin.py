@@ -39,10 +39,12 @@ class CellThread:
         label: of its kind.
     """
 
-    __slots__ = ("_children", "_seq", "label", "number")
+    __slots__ = ("_children", "_seq", "label", "made", "number")
 
     def __init__(self, number: int, label: str) -> None:
         self.number, self.label = number, label
+        self.made: Counter[tuple[Any, ...]] = Counter()
+        """How often it made what: kept by who wants to know."""
         self._children: Counter[str] = Counter()
         self._seq = 0
 

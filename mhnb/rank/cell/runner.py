@@ -166,7 +166,7 @@ class CellRunner:
         self._running = self._last_run = message
         cell = self.shell.prepare(message.seq, message.source)
         if cell.awaits:
-            self._task = self.launches.cell_task = asyncio.get_running_loop().create_task(self._user_code_async(cell))
+            self._task = asyncio.get_running_loop().create_task(self._user_code_async(cell))
             self._task.add_done_callback(self._end_task)
             return
         try:
@@ -270,7 +270,6 @@ class CellRunner:
                 facts=facts,
                 notes=launches.notes,
                 made=launches.made,
-                origins=launches.origins,
                 stopped_before=launches.stopped_before,
                 caught=launches.caught,
                 running=launches.running,

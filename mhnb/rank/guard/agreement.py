@@ -24,21 +24,22 @@ from mhnb.core.guard.agreement import (
     format_outside,
     letter_origins,
 )
-from mhnb.core.guard.origins import format_makers, join_free
+from mhnb.core.guard.provenance import InputRow, join_free, what_is_free
 from mhnb.core.guard.threads import MAIN_THREAD
 from mhnb.core.guard.wishes import Verdict, Wish
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.cell.forks import weakly
 from mhnb.rank.cell.origin import current_seq, current_thread
-from mhnb.rank.guard.origin_record import OriginRecord, Uncompared
-from mhnb.rank.guard.origins import (
-    Birth,
-    Maker,
-    bear_together,
-    bear_unguarded,
+from mhnb.rank.guard.hashing import sample_of
+from mhnb.rank.guard.provenance import (
+    NOT_GUARDED,
+    OutputProvenance,
+    Producer,
+    Uncompared,
     combine,
-    find_makers,
-    list_taken,
+    describe_inputs,
+    for_collective,
+    read_tags,
 )
 from mhnb.rank.guard.signals import HeldSignals
 from mhnb.rank.guard.tables import Table
@@ -90,19 +91,16 @@ class Agreement:
         """The cell's first mismatch: the cell, the thread that met it, and its words."""
         self._failed: set[int] = set()
         """Cells that did not end well here: on other ranks their threads may be elsewhere, so they launch nothing any more."""
-        self._note = ""
         self._uncompared = Uncompared()
         self._again = Counter[tuple[int, ...]]()
         """How often the ranks asked a second time in this cell, by participants."""
-        self._taken: list[list[int]] = []
+        self._taken: list[InputRow] = []
         self._late: BaseException | None = None
         self._holder = 0
         self._forked = False
         self._agreed_seq, self._agreed = 0, Counter[tuple[int, ...]]()
         """How many launches of a cell each set of participants has agreed on: on each of them the same number."""
         self.signals = HeldSignals()
-        self.origins = OriginRecord()
-        """Of a cell under parity."""
         self.make_interrupt: Callable[[], BaseException] = KeyboardInterrupt
         """Makes what stops the code that runs, wherever it runs; set by whoever runs it."""
         self.handles_interrupt: Callable[[], bool] = lambda: False
@@ -129,11 +127,10 @@ class Agreement:
         self._seq, self._source, self._guard = seq, source, guard
         self._chosen = None if chosen is None else tuple(chosen)
         self.interrupt_pending, self.stopped_with, self.came_to = False, None, None
-        self._failure, self._note, self._taken = None, "", []
+        self._failure, self._taken = None, []
         self._parted = None
-        self._uncompared, self.origins.uncompared = Uncompared(), Uncompared()
+        self._uncompared = Uncompared()
         self._again.clear()
-        self.origins.begin_cell()
 
     def end_cell(self, seq: int, outcome: Ending) -> None:
         """The cell has ended here: whoever waits for us in it need not. What threads launch from now on belongs to the next."""
@@ -149,15 +146,11 @@ class Agreement:
         self._chosen = None
 
     def take_notes(self) -> list[str]:
-        """Say where the arrays of the last mismatch come from, if it was for those: it is said for ranks that know only their own.
+        """Say how many arrays of the cell's launches were not compared."""
+        return self._uncompared.tell()
 
-        And which arrays of the cell's launches were not compared.
-        """
-        note, self._note = self._note, ""
-        return [*([note] if note else []), *self._uncompared.tell(), *self.origins.uncompared.tell()]
-
-    def take_taken(self) -> list[list[int]]:
-        """Give what `list_taken` says of those arrays: where they parted is told by all ranks' together."""
+    def take_taken(self) -> list[InputRow]:
+        """Describe the arrays of the last mismatch, if it was for those: what differs is told by all ranks' together."""
         taken, self._taken = self._taken, []
         return taken
 
@@ -193,7 +186,7 @@ class Agreement:
         participants: tuple[int, ...],
         lines: tuple[int, ...],
         inputs: Sequence[object],
-    ) -> Birth:
+    ) -> OutputProvenance:
         """Agree on a launch. When that is done the launch must be made at once; `leave` is called in any case.
 
         Args:
@@ -209,12 +202,9 @@ class Agreement:
             RanksLost: the others cannot be reached any more; this rank does not launch.
             RuntimeError: this thread is in the middle of another launch.
         """
-        line = lines[0] if lines else None
         self._check_may_enter(name, participants)
-        if self._guard == "off":
-            return bear_unguarded(Maker(name, self._seq, line))
-        if self._guard == "parity":
-            return self.origins.note(participants, Maker(name, self._seq, line), inputs)
+        if self._guard != "lockstep":
+            return NOT_GUARDED
         if threading.current_thread() is not self._main:
             return self._enter_from_thread(fingerprint, name, participants, lines, inputs)
         self.inside = True
@@ -252,7 +242,7 @@ class Agreement:
         participants: tuple[int, ...],
         lines: tuple[int, ...],
         inputs: Sequence[object],
-    ) -> Birth:
+    ) -> OutputProvenance:
         self._busy.add(threading.get_ident())
         try:
             with _Held(self._turn) as held:
@@ -332,11 +322,11 @@ class Agreement:
         inputs: Sequence[object],
         *,
         free: int = 0,
-    ) -> Birth:
+    ) -> OutputProvenance:
         """Ask, wait and obey, as `enter` says. A look at this rank's stack knows the wait by this function's name.
 
         Args:
-            free: which arrays are like every other on some rank: all ranks ask again, about the others.
+            free: which arrays cannot be compared on some rank: all ranks ask again, about the others.
         """
         if self.interrupt_pending and not free:
             self.note_lone_interrupt()
@@ -350,7 +340,8 @@ class Agreement:
         lines = tuple(line for line in lines[:MOST_LINES] if line < LINE_LIMIT)
         thread = current_thread()
         label = "" if thread.number == MAIN_THREAD else thread.label
-        wish = Wish(self._seq, number, name, participants, lines, handles, combine(inputs, free), thread.number, label)
+        tags = read_tags(inputs)
+        wish = Wish(self._seq, number, name, participants, lines, handles, combine(tags, free), thread.number, label)
         late: BaseException | None = None
         try:
             table.ask(wish)
@@ -380,21 +371,21 @@ class Agreement:
                 raise late from refusal
             raise
         self._late = late
-        self._uncompared.note(wish.origin, len(inputs), wish.line)
-        return self._bear_agreed(wish)
+        self._uncompared.note(inputs, tags, wish.line)
+        return self._follow_agreed(wish)
 
     def _hold_signals(self) -> None:
         # Until `settle`: from here on this rank does what all do.
         if threading.current_thread() is self._main:
             self.signals.holding = True
 
-    def _bear_agreed(self, wish: Wish) -> Birth:
+    def _follow_agreed(self, wish: Wish) -> OutputProvenance:
         if self._agreed_seq != wish.seq:
             self._agreed_seq = wish.seq
             self._agreed.clear()
         self._agreed[wish.participants] += 1
-        number, maker = self._agreed[wish.participants], Maker(wish.name, wish.seq, wish.line)
-        return bear_together(wish.participants, number, maker, agreed=True)
+        number, producer = self._agreed[wish.participants], Producer(wish.name, wish.seq, wish.line)
+        return for_collective(wish.participants, number, producer)._replace(free=what_is_free(wish.origin))
 
     def _is_interrupted(self) -> bool:
         return self.interrupt_pending
@@ -421,8 +412,8 @@ class Agreement:
                 if first := self._parted_with(wish.seq):
                     raise OrderMismatch(first, result=None)
                 self._parted = self._parted or (wish.seq, threading.get_ident(), text)
-                if letter := letter_origins(stands).get(wish.origin):
-                    self._note, self._taken = format_makers(letter, find_makers(inputs)), list_taken(inputs)
+                if wish.origin in letter_origins(stands):
+                    self._taken = describe_inputs(inputs, sample_of)
                 raise OrderMismatch(text, result=None)
             case "cell ended":
                 text = "nothing was launched\n  the cell ended while a thread of it waited to launch"

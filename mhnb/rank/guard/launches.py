@@ -6,7 +6,6 @@ It knows no JAX: outputs are anything with `is_ready`, `is_deleted` and `block_u
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import time
@@ -23,11 +22,12 @@ from mhnb.core.guard.outlines import pack_outline
 from mhnb.core.guard.rules import communicates
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.rank.guard.agreement import Agreement
+from mhnb.rank.guard.host_data import HostDataRecorder
 from mhnb.rank.guard.launched import Launched, Unrecorded
 from mhnb.rank.guard.left import LeftLaunches
 from mhnb.rank.guard.localwork import LocalWork, pauses_s
-from mhnb.rank.guard.made import MadeRecord
 from mhnb.rank.guard.mismatches import Mismatches
+from mhnb.rank.guard.provenance import OutputProvenance
 from mhnb.rank.guard.recording import CellLaunches, plain_names
 from mhnb.values import Outcome
 
@@ -88,7 +88,7 @@ class LaunchRecorder:
         self._is_cell: dict[str, bool] = {}
         self.local: LocalWork | None = None
         """What programs of this process alone have still to make; None where there is no JAX."""
-        self.made: MadeRecord | None = None
+        self.made: HostDataRecorder | None = None
         """What the cell made of host data; None where that is not seen."""
         self.gate: Agreement | None = None
         """Where the ranks agree before each launch; None where they do not share a board."""
@@ -96,8 +96,6 @@ class LaunchRecorder:
         """So many of the rows are in `_counts` already."""
         self._counts: dict[tuple[int, ...], int] = {}
         self.seq = self._stopped_before = 0
-        self.cell_task: Any = None
-        """The task that runs a cell with `await`; set by who runs it."""
         self._came_to: list[Any] = []
         self._programs: dict[str, Any] = {}
         self.left = LeftLaunches()
@@ -121,7 +119,7 @@ class LaunchRecorder:
         if self.local is not None:
             self.local.begin_cell(source)
         if self.made is not None:
-            self.made.begin_cell(seq, active=guard != "off", chosen=chosen)
+            self.made.begin_cell(seq, active=guard != "off", tags=guard == "lockstep", chosen=chosen)
         self._stopped_before, self.left.refused = 0, False
         self._came_to = []
         if self.gate is not None:
@@ -177,13 +175,6 @@ class LaunchRecorder:
     def agreed_stop(self) -> int | None:
         """Give which launch of the cell it was that every participant stopped before; None where they did not do so together."""
         return self._stopped_before if self.gate is not None and self.gate.stopped_with else None
-
-    def runs_in_order(self) -> bool:
-        """Whether the calling code is the cell's own: threads and tasks that it starts come to their lines in any order."""
-        if threading.current_thread() is not threading.main_thread():
-            return False
-        task = None if asyncio._get_running_loop() is None else asyncio.current_task()
-        return task is None or task is self.cell_task
 
     def find_line(self) -> int | None:
         """The line of the innermost frame of the caller's stack that belongs to the running cell."""
@@ -243,11 +234,11 @@ class LaunchRecorder:
         return launched
 
     def note_given(
-        self, participants: tuple[int, ...], line: int | None, inputs: Sequence[object], *, agreed: bool
+        self, participants: tuple[int, ...], line: int | None, inputs: Sequence[object], *, birth: OutputProvenance
     ) -> None:
-        """Record what a launch is given that was made for it alone; to be called before it is made."""
+        """Record what a launch is given that was not compared before it; to be called before it is made."""
         if self.made is not None:
-            self.made.note_launch(participants, line, inputs, agreed=agreed)
+            self.made.record_inputs(participants, line, inputs, agreed=birth.agreed, free=birth.free)
 
     def learn_contents(self, inputs: Sequence[object], donated: Collection[int] | None = ()) -> None:
         """Have what a program is given known by what is in it; to be called before it is agreed on.
@@ -256,7 +247,11 @@ class LaunchRecorder:
             donated: the places of what it takes for good; None where that is not known.
         """
         if self.made is not None:
-            self.made.learn_contents(inputs, agreed=True, donated=donated)
+            self.made.hash_inputs(inputs, donated=donated)
+
+    def follow_given(self, inputs: Sequence[object]) -> Callable[[Sequence[object]], None] | None:
+        """Give what to call with what came of boxes that other ranks hold too, by a program without a collective."""
+        return None if self.made is None else self.made.follow(inputs)
 
     def withdraw(self, launched: Launched) -> None:
         """Take a launch back that was noted and then refused before anything ran."""
@@ -269,8 +264,6 @@ class LaunchRecorder:
             launched.row[4] -= 1
             if self.made is not None:
                 self.made.withdraw(tuple(launched.row[2]), agreed=launched.agreed)
-            if self.gate is not None:
-                self.gate.origins.withdraw()
             if launched.row[4] == 0:
                 self._rows = [row for row in self._rows if row is not launched.row]
 
@@ -322,7 +315,6 @@ class LaunchRecorder:
     def close_cell(self, seq: int, outcome: Outcome) -> CellLaunches:
         """Hand out what the cell's launches came to, and tell the other ranks that nothing more comes from here in it."""
         made = [] if self.made is None else self.made.end_cell()
-        origins = [] if self.gate is None else self.gate.origins.end_cell()
         running, failed = self.count_running(), self.count_failed()
         left = self._find_left()
         rows, abandoned = self.end_cell()
@@ -344,7 +336,7 @@ class LaunchRecorder:
         taken = [] if self.gate is None else self.gate.take_taken()
         self.leave_cell(seq, outcome)
         return CellLaunches(
-            rows, abandoned, running, failed, made, origins, stopped_before, notes, caught, taken, left, self._came_to
+            rows, abandoned, running, failed, made, stopped_before, notes, caught, taken, left, self._came_to
         )
 
     def _list_unrecorded(self) -> list[Unrecorded]:

@@ -8,8 +8,8 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from mhnb.core.explain.stacks import Flight
-from mhnb.core.guard.made import MadeRow
-from mhnb.core.guard.origins import OriginRow
+from mhnb.core.guard.host_data import HostDataRow
+from mhnb.core.guard.provenance import InputRow
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.rank.guard.mismatches import Mismatches
 from mhnb.values import Outcome
@@ -52,12 +52,11 @@ class CellLaunches(NamedTuple):
     abandoned: int
     running: int
     failed: int
-    made: list[MadeRow]
-    origins: list[OriginRow]
+    made: list[HostDataRow]
     stopped_before: int | None
     notes: list[str]
     caught: list[list[Any]]
-    taken: list[list[int]]
+    taken: list[InputRow]
     left: list[Any]
     came_to: list[Any]
 
@@ -67,7 +66,6 @@ class Launches(Protocol):
 
     is_cell_file: Callable[[str], bool]
     mismatches: Mismatches
-    cell_task: Any
 
     def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:
         """From now on launches belong to a new cell."""

@@ -42,7 +42,7 @@ _HEAVY = (
     "mhnb.rank.bootstrap",
     "mhnb.rank.jaxhooks",
     "mhnb.rank.jaxseams",
-    "mhnb.rank.guard.making",
+    "mhnb.rank.guard.array_hooks",
 )
 """What every rank imports when it starts, in order."""
 _PR_SET_PDEATHSIG = 1

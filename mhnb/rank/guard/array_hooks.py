@@ -14,13 +14,14 @@ import numpy as np
 
 from mhnb.rank.asks.transfer_arrays import raw_bytes
 from mhnb.rank.asks.transfer_jax import host_copy, shards_of
+from mhnb.rank.guard.hashing import Reading
+from mhnb.rank.guard.host_data import HostDataRecorder
 from mhnb.rank.guard.launches import LaunchRecorder
-from mhnb.rank.guard.made import MadeRecord, Reading, hand_on_held
-from mhnb.rank.guard.origins import hand_on, hand_on_turned, has_origin
+from mhnb.rank.guard.provenance import copy_provenance, copy_reordered, is_tagged
 from mhnb.rank.jaxhooks import find_plain
 from mhnb.rank.jaxseams import wrap_makers
 
-__all__ = ["watch_making"]
+__all__ = ["install_array_hooks"]
 
 _HOST_VALUES = (np.ndarray, np.generic, bool, int, float, complex)
 _PMAP = "jax._src.pmap"
@@ -33,9 +34,9 @@ _PIECES, _PIECE_NBYTES = 256, 4096
 _Function = Callable[..., Any]
 
 
-def watch_making(recorder: LaunchRecorder) -> None:
+def install_array_hooks(recorder: LaunchRecorder) -> None:
     """Record what is made from now on with the launches. To be called once, where the hooks have been found to fit."""
-    recorder.made = MadeRecord(recorder.find_line, recorder.count, _read, recorder.runs_in_order)
+    recorder.made = HostDataRecorder(recorder.find_line, recorder.count, _read)
     watcher = _Watcher(recorder.made)
     wrap_makers(
         shard=watcher.wrap_shard,
@@ -51,7 +52,7 @@ def watch_making(recorder: LaunchRecorder) -> None:
 
 
 class _Watcher:
-    def __init__(self, record: MadeRecord) -> None:
+    def __init__(self, record: HostDataRecorder) -> None:
         self._record = record
         self._thread = threading.local()
 
@@ -78,14 +79,15 @@ class _Watcher:
     def _note_arguments(self, args: Any, made: Any) -> None:
         for arg, out in zip(args, made, strict=True):
             if isinstance(arg, _HOST_VALUES):
-                self._record.note(out, functools.partial(_pick, arg), arg)
+                self._record.note_argument(out, arg, functools.partial(_pick, arg))
             elif out is not arg and isinstance(arg, jax.Array) and arg.is_fully_addressable:
-                self._note_shards(out, find_plain(arg))
+                plain = find_plain(out)
+                self._record.note_argument(plain, find_plain(arg), functools.partial(_shard, plain))
 
-    def _note_shards(self, array: Any, argument: Any = None) -> None:
-        """Record an array by what this rank holds of it; `argument` is what it was laid out of for a program."""
+    def _note_shards(self, array: Any) -> None:
+        """Record an array by what this rank holds of it."""
         plain = find_plain(array)
-        self._record.note(plain, functools.partial(_shard, plain), argument)
+        self._record.note_made(plain, functools.partial(_shard, plain))
 
     def wrap_put(self, put: _Function) -> _Function:
         """Wrap the copy to devices."""
@@ -98,7 +100,7 @@ class _Watcher:
             if sys._getframe(1).f_globals.get("__name__") == _PMAP:
                 self._record.note_mapped(plain)
             elif not self._is_inside():
-                self._record.note(plain, functools.partial(_find, xs, devices))
+                self._record.note_made(plain, functools.partial(_find, xs, devices))
                 self._thread.noted = plain
             return made
 
@@ -122,10 +124,10 @@ class _Watcher:
         @functools.wraps(turn)
         def reshard(array: Any, *args: Any, **more: Any) -> Any:
             __tracebackhide__ = True
-            self._record.learn_contents([find_plain(array)], agreed=False)
+            self._record.hash_inputs([find_plain(array)], donated=None)
             turned = turn(array, *args, **more)
-            hand_on_turned(find_plain(array), find_plain(turned))
-            hand_on_held(find_plain(array), find_plain(turned))
+            self._record.hash_inputs([find_plain(turned)], donated=None)
+            copy_reordered(find_plain(array), find_plain(turned))
             return turned
 
         return reshard
@@ -149,12 +151,11 @@ class _Watcher:
         def rewrap_with_aval_and_sharding(array: Any, *args: Any, **more: Any) -> Any:
             __tracebackhide__ = True
             rewrapped = rewrap(array, *args, **more)
-            if has_origin(array):
-                hand_on(array, rewrapped, None)
+            if is_tagged(array):
+                copy_provenance(array, rewrapped)
             elif self._record.note_mapped(rewrapped):
                 # The same array again is the same.
-                hand_on(rewrapped, array, None)
-            hand_on_held(array, rewrapped)
+                copy_provenance(rewrapped, array)
             return rewrapped
 
         return rewrap_with_aval_and_sharding

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 from mhnb.rank.guard.origins import Maker, bear_alone, bear_together, combine, find_makers, mark, mark_copies
 
 

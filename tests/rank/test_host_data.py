@@ -8,7 +8,6 @@ import threading
 from dataclasses import dataclass, replace
 
 import pytest
-
 from mhnb.core.guard.made import GIVEN, MadeRow, compare_made
 from mhnb.rank.guard.made import MadeRecord, Reading
 from mhnb.rank.guard.noted import Noted, join_noted

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from mhnb.core.guard.origins import ANY, OriginRow, apart_origins, find_parting
+
 from mhnb.core.life.events import CellRequest, CellSubmitted
 from mhnb.core.wire.protocol import CellEnded, RankReady
 from tests.core.test_machine import GUARD, PSUM, Driver, finished

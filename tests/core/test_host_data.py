@@ -6,8 +6,8 @@ import math
 import struct
 
 import pytest
-
 from mhnb.core.guard.made import GAPS, MadeRow, compare_made, format_made
+
 from mhnb.core.wire.protocol import CellEnded, RankReady
 from tests.core.test_machine import GUARD, PSUM, Driver, error, finished
 

@@ -77,9 +77,8 @@ def test_no_collective_is_launched_on_arrays_that_do_not_belong_together(ready: 
     (text,) = set(words)
     assert "\n  ranks 0,2-3   jit(<lambda>) f32[8@x] → f32[] of arrays A   line 1:  float(add(x))\n" in text
     assert "\n  rank 1        jit(<lambda>) f32[8@x] → f32[] of arrays B   line 1:  float(add(x))\n" in text
-    assert result.notes[0].startswith("arrays A")
     assert re.match(
-        r"arrays (A, )?B (each )?come from jit\(", [note for note in result.notes if "come from" in note][-1]
+        r"array 1 of the launch, f32\[8\], is from .* on ranks 0,2-3, from jit\(.* on rank 1 · clean$", result.notes[0]
     )
 
 
@@ -157,59 +156,45 @@ def test_nor_on_what_one_rank_made_otherwise_on_a_line_of_its_own(ready: Cluster
     assert ready.state == "clean"
 
 
-def test_what_was_made_without_a_guard_hides_nothing_else(ready: Cluster) -> None:
-    """It is like every other, and the arrays beside it are compared as ever."""
-    ready.run("free = x * 1.0", guard="off").check()
+UNKNOWN = "made with --guard off or parity, or not seen by the guard"
+NOT_COMPARED = (
+    "1 array was not compared: made with --guard off, parity or --ranks, or not seen by the guard (line 1) · clean"
+)
+
+
+@pytest.mark.parametrize("guard", ["off", "parity"])
+def test_what_was_made_without_tags_hides_nothing_else(ready: Cluster, guard: str) -> None:
+    """It is equal to its like on every rank, and the arrays beside it are compared as ever; the cell says so."""
+    ready.run("free = x * 1.0", guard=guard).check()
+    result = ready.run("float(add(free))").check()
+    assert ({rank.text for rank in result}, result.notes) == ({"28.0"}, (NOT_COMPARED,))
     ready.run("w = x * 3\nif rank == 1: w = w * 2").check()
-    assert all(told(ready.run("jax.jit(lambda a, b: (a * b).sum())(free, w)")))
-    ready.run("free = x * 1.0", guard="off", ranks=[1]).check()
+    result = ready.run("jax.jit(lambda a, b: (a * b).sum())(free, w)")
+    assert all(told(result))
+    assert result.notes[0].startswith("array 2 of the launch, f32[8], is from jit(")
+
+
+@pytest.mark.parametrize("guard", ["off", "parity"])
+def test_what_was_made_without_tags_on_some_ranks_only_is_refused(ready: Cluster, guard: str) -> None:
+    """Nobody knows what it is beside the others' array: the note says where it was made, and how to make it."""
+    ready.run("free = x * 1.0", guard=guard, ranks=[1]).check()
     ready.run("free = x * 1.0", ranks=[0, 2, 3]).check()
+    result = ready.run("float(add(free))")
+    assert all(told(result))
+    assert result.state == "clean"
+    assert result.notes[0].startswith("array 1 of the launch, f32[8], is from jit(multiply) f32[8@x], f32[] → f32[8@x]")
+    assert f", {UNKNOWN}, on rank 1 · clean" in result.notes[0]
+    assert result.notes[1] == "Make it in the same cell, under one guard, on every rank. · clean"
+    ready.run("free = x * 1.0").check()
     assert {rank.text for rank in ready.run("float(add(free))").check()} == {"28.0"}
 
 
-NOT_BY_THE_SAME = "the ranks launched a program with a collective on arrays that did not come about by the same steps"
-
-
-@pytest.mark.other_python
-@pytest.mark.parametrize("code", APART.values(), ids=APART.keys())
-def test_under_parity_it_is_told_after_the_cell(ready: Cluster, code: str) -> None:
-    """Where the ranks compare after it, the number is there, and the cluster is tainted; to make such arrays is no harm."""
-    assert ready.run(code, guard="parity").check().notes == ()
-    result = ready.run("float(add(x))", guard="parity").check()
-    note, state = result.notes
-    ready.accept()
-    assert state.startswith("tainted: later values could be wrong")
-    head, common, odd, *who, _ = note.splitlines()
-    assert head == NOT_BY_THE_SAME
-    assert common == "  ranks 0,2-3   jit(<lambda>) f32[8@x] → f32[] of arrays A   line 1:  float(add(x))"
-    assert odd == "  rank 1        jit(<lambda>) f32[8@x] → f32[] of arrays B   line 1:  float(add(x))"
-    assert who[0].startswith("  arrays A")
-    assert re.match(r"  arrays (A, )?B (each )?come from jit\(", who[-1])
-
-
-PARITY = {
-    "on two lines": (
-        "if rank == 1: y = add(x * 2)\nelse: y = add(x)",
-        ["line 2:  else: y = add(x)", "line 1:  if rank == 1: y = add(x * 2)", "  arrays A come from host data"],
-    ),
-    "an earlier turn of a loop": (
-        "for n in range(3): y = add(x * 2 if (rank, n) == (1, 1) else x)",
-        ["line 1:  for n", "  the last of these launches took the same, an earlier one did not"],
-    ),
-    "what collectives made": (
-        "a, b = add(x), add(x)\ny = add(several[2] + (b if rank == 1 else a))",
-        ["line 2:  y = "],
-    ),
-}
-
-
-@pytest.mark.parametrize(("code", "words"), PARITY.values(), ids=PARITY.keys())
-def test_under_parity_the_lines_of_each_side_are_told(ready: Cluster, code: str, words: list[str]) -> None:
-    """The n-th launch of a rank is the n-th of the others, whatever its line; a long loop is told by its last."""
-    note = ready.run(code, guard="parity").check().notes[0]
-    ready.accept()
-    assert note.startswith(NOT_BY_THE_SAME)
-    assert [word in note for word in words] == [True] * len(words)
+def test_what_is_made_of_an_unknown_array_is_known_by_the_steps_from_there(ready: Cluster) -> None:
+    """What one rank does alone to it is refused as ever."""
+    ready.run("free = x * 1.0", guard="off").check()
+    assert {rank.text for rank in ready.run("w = free * 2.0\nfloat(add(w))").check()} == {"56.0"}
+    ready.run("if rank == 1: w = w * 2").check()
+    assert all(told(ready.run("float(add(w))")))
 
 
 COPIES = {
@@ -225,8 +210,12 @@ def test_copies_of_host_data_are_chosen_alike_by_all_ranks(ready: Cluster, make:
     made = ready.run(f"models = [{make} for n in (2, 3, 2)]\ndot = jax.jit(lambda w, a: (w * a).sum())").check()
     result = ready.run("float(dot(models[1 if rank == 1 else 0], x))")
     assert all("of arrays B" in words for words in told(result))
-    # Of the array beside it, too: which of the two differ no rank knows.
-    assert result.notes[0].startswith(f"arrays A, B each come from host data (cell {made.seq}, line 1) and host data (")
+    where = f"host data (cell {made.seq}, line 1)"
+    assert result.notes[:2] == (
+        f"array 1 of the launch, f32[8], is from {where} on ranks 0,2-3, from {where} once more on rank 1;"
+        " for example, the values 2 and 3 · clean",
+        "Make the values equal first: the same seed, or read them on one rank and broadcast. · clean",
+    )
     result = ready.run("float(dot(models[2 if rank == 1 else 0], x))").check()
     assert {rank.text for rank in result} == {"56.0"}
 
@@ -235,8 +224,10 @@ def test_who_made_the_arrays_is_said_beside_it(ready: Cluster) -> None:
     """With the cell and the line, where there was a program; and only of the mismatch of this cell."""
     made = ready.run("pass\nif rank == 1: x = x * 2").check()
     assert ready.run("float(add(x))").notes == (
-        f"arrays A come from host data (cell {made.seq - 1}, line 8) · clean",
-        f"arrays B come from jit(multiply) f32[8@x], i32[] → f32[8@x] (cell {made.seq}, line 2) · clean",
+        (
+            f"array 1 of the launch, f32[8], is from sharded host data (cell {made.seq - 1}, line 8) on ranks 0,2-3, from"
+            f" jit(multiply) f32[8@x], i32[] → f32[8@x] (cell {made.seq}, line 2) on rank 1 · clean"
+        ),
         (
             f"What a rank changed alone differs until %mhjax restart --replay --to {made.seq - 1}, which stops before"
             f" cell {made.seq} · clean"
@@ -415,22 +406,14 @@ def test_arrays_that_came_about_by_the_same_steps_belong_together(
     assert result.notes == ()
 
 
-NOT_COMPARED = "1 array was not compared: made with --guard off or --ranks, or not seen by the guard (line 1) · clean"
-
-
-@pytest.mark.parametrize("guard", ["lockstep", "parity"])
-def test_what_was_made_without_the_guard_is_taken_as_it_is(ready: Cluster, guard: str) -> None:
-    """Shards that differ on purpose: the way to say so is a cell of its own, also of one rank, also in what came of a launch."""
-    ready.run("if rank == 1: x = x * 2", guard="off").check()
-    result = ready.run("float(add(x))", guard=guard).check()
+def test_what_differs_on_purpose_is_made_without_tags_on_every_rank(ready: Cluster) -> None:
+    """Shards of unlike steps: the way to say so is a cell of its own, also for what came of a launch."""
+    ready.run("x = x * (2 if rank == 1 else 1)", guard="off").check()
+    result = ready.run("float(add(x))").check()
     assert ({rank.text for rank in result}, result.notes) == ({"33.0"}, (NOT_COMPARED,))
-    ready.run("w = x * 1.0", guard=guard).check()
-    ready.run("w = w * 3", guard="off", ranks=[1]).check()
-    result = ready.run("float(add(w * 1.0))", guard=guard).check()
-    assert ({rank.text for rank in result}, result.notes) == ({"53.0"}, (NOT_COMPARED,))
-    assert float(ready.pull("w").sum()) == 53.0
+    assert float(ready.pull("x").sum()) == 33.0
     # What is not of that cell is compared as ever.
-    ready.run("if rank == 0: w = w * 2").check()
+    ready.run("w = x * 1.0\nif rank == 0: w = w * 2").check()
     assert "of arrays A" in told(ready.run("add(w)"))[2]
 
 
@@ -440,7 +423,7 @@ def test_an_array_whose_shards_do_not_belong_together_is_not_pulled(ready: Clust
     with pytest.raises(ValueDiffers) as caught:
         ready.pull("x")
     assert str(caught.value) == (
-        "x is one array whose shards do not belong together: it comes from host data"
+        "x is one array whose shards do not belong together: it comes from sharded host data"
         f" (cell {made.seq - 1}, line 8) on ranks 0,2-3, from jit(multiply)"
         f" f32[8@x], i32[] → f32[8@x] (cell {made.seq}, line 2) on rank 1. Make it by the same steps on every rank;"
         " what a rank holds of it is in x.addressable_shards there"
@@ -457,6 +440,6 @@ def test_check_tells_of_shards_that_do_not_belong_together(ready: Cluster) -> No
     assert (same.name, same.same) == ("tree['v']", True)
     assert (odd.name, odd.same) == ("tree['w']", False)
     assert re.match(
-        r"the shards do not belong together: from host data \(cell \d+, line 8\) on ranks 0,2-3, from jit\(multiply\) ",
+        r"the shards do not belong together: from sharded host data \(cell \d+, line 8\) on ranks 0,2-3, from jit\(multiply\) ",
         odd.text,
     )

@@ -1,8 +1,8 @@
-"""Whether the ranks put the same host data into the arrays that they hold together.
+"""Whether the ranks put the same host data into the arrays that they hold together, as their rows at a cell's end tell.
 
 JAX takes each rank's word for it: replicas built from different values are read as different values, without an error.
 Compared is what was made on the same line, as often, over the same devices; a rank that made none, or more, is nobody's alarm.
-What was made for a launch alone is compared by the launch too: the ranks may have come to it on different lines.
+What a launch was given, and could not be compared before it, is compared here by the launch, whatever the line.
 """
 
 from __future__ import annotations
@@ -17,35 +17,32 @@ from mhnb.core.ranks import say_ranks
 
 __all__ = [
     "GAPS",
-    "GIVEN",
-    "HELD",
-    "LAUNCHED",
-    "MadeDifference",
-    "MadeRow",
-    "compare_made",
+    "HostDataMismatch",
+    "HostDataRow",
+    "LAUNCH_INPUT",
+    "OWN_DATA",
+    "UNEQUAL_CURE",
+    "compare_host_data",
     "format_gap",
-    "format_made",
+    "format_host_data",
+    "read_sample",
 ]
 
-MadeRow: TypeAlias = list[Any]
+HostDataRow: TypeAlias = list[Any]
 """Arrays that a rank made of host data, of one line: [line, ranks, place, kinds, boxes].
 
-`ranks` share the array; `place` stands for devices and spec. `kinds` is a `Sums` of shapes and types. `boxes` maps the
-text of each box that another rank holds too to a `Sums` of its bytes.
+`ranks` share the array; `place` stands for devices and spec. `kinds` is a `RunningHash` of shapes and types. `boxes` maps the
+text of each box that another rank holds too to a `RunningHash` of its bytes.
 
-Sums: [count, groups, in order, in any order, last, sample]. The middle three are hashes: of how many were made between which
+RunningHash: [count, groups, in order, in any order, last, sample]. The middle three are hashes: of how many were made between which
 two launches, of what was made there, and of all of it whatever its order. `last` is what was made last: a kind as `f32[8]`, or a
 hash. Of a box there are a few values of the last one, too, as doubles in hex; empty, or missing, where there are none.
 """
 
-GIVEN = "given"
-"""The place of what launches were given, whatever the line. Its hashes hold which launch it was, and which argument."""
-HELD = "held "
-"""Before the place of arrays of which some ranks hold the same box: of those that launches were given, whatever the line."""
-LAUNCHED = " launched"
-"""Behind the place of what was laid out for a launch; at its line."""
+LAUNCH_INPUT = "given "
+"""Before the place of what launches were given, whatever the line. Its hashes hold which launch it was, and which argument."""
 GAPS = -1
-"""The count of a `Sums` of which something is missing: it is compared with none."""
+"""The count of a `RunningHash` of which something is missing: it is compared with none."""
 _COUNT, _GROUPS, _ORDERED, _TOTAL, _LAST, _SAMPLE = range(6)
 _EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, "c64": 2.0**-23, "c128": 2.0**-52}
 _LAST_DIGITS = 64
@@ -55,12 +52,14 @@ _SAME_ROUNDING = (
     "Processors that are not alike round differently: compute it on one rank and broadcast it, or in one program of all ranks."
     " If so small a difference does no harm: %mhjax accept."
 )
+UNEQUAL_CURE = "Make the values equal first: the same seed, or read them on one rank and broadcast."
+OWN_DATA = "Data of each rank's own goes in by jax.make_array_from_process_local_data."
 _ON_LINE = " on line "
 """Between the hash of what a launch was given last and its line, in words."""
 
 
 @dataclass(frozen=True, slots=True)
-class MadeDifference:
+class HostDataMismatch:
     """Arrays that should be the same on their ranks, and are not."""
 
     line: int | None
@@ -72,35 +71,31 @@ class MadeDifference:
     by_what: dict[str, tuple[int, ...]]
     """What the ranks made last, and which ranks."""
     given: bool = False
-    """Launches were given it."""
-    launched: bool = False
     """A launch has taken it: what was computed from it differs, too."""
     gap: str = ""
     """How far the values differ, where a few of each are known."""
 
 
-def compare_made(rows_by_rank: Mapping[int, Sequence[MadeRow]]) -> tuple[MadeDifference, ...]:
+def compare_host_data(rows_by_rank: Mapping[int, Sequence[HostDataRow]]) -> tuple[HostDataMismatch, ...]:
     """Find what differs, in the order of the lines.
 
     Args:
         rows_by_rank: of the ranks that ran the cell.
 
     >>> one, two = ([2, [0, 1], "d", [1, "g", "k", "k", "f32[2]"], {"0:2": [1, "g", h, h, h]}] for h in ("a", "b"))
-    >>> compare_made({0: [one], 1: [one]})
+    >>> compare_host_data({0: [one], 1: [one]})
     ()
-    >>> compare_made({0: [one], 1: [two]})[0].by_what
+    >>> compare_host_data({0: [one], 1: [two]})[0].by_what
     {'a': (0,), 'b': (1,)}
     """
-    places: dict[tuple[Any, ...], dict[int, MadeRow]] = {}
+    places: dict[tuple[Any, ...], dict[int, HostDataRow]] = {}
     for rank, rows in sorted(rows_by_rank.items()):
         for row in rows:
             places.setdefault((row[0], tuple(row[1]), row[2]), {})[rank] = row
     made, given = [], []
     for (line, ranks, place), by_rank in places.items():
-        if place == GIVEN:
-            given.append(_compare_given(ranks, by_rank))
-        elif place.startswith(HELD):
-            given.append(_compare_held(ranks, by_rank))
+        if place.startswith(LAUNCH_INPUT):
+            given.append(_compare_given(line, ranks, by_rank))
         else:
             made.append(_compare_place(line, ranks, by_rank))
     found = [each for each in made if each is not None]
@@ -110,51 +105,36 @@ def compare_made(rows_by_rank: Mapping[int, Sequence[MadeRow]]) -> tuple[MadeDif
     return tuple(sorted(found, key=lambda each: (each.line or 0, each.kind)))
 
 
-def _compare_given(ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> MadeDifference | None:
-    sums = {rank: row[4][GIVEN] for rank, row in by_rank.items()}
-    if not _gave_alike(ranks, by_rank) or not _total_differs(sums):
+def _compare_given(
+    line: int | None, ranks: Sequence[int], by_rank: Mapping[int, HostDataRow]
+) -> HostDataMismatch | None:
+    kinds = {(row[3][_COUNT], row[3][_TOTAL]) for row in by_rank.values()}
+    if set(by_rank) != set(ranks) or len(kinds) > 1:
+        # One that gave an array of another making there is nobody's alarm.
         return None
     first = by_rank[min(by_rank)][3]
-    return _of_launches("whole", first, sums)
-
-
-def _compare_held(ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> MadeDifference | None:
-    first = by_rank[min(by_rank)][3]
-    for box in sorted({box for row in by_rank.values() for box in row[4]}) if _gave_alike(ranks, by_rank) else ():
+    for box in sorted({box for row in by_rank.values() for box in row[4]}):
         sums = {rank: row[4][box] for rank, row in by_rank.items() if box in row[4]}
-        if _total_differs(sums):
-            return _of_launches(box, first, sums)
+        if _can_be_compared(sums) and len({each[_TOTAL] for each in sums.values()}) > 1:
+            gap = _find_gap(first[_LAST], sums)
+            return HostDataMismatch(line, box, first[_LAST], first[_COUNT], _members(sums), given=True, gap=gap)
     return None
 
 
-def _of_launches(box: str, first: Sequence[Any], sums: Mapping[int, Sequence[Any]]) -> MadeDifference:
-    kind, told = first[_LAST], _members(sums)
-    return MadeDifference(None, box, kind, first[_COUNT], told, given=True, launched=True, gap=_find_gap(kind, sums))
-
-
-def _gave_alike(ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> bool:
-    """Whether all gave the same launches as much: one that gave an array of another making there is nobody's alarm."""
-    kinds = {(row[3][_COUNT], row[3][_TOTAL]) for row in by_rank.values()}
-    return set(by_rank) == set(ranks) and len(kinds) == 1
-
-
-def _total_differs(sums: Mapping[int, Sequence[Any]]) -> bool:
-    return _can_be_compared(sums) and len({each[_TOTAL] for each in sums.values()}) > 1
-
-
-def _compare_place(line: int | None, ranks: Sequence[int], by_rank: Mapping[int, MadeRow]) -> MadeDifference | None:
+def _compare_place(
+    line: int | None, ranks: Sequence[int], by_rank: Mapping[int, HostDataRow]
+) -> HostDataMismatch | None:
     kinds = {rank: row[3] for rank, row in by_rank.items()}
     if set(kinds) != set(ranks) or len({kind[_COUNT] for kind in kinds.values()}) > 1:
         return None
     first = kinds[min(kinds)]
-    launched = next(iter(by_rank.values()))[2].endswith(LAUNCHED)
     if _differ(kinds):
-        return MadeDifference(line, "", first[_LAST], first[_COUNT], _members(kinds), launched=launched)
+        return HostDataMismatch(line, "", first[_LAST], first[_COUNT], _members(kinds))
     for box in sorted({box for row in by_rank.values() for box in row[4]}):
         sums = {rank: row[4][box] for rank, row in by_rank.items() if box in row[4]}
         if _differ(sums):
             kind, told = first[_LAST], _members(sums)
-            return MadeDifference(line, box, kind, first[_COUNT], told, launched=launched, gap=_find_gap(kind, sums))
+            return HostDataMismatch(line, box, kind, first[_COUNT], told, gap=_find_gap(kind, sums))
     return None
 
 
@@ -183,10 +163,15 @@ def _members(sums: Mapping[int, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
 
 def _find_gap(kind: str, sums: Mapping[int, Sequence[Any]]) -> str:
     samples = {each[_LAST]: each[_SAMPLE] if len(each) > _SAMPLE else "" for _, each in sorted(sums.items())}
-    return format_gap(kind, [_read_sample(sample) for sample in samples.values()])
+    return format_gap(kind, [read_sample(sample) for sample in samples.values()])
 
 
-def _read_sample(sample: str) -> tuple[float, ...]:
+def read_sample(sample: str) -> tuple[float, ...]:
+    """Read a few values of an array as a rank has written them.
+
+    >>> read_sample("0000000000000040"), read_sample("")
+    ((2.0,), ())
+    """
     data = bytes.fromhex(sample)
     return struct.unpack(f"<{len(data) // 8}d", data)
 
@@ -233,18 +218,18 @@ def _largest(pair: tuple[float, float]) -> float:
     return max((abs(value) for value in pair if math.isfinite(value)), default=0.0)
 
 
-def format_made(difference: MadeDifference, source: str = "") -> str:
+def format_host_data(difference: HostDataMismatch, source: str = "") -> str:
     """Say which line made what on which ranks.
 
     Args:
         source: the cell's text.
 
-    >>> print(format_made(MadeDifference(1, "0:2", "f32[2]", 1, {"a1": (0, 2), "b2": (1,)}), "w = make(v)"))
+    >>> print(format_host_data(HostDataMismatch(1, "0:2", "f32[2]", 1, {"a1": (0, 2), "b2": (1,)}), "w = make(v)"))
     the ranks put different values into replicas of one array, f32[2]
       line 1:  w = make(v)
       box [0:2]: ranks 0,2 put in a1, rank 1 put in b2
       Make the values equal first: the same seed, or read them on one rank and broadcast. %mhjax check NAME compares a variable.
-    >>> print(format_made(MadeDifference(None, "", "f32[2]", 3, {"f32[2]": (0,), "f32[4]": (1,)})))
+    >>> print(format_host_data(HostDataMismatch(None, "", "f32[2]", 3, {"f32[2]": (0,), "f32[4]": (1,)})))
     the ranks made one array in different shapes
       rank 0 made f32[2], rank 1 made f32[4] (3 arrays made there)
       Give every rank as many rows: pad, or drop the rest.
@@ -265,7 +250,7 @@ def format_made(difference: MadeDifference, source: str = "") -> str:
     return "\n".join([head, *where, f"  {box}{told}{many}", *gap, f"  {cure}"])
 
 
-def _find_cure(difference: MadeDifference) -> tuple[str, str]:
+def _find_cure(difference: HostDataMismatch) -> tuple[str, str]:
     """Say what kind of difference it is, and what to do about it."""
     if difference.box:
         for nearly in _NEARLY:
@@ -277,9 +262,7 @@ def _find_cure(difference: MadeDifference) -> tuple[str, str]:
             if difference.given
             else "put different values into replicas of one array"
         )
-        cure = "Make the values equal first: the same seed, or read them on one rank and broadcast."
-        if difference.given and difference.box == "whole":
-            cure += " Data of each rank's own goes in by jax.make_array_from_process_local_data."
+        cure = f"{UNEQUAL_CURE} {OWN_DATA}" if difference.given and difference.box == "whole" else UNEQUAL_CURE
         return f"the ranks {what}, {difference.kind}", f"{cure} %mhjax check NAME compares a variable."
     if len({what.partition("[")[2] for what in difference.by_what}) < len(difference.by_what) == 2:
         return "the ranks made one array of different types", "Give it one dtype, whatever the rank."

@@ -1,0 +1,471 @@
+"""The record of the arrays that a cell made of host data: what they are known by, and what is compared at the cell's end.
+
+An array of which every rank has all is known by what it holds. What is still computed is known by nothing, and like every other, until
+it is there: it is waited for only where a launch takes it for good, or a program without a collective is given it.
+
+An array of which no rank holds all has an identity: the cell, the line, the thread, and which one of its kind it is there. So ranks
+that make two in one order and use them in another are refused.
+
+At the cell's end are compared: what was made on the same line, for the sake of what no launch takes; boxes that only some ranks share,
+where launches take them; and what launches were given that could not be compared before.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from typing import Any, TypeAlias
+from weakref import WeakSet
+
+from mhnb.core.exchange.variables import format_array
+from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow
+from mhnb.core.guard.provenance import ANY, HOST_DATA, MASK, PLACED, masked_places
+from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD
+from mhnb.rank.cell.origin import current_thread
+from mhnb.rank.guard.hashing import DeferredHashes, HashLabel, HostArray, Reading, RunningHash, hash_bytes
+from mhnb.rank.guard.provenance import (
+    BOXES,
+    PENDING,
+    Producer,
+    Tag,
+    copy_provenance,
+    is_tagged,
+    read_tags,
+    tag_array,
+)
+
+__all__ = ["HostDataRecorder", "SharedBoxes", "join_boxes", "shared_boxes"]
+
+Source: TypeAlias = Callable[[Any, Any], Any]
+_WHOLE = "whole"
+_PLAIN = HashLabel()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBoxes:
+    """What a sharding makes of a shape: which ranks share the array, and which boxes of ours others hold too."""
+
+    ranks: tuple[int, ...]
+    name: str
+    """Devices and spec, as a hash: the same on every rank."""
+    is_whole: bool
+    """Every rank holds all of it."""
+    boxes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """By the text of the box, device and index; each box once."""
+
+
+@lru_cache(4096)
+def shared_boxes(sharding: Any, shape: tuple[int, ...]) -> SharedBoxes | None:
+    """Say who shares an array; None where one rank has it all, or it is empty."""
+    if sharding.is_fully_addressable or not prod(shape):
+        return None
+    holders: dict[str, set[int]] = {}
+    texts = {}
+    for device, index in sharding.devices_indices_map(shape).items():
+        texts[device] = _box_text(index, shape)
+        holders.setdefault(texts[device], set()).add(device.process_index)
+    ranks = tuple(sorted(set().union(*holders.values())))
+    if len(ranks) < 2:
+        return None
+    name = f"{[device.id for device in texts]} {getattr(sharding, 'spec', '')}"
+    boxes: dict[str, tuple[Any, Any]] = {}
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        if len(holders[texts[device]]) > 1:
+            boxes.setdefault(texts[device], (device, index))
+    is_whole = all(len(each) == len(ranks) for each in holders.values())
+    return SharedBoxes(ranks, f"{hash_bytes(name.encode()):x}", is_whole, boxes)
+
+
+def _box_text(index: Any, shape: tuple[int, ...]) -> str:
+    ranges = (part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+    return ", ".join(f"{start}:{stop}" for start, stop in ranges) or _WHOLE
+
+
+@lru_cache(4096)
+def _kind_of(shape: tuple[int, ...], dtype: Any) -> str:
+    return format_array(shape, str(dtype))
+
+
+@dataclass(slots=True)
+class _Row:
+    kinds: RunningHash = field(default_factory=RunningHash)
+    boxes: dict[str, RunningHash] = field(default_factory=dict)
+
+
+class HostDataRecorder:
+    """What this rank made in the current cell. `note_made` and `note_argument` may be called from any thread.
+
+    Args:
+        find_line: the cell's line that the caller is in.
+        count_launches: how many launches were made in this cell so far.
+        read: reads a value, as a type of element.
+    """
+
+    def __init__(
+        self,
+        find_line: Callable[[], int | None],
+        count_launches: Callable[[], int],
+        read: Callable[[Any, Any], Reading],
+    ) -> None:
+        self._find_line, self._count_launches, self._reads = find_line, count_launches, read
+        self._main = threading.main_thread()
+        # A finalizer of the user's may make an array wherever Python runs it: also where its own thread holds the lock.
+        self._lock = threading.RLock()
+        self._unknown: WeakSet[HostArray] = WeakSet()
+        """What living arrays are made of whose tag or boxes are still to be learnt: mostly none, and then no launch looks for them."""
+        self._shared: WeakSet[HostArray] = WeakSet()
+        """The same of those with boxes that only some ranks share."""
+        self._trouble = ""
+        """Why an array could not be recorded."""
+        self.active = self._tags = False
+        """Whether anybody will compare; whether arrays get a tag."""
+        self.begin_cell(active=False)
+
+    def begin_cell(
+        self, seq: int = 0, *, active: bool, tags: bool = False, chosen: Sequence[int] | None = None
+    ) -> None:
+        """Forget the last cell.
+
+        Args:
+            active: what is made is recorded.
+            tags: the ranks agree before each launch, by what its arrays carry.
+            chosen: the ranks that run this cell, None for all.
+        """
+        with self._lock:
+            self._seq, self.active, self._tags = seq, active, tags
+            self._rows: dict[tuple[Any, ...], _Row] = {}
+            self._given: dict[tuple[int, ...], int] = {}
+            """How many launches were made so far whose number is the same on each rank, by participants."""
+            self._made: Counter[tuple[Any, ...]] = Counter()
+            """How many arrays of which no rank holds all the cell's own code made, by line, place and kind."""
+            self._deferred = DeferredHashes(self._read)
+            self._chosen = None if chosen is None else set(chosen)
+            self._sampled_nbytes, self._trouble, self._is_partial = 0, "", False
+
+    # -- what is made
+
+    def note_made(self, array: Any, source: Source) -> None:
+        """Record an array that was just made for the user. What cannot be recorded is told of, and no error of the cell's.
+
+        Args:
+            source: gives what a device got, from the device and its index of the whole.
+        """
+        self._note(array, functools.partial(self._note_made, array, source))
+
+    def note_argument(self, array: Any, argument: Any, source: Source) -> None:
+        """Record what was laid out of a value for a program.
+
+        JAX takes that to be the same on every rank, also where each lays out a part of it: so it is known by all of the value.
+        """
+        self._note(array, functools.partial(self._note_argument, array, argument, source))
+
+    def _note(self, array: Any, note: Callable[[], None]) -> None:
+        if not self.active:
+            return
+        try:
+            note()
+        except Exception as error:  # noqa: BLE001 - arrays are of JAX's private making: the user's program goes on
+            line = self._find_line()
+            if not self._trouble:
+                where = "a line of another file" if line is None else f"line {line}"
+                self._trouble = f"{where} makes an array that cannot be compared with the other ranks' ({error!r})"
+            tag_array(array, ANY, Producer(HOST_DATA, self._seq, line))
+
+    def _note_made(self, array: Any, source: Source) -> None:
+        place = shared_boxes(array.sharding, array.shape)
+        if place is None:
+            return
+        line, kind = self._find_line(), _kind_of(array.shape, array.dtype)
+        host = HostArray(kind, array.dtype, _parts(place, source), place)
+        is_known = self._learn(host)
+        self._enter(line, place, host)
+        if place.is_whole:
+            if self._tags:
+                self._tag(array, host, Producer(HOST_DATA, self._seq, line))
+            return
+        if self._tags:
+            tag_array(array, self._identify(line, place, kind), Producer(PLACED, self._seq, line))
+        if place.boxes:
+            setattr(array, BOXES, (host,))
+            self._shared.add(host)
+            if not is_known:
+                self._unknown.add(host)
+
+    def _note_argument(self, array: Any, argument: Any, source: Source) -> None:
+        place = shared_boxes(array.sharding, array.shape)
+        if place is not None:
+            parts = _parts(place, source) if place.is_whole and len(place.boxes) > 1 else {"": argument}
+            host = HostArray(_kind_of(array.shape, array.dtype), array.dtype, parts, place)
+            self._learn(host)
+            self._tag(array, host, None)
+
+    def note_kept(self, laid_out: Any, kept: Any) -> None:
+        """What was laid out is given to no program: the user keeps it."""
+        if not (self.active and is_tagged(laid_out)):
+            return
+        line, place = self._find_line(), shared_boxes(kept.sharding, kept.shape)
+        ((value, known, _),) = read_tags([laid_out])
+        if known is None and place is not None and place.is_whole:
+            self._enter(line, place, getattr(laid_out, PENDING, value), _kind_of(kept.shape, kept.dtype))
+        if self._tags or known is not None:
+            copy_provenance(laid_out, kept, Producer(HOST_DATA, self._seq, line))
+
+    def note_mapped(self, array: Any) -> bool:
+        """Have what pmap is given of this rank's own be known by where; false where it is not of several ranks.
+
+        A launch is not compared by it: the parts of two ranks have nothing in common. But what a program without a collective
+        makes of it is, where it meets the other ranks'.
+        """
+        place = shared_boxes(array.sharding, array.shape) if self._tags else None
+        if place is None:
+            return False
+        line = self._find_line()
+        own = self._identify(line, place, f"pmap {array.aval}")
+        tag_array(array, ANY, Producer(HOST_DATA, self._seq, line, own))
+        return True
+
+    def tags_of(self, arguments: Sequence[Any], avals: Sequence[Any]) -> list[Tag]:
+        """Give the tags of what a program was given as the user gave it: what was never laid out is hashed, and waited for.
+
+        Args:
+            avals: shape and type of each argument, as the program has them.
+        """
+        tags = read_tags(arguments)
+        for at, (argument, aval) in enumerate(zip(arguments, avals, strict=True)):
+            if tags[at][1] is None and getattr(argument, "is_fully_addressable", True):
+                host = HostArray(_kind_of(aval.shape, aval.dtype), aval.dtype, {"": argument})
+                host.learn(self._read, waits=True)
+                tags[at] = (host.value, None, None)
+        return tags
+
+    def _tag(self, array: Any, host: HostArray, producer: Producer | None) -> None:
+        tag_array(array, host.value, producer)
+        if host.parts:
+            setattr(array, PENDING, host)
+            self._unknown.add(host)
+
+    def _identify(self, line: int | None, place: SharedBoxes, kind: str) -> int:
+        """Return what an array is known by of which no rank holds all: where it was made, and as which one of its kind there.
+
+        What it holds cannot say so, as each rank has another part of it.
+        """
+        if self._chosen is not None and not self._chosen.issuperset(place.ranks):
+            # With --ranks some ranks make their part anew: the others have theirs of another cell.
+            return ANY
+        key: tuple[Any, ...] = (line, place.name, kind)
+        thread = current_thread()
+        with self._lock:
+            if thread.number == MAIN_THREAD:
+                self._made[key] += 1
+                key = (*key, self._seq, self._made[key])
+            elif thread.number != UNKNOWN_THREAD:
+                # It may outlive the cell that it was started in.
+                thread.made[key] += 1
+                key = (*key, thread.number, thread.made[key])
+            else:
+                key = key[1:]
+        return hash_bytes(repr(key).encode()) & MASK
+
+    def _enter(self, line: int | None, place: SharedBoxes, made: HostArray | int, kind: str = "") -> None:
+        """Have it compared at the cell's end by its line; `made` is what it was made of, or the value of that."""
+        kind = made.kind if isinstance(made, HostArray) else kind
+        # Other threads run at their own pace: of theirs only what there is in all can be compared.
+        group = self._count_launches() if threading.current_thread() is self._main else 0
+        with self._lock:
+            row = self._rows.setdefault((line, place.ranks, place.name), _Row())
+            row.kinds.add(group, kind, hash_bytes(kind.encode()))
+            if isinstance(made, int) or "" in (*made.words, *made.parts):
+                self._add(row, _WHOLE, group, made, None, _PLAIN)
+            else:
+                for box in place.boxes:
+                    self._add(row, box, group, made, box, _PLAIN)
+
+    def _add(self, row: _Row, name: str, group: int, made: HostArray | int, box: str | None, label: HashLabel) -> None:
+        sums = row.boxes.setdefault(name, RunningHash())
+        if isinstance(made, int):
+            sums.add(group, label.tell(made), label.mix(made), content=made)
+        else:
+            self._deferred.add(sums, group, made, box, label)
+
+    # -- launches
+
+    def hash_inputs(self, inputs: Sequence[Any], *, donated: Collection[int] | None = ()) -> None:
+        """Have the arrays of a launch known by what is in them, where that was not known when they were made.
+
+        Args:
+            donated: the places of what the launch takes for good, which is waited for: a computation of this rank's own, whose turn
+                comes by itself. None: all is waited for, as where the launch has no collective.
+        """
+        if self._unknown:
+            pending = [getattr(array, PENDING) for array in inputs if hasattr(array, PENDING)]
+            if not self._deferred.has_room_for([host for host in pending if host.parts]):
+                donated = None
+            for at, array in enumerate(inputs):
+                waits = donated is None or at in donated
+                for host in getattr(array, BOXES, ()) if waits else ():
+                    host.learn(self._read, waits=True)
+                    self._unknown.discard(host)
+                if (host := getattr(array, PENDING, None)) is not None and (
+                    host.learn(self._read, waits=waits) or host.is_lost
+                ):
+                    # Not before: whoever breaks the wait off, or waits in another thread, finds it as it was.
+                    tag_array(array, host.value, read_tags([array])[0][1])
+                    vars(array).pop(PENDING, None)
+        if donated != () and len(self._deferred):
+            # What was kept of the same buffers is computed by now, and about to be taken.
+            with self._lock:
+                self._deferred.settle_computed()
+
+    def record_inputs(
+        self, participants: tuple[int, ...], line: int | None, inputs: Sequence[Any], *, agreed: bool, free: int = 0
+    ) -> None:
+        """Have compared at the cell's end what a launch that communicates is given, and was not compared before it.
+
+        The n-th launches of the ranks are one, whatever the line.
+
+        Args:
+            agreed: the ranks agreed on it.
+            free: which of its arrays they left out.
+        """
+        if not self.active:
+            return
+        number = self._count(participants, agreed=agreed)
+        if agreed:
+            places, tags = masked_places(free, len(inputs)), read_tags(inputs) if free else []
+        else:
+            tags = read_tags(inputs)
+            places = [at for at, (value, producer, _) in enumerate(tags) if value and producer is None]
+        with self._lock:
+            for at in places:
+                value, producer, _ = tags[at]
+                self._enter_input(participants, line, (number, at), getattr(inputs[at], PENDING, value), inputs[at])
+            for at, array in enumerate(inputs) if self._shared and number else ():
+                for host in getattr(array, BOXES, ()):
+                    self._enter_boxes(host, HashLabel(number, at, line))
+
+    def _enter_input(
+        self, participants: tuple[int, ...], line: int | None, which: tuple[int, int], made: HostArray | int, array: Any
+    ) -> None:
+        number, at = which
+        # Of a thread whose launches are not counted, what it gives on one line.
+        where, label = (None, HashLabel(number, at, line)) if number else (line, _PLAIN)
+        row = self._rows.setdefault((where, participants, f"{LAUNCH_INPUT}{at}"), _Row())
+        kind = _kind_of(array.shape, array.dtype)
+        row.kinds.add(0, kind, label.mix(hash_bytes(kind.encode())))
+        if made == ANY:
+            # Not for want of time: nobody is to compare it.
+            row.boxes.setdefault(_WHOLE, RunningHash()).is_partial = True
+        else:
+            self._add(row, _WHOLE, 0, made, None, label)
+
+    def _enter_boxes(self, host: HostArray, label: HashLabel) -> None:
+        row = self._rows.setdefault((None, host.place.ranks, LAUNCH_INPUT + host.place.name), _Row())
+        row.kinds.add(0, host.kind, label.mix(hash_bytes(host.kind.encode())))
+        for box in dict.fromkeys((*host.words, *host.parts)):
+            self._add(row, box, 0, host, box, label)
+
+    def follow(self, inputs: Sequence[Any]) -> Callable[[Sequence[object]], None] | None:
+        """Give what to call with the outputs of a program without a collective, if it was given a box that other ranks hold too.
+
+        Those are compared where a launch that communicates is given what came of them.
+        """
+        if not (self.active and self._shared):
+            return None
+        boxes = join_boxes(dict.fromkeys(host for array in inputs for host in getattr(array, BOXES, ())))
+        self._shared.update(boxes)
+        return functools.partial(_hold, boxes) if boxes else None
+
+    def withdraw(self, participants: tuple[int, ...], *, agreed: bool) -> None:
+        """The launch that was noted last was refused before it was made: the next one has its number."""
+        if self._is_counted(agreed=agreed) and self._given.get(participants):
+            self._given[participants] -= 1
+
+    def _count(self, participants: tuple[int, ...], *, agreed: bool) -> int:
+        if not self._is_counted(agreed=agreed):
+            return 0
+        number = self._given[participants] = self._given.get(participants, 0) + 1
+        return number
+
+    def _is_counted(self, *, agreed: bool) -> bool:
+        # Where the ranks do not agree on each, other threads run at their own pace.
+        return self.active and (agreed or threading.current_thread() is self._main)
+
+    # -- the cell's end
+
+    def take_notes(self) -> list[str]:
+        """Say what of this cell could not be compared, or only in part."""
+        told = [f"{self._trouble}; please report it"] if self._trouble else []
+        if self._is_partial:
+            told += [
+                "launches were given values that were donated, or still computed, when the cell ended: those are not compared"
+            ]
+        if self._sampled_nbytes:
+            size = f"{self._sampled_nbytes / 2**20:.1f} MiB"
+            told += [
+                f"of copies in device memory (up to {size}) only pieces are compared; %mhjax check NAME compares all"
+            ]
+        return told
+
+    def end_cell(self) -> list[HostDataRow]:
+        """Hand out the rows. Everything that the cell launched has ended by now, or was given up."""
+        with self._lock:
+            rows, self._rows = self._rows, {}
+            deferred, self._deferred = self._deferred, DeferredHashes(self._read)
+        deferred.settle_all()
+        self._is_partial = self._is_partial or deferred.is_partial
+        return [
+            [line, list(ranks), name, row.kinds.to_wire(), {text: sums.to_wire() for text, sums in row.boxes.items()}]
+            for (line, ranks, name), row in rows.items()
+        ]
+
+    def _learn(self, host: HostArray) -> bool:
+        return host.learn(self._read)
+
+    def _read(self, value: Any, dtype: Any) -> Reading:
+        reading = self._reads(value, dtype)
+        if reading.in_part:
+            self._sampled_nbytes = max(self._sampled_nbytes, int(getattr(value, "nbytes", 0)))
+        return reading
+
+
+def _parts(place: SharedBoxes, source: Source) -> dict[str, Any]:
+    boxes = {text: source(device, index) for text, (device, index) in place.boxes.items()}
+    # The same as what is laid out of a value.
+    return {"": next(iter(boxes.values()))} if place.is_whole and len(boxes) == 1 else boxes
+
+
+def _hold(boxes: tuple[HostArray, ...], outputs: Sequence[Any]) -> None:
+    for output in outputs:
+        setattr(output, BOXES, boxes)
+
+
+def join_boxes(several: Iterable[HostArray]) -> tuple[HostArray, ...]:
+    """Make one of all that were made over the same devices in the same way: what is made of them is compared by that.
+
+    Box by box, and equal ones once: ranks that hold a box have the same hash for it, whatever other boxes each of them holds.
+    """
+    by_place: dict[tuple[Any, ...], list[HostArray]] = {}
+    for host in several:
+        by_place.setdefault((host.place.ranks, host.place.name), []).append(host)
+    return tuple(same[0] if len(same) == 1 else _join(same) for same in by_place.values())
+
+
+def _join(same: Sequence[HostArray]) -> HostArray:
+    words: dict[str, dict[int, None]] = {}
+    for host in same:
+        for text, word in host.words.items():
+            words.setdefault(text, {})[word] = None
+    joined = HostArray(same[0].kind, same[0].dtype, {}, same[0].place)
+    # One that was deleted before it was hashed is compared with none.
+    unknown = {text for host in same for text in host.parts}
+    joined.words = {
+        text: word if not rest else hash_bytes(repr([word, *rest]).encode())
+        for text, (word, *rest) in words.items()
+        if text not in unknown
+    }
+    return joined
