@@ -25,11 +25,12 @@ import inspect
 import os
 import sys
 import threading
+import types
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -102,7 +103,7 @@ class HookStatus:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Program:
     """A compiled multi-process program."""
 
@@ -114,19 +115,18 @@ class _Program:
     """Outputs that are arguments as they came."""
     donated: tuple[int, ...] | None = ()
     """Arguments that a launch takes for good; None where that is not known."""
-
     may_crash: bool = False
     """On CPU devices of several in a process, C++ ends the process where an argument was donated before."""
+    producers: dict[int | None, Producer] = field(default_factory=dict)
+    """As what it was told last, by line of the cell."""
+    is_collective: bool = field(init=False)
+    """Whether it communicates."""
+    number: int = field(init=False)
+    """Its fingerprint."""
 
-    @property
-    def is_collective(self) -> bool:
-        """Whether it communicates."""
-        return communicates(self.fingerprint)
-
-    @property
-    def number(self) -> int:
-        """Its fingerprint as a number."""
-        return int(self.fingerprint.removeprefix(FREE_PREFIX), 16)
+    def __post_init__(self) -> None:
+        self.is_collective = communicates(self.fingerprint)
+        self.number = int(self.fingerprint.removeprefix(FREE_PREFIX), 16)
 
     @property
     def is_gated(self) -> bool:
@@ -135,6 +135,8 @@ class _Program:
 
 
 _recorder: LaunchRecorder | None = None
+_signatures: _Signatures
+_NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
 def install(recorder: LaunchRecorder) -> HookStatus:
@@ -425,9 +427,12 @@ class _Way:
 
 
 _way = _Way()
+_jax: Any = types.SimpleNamespace()
+"""What each launch needs of JAX; set once it is hooked."""
 
 
-class _Origin(NamedTuple):
+@dataclass(slots=True)
+class _Origin:
     """What C++ launches, as the sharding of its first output tells of it."""
 
     program: _Program
@@ -435,6 +440,8 @@ class _Origin(NamedTuple):
     """Arrays that it is given beside its arguments, before them."""
     kept: tuple[int, ...] | None
     """Which of both it takes; None for all."""
+    signatures: tuple[int, ...] | None = None
+    """Of the outputs, once there are some."""
 
 
 _ORIGIN = "_mhnb_origin"
@@ -449,15 +456,20 @@ def _choose_way(guard: str, *, is_direct: bool) -> None:
 
 
 def _hook_ways() -> None:
-    from jax._src import config, pjit
+    global _signatures  # noqa: PLW0603 - as `_recorder`
+    from jax._src import api, array, config, pjit, tree_util
     from jax._src.interpreters import pxla
+    from jax._src.lib import jax_jit
 
     private: Any = pjit
+    _jax.config, _jax.check_nan, _jax.post_hook = config, api._nan_check_posthook, api._post_hook_state
+    _jax.array_type, _jax.tree_leaves = array.ArrayImpl, tree_util.tree_leaves
+    _jax.parse_arguments, _jax.tracing_registry = jax_jit.parse_arguments, tree_util.tracing_registry
     _way.state = config.config_ext.Config("mhnb_way", None, include_in_jit_key=True)
     private._get_fastpath_data = _give_fastpath(private._get_fastpath_data)
-    signatures = _Signatures(private._infer_params, private._run_python_pjit)
-    private._infer_params, private._run_python_pjit = signatures.infer, signatures.run
-    private.jit_evict_fn = _forget_with(private.jit_evict_fn, signatures)
+    _signatures = _Signatures(private._infer_params, private._run_python_pjit)
+    private._infer_params, private._run_python_pjit = _signatures.infer, _signatures.run
+    private.jit_evict_fn = _forget_with(private.jit_evict_fn, _signatures)
     executable: Any = pxla.MeshExecutable
     executable.create_cpp_call = _choose_per_call(executable.create_cpp_call)
     for state in (config.debug_nans, config.debug_infs):
@@ -522,76 +534,58 @@ def _choose_per_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _set_after_call() -> None:
     """Have JAX call what this way wants after each launch, beside its own check for NaN."""
-    from jax._src import api, config
-
+    config = _jax.config
     checks = config._read("jax_debug_nans") or config._read("jax_debug_infs")
-    ours = _after_call if _way.guard != "off" or not _way.is_direct else None
-    own = api._nan_check_posthook if checks else None
-    api._post_hook_state.set_global(_checked_after_call if ours and own else ours or own)
+    ours = None if _way.is_unguarded else _after_call
+    own = _jax.check_nan if checks else None
+    _jax.post_hook.set_global(_checked_after_call if ours and own else ours or own)
 
 
 def _set_after_call_here() -> None:
     """Do so in this thread, which has its own setting of the check."""
-    from jax._src import api, config
-
+    config = _jax.config
     checks = config.debug_nans.get_local() is True or config.debug_infs.get_local() is True
-    api._post_hook_state.set_local(_checked_after_call if checks else config.config_ext.unset)
+    _jax.post_hook.set_local(_checked_after_call if checks else config.config_ext.unset)
 
 
 def _checked_after_call(function: Any, args: Any, kwargs: Any, out: Any) -> None:
-    from jax._src import api
-
-    _after_call(function, args, kwargs, out)
-    api._nan_check_posthook(function, args, kwargs, out)
+    if not _way.is_unguarded:
+        _after_call(function, args, kwargs, out)
+    _jax.check_nan(function, args, kwargs, out)
 
 
 def _after_call(function: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Deal with a launch that C++ has made: tag what came of it, or record it."""
     __tracebackhide__ = True
-    sharding = getattr(out, "sharding", None)
-    if sharding is None:
-        first = _find_first(out)
-        sharding = None if first is None else first.sharding
-    origin: _Origin | None = getattr(sharding, _ORIGIN, None)
+    # Most calls are of programs of this process alone, and end at the first look.
+    outputs = [out] if type(out) is _jax.array_type else [find_plain(each) for each in _jax.tree_leaves(out)]
+    origin: _Origin | None = getattr(outputs[0].sharding, _ORIGIN, None) if outputs else None
     if origin is None or _recorder is None:
         return
     laid_out, _current.laid_out = _current.laid_out, None
-    outputs = [find_plain(each) for each in _leaves(out)]
     made_last = _current.first_output
     if made_last is not None and made_last() is outputs[0]:
         # Python code made this launch, and dealt with it.
         return
-    if _way.guard == "lockstep" or not _way.is_direct:
+    if not _way.is_direct:
         _tag_outputs(origin, _list_inputs(origin, function, args, kwargs, laid_out), outputs)
-    elif _way.guard == "parity" and origin.program.is_collective:
+    elif origin.program.is_collective:
         _record_launch(origin, [plain for _, plain in laid_out or ()], outputs)
-
-
-def _find_first(out: Any) -> Any:
-    leaves = _leaves(out)
-    return find_plain(leaves[0]) if leaves and hasattr(leaves[0], "sharding") else None
-
-
-def _leaves(tree: Any) -> list[Any]:
-    import jax
-
-    return [tree] if isinstance(tree, jax.Array) else jax.tree.leaves(tree)
 
 
 def _list_inputs(
     origin: _Origin, function: Any, args: Any, kwargs: Any, laid_out: list[tuple[Any, Any]] | None
 ) -> list[Any]:
     """List the arrays that a launch from C++ was given, as its Python way would be."""
-    from jax._src import tree_util
-    from jax._src.lib import jax_jit
-
+    if len(args) == 1 and type(args[0]) is _jax.array_type and not (kwargs or laid_out or origin.constants):
+        return list(args) if origin.kept is None or origin.kept else []
     info = getattr(function, "_jit_info", None)
     if info is None or not (info.static_argnums or info.static_argnames):
-        leaves = _leaves(args[0]) if len(args) == 1 and not kwargs else tree_util.tree_leaves((args, kwargs or {}))
+        leaves = _jax.tree_leaves((args, kwargs or {}))
     else:
         names, values = tuple(kwargs or ()), tuple((kwargs or {}).values())
-        _, leaves = jax_jit.parse_arguments(
-            args, values, names, info.static_argnums, info.static_argnames, tree_util.tracing_registry
+        _, leaves = _jax.parse_arguments(
+            args, values, names, info.static_argnums, info.static_argnames, _jax.tracing_registry
         )
     inputs = [*origin.constants, *leaves]
     if origin.kept is not None:
@@ -599,17 +593,19 @@ def _list_inputs(
     if laid_out:
         made = {id(given): plain for given, plain in laid_out}
         inputs = [made.get(id(each), each) for each in inputs]
-    return inputs
+    return [find_plain(each) if hasattr(each, "_base_array") else each for each in inputs]
 
 
 def _tag_outputs(origin: _Origin, inputs: list[Any], outputs: list[Any]) -> None:
     assert _recorder is not None
-    plain = [find_plain(each) if hasattr(each, "sharding") else each for each in inputs]
     program = origin.program
-    _recorder.learn_contents(plain)
-    birth = _follow_local(_recorder, program, plain)
-    tag_outputs(outputs, birth, passed={at: plain[n] for at, n in program.passed if n < len(plain)})
-    follow = _recorder.follow_given(plain)
+    _recorder.learn_contents(inputs, None)
+    birth = _follow_local(_recorder, program, inputs)
+    if origin.signatures is None:
+        origin.signatures = tuple(_signatures.make_token(output) or 0 for output in outputs)
+    passed = {at: inputs[n] for at, n in program.passed} if program.passed else _NOTHING
+    tag_outputs(outputs, birth, passed=passed, signatures=origin.signatures)
+    follow = _recorder.follow_given(inputs)
     if follow is not None:
         follow(outputs)
 
@@ -739,12 +735,12 @@ class _Signatures:
         signature: list[Any] = [getattr(leaf, ATTRIBUTE, UNTAGGED)[2] for leaf in leaves]
         for place, known in enumerate(signature):
             if known is None:
-                token = signature[place] = self._make_token(leaves[place])
+                token = signature[place] = self.make_token(leaves[place])
                 if token is None:
                     return None
         return tuple(signature)
 
-    def _make_token(self, leaf: Any) -> int | None:
+    def make_token(self, leaf: Any) -> int | None:
         """Give the token of what a leaf looks like to a program; None where that cannot be said."""
         kind = type(leaf)
         if kind in _PLAIN_NUMBERS:
@@ -783,7 +779,7 @@ class _Signatures:
         given = [*constants, *leaves]
         taken = [given[place] for place in kept]
         relaid = tuple(at for at, (leaf, laid) in enumerate(zip(taken, inputs, strict=True)) if laid is not leaf)
-        signatures = [token for output in flat if (token := self._make_token(output)) is not None]
+        signatures = [token for output in flat if (token := self.make_token(output)) is not None]
         if len(signatures) < len(flat):
             return
         known = self._params_class(*params)
@@ -914,6 +910,8 @@ class _NotingExecutable:
         return _NotingResults(results, self._marker(inputs, birth), None, recorder.follow_given(inputs))
 
     def _marker(self, inputs: Sequence[Any], birth: OutputProvenance) -> Callable[..., None]:
+        if not (self._written or self._passed):
+            return functools.partial(tag_outputs, provenance=birth)
         written, passed = ({at: inputs[n] for at, n in places} for places in (self._written, self._passed))
         return functools.partial(tag_outputs, provenance=birth, written=written, passed=passed)
 
@@ -922,7 +920,11 @@ def _follow_local(recorder: LaunchRecorder, program: _Program, inputs: Sequence[
     """Say what the outputs of a program without a collective are to be known by."""
     if recorder.guard != "lockstep":
         return NOT_GUARDED
-    return for_local(program.number, read_tags(inputs), Producer(program.name, recorder.seq, recorder.find_line()))
+    seq, line = recorder.seq, recorder.find_line()
+    producer = program.producers.get(line)
+    if producer is None or producer.seq != seq:
+        producer = program.producers[line] = Producer(program.name, seq, line)
+    return for_local(program.number, read_tags(inputs), producer)
 
 
 def _check_given_once(program: _Program, inputs: Sequence[Any]) -> None:
@@ -967,7 +969,8 @@ class _NotingResults:
         outputs = self._results.consume_with_handlers(handlers, **kwargs)
         # A program with ordered effects consumes its tokens first, by an incomplete list of handlers.
         if kwargs.get("strict", True):
-            plain = [find_plain(output) for output in outputs]
+            array_type = _jax.array_type
+            plain = [output if type(output) is array_type else find_plain(output) for output in outputs]
             if self._launched is not None:
                 self._launched.end_dispatch(plain)
             self._mark(plain, signatures=signatures or None)

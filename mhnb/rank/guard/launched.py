@@ -14,7 +14,7 @@ from mhnb.core.wire.protocol import LaunchRow
 __all__ = ["Launched", "Unrecorded"]
 
 
-_MOST_WEIGHED = 16
+_MOST_WEIGHED = 8
 """So many outputs are known, the last ones: to keep note of each of a thousand would take as long as the launch."""
 
 
@@ -71,6 +71,9 @@ class Launched:
             self.is_dispatched = True
 
     def _keep(self, outputs: Sequence[object]) -> None:
+        if len(outputs) == 1:
+            self._kept, self.is_dispatched = outputs[0], True
+            return
         last = outputs[-_MOST_WEIGHED:]
         self._kept = min(reversed(last), key=_size, default=None)
         self._others = tuple(weakref.ref(output) for output in last if output is not self._kept)
