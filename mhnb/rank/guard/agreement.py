@@ -31,6 +31,7 @@ from mhnb.core.guard.wishes import Verdict, Wish
 from mhnb.errors import MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.cell.forks import weakly
 from mhnb.rank.cell.origin import current_seq, current_thread
+from mhnb.rank.guard.local_agreement import Table
 from mhnb.rank.guard.origin_record import OriginRecord, Uncompared
 from mhnb.rank.guard.origins import (
     Birth,
@@ -43,7 +44,6 @@ from mhnb.rank.guard.origins import (
     list_taken,
 )
 from mhnb.rank.guard.signals import HeldSignals
-from mhnb.rank.guard.tables import Table
 
 __all__ = ["Agreement"]
 
