@@ -29,7 +29,7 @@ from mhnb.core.wire.protocol import (
 )
 from mhnb.launch.base import Host, QueuedHost, ReportingHost
 from mhnb.link.base import Link, supervisor_peer
-from mhnb.rank.guard.board import Board
+from mhnb.rank.guard.shared_board import Board
 from mhnb.system.processes import find_end, is_halted
 
 __all__ = ["HostWatch", "find_board", "say_left"]

@@ -17,9 +17,10 @@ from IPython.core.getipython import get_ipython
 
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.rank.cell.keyboard import refuse_jax_breakpoint
+from mhnb.rank.guard.agreement import Agreement
 from mhnb.rank.guard.launches import LaunchRecorder
 from mhnb.rank.guard.localwork import LocalWork
-from mhnb.rank.guard.seating import find_words, take_place
+from mhnb.rank.guard.remote_agreement import find_words, take_place
 from mhnb.rank.knocking import await_listener
 from mhnb.rank.severing import Severing
 from mhnb.values import Phase
@@ -62,9 +63,9 @@ class Bootstrap:
 
         from mhnb.rank import jaxhooks, jaxseams
 
-        self.recorder.gate = gate = take_place(self._spec, self._rank)
-        if gate is not None:
-            gate.signals.install()
+        if (table := take_place(self._spec, self._rank)) is not None:
+            self.recorder.gate = Agreement(table)
+            self.recorder.gate.signals.install()
         if self._spec.engine_only:
             self.guard = {"available": False, "reason": "ipyparallel's client drives the ranks"}
         else:

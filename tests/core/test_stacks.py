@@ -65,7 +65,7 @@ SEEN: dict[str, tuple[Sight, Activity, str]] = {
         Sight(frames(("jax/array.py", "_value")), CELL, busy=0.8, flight=STEP), "computing", "jit(step)",
     ),
     "left": (
-        Sight(frames(("rank/guard/tables.py", "pause"), ("rank/guard/left.py", "_outlast")), CELL, busy=0.5),
+        Sight(frames(("rank/guard/local_agreement.py", "pause"), ("rank/guard/left.py", "_outlast")), CELL, busy=0.5),
         "blocked", "a collective of an earlier cell, which still runs or waits",
     ),
     "agreement": (

@@ -19,8 +19,8 @@ from mhnb.cluster import Cluster
 from mhnb.core.wire.protocol import CellEnded, RankExited
 from mhnb.errors import HostUnreachable
 from mhnb.rank.channel import Channel, connect
-from mhnb.rank.guard.interrupts import InterruptWord, make_interrupt_word
-from mhnb.rank.guard.remote import RemoteTable
+from mhnb.rank.guard.remote_agreement import RemoteTable
+from mhnb.rank.guard.shared_board import InterruptWord, make_interrupt_word
 from tests.hosts.cluster import Begin, check_sum, keys_of
 from tests.hosts.hostnet import Host, HostNet, wait_until
 from tests.hosts.outsider import Port, annoy, find_ports, hold_open

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from mhnb.rank.guard.board import Board, Place, Post, make_board
+from mhnb.core.guard.wishes import LAUNCH, Wish
+from mhnb.rank.guard.local_agreement import Seat
+from mhnb.rank.guard.shared_board import Board, Place, Post, make_board, yield_core
+from tests.source import ROOT
 
 
 @pytest.fixture
@@ -28,7 +32,7 @@ def post(board: Board, rank: int, seq: int, fingerprint: int, line: int = 1) -> 
     group = board.index_of((0, 1))
     with board.locked():
         place = board.next_place(rank, seq, group)
-        board.post(rank, place, Post(fingerprint, line, 0, 77))
+        board.post(rank, place, Post(fingerprint, 77, 0, line))
     return place
 
 
@@ -40,7 +44,7 @@ def test_what_one_posts_the_other_reads(boards: tuple[Board, Board]) -> None:
     assert theirs.index_of((0, 1)) == place.group
     assert theirs.has_posted(0, place)
     assert not theirs.has_posted(1, place)
-    assert theirs.read(0, place) == (2**63 - 1, 12, 0, 77, 0)
+    assert theirs.read(0, place) == Post(2**63 - 1, 77, 0, 12)
 
 
 def test_numbers_begin_anew_with_each_cell_and_set(boards: tuple[Board, Board]) -> None:
@@ -59,11 +63,11 @@ def test_a_mark_is_seen_and_goes_with_the_next_round(boards: tuple[Board, Board]
     place = post(mine, 0, 7, 5)
     with mine.locked():
         mine.mark(0, place, 2)
-    assert theirs.read(0, place).mark == 2
+    assert theirs.mark_of(0, place) == 2
     for _ in range(3):
         post(mine, 0, 7, 5)
     again = post(mine, 0, 7, 5)
-    assert (again.number, theirs.read(0, again).mark) == (5, 0)
+    assert (again.number, theirs.mark_of(0, again)) == (5, 0)
 
 
 def test_interrupts_endings_and_waits_are_words_for_all(boards: tuple[Board, Board]) -> None:
@@ -79,13 +83,97 @@ def test_interrupts_endings_and_waits_are_words_for_all(boards: tuple[Board, Boa
     assert theirs.wanted(0, 9) is None
 
 
-def test_too_many_sets_are_an_error_and_not_a_mixture(boards: tuple[Board, Board]) -> None:
-    """Two sets never share a place. Of a small cluster every set that there can be has one."""
+def test_who_posts_last_says_that_a_post_was_taken_back(boards: tuple[Board, Board]) -> None:
+    """Its post is enough to know that all stand: the marks of the others may be seen later than it."""
     mine, theirs = boards
-    assert [mine.index_of((0, n)) for n in range(4)] == [0, 1, 2, 3]
-    assert theirs.index_of((0, 2)) == 2
-    with pytest.raises(OverflowError, match="more than 4 different sets"):
-        mine.index_of((1, 2, 3))
+    place = post(mine, 0, 7, 5)
+    with mine.locked():
+        mine.mark(0, place, 2)
+    assert post(theirs, 1, 7, 5) == place
+    assert mine.read(1, place) == Post(5, 77, 0, 1, taken_back=1)
+    place = post(mine, 0, 7, 5)
+    assert post(theirs, 1, 7, 5) == place
+    assert mine.read(1, place) == Post(5, 77, 0, 1)
+
+
+def test_a_post_of_which_a_word_is_missing_is_none(boards: tuple[Board, Board]) -> None:
+    """Whichever of them is still that of an older post there; the whole is read again."""
+    mine, theirs = boards
+    for n in range(4):
+        post(mine, 0, 7, 100 + n, line=50 + n)
+    old = Place(7, 0, 1)
+    words = mine._set(0)
+    begin = next(at for at in range(8, len(words)) if words[at] == 7 << 32 | 1)
+    before = words[begin : begin + 7].tolist()
+    place = post(mine, 0, 7, 200, line=60)
+    after = words[begin : begin + 7].tolist()
+    changed = [at for at in range(7) if before[at] != after[at]]
+    assert len(changed) == 4, "the place, the program, the line and the hash"
+    for at in changed:
+        words[begin + at] = before[at]
+        assert theirs.read(0, place) is None
+        assert theirs.read(0, old) is None
+        words[begin + at] = after[at]
+    assert theirs.read(0, place) == Post(200, 77, 0, 60)
+
+
+SETS = [ranks for ranks in product((0, 1), repeat=10) if sum(ranks) > 1]
+"""Which of 10 ranks take part in a launch: four times as many sets as the board begins with."""
+
+
+def launch_on_all_sets(folder: Path, ranks: Sequence[int], sets: Sequence[Sequence[int]]) -> None:
+    """Play some ranks of 10: launch on every set, cell by cell."""
+    board = Board(folder, 10)
+    seats = {rank: Seat(board, rank) for rank in ranks}
+    for seq, chosen in enumerate(sets, start=1):
+        members = tuple(rank for rank in range(10) if chosen[rank])
+        own = [seats[rank] for rank in members if rank in seats]
+        for seat in own:
+            while not seat.post(Wish(seq, 5, "jit(f)", members, ())):
+                yield_core()
+        for seat in own:
+            while not seat.look(interrupted=False):
+                yield_core()
+            assert seat.judge() == LAUNCH, members
+            seat.rest()
+        for seat in seats.values():
+            seat.end_cell(seq, 0)
+    board.close()
+
+
+PLAY = """
+import sys
+from pathlib import Path
+from tests.rank.test_board import SETS, launch_on_all_sets
+launch_on_all_sets(Path(sys.argv[1]), range(5, 10), SETS)
+"""
+
+
+def test_two_processes_launch_on_more_sets_than_the_board_begins_with(tmp_path: Path) -> None:
+    """The board grows for both, whoever is the first with a set."""
+    make_board(tmp_path, 10)
+    before = (tmp_path / "board").stat().st_size
+    with subprocess.Popen([sys.executable, "-c", PLAY, str(tmp_path)], cwd=ROOT) as other:
+        launch_on_all_sets(tmp_path, range(5), SETS)
+        assert other.wait() == 0
+    board = Board(tmp_path, 10)
+    assert board.set_count == len(SETS) == 1013
+    assert (tmp_path / "board").stat().st_size > before
+    assert len({board.index_of([rank for rank in range(10) if chosen[rank]]) for chosen in SETS}) == 1013
+    assert board.set_count == 1013
+    board.close()
+
+
+def test_a_wait_in_a_set_that_another_process_entered_is_seen(boards: tuple[Board, Board]) -> None:
+    """A part of the board that this process has not mapped is looked at, too."""
+    mine, theirs = boards
+    groups = [mine.index_of((0, n)) for n in range(600)]
+    with mine.locked():
+        place = mine.next_place(0, 7, groups[-1])
+        mine.post(0, place, Post(5, 0, 0, 0))
+    mine.want(0, place)
+    assert theirs.wanted(0, 7) == place
+    assert theirs.has_posted(0, place)
 
 
 def test_every_pair_of_many_ranks_has_its_place(tmp_path: Path) -> None:
@@ -104,15 +192,16 @@ def test_another_clusters_board_is_refused(tmp_path: Path) -> None:
     make_board(tmp_path, 2)
     with pytest.raises(ValueError, match="not the board of 3 ranks"):
         Board(tmp_path, 3)
-    (tmp_path / "board").write_bytes(bytes((tmp_path / "board").stat().st_size))
-    with pytest.raises(ValueError, match="another version"):
-        Board(tmp_path, 2)
+    for content in (bytes((tmp_path / "board").stat().st_size), b""):
+        (tmp_path / "board").write_bytes(content)
+        with pytest.raises(ValueError, match="another version"):
+            Board(tmp_path, 2)
 
 
 HOLD = """
 import sys
 from pathlib import Path
-from mhnb.rank.guard.board import Board, make_board
+from mhnb.rank.guard.shared_board import Board, make_board
 make_board(Path(sys.argv[1]), 2)
 Board(Path(sys.argv[1]), 2).ask_interrupt(7)
 print("made", flush=True)

@@ -2,6 +2,9 @@
 
 Ranks are coroutines here; between two reads of the board another may come in. What leads to a state that was seen before is
 not followed again, so that all orders are tried. No JAX.
+
+In the second half of the tests each rank has a copy of the board: without the lock it sees there what has arrived, each word on its own.
+So much, and not more, may be expected of a processor that reorders reads and writes.
 """
 
 from __future__ import annotations
@@ -13,14 +16,15 @@ from typing import Any
 
 import pytest
 from greenlet import greenlet
+from mhnb.core.guard.origins import ANY, combine_origins, join_free
 
 from mhnb.core.guard.agreement import ENDINGS
-from mhnb.core.guard.origins import ANY, combine_origins, join_free
 from mhnb.core.guard.wishes import Wish
-from mhnb.rank.guard.board import Board, Place, Post, make_board
-from mhnb.rank.guard.seat import CELL_ENDED, QUICK_LOOKS, Seat
+from mhnb.rank.guard.local_agreement import CELL_ENDED, QUICK_LOOKS, Seat
+from mhnb.rank.guard.shared_board import Board, Place, Post, make_board
 
 OK = ENDINGS.index("ok")
+MOST_RANKS = 3
 
 
 class SteppedBoard(Board):
@@ -39,6 +43,14 @@ class SteppedBoard(Board):
                 yield
             finally:
                 self.locks = False
+
+    def parts(self) -> tuple[memoryview, memoryview]:
+        """Return all words that the ranks use: those of the head but for what does not change, and those of their set."""
+        return self._words[: self._rank_at(MOST_RANKS)], self._set(0)
+
+    def content(self) -> bytes:
+        """Return what stands in them."""
+        return b"".join(map(bytes, self.parts()))
 
     def _see(self, found: Any) -> Any:
         if not self.locks:
@@ -67,10 +79,64 @@ class SteppedBoard(Board):
         self._pause()
         return bool(self._see(super().has_posted(rank, place)))
 
-    def read(self, rank: int, place: Place) -> Post:
+    def read(self, rank: int, place: Place) -> Post | None:
         self._pause()
-        found: Post = self._see(super().read(rank, place))
+        found: Post | None = self._see(super().read(rank, place))
         return found
+
+    def mark_of(self, rank: int, place: Place) -> int:
+        self._pause()
+        return int(self._see(super().mark_of(rank, place)))
+
+
+class LateBoard(SteppedBoard):
+    """A rank's view of a board, as a processor may give it: under the lock all is there, without it what has arrived."""
+
+    def __init__(self, folder: Path, process_count: int, board: SteppedBoard) -> None:
+        super().__init__(folder, process_count)
+        self._shared = board.parts()
+        self._words = memoryview(bytearray(self._shared[0].nbytes)).cast("Q")
+        self._sets[0] = memoryview(bytearray(self._shared[1].nbytes)).cast("Q")
+        self._indexes, self._members = dict(board._indexes), dict(board._members)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        with super().locked():
+            for own, shared in zip(self.parts(), self._shared, strict=True):
+                own[:] = shared
+            try:
+                yield
+            finally:
+                for own, shared in zip(self.parts(), self._shared, strict=True):
+                    shared[:] = own
+
+    def want(self, rank: int, place: Place | None) -> None:
+        super().want(rank, place)
+        at = self._rank_at(rank) + 1
+        self._shared[0][at] = self._words[at]
+
+    def close(self) -> None:
+        super().close()
+        for part in self._shared:
+            part.release()
+
+    def find_late(self, kind: str, *, others: bool) -> list[tuple[memoryview, memoryview, int]]:
+        """Return the words of a kind that have not arrived, or all others: where they are, where they will be, at which index."""
+        return [
+            (shared, own, at)
+            for part, (own, shared) in enumerate(zip(self.parts(), self._shared, strict=True))
+            if own != shared
+            for at in range(len(own))
+            if own[at] != shared[at] and (name_word(part, at) == kind) != others
+        ]
+
+
+def name_word(part: int, at: int) -> str:
+    """Name the kind of a word of the board; empty if it is not one of POST_WORDS."""
+    return POST_WORDS[(at - 8) % 8] if part and at >= 8 else ""
+
+
+POST_WORDS = ("place", "fingerprint", "origin", "thread", "lines", "taken back", "hash", "mark")
 
 
 class Actor:
@@ -103,6 +169,28 @@ class Actor:
         return self.acts_done, self.done, self.waits_since is not None, tuple(self.seen)
 
 
+class Arrival:
+    """Words of one kind, or all others, come into the view of a rank."""
+
+    done = True
+    """No run waits for it."""
+
+    def __init__(self, board: LateBoard, kind: str, *, others: bool) -> None:
+        self._board, self._kind, self._others = board, kind, others
+
+    def is_due(self) -> bool:
+        """Whether there are any."""
+        return bool(self._board.find_late(self._kind, others=self._others))
+
+    def go(self) -> None:
+        """Let them come."""
+        for shared, own, at in self._board.find_late(self._kind, others=self._others):
+            own[at] = shared[at]
+
+    def close(self) -> None:
+        """There is nothing to leave."""
+
+
 class SteppedActor(Actor):
     """One that goes from one look at the board to the next, on a stack of its own."""
 
@@ -133,8 +221,9 @@ class SteppedActor(Actor):
 class Run:
     """One order of the steps of some actors, along a path and then wherever nobody has been."""
 
-    def __init__(self, board: SteppedBoard, cast: Cast, *, fine: bool, cells: int) -> None:
-        self.board, self.cells = board, cells
+    def __init__(self, boards: Sequence[SteppedBoard], cast: Cast, *, fine: bool, cells: int, late: str = "") -> None:
+        self.board, self.boards, self.cells = boards[0], boards, cells
+        """The first is the shared one; then one for each rank."""
         self.current: Actor | None = None
         self.verdicts: dict[tuple[int, int], dict[int, str]] = {}
         """By cell and place, what each rank was told."""
@@ -142,7 +231,14 @@ class Run:
         self.ranks = [Rank(self, rank, everyone) for rank in everyone]
         kind = SteppedActor if fine else Actor
         self.actors = [kind(act(self.ranks[rank]), self.ranks[rank]) for rank in everyone for act in cast[rank]]
-        board.step, board.noted = self._step, self._noted
+        self.arrivals = [
+            Arrival(board, late, others=others)
+            for board in boards
+            if isinstance(board, LateBoard)
+            for others in (False, True)
+        ]
+        for board in boards:
+            board.step, board.noted = self._step, self._noted
 
     def _step(self) -> None:
         if isinstance(self.current, SteppedActor):
@@ -154,7 +250,8 @@ class Run:
 
     def world(self) -> object:
         """All that the actors share."""
-        return bytes(self.board._words), tuple(rank.memory() for rank in self.ranks)
+        boards = {id(board): board for board in self.boards}
+        return tuple(board.content() for board in boards.values()), tuple(rank.memory() for rank in self.ranks)
 
     def state(self) -> object:
         """All that what comes depends on."""
@@ -166,10 +263,10 @@ class Run:
         taken: list[int] = []
         branches: list[list[int]] = []
         try:
-            while open_ := [n for n, actor in enumerate(self.actors) if not actor.done]:
-                world = self.world() if any(self.actors[n].waits_since for n in open_) else None
-                ready = [n for n in open_ if self.actors[n].waits_since is None or self.actors[n].waits_since != world]
-                assert ready, f"{len(open_)} wait and nothing will change, after {taken}: {self.verdicts}"
+            acting: list[Actor | Arrival] = [*self.actors, *self.arrivals]
+            while any(not actor.done for actor in self.actors):
+                ready = self._find_ready()
+                assert ready, f"some wait and nothing will change, after {taken}: {self.verdicts}"
                 if len(taken) >= len(path):
                     if (state := self.state()) in known:
                         return branches
@@ -177,14 +274,21 @@ class Run:
                     branches += [[*taken, other] for other in ready[1:]]
                 chosen = path[len(taken)] if len(taken) < len(path) else ready[0]
                 taken.append(chosen)
-                self.current = self.actors[chosen]
-                self.current.go()
+                next_one = acting[chosen]
+                self.current = next_one if isinstance(next_one, Actor) else None
+                next_one.go()
             self.check(taken)
         finally:
             self.current = None
             for actor in self.actors:
                 actor.close()
         return branches
+
+    def _find_ready(self) -> list[int]:
+        open_ = [n for n, actor in enumerate(self.actors) if not actor.done]
+        world = self.world() if any(self.actors[n].waits_since for n in open_) else None
+        ready = [n for n in open_ if self.actors[n].waits_since is None or self.actors[n].waits_since != world]
+        return ready + [len(self.actors) + n for n, each in enumerate(self.arrivals) if each.is_due()]
 
     def check(self, taken: Sequence[int]) -> None:
         """Hold that whoever launched was left alone by nobody."""
@@ -199,7 +303,7 @@ class Rank:
 
     def __init__(self, run: Run, rank: int, everyone: tuple[int, ...]) -> None:
         self.run, self.rank, self.everyone = run, rank, everyone
-        self.seat = Seat(run.board, rank)
+        self.seat = Seat(run.boards[1 + rank], rank)
         self.seq, self.turn, self.interrupted = 1, False, False
         self.arrays: Sequence[int] = (5, 7)
         """The origins of what it launches on."""
@@ -323,6 +427,20 @@ def is_stopped(rank: Rank) -> Iterator[bool]:
 
 Cast = list[list[Callable[[Rank], Iterator[bool]]]]
 
+
+def gives_up_then_ends(rank: Rank) -> Iterator[bool]:
+    """A cell whose only launch an exception breaks off."""
+    yield from rank.launch(gives_up=True)
+    yield from rank.end()
+
+
+def launches_another_later(rank: Rank) -> Iterator[bool]:
+    """Cells that launch, from the second one on another program: its post takes the place of one that the others would agree to."""
+    for seq in range(1, rank.run.cells + 1):
+        yield from rank.launch(5 if seq == 1 else 7)
+        yield from rank.end()
+
+
 CASTS: dict[str, Cast] = {
     "a thread launches while its cell ends": [[launches, ends], [launches_then_ends]],
     "a thread launches twice while its cell ends": [[launches_twice, ends], [launches_then_ends]],
@@ -335,19 +453,27 @@ CASTS: dict[str, Cast] = {
 }
 
 
-def explore(folder: Path, cast: Cast, *, fine: bool = False, cells: int = 1) -> int:
-    """Try every order; return how many states there are."""
+def explore(folder: Path, cast: Cast, *, fine: bool = False, cells: int = 1, late: str = "") -> int:
+    """Try every order; return how many states there are.
+
+    Args:
+        late: the kind of words that arrive apart from the others at ranks 0 and 1; empty if all ranks share one view.
+    """
     make_board(folder, len(cast))
-    board = SteppedBoard(folder, len(cast))
-    board.step = board.noted = lambda *_: None  # type: ignore[assignment]
-    board.index_of(tuple(range(len(cast))))
-    blank = bytes(board._map)
+    shared = SteppedBoard(folder, len(cast))
+    shared.step = shared.noted = lambda *_: None  # type: ignore[assignment]
+    shared.index_of(tuple(range(len(cast))))
+    views = [LateBoard(folder, len(cast), shared) if late and rank < 2 else shared for rank in range(len(cast))]
+    blank = [bytes(part) for part in shared.parts()]
     known: set[object] = set()
     paths: list[list[int]] = [[]]
     while paths:
-        board._map[:] = blank
-        paths += Run(board, cast, fine=fine, cells=cells).follow(paths.pop(), known)
-    board.close()
+        for board in (shared, *views):
+            for part, words in zip(board.parts(), blank, strict=True):
+                part.cast("B")[:] = words
+        paths += Run((shared, *views), cast, fine=fine, cells=cells, late=late).follow(paths.pop(), known)
+    for board in {id(board): board for board in (*views, shared)}.values():
+        board.close()
     return len(known)
 
 
@@ -367,3 +493,16 @@ def test_what_the_next_cell_launches_changes_nothing(tmp_path: Path, cast: Cast)
 def test_three_ranks_launch_together_or_not_at_all(tmp_path: Path, cast: Cast) -> None:
     """Whatever comes between any two of their acts."""
     assert explore(tmp_path, [*cast, [launches_then_ends]]) > 100
+
+
+@pytest.mark.parametrize("late", [word for word in POST_WORDS if word not in ("thread", "lines")])
+def test_words_may_be_seen_in_any_order(tmp_path: Path, late: str) -> None:
+    """No order of words is relied on but that of the lock: one kind of them arrives before or after all others."""
+    assert explore(tmp_path, [[launches_then_ends], [launches_another_later]], cells=2, late=late) > 100
+
+
+@pytest.mark.parametrize("late", ["taken back", "mark"])
+def test_a_mark_may_be_seen_after_the_posts_that_came_later(tmp_path: Path, late: str) -> None:
+    """One of three ranks takes its post back; the second posts before that, and the third after it."""
+    cast: Cast = [[gives_up_then_ends], [launches], [launches]]
+    assert explore(tmp_path, cast, late=late) > 100

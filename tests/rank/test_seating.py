@@ -8,7 +8,7 @@ import pytest
 
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.rank.guard.seating import find_words, take_place
+from mhnb.rank.guard.remote_agreement import find_words, take_place
 
 NOWHERE = HostSpec("tcp:127.0.0.1:1", "00", 1, 1, 2, [1], 2, "127.0.0.1:2", {}, {}, ".", ".", board=False)
 

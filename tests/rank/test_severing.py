@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mhnb.rank.guard.board import Board, make_board
+from mhnb.rank.guard.shared_board import Board, make_board
 from mhnb.rank.severing import Severing
 
 Pair = tuple[socket.socket, socket.socket]

@@ -18,21 +18,19 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from mhnb.core.guard.origins import ANY, combine_origins, join_free
 
 from mhnb.core.guard.agreement import ENDINGS, MismatchDetails, format_mismatch
-from mhnb.core.guard.origins import ANY, combine_origins, join_free
 from mhnb.core.guard.outlines import pack_outline
 from mhnb.core.guard.threads import MAIN_THREAD, number_thread
 from mhnb.core.guard.wishes import LAUNCH, CellOver, Verdict, Wish, encode_from_rank
 from mhnb.core.wire.framing import join_frames
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost
-from mhnb.rank import delegate
-from mhnb.rank.delegate import Delegate, listen
-from mhnb.rank.guard.board import Board, make_board
-from mhnb.rank.guard.interrupts import InterruptWord, make_interrupt_word
-from mhnb.rank.guard.remote import RemoteTable, reach_board
-from mhnb.rank.guard.seat import lose
-from mhnb.rank.guard.tables import BoardTable, Table
+from mhnb.rank.guard import agreement_server as delegate
+from mhnb.rank.guard.agreement_server import Delegate, listen
+from mhnb.rank.guard.local_agreement import BoardTable, Table, lose
+from mhnb.rank.guard.remote_agreement import RemoteTable, reach_board
+from mhnb.rank.guard.shared_board import Board, InterruptWord, make_board, make_interrupt_word
 from mhnb.system.sealing import Sealer
 from tests.source import ROOT
 
@@ -571,16 +569,33 @@ def test_a_far_rank_hears_of_an_interrupt_from_its_own_supervisor(far: Rig) -> N
     assert [table.interrupted_seq for table in far.tables] == [0, 4, 4]
 
 
-def test_too_many_sets_are_an_error_on_the_rank_and_not_the_delegates_end(far: Rig) -> None:
-    """The same words as at the board."""
-    for n in range(300, 300 + 2 ** len(ALL)):
+def test_a_far_rank_launches_on_a_set_beyond_those_the_board_begins_with(far: Rig) -> None:
+    """There is no last one."""
+    for n in range(300, 900):
         far.board.index_of((n,))
+    assert far.all(wish(), wish(), wish()) == [LAUNCH] * 3
+
+
+def test_a_board_that_cannot_grow_is_an_error_on_the_rank_and_not_the_delegates_end(
+    far: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the system's own words; the rank's cell ends, and others are told."""
+
+    def refuse(*_: Any) -> NoReturn:
+        raise OSError(28, "No space left on device")
+
+    for n in range(300, 556):
+        far.board.index_of((n,))
+    monkeypatch.setattr(os, "ftruncate", refuse)
     told = far.begin(1, wish()).result(WAIT_S)
     assert told.kind == "refused"
-    assert "more than 8 different sets" in told.text
-    assert far.begin(0, wish()).result(WAIT_S) == told, "the same words on the board's own host"
-    far.tables[1].end_cell(1, ERROR)
-    assert far.begin(2, wish()).result(WAIT_S).kind == "refused"
+    assert "No space left on device" in told.text
+    with pytest.raises(OSError, match="No space left on device"):
+        far.begin(0, wish()).result(WAIT_S)
+    monkeypatch.undo()
+    for rank in (0, 1):
+        far.tables[rank].end_cell(1, ERROR)
+    assert far.begin(2, wish()).result(WAIT_S).kind == "mismatch"
 
 
 def test_who_does_not_have_the_key_is_not_let_in(far: Rig, tmp_path: Path) -> None:

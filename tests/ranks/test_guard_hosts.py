@@ -275,7 +275,7 @@ def test_a_delegate_that_dies_ends_every_wait(pair: Callable[..., HostsCluster])
     delegates = [
         process
         for process in psutil.Process(cluster.supervisor_pid).children()
-        if "mhnb.rank.delegate" in process.cmdline()
+        if "mhnb.rank.guard.agreement_server" in process.cmdline()
     ]
     (delegate,) = delegates
     check_lost(cluster, run_and_break(cluster, delegate.kill))

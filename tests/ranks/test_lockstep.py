@@ -441,19 +441,21 @@ def test_python_code_is_interrupted_where_nothing_is_launched(ready: Cluster, co
 
 
 @pytest.mark.parametrize("handled", [False, True])
-def test_an_interrupt_of_a_loop_without_collectives_tells_that_ranks_are_apart(ready: Cluster, handled: bool) -> None:  # noqa: FBT001
-    """Each rank's shards are of a step of its own then, and a sum over them is of none: also where the code took the interrupt."""
+def test_what_an_interrupted_loop_without_collectives_made_is_launched_on_by_none(
+    ready: Cluster, handled: bool
+) -> None:  # noqa: FBT001
+    """Each rank's shards are of a step of its own then, and a sum over them would be of none: also where the code took the interrupt."""
     loop = """
 z, grow = x, jax.jit(lambda a: a + 1)
 print('on', flush=True)
 try:
-    while True: z = grow(z); time.sleep(0.01 * (1 + rank))
+    while True: z = grow(z); time.sleep(0.01 * (1 + 50 * rank))
 except KeyboardInterrupt:
     if not handled: raise"""
     ready.run(f"handled = {handled}").check()
     result = run_until_said(ready, loop, "on")
     assert (result.ok, result.how, result.state) == (handled, "interrupted", "clean")
-    assert result.notes[0].startswith("the ranks were interrupted at different places: jit(<lambda>) ")
+    assert names(ready.run("float(add(z))")) == ["OrderMismatch"] * 4
     check_sum(ready)
 
 
@@ -565,19 +567,13 @@ MIXED = {
 
 
 @pytest.mark.other_python
-@pytest.mark.parametrize("guard", ["lockstep", "parity"])
 @pytest.mark.parametrize("code", MIXED.values(), ids=MIXED.keys())
 def test_different_programs_without_a_collective_matter_where_one_takes_what_they_made(
-    ready: Cluster, code: str, guard: str
+    ready: Cluster, code: str
 ) -> None:
     """Nobody waits in them, so nothing is stopped; but one array has shards of different programs."""
-    assert ready.run(code, guard=guard).check().notes == ()
-    result = ready.run("float(add(y))", guard=guard)
-    if guard == "parity":
-        assert ready.state == "tainted"
-        ready.accept()
-    else:
-        assert names(result) == ["OrderMismatch"] * 4
+    assert ready.run(code).check().notes == ()
+    assert names(ready.run("float(add(y))")) == ["OrderMismatch"] * 4
     check_sum(ready)
 
 

@@ -206,7 +206,7 @@ def ring(*_):
     try: add(x)
     except RuntimeError as error: said.append(str(error))
 before = signal.signal(signal.SIGUSR1, ring)
-from mhnb.rank.guard.tables import BoardTable
+from mhnb.rank.guard.local_agreement import BoardTable
 wait = BoardTable.wait
 def wait_and_ring(self, interrupted):
     signal.raise_signal(signal.SIGUSR1)
@@ -228,7 +228,7 @@ from pathlib import Path
 gone = Path({str(tmp_path / "gone")!r})
 def ring(*_): add(x)
 before = signal.signal(signal.SIGUSR1, ring)
-from mhnb.rank.guard.tables import BoardTable
+from mhnb.rank.guard.local_agreement import BoardTable
 wait = BoardTable.wait
 def wait_and_ring(self, interrupted):
     if rank == 0: signal.raise_signal(signal.SIGUSR1)
@@ -255,7 +255,7 @@ class Cycle:
     def __del__(self):
         try: add(x)
         except RuntimeError as error: said.append(str(error))
-from mhnb.rank.guard.tables import BoardTable
+from mhnb.rank.guard.local_agreement import BoardTable
 ask = BoardTable.ask
 def ask_and_collect(self, wish):
     Cycle(); gc.collect()

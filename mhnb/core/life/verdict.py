@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mhnb.core.guard.apart import apart_notes
 from mhnb.core.guard.host_data import compare_host_data, format_host_data
 from mhnb.core.guard.rules import TAINTED, judge_state
 from mhnb.core.life.cell import Cell
@@ -42,9 +41,6 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
         seq=cell.seq,
         source=source,
     )
-    if state == "clean" and recorded and cell.how:
-        # Also where the code has handled its interrupt, and ended well.
-        notes = (*notes, *apart_notes(launches))
     notes = (*cell.freed_notes(), *notes)
     if state == "clean" and freed_in and cell.broke_off():
         return "tainted", (f"connections between the ranks were closed in cell {freed_in}", *notes, TAINTED)

@@ -31,6 +31,7 @@ from mhnb.errors import MhnbError, OrderMismatch, RanksLost
 from mhnb.rank.cell.forks import weakly
 from mhnb.rank.cell.origin import current_seq, current_thread
 from mhnb.rank.guard.hashing import sample_of
+from mhnb.rank.guard.local_agreement import Table
 from mhnb.rank.guard.provenance import (
     NOT_GUARDED,
     OutputProvenance,
@@ -42,7 +43,6 @@ from mhnb.rank.guard.provenance import (
     read_tags,
 )
 from mhnb.rank.guard.signals import HeldSignals
-from mhnb.rank.guard.tables import Table
 
 __all__ = ["Agreement"]
 

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 from mhnb.core.wire.hostspec import HostSpec
-from mhnb.rank.delegate import listen
-from mhnb.rank.guard.board import Board, make_board
-from mhnb.rank.guard.interrupts import InterruptWord, make_interrupt_word
-from mhnb.rank.guard.seat import lose
+from mhnb.rank.guard.agreement_server import listen
+from mhnb.rank.guard.local_agreement import lose
+from mhnb.rank.guard.shared_board import Board, InterruptWord, make_board, make_interrupt_word
 from mhnb.rank.supervisor.spawn import spawn_delegate
 
 __all__ = ["BoardKeeper"]

@@ -109,8 +109,8 @@ def spawn_delegate(spec: HostSpec, listener: socket.socket) -> int:
     """
     log = Path(spec.run_dir) / "log" / "board.log"
     if not spec.fork:
-        return _afresh("mhnb.rank.delegate", spec, (log, log), listener.fileno())
-    from mhnb.rank.delegate import run_delegate
+        return _afresh("mhnb.rank.guard.agreement_server", spec, (log, log), listener.fileno())
+    from mhnb.rank.guard.agreement_server import run_delegate
 
     return _fork(lambda: run_delegate(spec, listener), (log, log))
 

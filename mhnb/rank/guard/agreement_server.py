@@ -2,7 +2,7 @@
 
 One process on the host of rank 0, one thread. What ranks of other hosts say comes over TCP; what those of this machine
 do shows on the board, at which it looks as often as they do themselves while somebody waits.
-It decides nothing: `rank/guard/seat.py` does, for these ranks as for those of this machine.
+It decides nothing: `rank/guard/local_agreement.py` does, for these ranks as for those of this machine.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from mhnb.core.guard.wishes import (
 from mhnb.core.wire.framing import MessageCutter, join_frames
 from mhnb.core.wire.hostspec import HostSpec, parse_hostspec
 from mhnb.errors import LaunchError, UnknownMessage
-from mhnb.rank.guard.board import Board
-from mhnb.rank.guard.remote import keep_alive, signer_names
-from mhnb.rank.guard.seat import INTERRUPTED, QUICK_LOOKS, Seat, lose
-from mhnb.rank.guard.tables import LONG_S, SHORT_SLEEPS, pause
+from mhnb.rank.guard.local_agreement import INTERRUPTED, LONG_S, QUICK_LOOKS, SHORT_SLEEPS, Seat, lose, pause
+from mhnb.rank.guard.remote_agreement import keep_alive, signer_names
+from mhnb.rank.guard.shared_board import Board
 from mhnb.rank.supervisor.spawn import end_with_parent
 from mhnb.system.ports import NO_ROOM, REST_S, count_strangers_kept
 from mhnb.system.sealing import MessageSealer, make_opener, make_sealer

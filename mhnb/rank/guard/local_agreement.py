@@ -1,15 +1,19 @@
-"""A rank's seat at the board: it posts what the rank is about to launch, and finds out what becomes of that.
+"""Agreement on a launch through the board of this host: a rank posts what it is about to launch, and finds out what becomes of it.
 
-It looks and never waits: who sits there decides how to pass the time. Ranks of the board's own machine sit there
-themselves; for a rank of another one the delegate does, so that there is one way to agree.
+A rank of the board's host sits at the board itself (`BoardTable`). A rank of another host has a `RemoteTable`, and the
+agreement server has a `Seat` for it. So there is one way to agree. A `Seat` looks and never waits: its caller does.
 
-A post can be taken back only while another participant has not posted, under the board's lock, which posting needs too:
-so nobody launches on the strength of a post that is gone.
+A post can be taken back only while another participant has not posted, under the board's lock. A post needs that lock, too.
+So no rank launches on the strength of a post that is gone. The common launch is decided without the lock, from posts that prove
+themselves, see `shared_board`. Everything else is decided under it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from mhnb.core.guard.agreement import (
     ENDINGS,
@@ -25,10 +29,23 @@ from mhnb.core.guard.agreement import (
 from mhnb.core.guard.outlines import find_differences, unpack_outline
 from mhnb.core.guard.threads import kind_of
 from mhnb.core.guard.wishes import LAUNCH, Verdict, Wish
-from mhnb.rank.guard.board import Board, Place, Post
-from mhnb.rank.guard.rings import find_ring, missing
+from mhnb.rank.guard.shared_board import Board, Place, Post, yield_core
 
-__all__ = ["CELL_ENDED", "INTERRUPTED", "QUICK_LOOKS", "Seat", "lose"]
+__all__ = [
+    "BoardTable",
+    "CELL_ENDED",
+    "INTERRUPTED",
+    "LONG_S",
+    "QUICK_LOOKS",
+    "SHORT_SLEEPS",
+    "Seat",
+    "Table",
+    "insist",
+    "lose",
+    "pause",
+]
+
+_Given = TypeVar("_Given")
 
 QUICK_LOOKS = 70
 """Looks that come so fast after each other that nothing but the others' posts is looked for."""
@@ -39,6 +56,136 @@ _HANDLES = 1 << 63
 """Beside the fingerprint, which is less: the post is of a rank that handles the cell's interrupt."""
 _DIED = ENDINGS.index("died")
 _CELL_OVER = Verdict("cell ended")
+_SPINS, SHORT_SLEEPS = 20, 400
+"""Looks before each next slower kind of pause: the others are mostly there at once, and must get the core otherwise."""
+_SHORT_S, LONG_S = 50e-6, 2e-3
+
+
+class Table(Protocol):
+    """Where one rank says what it is about to launch, and hears what becomes of it. One wish at a time."""
+
+    @property
+    def interrupted_seq(self) -> int:
+        """The latest cell that was asked to stop on this host; 0 for none."""
+
+    def end_cell(self, seq: int, ending: int) -> None:
+        """Tell the others that this rank is done with a cell. Never raises for a connection that is gone."""
+
+    def describe(self, fingerprint: int, outline: str) -> None:
+        """Note what a program is, for the words of a mismatch. From any thread."""
+
+    def ask(self, wish: Wish) -> None:
+        """Make a wish."""
+
+    def wait(self, interrupted: Callable[[], bool]) -> None:
+        """Wait for the verdict.
+
+        Args:
+            interrupted: asked again and again: whether the wish is to be taken back, if it is not too late.
+
+        Raises:
+            BaseException: what a signal handler of the user's raised meanwhile; then `take_back` is called.
+        """
+
+    def take_back(self) -> bool:
+        """Take the wish back; false where it is too late, and there is, or comes, a verdict that must be obeyed.
+
+        `ask` may have been broken off anywhere, also before it began: then there is nothing to take back.
+        """
+
+    def rest(self) -> None:
+        """No longer wait. Called however the wait ended."""
+
+    def answer(self) -> Verdict:
+        """The verdict."""
+
+    def let_go(self) -> None:
+        """Give up what a forked child of the rank must not hold."""
+
+
+class BoardTable:
+    """The table of a rank on the host of the board.
+
+    Args:
+        board: shared with every other rank of this machine.
+        rank: our own.
+    """
+
+    def __init__(self, board: Board, rank: int) -> None:
+        self._board, self._rank, self._seat = board, rank, Seat(board, rank)
+
+    @property
+    def interrupted_seq(self) -> int:
+        """What the supervisor has written on the board."""
+        return self._board.interrupted_seq
+
+    def end_cell(self, seq: int, ending: int) -> None:
+        """Write it on the board."""
+        self._seat.end_cell(seq, ending)
+
+    def describe(self, fingerprint: int, outline: str) -> None:
+        """Write it beside the board."""
+        self._board.describe_program(fingerprint, outline)
+
+    def ask(self, wish: Wish) -> None:
+        """Post, as soon as the others have no need any more of what is overwritten by it."""
+        looks = 0
+        while not self._seat.post(wish):
+            looks += 1
+            pause(looks)
+
+    def wait(self, interrupted: Callable[[], bool]) -> None:
+        """Look until it is decided."""
+        seat = self._seat
+        while not seat.look(interrupted=interrupted()):
+            pause(seat.looks)
+
+    def take_back(self) -> bool:
+        """Take the post back, while another has not posted."""
+        done = insist(self._take_back_once)
+        if done:
+            self._seat.forget()
+        return done
+
+    def _take_back_once(self) -> bool:
+        return self._seat.take_back(CELL_ENDED)
+
+    def rest(self) -> None:
+        """Be seen to wait no longer."""
+        self._seat.rest()
+
+    def answer(self) -> Verdict:
+        """Judge what all have posted."""
+        verdict = self._seat.judge()
+        self._seat.forget()
+        return verdict
+
+    def let_go(self) -> None:
+        """A child may keep the memory: it does not launch."""
+
+
+def insist(act: Callable[[], _Given]) -> _Given:
+    """Call what must be done, again and again while a signal handler of the user's raises in the middle of it; tell of that."""
+    again: BaseException | None = None
+    while True:
+        try:
+            given = act()
+            break
+        except BaseException as error:  # noqa: BLE001 - told below; what came first is raised by our caller
+            again = error
+    if again is not None:
+        print(f"mhnb: {again!r} came while a launch was given up for the exception before it", file=sys.stderr)
+    return given
+
+
+def pause(looks: int) -> None:
+    """Give the others time between two looks, the longer the more there were."""
+    if looks <= _SPINS:
+        return
+    if looks <= QUICK_LOOKS:
+        yield_core()
+    else:
+        time.sleep(_SHORT_S if looks <= QUICK_LOOKS + SHORT_SLEEPS else LONG_S)
 
 
 def lose(board: Board, rank: int) -> None:
@@ -48,7 +195,7 @@ def lose(board: Board, rank: int) -> None:
         for group in range(board.set_count):
             seq, number = board.last_post(rank, group)
             place, members = Place(seq, group, number), board.participants_of(group)
-            if number and not board.read(rank, place).mark and not all(board.has_posted(r, place) for r in members):
+            if number and not board.mark_of(rank, place) and not all(board.has_posted(r, place) for r in members):
                 board.mark(rank, place, _LOST)
         board.lose(rank, _DIED)
 
@@ -77,15 +224,11 @@ class Seat:
         One whose own cell has ended is too late: the others have been told that nothing comes from here in it.
 
         Raises:
-            OSError: the program's name could not be noted.
+            OSError: the program's name could not be noted, or there is no room for another set of participants.
         """
         board, rank, participants = self.board, self._rank, wish.participants
         self._place, self._verdict, self._behind = None, None, []
-        try:
-            index = board.index_of(participants)
-        except OverflowError as error:
-            self._verdict = Verdict("refused", text=str(error))
-            return True
+        index = board.index_of(participants)
         board.name_program(wish.fingerprint, wish.name, index, participants)
         if wish.thread_label:
             board.name_thread(kind_of(wish.thread), wish.thread_label)
@@ -103,7 +246,7 @@ class Seat:
                 # Known before it stands there: an exception out of a signal handler may come in between.
                 place = board.next_place(rank, wish.seq, index)
                 self._place, self._participants = place, participants
-                board.post(rank, place, Post(fingerprint, _pack_lines(wish.lines), 0, wish.origin, wish.thread))
+                board.post(rank, place, Post(fingerprint, wish.origin, wish.thread, _pack_lines(wish.lines)))
         self._unknown = [other for other in participants if other != rank]
         self.looks = 0
         return True
@@ -126,7 +269,7 @@ class Seat:
             if place is not None and self._verdict is None and board.has_posted(self._rank, place):
                 if all(board.has_posted(rank, place) for rank in self._participants):
                     self._verdict = self._decide(place)
-                elif not board.read(self._rank, place).mark:
+                elif not board.mark_of(self._rank, place):
                     board.mark(self._rank, place, CELL_ENDED)
             board.end_cell(self._rank, seq, ending)
 
@@ -169,7 +312,7 @@ class Seat:
     def _is_over(self, place: Place, *, interrupted: bool) -> bool:
         """Whether our post is taken back, by us or by another."""
         board = self.board
-        if board.read(self._rank, place).mark:
+        if board.mark_of(self._rank, place):
             return True
         if interrupted:
             return self.take_back(INTERRUPTED)
@@ -187,7 +330,7 @@ class Seat:
                 return True
             if self._verdict is not None:
                 return self._verdict.kind != "launch"
-            if not board.read(self._rank, place).mark:
+            if not board.mark_of(self._rank, place):
                 if all(board.has_posted(rank, place) for rank in self._participants):
                     return False
                 board.mark(self._rank, place, mark)
@@ -197,21 +340,22 @@ class Seat:
     def _break_ring(self, place: Place) -> bool:
         """Find a ring of waits that goes through us, and take back the posts of all of it: none of them could ever go on."""
         board = self.board
-        if find_ring(board, self._rank, place) is None:
+        if _find_ring(board, self._rank, place) is None:
             return False
         with board.locked():
             # Nobody posts or takes back now: what still is a ring will always be one.
-            ring = find_ring(board, self._rank, place)
-            if ring is None or board.read(self._rank, place).mark:
+            ring = _find_ring(board, self._rank, place)
+            if ring is None or board.mark_of(self._rank, place):
                 return ring is not None
             names = board.program_names()
+            posts = {rank: (at, _read_posted(board, rank, at)) for rank, at in ring.items()}
             waits = {
                 rank: (
-                    names.get(_program_of(board.read(rank, at)), "a program"),
-                    next(iter(_unpack_lines(board.read(rank, at).line)), None),
-                    [other for other in missing(board, at) if other in ring],
+                    names.get(_program_of(post), "a program"),
+                    next(iter(_unpack_lines(post.line)), None),
+                    [other for other in _missing(board, at) if other in ring],
                 )
-                for rank, at in ring.items()
+                for rank, (at, post) in posts.items()
             }
             text = format_ring(waits, place.seq)
             for rank, at in ring.items():
@@ -232,17 +376,28 @@ class Seat:
     def judge(self) -> Verdict:
         """Say what all participants do, once `look` has said that it is known."""
         place = self._place
-        # What was seen by now was written before; what is read from here on is no older.
-        self.board.fence()
-        if self._verdict is not None:
-            return self._verdict
+        if (decided := self._verdict) is not None:
+            return decided
         if place is None:
             return self._keep(Verdict("behind", text=format_behind(self._behind)))
-        if all(self.board.has_posted(rank, place) for rank in self._participants):
-            # Nobody takes anything back any more.
-            return self._keep(self._decide(place))
+        if self._all_want_the_same(place):
+            return self._keep(LAUNCH)
         with self.board.locked():
-            return self._keep(self._decide(place))
+            # What the end of the cell has decided meanwhile stands: the others' next posts may be where these were.
+            return self._verdict or self._keep(self._decide(place))
+
+    def _all_want_the_same(self, place: Place) -> bool:
+        """Return whether every participant's post is to be seen, stands, and is like our own but for its lines."""
+        board = self.board
+        own = board.read(self._rank, place)
+        if own is None or own.taken_back or not own.fingerprint & 1:
+            return False
+        for rank in self._participants:
+            post = board.read(rank, place)
+            # Each of those who posted before the last one could have a mark; the last one's post says so.
+            if post is None or post.taken_back or post[:3] != own[:3]:
+                return False
+        return True
 
     def _keep(self, verdict: Verdict) -> Verdict:
         """Keep a verdict, unless the cell has ended meanwhile: the others may have gone on, and its end has decided."""
@@ -251,8 +406,9 @@ class Seat:
         return self._verdict
 
     def _decide(self, place: Place) -> Verdict:
+        """Decide from all that was written. To be called under the lock."""
         board = self.board
-        mark = board.read(self._rank, place).mark
+        mark = board.mark_of(self._rank, place)
         if mark == _RING:
             self._took_back_in = place.seq
             return Verdict("ring", text=board.read_ring(self._rank))
@@ -295,12 +451,12 @@ class Seat:
         board = self.board
         if not board.has_posted(rank, place):
             return Stand(rank, ending=ENDINGS[board.ending(rank)])
-        post = board.read(rank, place)
-        if post.mark in (_RING, CELL_ENDED):
+        post, mark = _read_posted(board, rank, place), board.mark_of(rank, place)
+        if mark in (_RING, CELL_ENDED):
             return Stand(rank, ending="error")
-        if post.mark == _LOST:
+        if mark == _LOST:
             return Stand(rank, ending="died")
-        stopped = post.mark == INTERRUPTED or not post.fingerprint & 1
+        stopped = mark == INTERRUPTED or not post.fingerprint & 1
         handles = bool(post.fingerprint & _HANDLES)
         return Stand(
             rank,
@@ -311,6 +467,13 @@ class Seat:
             origin=post.origin,
             thread=post.thread,
         )
+
+
+def _read_posted(board: Board, rank: int, place: Place) -> Post:
+    """Read a post that is there, under the lock."""
+    post = board.read(rank, place)
+    assert post is not None, f"rank {rank} has no post at {place}"
+    return post
 
 
 def _program_of(post: Post) -> int:
@@ -330,3 +493,47 @@ def _unpack_lines(word: int) -> tuple[int, ...]:
     """
     lines = (word // LINE_LIMIT**at % LINE_LIMIT for at in range(MOST_LINES))
     return tuple(line for line in lines if line)
+
+
+def _find_ring(board: Board, rank: int, place: Place) -> dict[int, Place] | None:
+    """The ranks of a ring that goes through a rank that waits at a place, with their places; None where there is none."""
+    waits = _waits_from(board, rank, place)
+    reached = {other: _reach(other, waits) for other in waits}
+    ring = {other: at for other, (at, _) in waits.items() if rank in reached[other] and other in reached[rank]}
+    return ring if rank in ring else None
+
+
+def _missing(board: Board, place: Place) -> list[int]:
+    """Who has neither come to a place nor ended the cell."""
+    ranks = board.participants_of(place.group)
+    return [rank for rank in ranks if not board.has_posted(rank, place) and board.ended_seq(rank) < place.seq]
+
+
+def _waits_from(board: Board, rank: int, place: Place) -> dict[int, tuple[Place, list[int]]]:
+    """Who waits at which place for whom, as far as it can be reached from one rank."""
+    found: dict[int, tuple[Place, list[int]]] = {}
+    pending = [(rank, place)]
+    while pending:
+        waiter, at = pending.pop()
+        absent = _missing(board, at)
+        found[waiter] = (at, absent)
+        for other in absent:
+            wanted = board.wanted(other, place.seq)
+            if other not in found and wanted is not None and _waits(board, other, wanted):
+                pending.append((other, wanted))
+    return found
+
+
+def _waits(board: Board, rank: int, place: Place) -> bool:
+    return board.has_posted(rank, place) and not board.mark_of(rank, place)
+
+
+def _reach(rank: int, waits: Mapping[int, tuple[Place, list[int]]]) -> set[int]:
+    seen: set[int] = set()
+    pending = list(waits[rank][1])
+    while pending:
+        other = pending.pop()
+        if other not in seen:
+            seen.add(other)
+            pending += waits[other][1] if other in waits else []
+    return seen

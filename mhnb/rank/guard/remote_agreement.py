@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from mhnb.core.guard.wishes import (
     Asked,
@@ -27,14 +28,14 @@ from mhnb.core.guard.wishes import (
     encode_from_rank,
 )
 from mhnb.core.wire.framing import Frame, MessageCutter, join_frames
-from mhnb.errors import HostUnreachable, RanksLost, UnknownMessage
+from mhnb.core.wire.hostspec import HostSpec
+from mhnb.errors import HostUnreachable, LaunchError, RanksLost, UnknownMessage
 from mhnb.rank.channel import connect
-from mhnb.rank.guard.interrupts import InterruptWord
-from mhnb.rank.guard.seat import CELL_ENDED, INTERRUPTED
-from mhnb.rank.guard.tables import insist
+from mhnb.rank.guard.local_agreement import CELL_ENDED, INTERRUPTED, BoardTable, Table, insist
+from mhnb.rank.guard.shared_board import Board, InterruptWord
 from mhnb.system.sealing import make_opener, make_sealer
 
-__all__ = ["RemoteTable", "keep_alive", "reach_board", "signer_names"]
+__all__ = ["RemoteTable", "find_words", "keep_alive", "reach_board", "signer_names", "take_place"]
 
 _REACH_S, _TRY_S, _AGAIN_S = 110.0, 10.0, 0.1
 """How long the board's host may take to listen, less than a start may take; a try; and the time between two tries."""
@@ -274,3 +275,32 @@ class RemoteTable:
         except (OSError, UnknownMessage) as error:
             return str(error) or repr(error)
         return "the other end closed it"
+
+
+def find_words(spec: HostSpec) -> Board | InterruptWord | None:
+    """Find where the supervisor of this host asks its ranks for something; None where there is no such place."""
+    if spec.board:
+        return Board(Path(spec.run_dir), spec.process_count)
+    return InterruptWord(Path(spec.run_dir), spec.supervisor or 0) if spec.board_url else None
+
+
+def take_place(spec: HostSpec, rank: int) -> Table | None:
+    """Return the table at which a rank agrees on launches; None if it has no other rank to agree with, or ipyparallel's client drives it.
+
+    Raises:
+        HostUnreachable: the board's host did not answer.
+        LaunchError: this host was told of no board.
+    """
+    if spec.board:
+        return BoardTable(Board(Path(spec.run_dir), spec.process_count), rank)
+    if spec.board_url:
+        asked = InterruptWord(Path(spec.run_dir), spec.supervisor or 0)
+        reached = reach_board(spec.board_url)
+        return RemoteTable(reached, bytes.fromhex(spec.key), rank, asked)
+    if spec.process_count > 1 and not spec.engine_only:
+        # Without one, nobody would notice that the guard lets everything pass.
+        raise LaunchError(
+            f"rank {rank} was told of no place where the {spec.process_count} ranks agree on launches: "
+            "its host has no board, and no board_url. Please report this"
+        )
+    return None
