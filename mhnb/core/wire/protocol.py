@@ -382,18 +382,6 @@ Message: TypeAlias = (
     | CloseConnections
     | StopHost
     | BeginRanks
-    | Beat
-    | PhaseReached
-    | StartFailed
-    | RankReady
-    | OutputProduced
-    | RankStatus
-    | InterruptTaken
-    | CellEnded
-    | CellRefused
-    | Answer
-    | HostUp
-    | RankSpawned
-    | RankExited
-    | HubExited
+    | RankMessage
+    | SupervisorMessage
 )
