@@ -61,13 +61,13 @@ def test_the_devices_are_compared_before_what_they_hold() -> None:
 def test_shards_of_several_origins_do_not_belong_together() -> None:
     """Also where each has a copy; but not where all are copies of one, nor by the word of who holds none."""
     upper, lower = ("0:2", "a"), ("2:4", "b")
-    old, new = [0, ""], [7, "jit(f) (cell 2)"]
+    old, new = [5, "host data (cell 1)"], [7, "jit(f) (cell 2)"]
     rows = {0: [leaf(upper, origin=old)], 1: [leaf(upper, origin=old)], 2: [leaf(lower, origin=new)]}
     for spread in (rows, {**rows, 3: [leaf(lower, origin=new)]}):
         (row,) = compare_leaves("x", spread)
         assert not row.same
         assert row.text.startswith(
-            "the shards do not belong together: from host data on ranks 0-1, from jit(f) (cell 2) on "
+            "the shards do not belong together: from host data (cell 1) on ranks 0-1, from jit(f) (cell 2) on "
         )
     (row,) = compare_leaves("x", {0: [leaf(upper, origin=old)], 1: [leaf(upper, origin=new)], 2: [leaf(origin=new)]})
     assert row.text == "1 box held by ranks 0-2: equal"

@@ -12,7 +12,7 @@ from mhnb.core.wire.codec import decode, encode
 from mhnb.core.wire.protocol import PROTOCOL_VERSION, Answer, Ask, CellEnded, Message, SkipCell
 from mhnb.errors import UnknownMessage
 
-FORM = (14, "fbc43033e0fada74")
+FORM = (15, "4225ce3b9f734156")
 WRITTEN = b'["skip_cell",{"generation":1,"seq":2}]'
 
 

@@ -6,15 +6,15 @@ import math
 import struct
 
 import pytest
-from mhnb.core.guard.made import GAPS, MadeRow, compare_made, format_made
 
+from mhnb.core.guard.host_data import GAPS, LAUNCH_INPUT, HostDataRow, compare_host_data, format_host_data
 from mhnb.core.wire.protocol import CellEnded, RankReady
 from tests.core.test_machine import GUARD, PSUM, Driver, error, finished
 
 
 def row(
     digest: str, *, line: int = 2, kind: str = "f32[8]", count: int = 1, groups: str = "g", total: str = ""
-) -> MadeRow:
+) -> HostDataRow:
     """One line's arrays over ranks 0 and 1, replicated."""
     kinds = [count, groups, kind, kind, kind]
     return [line, [0, 1], "d", kinds, {"0:8": [count, groups, digest, total or digest, digest]}]
@@ -22,7 +22,7 @@ def row(
 
 def test_equal_data_is_no_difference() -> None:
     """However the ranks came by it."""
-    assert compare_made({0: [row("a"), row("b", line=3)], 1: [row("a"), row("b", line=3)]}) == ()
+    assert compare_host_data({0: [row("a"), row("b", line=3)], 1: [row("a"), row("b", line=3)]}) == ()
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_equal_data_is_no_difference() -> None:
 )
 def test_what_differs_is_named(mine: str, theirs: str, head: str) -> None:
     """More rows do not help where it is the type."""
-    found = compare_made({0: [row("a", kind=mine)], 1: [row("b", kind=theirs)]})
-    said = format_made(found[0])
+    found = compare_host_data({0: [row("a", kind=mine)], 1: [row("b", kind=theirs)]})
+    said = format_host_data(found[0])
     assert said.startswith(f"the ranks made one array {head}\n")
     assert ("dtype" in said) == ("types" in head)
 
@@ -52,32 +52,32 @@ def test_what_differs_is_named(mine: str, theirs: str, head: str) -> None:
                      [[2, [0, 1], "d", row("a")[3], {"4:8": row("b")[4]["0:8"]}]], id="boxes of their own"),
     ],
 )  # fmt: skip
-def test_what_may_be_another_array_is_not_compared(one: list[MadeRow], two: list[MadeRow]) -> None:
+def test_what_may_be_another_array_is_not_compared(one: list[HostDataRow], two: list[HostDataRow]) -> None:
     """A false alarm costs as much trust as a miss."""
-    assert compare_made({0: one, 1: two}) == ()
+    assert compare_host_data({0: one, 1: two}) == ()
 
 
-def given(digest: str, *, line: int = 2, count: int = 1, kind: str = "k", total: str = "") -> MadeRow:
+def given(digest: str, *, line: int = 2, count: int = 1, kind: str = "k", total: str = "") -> HostDataRow:
     """What launches were given, over ranks 0 and 1."""
     told = f"{digest} on line {line}"
     return [
         None,
         [0, 1],
-        "given",
+        f"{LAUNCH_INPUT}1",
         [count, "g", kind, kind, "f32[]"],
-        {"given": [count, "g", digest, total or digest, told]},
+        {"whole": [count, "g", digest, total or digest, told]},
     ]
 
 
 def test_what_a_launch_was_given_on_different_lines_is_named() -> None:
     """With the lines, which are the ranks' own."""
-    (found,) = compare_made({0: [given("a")], 1: [given("b", line=4)]})
-    assert format_made(found, "x = 1\ny = 2").splitlines()[:2] == [
+    (found,) = compare_host_data({0: [given("a")], 1: [given("b", line=4)]})
+    assert format_host_data(found, "x = 1\ny = 2").splitlines()[:2] == [
         "the ranks gave one launch different values, f32[]",
         "  rank 0 put in a on line 2, rank 1 put in b on line 4",
     ]
     # A line that both were on tells more.
-    (line,) = compare_made({0: [given("a"), row("a")], 1: [given("b"), row("b")]})
+    (line,) = compare_host_data({0: [given("a"), row("a")], 1: [given("b"), row("b")]})
     assert line.line == 2
 
 
@@ -90,48 +90,48 @@ def test_what_a_launch_was_given_on_different_lines_is_named() -> None:
         pytest.param([given("a", total="t")], [given("b", total="t", line=4)], id="the same, hashed later"),
     ],
 )
-def test_what_launches_were_given_is_compared_launch_by_launch(one: list[MadeRow], two: list[MadeRow]) -> None:
+def test_what_launches_were_given_is_compared_launch_by_launch(one: list[HostDataRow], two: list[HostDataRow]) -> None:
     """Where a rank gave one a number and another an array, nobody is wrong."""
-    assert compare_made({0: one, 1: two}) == ()
+    assert compare_host_data({0: one, 1: two}) == ()
 
 
 def test_the_last_value_that_is_equal_is_not_told_as_the_difference() -> None:
     """Though each rank gave it on a line of its own."""
-    (found,) = compare_made({0: [given("a", count=2, total="t")], 1: [given("a", line=4, count=2, total="u")]})
-    assert "\n  earlier ones differ, or their order; the last is equal (2 arrays made so)\n" in format_made(found)
+    (found,) = compare_host_data({0: [given("a", count=2, total="t")], 1: [given("a", line=4, count=2, total="u")]})
+    assert "\n  earlier ones differ, or their order; the last is equal (2 arrays made so)\n" in format_host_data(found)
 
 
 def test_what_is_missing_is_compared_with_none() -> None:
     """Of values that were not computed in time there are fewer hashes, on each rank others."""
     for make in (row, given):
         one, two = make("a"), make("b")
-        assert compare_made({0: [one], 1: [two]})
+        assert compare_host_data({0: [one], 1: [two]})
         for sums in (*one[4].values(), *two[4].values()):
             sums[0] = GAPS
-        assert compare_made({0: [one], 1: [two]}) == ()
+        assert compare_host_data({0: [one], 1: [two]}) == ()
 
 
 def test_the_order_counts_where_the_ranks_went_at_the_same_pace() -> None:
     """The same batches, each met by another launch."""
-    (found,) = compare_made({0: [row("ab", count=2, total="t")], 1: [row("ba", count=2, total="t")]})
+    (found,) = compare_host_data({0: [row("ab", count=2, total="t")], 1: [row("ba", count=2, total="t")]})
     assert (found.line, found.box, found.count) == (2, "0:8", 2)
 
 
 def test_ranks_that_did_not_run_the_cell_are_not_asked() -> None:
     """An array of all ranks in a cell of some is nobody's to compare."""
-    assert compare_made({0: [row("a")]}) == ()
+    assert compare_host_data({0: [row("a")]}) == ()
 
 
 def test_another_shape_is_told_before_its_bytes() -> None:
     """The line, and who made what."""
-    (found,) = compare_made({0: [row("a", kind="f32[4]")], 1: [row("b")]})
-    text = format_made(found, "u = 1\nw = make(v)")
+    (found,) = compare_host_data({0: [row("a", kind="f32[4]")], 1: [row("b")]})
+    text = format_host_data(found, "u = 1\nw = make(v)")
     assert "line 2:  w = make(v)" in text
     assert "rank 0 made f32[4], rank 1 made f32[8]" in text
 
 
 def judged(
-    driver: Driver, rows: list[list[MadeRow]], *, events: list[object] | None = None, guard: str = "parity"
+    driver: Driver, rows: list[list[HostDataRow]], *, events: list[object] | None = None, guard: str = "parity"
 ) -> str:
     """Run a cell that made these rows; give the state."""
     driver.submit(guard=guard, source="a\nb")
@@ -167,7 +167,9 @@ def judged(
         "other shapes, refused, after another launch was given other values",
     ],
 )
-def test_the_state_that_follows(rows: list[list[MadeRow]], events: list[object] | None, guard: str, state: str) -> None:
+def test_the_state_that_follows(
+    rows: list[list[HostDataRow]], events: list[object] | None, guard: str, state: str
+) -> None:
     """Tainted, unless lockstep has refused the cell and no launch took them: it refuses them wherever they are used."""
     driver = Driver()
     driver(*(RankReady(rank, GUARD) for rank in (0, 1)))
@@ -200,8 +202,8 @@ def test_how_far_values_differ_is_told_apart(
         one = row(word, kind=kind)
         one[4] = {box: [*sums[:5], sample(*values)] for box, sums in one[4].items()}
         rows.append(one)
-    (found,) = compare_made({0: [rows[0]], 1: [rows[1]]})
-    text = format_made(found, "u = 1\nw = make(v)")
+    (found,) = compare_host_data({0: [rows[0]], 1: [rows[1]]})
+    text = format_host_data(found, "u = 1\nw = make(v)")
     assert head in text.splitlines()[0]
     assert gap in text
     assert bool(found.gap) == bool(gap)

@@ -372,13 +372,13 @@ def test_who_sends_what_none_sends_is_cut_off(make: Callable[[MemoryLink], Rig],
         assert "a message that cannot be" in rig.machine.reason
 
 
-@pytest.mark.parametrize("field", ["made", "origins", "caught", "left", "came_to", "taken"])
+@pytest.mark.parametrize("field", ["made", "caught", "left", "came_to"])
 def test_an_end_that_cannot_be_judged_ends_the_cell(make: Callable[[MemoryLink], Rig], field: str) -> None:
     """Rows of a form that the guard does not know: the cluster is dead and says of whom; nobody waits for the cell."""
     rig = make(MemoryLink())
     rig.get_ready()
     submission = rig.reader.submit(lambda ticket: CellSubmitted(ticket, CellRequest("x = 1")), live=False)
-    rows: dict[str, Any] = {field: {"taken": [[]], "left": [{}], "came_to": [{}]}.get(field, [[{}]])}
+    rows: dict[str, Any] = {field: {"left": [{}], "came_to": [{}]}.get(field, [[{}]])}
     for rank in (1, 0):
         # The last to end is not the one to blame.
         launches = [["a", "f", [0, 1], 1, 1]]

@@ -215,7 +215,8 @@ def test_shards_of_several_origins_are_no_array() -> None:
     (upper, lower), made = ROWS.items(), (7, "jit(f) (cell 2)")
     mine, theirs = array(dict([upper])), array(dict([lower]), origin=made)
     with pytest.raises(
-        ValueDiffers, match=r"x is one .*: it comes from host data on rank 0, from jit\(f\) \(cell 2\) on rank 1"
+        ValueDiffers,
+        match=r"x is one .*: it comes from where the guard does not look .* on rank 0, from jit\(f\) \(cell 2\) on rank 1",
     ):
         check_origins("x", {0: mine, 1: theirs})
     check_origins("x", {0: array(dict([upper]), origin=made), 1: theirs, 2: array({})})

@@ -5,14 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
-from mhnb.core.guard.made import GIVEN, MadeRow, compare_made
-from mhnb.rank.guard.made import MadeRecord, Reading
-from mhnb.rank.guard.noted import Noted, join_noted
-from mhnb.rank.guard.origins import has_origin
-from mhnb.rank.guard.places import Place
+
+from mhnb.core.guard.host_data import LAUNCH_INPUT, HostDataRow, compare_host_data
+from mhnb.core.guard.provenance import ANY, what_is_free
+from mhnb.core.guard.threads import UNKNOWN_THREAD
+from mhnb.rank.cell.origin import current_thread, mark_threads
+from mhnb.rank.guard.hashing import HostArray, Reading
+from mhnb.rank.guard.host_data import HostDataRecorder, SharedBoxes, join_boxes
+from mhnb.rank.guard.provenance import combine, read_tags
 
 BOTH = (0, 1)
 
@@ -68,34 +71,49 @@ class Copies:
         return {Device(0): (slice(0, shape[0]),)}
 
 
+class Rows(Copies):
+    """A sharding of which no rank holds all."""
+
+    def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
+        """Which device has what."""
+        return {Device(rank): (slice(rank, shape[0] - 1 + rank),) for rank in BOTH}
+
+    def addressable_devices_indices_map(self, shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
+        """This rank's."""
+        return {Device(0): (slice(0, shape[0] - 1),)}
+
+
 class Laid:
     """What JAX makes of a value for all devices."""
 
-    dtype, sharding = "f32", Copies()
-    shape: tuple[int, ...] = (1,)
+    dtype = "f32"
+
+    def __init__(self, sharding: Copies | None = None) -> None:
+        self.sharding = sharding or Copies()
+        self.shape: tuple[int, ...] = (1,) if sharding is None else (2,)
 
 
-def record() -> MadeRecord:
+def record(*, tags: bool = True) -> HostDataRecorder:
     """The record of a cell that has begun."""
-    made = MadeRecord(lambda: 1, lambda: 0, lambda value, _dtype: Reading(bytes([value.content])))
-    made.begin_cell(2, active=True)
+    made = HostDataRecorder(lambda: 1, lambda: 0, lambda value, _dtype: Reading(bytes([value.content])))
+    made.begin_cell(2, active=True, tags=tags)
     return made
 
 
-def give(made: MadeRecord, value: Value, line: int = 1, donated: tuple[int, ...] = ()) -> None:
-    """A launch is given a value."""
+def give(made: HostDataRecorder, value: Value, line: int = 1, donated: tuple[int, ...] = ()) -> None:
+    """A launch is given a value; another rank is still computing its own."""
     laid = Laid()
-    made.note(laid, lambda _device, _index: value, value)
-    made.learn_contents([laid], agreed=True, donated=donated)
-    made.note_launch(BOTH, line, [laid], agreed=True)
+    made.note_argument(laid, value, lambda _device, _index: value)
+    made.hash_inputs([laid], donated=donated)
+    made.record_inputs(BOTH, line, [laid], agreed=True, free=1)
 
 
-def differ(mine: list[MadeRow], theirs: list[MadeRow]) -> bool:
+def differ(mine: list[HostDataRow], theirs: list[HostDataRow]) -> bool:
     """Whether two ranks are told apart."""
-    return bool(compare_made({0: mine, 1: theirs}))
+    return bool(compare_host_data({0: mine, 1: theirs}))
 
 
-def many(*, ready_at: int, last: int) -> list[MadeRow]:
+def many(*, ready_at: int, last: int) -> list[HostDataRow]:
     """A loop that is given what is still computed, on a rank that looks at it after some turns; and a last number."""
     made, values = record(), []
     for turn in range(100):
@@ -124,7 +142,7 @@ def test_more_than_is_kept_is_waited_for() -> None:
         values = [Value(turn % 7 if turn < 319 else last, ready=turn >= late) for turn in range(320)]
         for value in values:
             give(made, value)
-        assert len(made._late) <= 256
+        assert len(made._deferred) <= 256
         for value in values:
             value.ready = True
         rows.append(made.end_cell())
@@ -153,10 +171,10 @@ def test_a_finalizer_may_make_an_array_in_the_middle_of_the_record() -> None:
 
     def read(value: Value, _dtype: str) -> Reading:
         if value.content == 1:
-            made.note(Laid(), lambda _device, _index: Value(2))
+            made.note_made(Laid(), lambda _device, _index: Value(2))
         return Reading(bytes([value.content]))
 
-    made._read = read
+    made._reads = read
     value = Value(1, ready=False)
     give(made, value)
     value.ready = True
@@ -164,7 +182,7 @@ def test_a_finalizer_may_make_an_array_in_the_middle_of_the_record() -> None:
     writing.start()
     writing.join(30)
     assert not writing.is_alive()
-    assert len(made.end_cell()) == 3
+    assert len(made.end_cell()) == 2
 
 
 def test_what_was_donated_meanwhile_is_not_compared() -> None:
@@ -189,27 +207,27 @@ def test_what_is_not_compared_is_said_in_each_cell() -> None:
         value.deleted, value.ready = donated, True
         made.end_cell()
         assert len(made.take_notes()) == donated
-        made.begin_cell(3, active=True)
+        made.begin_cell(3, active=True, tags=True)
 
 
 def test_a_wait_that_is_broken_off_leaves_it_to_the_next() -> None:
     """Ctrl-C comes while a value is waited for: the array is known by it when it is asked for again, as on the other ranks."""
     made, laid, value = record(), Laid(), Value(1, ready=False)
-    made.note(laid, lambda _device, _index: value)
+    made.note_made(laid, lambda _device, _index: value)
     value.interrupt = True
     with pytest.raises(KeyboardInterrupt):
-        made.learn_contents([laid], agreed=True)
-    assert not has_origin(laid)
+        made.hash_inputs([laid], donated=None)
+    assert read_tags([laid])[0][0] == ANY
     value.interrupt = False
-    made.learn_contents([laid], agreed=True)
-    assert has_origin(laid)
+    made.hash_inputs([laid], donated=None)
+    assert read_tags([laid])[0][0] != ANY
 
 
 def test_of_a_value_of_which_pieces_are_hashed_the_cell_says_so() -> None:
     """It has to be fetched from a device's own memory."""
-    made = MadeRecord(lambda: 1, lambda: 0, lambda value, _dtype: Reading(bytes([value.content]), in_part=True))
+    made = HostDataRecorder(lambda: 1, lambda: 0, lambda value, _dtype: Reading(bytes([value.content]), in_part=True))
     for _ in range(2):
-        made.begin_cell(2, active=True)
+        made.begin_cell(2, active=True, tags=True)
         give(made, Value(1, nbytes=20 * 2**20))
         (note,) = made.take_notes()
         assert "up to 20.0 MiB" in note
@@ -222,46 +240,131 @@ def test_a_launch_that_was_refused_has_no_number(theirs: int) -> None:
     for tries, content in ((True, 3), (False, theirs)):
         made = record()
         if tries:
-            made.note_launch(BOTH, 1, [], agreed=True)
+            made.record_inputs(BOTH, 1, [], agreed=True)
             made.withdraw(BOTH, agreed=True)
         give(made, Value(content), line=2 + tries)
-        rows.append([row for row in made.end_cell() if row[2] == GIVEN])
+        rows.append([row for row in made.end_cell() if row[2].startswith(LAUNCH_INPUT)])
     assert differ(*rows) == (theirs != 3)
 
 
 def test_what_a_program_alone_was_given_is_not_compared() -> None:
     """A rank's own examples, say: what comes of them carries that, and is refused where it would reach others."""
     made, laid = record(), Laid()
-    made.note(laid, lambda _device, _index: Value(1), Value(1))
+    made.note_argument(laid, Value(1), lambda _device, _index: Value(1))
     assert made.follow([laid]) is None
     assert made.end_cell() == []
 
 
-def noted(**words: int | None) -> Noted:
+def test_what_was_compared_before_the_launch_is_not_compared_after_it() -> None:
+    """An argument has its value by then, whatever it was made of."""
+    rows, values = [], []
+    for content in (1, 2):
+        made, laid = record(), Laid()
+        made.note_argument(laid, Value(content), lambda _device, _index: None)
+        values.append(combine(read_tags([laid])))
+        made.record_inputs(BOTH, 1, [laid], agreed=True, free=what_is_free(values[-1]))
+        rows.append(made.end_cell())
+    assert values[0] != values[1]
+    assert rows == [[], []]
+
+
+def test_where_the_ranks_do_not_agree_arguments_are_compared_after_the_launch() -> None:
+    """And what is made for the user carries nothing."""
+    rows = []
+    for content in (1, 2):
+        made, laid, kept = record(tags=False), Laid(), Laid()
+        made.note_argument(laid, Value(content), lambda _device, _index: None)
+        made.record_inputs(BOTH, 1, [laid], agreed=False)
+        rows.append(made.end_cell())
+        made.note_made(kept, lambda _device, _index: Value(1))
+        assert read_tags([kept]) == read_tags([object()])
+    assert differ(*rows)
+
+
+def test_an_argument_and_an_array_of_one_content_are_one() -> None:
+    """Whichever way a rank came to it, and when it was computed."""
+    made, late = record(), Value(3, ready=False)
+    argument, array, waited = Laid(), Laid(), Laid()
+    made.note_argument(argument, Value(3), lambda _device, _index: None)
+    made.note_made(array, lambda _device, _index: Value(3))
+    made.note_made(waited, lambda _device, _index: late)
+    assert read_tags([waited])[0][0] == ANY
+    late.ready = True
+    made.hash_inputs([waited])
+    assert len({value for value, _, _ in read_tags([argument, array, waited])}) == 1
+
+
+def identities(count: int) -> list[int]:
+    """What arrays of which no rank holds all are known by that a new record's cell makes."""
+    made, arrays = record(), [Laid(Rows()) for _ in range(count)]
+    for array in arrays:
+        made.note_made(array, lambda _device, _index: Value(1))
+    return [value for value, _, _ in read_tags(arrays)]
+
+
+def test_of_which_no_rank_holds_all_is_known_by_the_count_on_its_line() -> None:
+    """The same on every rank; what it holds cannot say so."""
+    assert len(set(identities(3))) == 3
+    assert identities(3) == identities(3)
+
+
+def test_each_thread_counts_for_itself() -> None:
+    """What a thread makes is known by it, at whatever pace it goes; nothing is known of one that no Python code has started."""
+    mark_threads()
+    found: dict[str, list[int]] = {}
+
+    def make(name: str) -> None:
+        found[name] = identities(2)
+
+    for name in "ab":
+        thread = threading.Thread(target=make, args=(name,))
+        thread.start()
+        thread.join()
+    assert len({*found["a"], *found["b"], *identities(2)}) == 6
+    unknown = threading.Thread(target=lambda: found.update(c=identities(2)))
+    # As C++ code starts one.
+    vars(type(unknown).start)["__wrapped__"](unknown)
+    unknown.join()
+    assert current_thread().number != UNKNOWN_THREAD
+    assert len(set(found["c"])) == 1
+
+
+def test_ranks_that_make_their_part_again_are_let_in() -> None:
+    """With --ranks: the others have theirs of another cell."""
+    made, laid = record(), Laid(Rows())
+    made.begin_cell(3, active=True, tags=True, chosen=[0])
+    made.note_made(laid, lambda _device, _index: Value(1))
+    assert read_tags([laid])[0][0] == ANY
+
+
+def host(place: str = "there", **words: int | None) -> HostArray:
     """What this rank holds of an array, by box."""
-    return Noted(1, 0, Place(BOTH, "there", False), "f32[4]", 8, {}, {**words})
+    made = HostArray("f32[4]", "f32", {text: None for text, word in words.items() if word is None})
+    made.place = SharedBoxes(BOTH, place, is_whole=False)
+    made.words = {text: word for text, word in words.items() if word is not None}
+    return made
 
 
 def test_what_came_of_several_is_known_box_by_box() -> None:
     """A rank that holds one box has the same hash for it as one that holds two; equal ones count once, unknown ones not at all."""
-    (two,) = join_noted([noted(a=1, b=1), noted(a=2, b=1)])
-    (one,) = join_noted([noted(a=1), noted(a=2)])
+    (two,) = join_boxes([host(a=1, b=1), host(a=2, b=1)])
+    (one,) = join_boxes([host(a=1), host(a=2)])
     assert two.words["a"] == one.words["a"] not in (1, 2)
     assert two.words["b"] == 1
-    assert join_noted([noted(a=1), noted(a=None)])[0].words == {}
-    assert join_noted([noted(a=2), noted(a=1)])[0].words != one.words
+    assert join_boxes([host(a=1), host(a=None)])[0].words == {}
+    assert join_boxes([host(a=2), host(a=1)])[0].words != one.words
 
 
 def test_one_is_what_it_was() -> None:
     """And those of other places stay apart."""
-    first, other = noted(a=1), replace(noted(a=1), place=Place(BOTH, "elsewhere", False))
-    assert join_noted([first]) == (first,)
-    assert join_noted([first, other]) == (first, other)
+    first, other = host(a=1), host("elsewhere", a=1)
+    assert join_boxes([first]) == (first,)
+    assert join_boxes([first, other]) == (first, other)
 
 
 PIECES = """
 import jax, jax.numpy as jnp, numpy as np
-from mhnb.rank.guard.making import _cut, _read
+from mhnb.rank.guard.array_hooks import _cut, _read
 big = np.zeros(6 * 2**20, np.float32)
 big[[0, -1]] = 1, 2
 for array in (jnp.asarray(big), jnp.asarray(big.reshape(6, -1)), jnp.asarray(big).astype(jnp.bfloat16)):

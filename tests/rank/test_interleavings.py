@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 from greenlet import greenlet
-from mhnb.core.guard.origins import ANY, combine_origins, join_free
 
 from mhnb.core.guard.agreement import ENDINGS
+from mhnb.core.guard.provenance import ANY, combine_values, join_free
 from mhnb.core.guard.wishes import Wish
 from mhnb.rank.guard.local_agreement import CELL_ENDED, QUICK_LOOKS, Seat
 from mhnb.rank.guard.shared_board import Board, Place, Post, make_board
@@ -324,7 +324,7 @@ class Rank:
         asked, free = 0, 0
         while self.seq <= self.run.cells and (free or not asked):
             asked += 1
-            origin = combine_origins(self.arrays, free)
+            origin = combine_values(self.arrays, free)
             wish = Wish(self.seq, fingerprint, "jit(f)", self.everyone, (), origin=origin)
             free = yield from self._agree(wish, asked, gives_up=gives_up)
         self.turn = False

@@ -1,86 +1,186 @@
-"""Origins of arrays: the same steps give the same one, in whatever process; anything else another."""
+"""What arrays carry: the same steps give the same value, in whatever process; anything else another."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
-from mhnb.rank.guard.origins import Maker, bear_alone, bear_together, combine, find_makers, mark, mark_copies
+
+from mhnb.core.guard.provenance import ANY, PLACED, UNKNOWN
+from mhnb.rank.guard.provenance import (
+    NOT_GUARDED,
+    OutputProvenance,
+    Producer,
+    Uncompared,
+    combine,
+    copy_provenance,
+    describe_inputs,
+    for_collective,
+    for_local,
+    provenance_of,
+    read_tags,
+    tag_array,
+    tag_outputs,
+)
 
 
 class Array:
-    """What an origin can be put on."""
+    """What a tag can be put on."""
 
 
-def outputs(birth: object, count: int = 1) -> list[Array]:
+def outputs(provenance: OutputProvenance, count: int = 1) -> list[Array]:
     """What a launch gave."""
     arrays = [Array() for _ in range(count)]
-    mark(arrays, birth)  # type: ignore[arg-type]
+    tag_outputs(arrays, provenance)
     return arrays
 
 
-STEP, HALF = Maker("jit(step)", 3, 2), Maker("jit(half)", 4, None)
+def known(value: int, producer: Producer | None = None) -> Array:
+    """An array of host data."""
+    array = Array()
+    tag_array(array, value, producer)
+    return array
 
 
-def test_arrays_of_no_launch_have_none() -> None:
-    """Nor have arguments that are made of a number: the end of the cell compares those."""
-    copy = Array()
-    mark_copies(copy, 5, None)
-    assert combine([Array(), copy, 3.0]) == 0
-    assert find_makers([Array(), copy]) == []
+def value_of(*arrays: object) -> int:
+    """What a launch on these is compared by."""
+    return combine(read_tags(arrays))
 
 
-def test_copies_of_host_data_are_known_by_it() -> None:
-    """Wherever they were made."""
-    one, same, other = Array(), Array(), Array()
-    for array, content, line in ((one, 5, 1), (same, 5, 2), (other, 6, 1)):
-        mark_copies(array, content, Maker("host data", 2, line))
-    assert combine([one]) == combine([same]) != combine([other])
-    assert find_makers([one, other]) == [Maker("host data", 2, 1)]
+STEP, HALF, DATA = Producer("jit(step)", 3, 2), Producer("jit(half)", 4, None), Producer("host data", 2, 1)
+TOGETHER = for_collective((0, 1), 1, STEP)
+
+
+def test_an_argument_counts_like_every_other_array() -> None:
+    """What it was made of is compared before the launch, and not after it."""
+    assert value_of(known(5)) == value_of(known(5, DATA)) != value_of(known(6))
+
+
+def test_an_array_that_carries_nothing_is_unknown() -> None:
+    """Nothing that was made under another guard is mistaken for it."""
+    assert read_tags([Array(), 3.0]) == [(UNKNOWN, None, None)] * 2
+    assert value_of(Array()) == value_of(Array()) not in (value_of(known(5)), value_of(*outputs(TOGETHER)))
 
 
 def test_outputs_are_known_by_launch_and_place() -> None:
     """The n-th launch of one set of ranks in a cell."""
     launches = [((0, 1), 1, STEP), ((0, 1), 2, STEP), ((0, 2), 1, STEP), ((0, 1), 1, HALF)]
-    births = [bear_together(*launch, agreed=True) for launch in launches]
-    arrays = [array for birth in births for array in outputs(birth, 3)]
-    assert len({combine([array]) for array in arrays}) == 12
-    assert combine(arrays[:2]) != combine(arrays[1::-1])
-    assert combine(outputs(births[0])) == combine(outputs(bear_together(*launches[0], agreed=True)))
+    made = [for_collective(*launch) for launch in launches]
+    arrays = [array for each in made for array in outputs(each, 3)]
+    assert len({value_of(array) for array in arrays}) == 12
+    assert all(0 < value < 2**62 for value, _, _ in read_tags(arrays))
+    assert value_of(*arrays[:2]) != value_of(*arrays[1::-1])
+    assert value_of(*outputs(made[0])) == value_of(*outputs(for_collective(*launches[0])))
 
 
 def test_what_a_rank_made_alone_is_known_by_its_program_and_all_that_went_into_it() -> None:
     """Also by a number."""
-    (mine,) = outputs(bear_together((0, 1), 1, STEP, agreed=True))
-    two, three = Array(), Array()
-    mark_copies(two, 2, None)
-    mark_copies(three, 3, None)
+    (mine,) = outputs(TOGETHER)
+    two, three = known(2), known(3)
     ways = [(7, [mine, two]), (7, [mine, three]), (7, [Array(), two]), (8, [mine, two]), (7, [mine]), (7, [])]
-    origins = [combine(outputs(bear_alone(program, inputs, HALF))) for program, inputs in ways]
-    assert len(set(origins)) == len(ways)
-    assert all(0 < origin < 2**63 for origin in origins)
+    values = [value_of(*outputs(for_local(program, read_tags(inputs), HALF))) for program, inputs in ways]
+    assert len(set(values)) == len(ways)
 
 
-def test_makers_are_told_once_and_the_latest_first() -> None:
-    """Of many parameters of one step it is one."""
-    arrays = [*outputs(bear_together((0, 1), 1, STEP, agreed=True), 3), *outputs(bear_alone(7, [], HALF)), Array()]
-    assert find_makers(arrays) == [HALF, STEP]
+def test_what_is_made_of_what_is_not_known_yet_is_not_known() -> None:
+    """Each of its outputs is like every other."""
+    made = outputs(for_local(7, read_tags([known(ANY, DATA), known(2)]), HALF), 2)
+    assert [tag[0] for tag in read_tags(made)] == [ANY, ANY]
+
+
+def test_what_pmap_was_given_is_known_to_a_program_without_a_collective_alone() -> None:
+    """The parts of two ranks have nothing in common; what is made of them carries where they were."""
+    parts = [known(ANY, DATA._replace(own=own)) for own in (11, 12)]
+    assert value_of(parts[0]) == value_of(parts[1])
+    made = [for_local(7, read_tags([part]), HALF).value for part in parts]
+    assert ANY not in made
+    assert made[0] != made[1]
+
+
+def pass_through(source: Array, provenance: OutputProvenance) -> Array:
+    """Give an output that is an argument as it came."""
+    output = known(99)
+    tag_outputs([output], provenance, passed={0: source})
+    return output
+
+
+def test_an_argument_that_is_put_out_as_it_came_stays_what_it_was() -> None:
+    """What was laid out for an agreed launch is known by that from there on: on another rank it may still be computed."""
+    local = for_local(7, [], HALF)
+    for source in (known(5, DATA), *outputs(TOGETHER)):
+        assert read_tags([pass_through(source, TOGETHER)]) == read_tags([pass_through(source, local)])
+        assert read_tags([pass_through(source, local)]) == read_tags([source])
+    assert read_tags([pass_through(known(5), local)]) == [(5, HALF, None)]
+    assert read_tags([pass_through(known(5), TOGETHER)]) == read_tags(outputs(TOGETHER))
+    assert read_tags([pass_through(Array(), local)]) == read_tags([Array()])
+
+
+def test_what_is_written_carries_what_was_put_out_there() -> None:
+    """And where the guard does not look it carries nothing: what it holds is not what it was."""
+    kept, beside = known(5, DATA), Array()
+    tag_outputs([beside, Array()], TOGETHER, written={1: kept})
+    assert read_tags([kept]) == read_tags([outputs(TOGETHER, 2)[1]])
+    tag_outputs([beside], NOT_GUARDED, written={0: kept})
+    assert read_tags([kept]) == read_tags([Array()])
+
+
+def test_the_token_of_each_output_goes_with_it() -> None:
+    """Whether or not arguments pass through."""
+    for passed in ({}, {1: known(5, DATA)}):
+        arrays: Sequence[Array] = [Array(), Array()]
+        tag_outputs(arrays, TOGETHER, signatures=["a", "b"], passed=passed)
+        assert [tag[2] for tag in read_tags(arrays)] == ["a", "b"]
+
+
+def test_a_copy_carries_what_its_source_does() -> None:
+    """Also nothing; who made it is said where its source was laid out for one launch."""
+    target = known(9)
+    copy_provenance(known(5), target, DATA)
+    assert read_tags([target]) == [(5, DATA, None)]
+    copy_provenance(Array(), target)
+    assert read_tags([target]) == read_tags([Array()])
+
+
+def test_what_a_refused_launch_took_is_described() -> None:
+    """What is known by its place has no cell to go back to, nor has what was laid out for the launch."""
+    arrays = [known(5, STEP), known(6, Producer(PLACED, 4, 1)), known(7), Array()]
+    assert describe_inputs(arrays, lambda value: "ab" if value == 7 else "") == [
+        [5, 3, "", "jit(step) (cell 3, line 2)", ""],
+        [6, 0, "", "sharded host data (cell 4, line 1)", ""],
+        [7, 0, "", "", "ab"],
+        [UNKNOWN, 0, "", "", ""],
+    ]
+    assert provenance_of(arrays[0]) == (5, "jit(step) (cell 3, line 2)")
+
+
+def test_what_is_not_compared_is_counted() -> None:
+    """What each rank has of its own is not to be, and what is known is."""
+    uncompared = Uncompared()
+    for arrays, line in (([known(5), *outputs(TOGETHER)], 1), ([known(ANY, DATA._replace(own=3))], 2)):
+        uncompared.note(arrays, read_tags(arrays), line)
+    assert uncompared.tell() == []
+    arrays = [Array(), known(ANY, DATA), known(5)]
+    uncompared.note(arrays, read_tags(arrays), 3)
+    (note,) = uncompared.tell()
+    assert note.startswith("2 arrays were not compared")
+    assert note.endswith("(line 3)")
 
 
 @pytest.mark.parametrize("seed", ["0", "77"])
 def test_another_process_gives_the_same(seed: str) -> None:
     """Python's hashes of text would not: the ranks of one cluster could still be given another seed."""
     code = (
-        "from mhnb.rank.guard.origins import *\n"
+        "from mhnb.rank.guard.provenance import *\n"
         "class A: pass\n"
         "a, b = A(), A()\n"
-        "mark([a], bear_together((0, 1), 1, Maker('jit(step)', 3, 2), agreed=True))\n"
-        "mark([b], bear_alone(2**63 + 5, [a], Maker('jit(half)', 4, None)))\n"
-        "print(combine([a, b]))"
+        "tag_outputs([a], for_collective((0, 1), 1, Producer('jit(step)', 3, 2)))\n"
+        "tag_outputs([b], for_local(2**63 + 5, read_tags([a]), Producer('jit(half)', 4, None)))\n"
+        "print(combine(read_tags([a, b])))"
     )
     told = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
     ).stdout
-    a = outputs(bear_together((0, 1), 1, STEP, agreed=True))
-    assert int(told) == combine([*a, *outputs(bear_alone(2**63 + 5, a, HALF))])
+    a = outputs(TOGETHER)
+    assert int(told) == value_of(*a, *outputs(for_local(2**63 + 5, read_tags(a), HALF)))

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from mhnb.core.guard.origins import ANY, combine_origins, join_free
 
 from mhnb.core.guard.agreement import ENDINGS, MismatchDetails, format_mismatch
 from mhnb.core.guard.outlines import pack_outline
+from mhnb.core.guard.provenance import ANY, combine_values, join_free
 from mhnb.core.guard.threads import MAIN_THREAD, number_thread
 from mhnb.core.guard.wishes import LAUNCH, CellOver, Verdict, Wish, encode_from_rank
 from mhnb.core.wire.framing import join_frames
@@ -210,10 +210,10 @@ def test_who_is_asked_again_launches_or_is_refused_the_second_time(rig: Rig) -> 
     """Where an array is like every other on some ranks only, all hear the same, wherever they are."""
     for own, kind in ((7, "launch"), (8, "mismatch")):
         arrays = [(5, own), (ANY, 7), (ANY, 7)]
-        told = rig.all(*(wish(origin=combine_origins(each)) for each in arrays))
+        told = rig.all(*(wish(origin=combine_values(each)) for each in arrays))
         assert {verdict.kind for verdict in told} == {"again"}
         (free,) = {join_free(stand.origin for stand in verdict.stands) for verdict in told}
-        told = rig.all(*(wish(origin=combine_origins(each, free)) for each in arrays))
+        told = rig.all(*(wish(origin=combine_values(each, free)) for each in arrays))
         assert {verdict.kind for verdict in told} == {kind}
 
 

@@ -192,11 +192,10 @@ def test_host_data_that_is_used_alike_raises_no_alarm(ready: Cluster, make: str,
 def test_what_was_made_in_another_order_names_the_cure(ready: Cluster) -> None:
     """Made in a listing's own order and used by name: nothing tells that from a mistake, so it is refused, and says how to make it."""
     ready.run("data = {}\nfor k in order: data[k] = lay(v * (1 if k == 'a' else 100))").check()
-    use = "for k in ('a', 'b'): float(add(data[k]))"
-    assert not any("--replay" in note for note in ready.run(use).notes)
-    text = check_refused(ready, use)
-    assert "Sort what you list" in text
-    assert "on the same line" in text
+    notes = ready.run("for k in ('a', 'b'): float(add(data[k]))").notes
+    assert not any("--replay" in note for note in notes)
+    assert notes[0].startswith("array 1 of the launch, f32[8], is from sharded host data (cell ")
+    assert notes[1] == "Sort what you list; make each array on the same line, as often on every rank. · clean"
 
 
 def test_a_rank_that_makes_its_part_again_is_let_in_and_said(ready: Cluster) -> None:
@@ -222,11 +221,14 @@ p, _ = step(init(jax.random.key(0)), x)
 @pytest.mark.other_python
 @pytest.mark.parametrize("guard", ["lockstep", "parity"])
 def test_parameters_of_a_seed_of_the_rank_s_own_are_never_trained_on_silently(ready: Cluster, guard: str) -> None:
-    """Also where the first step takes them for good while they are computed: in each cell, not in the first one only."""
+    """The first step takes them for good while they are computed: so lockstep waits for them, and in each cell, not in the first only."""
     ready.run(DONATED).check()
     for _ in range(2):
-        result = ready.run("p = init(jax.random.key(rank))\nfor _ in range(3): p, y = step(p, x)", guard=guard)
-        assert result.state == "tainted"
+        code = "p = init(jax.random.key(rank))\nfor _ in range(3): p, y = step(p, x)"
+        if guard == "lockstep":
+            check_refused(ready, code)
+            continue
+        assert ready.run(code, guard=guard).state == "tainted"
         assert (
             "the ranks gave one launch different values, f32[400,400]" in ready.reason
             or "line 2:  for _" in ready.reason
@@ -250,8 +252,7 @@ def test_many_values_that_are_still_computed_are_compared(ready: Cluster) -> Non
     """Of more than are kept the launch waits for the rest."""
     ready.run("many = jax.jit(lambda x, *p: sum(e.mean() for e in p) * x.sum())\n" + DONATED).check()
     code = "p = init(jax.random.key({}))\ny = many(x, *(p * n for n in range(300)))"
-    assert ready.run(code.format("rank % 2")).state == "tainted"
-    ready.accept()
+    check_refused(ready, code.format("rank % 2"))
     assert ready.run(code.format("3")).check().notes == ()
 
 
@@ -265,8 +266,7 @@ def test_copies_of_any_size_are_compared(fresh: Callable[..., Cluster]) -> None:
     cluster.accept()
     given = "y = jax.jit(lambda w, a: w.mean() * a.sum())(np.full(5 * 2**20, {}, np.float32), x)"
     assert cluster.run(given.format("2")).check().notes == ()
-    assert cluster.run(given.format("rank")).state == "tainted"
-    cluster.accept()
+    assert set(names(cluster.run(given.format("rank")))) == {"OrderMismatch"}
     cluster.run("two = [lay(np.full(5 * 2**20, n, np.float32), whole) for n in range(2)]").check()
     assert set(names(cluster.run("y = jax.jit(lambda w, a: w.mean() * a.sum())(two[rank], x)"))) == {"OrderMismatch"}
 
@@ -345,35 +345,24 @@ def test_what_a_rank_computes_of_its_own_examples_is_its_own(ready: Cluster, loo
     assert (result.state, result.notes) == ("clean", ())
 
 
-@pytest.mark.parametrize("guard", ["lockstep", "parity"])
-def test_weights_that_each_rank_trained_alone_never_meet(ready: Cluster, guard: str) -> None:
-    """At their first collective they are refused, or, where the ranks do not agree before, tainted."""
+def test_weights_that_each_rank_trained_alone_never_meet(ready: Cluster) -> None:
+    """At their first collective they are refused."""
     ready.run("W = jax.device_put(np.eye(4, dtype=np.float32), whole)").check()
-    ready.run("mine = np.full((2, 4), rank, np.float32)\nW = W - 0.1 * (mine.T @ (mine @ W))", guard=guard).check()
-    result = ready.run("y = jax.jit(lambda w, a: w.sum() * a.sum())(W, x)", guard=guard)
-    if guard == "lockstep":
-        assert set(names(result)) == {"OrderMismatch"}
-        assert result.state == "clean"
-    else:
-        assert result.state == "tainted"
-        ready.accept()
+    ready.run("mine = np.full((2, 4), rank, np.float32)\nW = W - 0.1 * (mine.T @ (mine @ W))").check()
+    check_refused(ready, "y = jax.jit(lambda w, a: w.sum() * a.sum())(W, x)")
 
 
-@pytest.mark.parametrize("guard", ["lockstep", "parity"])
-def test_an_array_made_without_a_guard_hides_no_other_of_its_launch(ready: Cluster, guard: str) -> None:
+def test_an_array_made_without_a_guard_hides_no_other_of_its_launch(ready: Cluster) -> None:
     """Only that one is not compared, and each cell that takes it says so."""
     ready.run("y, w = x * 2, x * 3").check()
-    ready.run("if rank == 1: y = y * 1", guard="off").check()
+    ready.run("y = y * 1", guard="off").check()
     for _ in range(2):
-        result = ready.run("float(prod(w, y))", guard=guard).check()
+        result = ready.run("float(prod(w, y))").check()
         assert {rank.text for rank in result} == {"840.0"}
         (note,) = result.notes
         assert note.startswith("1 array was not compared: ")
     ready.run("if rank == 1: w = w * 100").check()
-    result = ready.run("float(prod(w, y))", guard=guard)
-    if guard == "lockstep":
-        assert set(names(result)) == {"OrderMismatch"}
-        assert result.state == "clean"
+    check_refused(ready, "float(prod(w, y))")
 
 
 GAPS = {
@@ -402,17 +391,9 @@ def test_replicas_that_no_launch_took_do_not_taint_a_cell_that_was_refused(ready
 
 def test_a_cell_that_was_refused_after_a_launch_took_such_replicas_says_tainted_alone(ready: Cluster) -> None:
     """The state in its error is the state that it leaves."""
-    result = ready.run("y = prod(np.float32(rank), x)\nif rank == 1: add(x)")
+    ready.run(DONATED).check()
+    result = ready.run("y = prod(init(jax.random.key(rank)).mean(), x)\nif rank == 1: add(x)")
     assert "OrderMismatch" in names(result)
     assert result.state == "tainted"
     assert all("cluster is clean" not in text for text in texts(result))
     ready.accept()
-
-
-def test_under_parity_what_a_thread_launches_on_is_said_not_to_be_compared(ready: Cluster) -> None:
-    """In each cell in which one launches: its launches have no order that all ranks share."""
-    code = "t = threading.Thread(target=lambda: float(add(x))); t.start(); t.join()"
-    for _ in range(2):
-        (note,) = ready.run(code, guard="parity").check().notes
-        assert note.startswith("arrays that threads launched on were not compared")
-    assert ready.run(code).check().notes == ()

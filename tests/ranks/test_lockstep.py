@@ -442,8 +442,8 @@ def test_python_code_is_interrupted_where_nothing_is_launched(ready: Cluster, co
 
 @pytest.mark.parametrize("handled", [False, True])
 def test_what_an_interrupted_loop_without_collectives_made_is_launched_on_by_none(
-    ready: Cluster, handled: bool
-) -> None:  # noqa: FBT001
+    ready: Cluster, *, handled: bool
+) -> None:
     """Each rank's shards are of a step of its own then, and a sum over them would be of none: also where the code took the interrupt."""
     loop = """
 z, grow, steps = x, jax.jit(lambda a: a + 1), 0

@@ -156,7 +156,7 @@ def test_nor_on_what_one_rank_made_otherwise_on_a_line_of_its_own(ready: Cluster
     assert ready.state == "clean"
 
 
-UNKNOWN = "made with --guard off or parity, or not seen by the guard"
+UNKNOWN = "from where the guard does not look (--guard off or parity)"
 NOT_COMPARED = (
     "1 array was not compared: made with --guard off, parity or --ranks, or not seen by the guard (line 1) · clean"
 )
@@ -183,7 +183,7 @@ def test_what_was_made_without_tags_on_some_ranks_only_is_refused(ready: Cluster
     assert all(told(result))
     assert result.state == "clean"
     assert result.notes[0].startswith("array 1 of the launch, f32[8], is from jit(multiply) f32[8@x], f32[] → f32[8@x]")
-    assert f", {UNKNOWN}, on rank 1 · clean" in result.notes[0]
+    assert f", {UNKNOWN} on rank 1 · clean" in result.notes[0]
     assert result.notes[1] == "Make it in the same cell, under one guard, on every rank. · clean"
     ready.run("free = x * 1.0").check()
     assert {rank.text for rank in ready.run("float(add(free))").check()} == {"28.0"}
@@ -212,8 +212,10 @@ def test_copies_of_host_data_are_chosen_alike_by_all_ranks(ready: Cluster, make:
     assert all("of arrays B" in words for words in told(result))
     where = f"host data (cell {made.seq}, line 1)"
     assert result.notes[:2] == (
-        f"array 1 of the launch, f32[8], is from {where} on ranks 0,2-3, from {where} once more on rank 1;"
-        " for example, the values 2 and 3 · clean",
+        (
+            f"array 1 of the launch, f32[8], is from {where} on ranks 0,2-3, from {where} once more on rank 1;"
+            " for example, the values 2 and 3 · clean"
+        ),
         "Make the values equal first: the same seed, or read them on one rank and broadcast. · clean",
     )
     result = ready.run("float(dot(models[2 if rank == 1 else 0], x))").check()

@@ -56,7 +56,7 @@ _PARTIAL, _BLOCKS = 1 << 62, 31
 """The value of several arrays, some of which are `ANY`: this bit, a bit for each block of arrays that holds such a one, a hash of the
 rest. Up to so many arrays are a block each."""
 _SHOWN_LINES, _SHOWN_ARRAYS = 4, 3
-_UNGUARDED = "made with --guard off or parity, or not seen by the guard,"
+_UNGUARDED = "from where the guard does not look (--guard off or parity)"
 _NOT_GUARDED = "Make it in the same cell, under one guard, on every rank."
 _SORT = "Sort what you list; make each array on the same line, as often on every rank."
 

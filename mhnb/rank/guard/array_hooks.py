@@ -17,7 +17,7 @@ from mhnb.rank.asks.transfer_jax import host_copy, shards_of
 from mhnb.rank.guard.hashing import Reading
 from mhnb.rank.guard.host_data import HostDataRecorder
 from mhnb.rank.guard.launches import LaunchRecorder
-from mhnb.rank.guard.provenance import copy_provenance, copy_reordered, is_tagged
+from mhnb.rank.guard.provenance import copy_provenance, is_tagged
 from mhnb.rank.jaxhooks import find_plain
 from mhnb.rank.jaxseams import wrap_makers
 
@@ -83,6 +83,8 @@ class _Watcher:
             elif out is not arg and isinstance(arg, jax.Array) and arg.is_fully_addressable:
                 plain = find_plain(out)
                 self._record.note_argument(plain, find_plain(arg), functools.partial(_shard, plain))
+            elif out is not arg and isinstance(arg, jax.Array) and not is_tagged(find_plain(out)):
+                copy_provenance(find_plain(arg), find_plain(out))
 
     def _note_shards(self, array: Any) -> None:
         """Record an array by what this rank holds of it."""
@@ -124,10 +126,9 @@ class _Watcher:
         @functools.wraps(turn)
         def reshard(array: Any, *args: Any, **more: Any) -> Any:
             __tracebackhide__ = True
-            self._record.hash_inputs([find_plain(array)], donated=None)
             turned = turn(array, *args, **more)
-            self._record.hash_inputs([find_plain(turned)], donated=None)
-            copy_reordered(find_plain(array), find_plain(turned))
+            # It is the same array: that its devices are in another order the program says that it is given to.
+            copy_provenance(find_plain(array), find_plain(turned))
             return turned
 
         return reshard

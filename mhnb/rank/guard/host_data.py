@@ -96,6 +96,9 @@ class _Row:
     kinds: RunningHash = field(default_factory=RunningHash)
     boxes: dict[str, RunningHash] = field(default_factory=dict)
 
+    def sums(self, box: str) -> RunningHash:
+        return self.boxes.setdefault(box, RunningHash())
+
 
 class HostDataRecorder:
     """What this rank made in the current cell. `note_made` and `note_argument` may be called from any thread.
@@ -263,11 +266,12 @@ class HostDataRecorder:
             if thread.number == MAIN_THREAD:
                 self._made[key] += 1
                 key = (*key, self._seq, self._made[key])
-            elif thread.number != UNKNOWN_THREAD:
+            elif thread.number != UNKNOWN_THREAD and line is not None:
                 # It may outlive the cell that it was started in.
                 thread.made[key] += 1
                 key = (*key, thread.number, thread.made[key])
             else:
+                # What a library makes in tasks of its own comes in any order: it is like every other of its kind.
                 key = key[1:]
         return hash_bytes(repr(key).encode()) & MASK
 
@@ -280,13 +284,12 @@ class HostDataRecorder:
             row = self._rows.setdefault((line, place.ranks, place.name), _Row())
             row.kinds.add(group, kind, hash_bytes(kind.encode()))
             if isinstance(made, int) or "" in (*made.words, *made.parts):
-                self._add(row, _WHOLE, group, made, None, _PLAIN)
+                self._add(row.sums(_WHOLE), group, made, None, _PLAIN)
             else:
                 for box in place.boxes:
-                    self._add(row, box, group, made, box, _PLAIN)
+                    self._add(row.sums(box), group, made, box, _PLAIN)
 
-    def _add(self, row: _Row, name: str, group: int, made: HostArray | int, box: str | None, label: HashLabel) -> None:
-        sums = row.boxes.setdefault(name, RunningHash())
+    def _add(self, sums: RunningHash, group: int, made: HostArray | int, box: str | None, label: HashLabel) -> None:
         if isinstance(made, int):
             sums.add(group, label.tell(made), label.mix(made), content=made)
         else:
@@ -342,8 +345,8 @@ class HostDataRecorder:
             places = [at for at, (value, producer, _) in enumerate(tags) if value and producer is None]
         with self._lock:
             for at in places:
-                value, producer, _ = tags[at]
-                self._enter_input(participants, line, (number, at), getattr(inputs[at], PENDING, value), inputs[at])
+                made = getattr(inputs[at], PENDING, tags[at][0])
+                self._enter_input(participants, line, (number, at), made, inputs[at])
             for at, array in enumerate(inputs) if self._shared and number else ():
                 for host in getattr(array, BOXES, ()):
                     self._enter_boxes(host, HashLabel(number, at, line))
@@ -359,15 +362,15 @@ class HostDataRecorder:
         row.kinds.add(0, kind, label.mix(hash_bytes(kind.encode())))
         if made == ANY:
             # Not for want of time: nobody is to compare it.
-            row.boxes.setdefault(_WHOLE, RunningHash()).is_partial = True
+            row.sums(_WHOLE).is_partial = True
         else:
-            self._add(row, _WHOLE, 0, made, None, label)
+            self._add(row.sums(_WHOLE), 0, made, None, label)
 
     def _enter_boxes(self, host: HostArray, label: HashLabel) -> None:
         row = self._rows.setdefault((None, host.place.ranks, LAUNCH_INPUT + host.place.name), _Row())
         row.kinds.add(0, host.kind, label.mix(hash_bytes(host.kind.encode())))
         for box in dict.fromkeys((*host.words, *host.parts)):
-            self._add(row, box, 0, host, box, label)
+            self._add(row.sums(box), 0, host, box, label)
 
     def follow(self, inputs: Sequence[Any]) -> Callable[[Sequence[object]], None] | None:
         """Give what to call with the outputs of a program without a collective, if it was given a box that other ranks hold too.

@@ -42,7 +42,6 @@ __all__ = [
     "Uncompared",
     "combine",
     "copy_provenance",
-    "copy_reordered",
     "describe_inputs",
     "for_collective",
     "for_local",
@@ -190,15 +189,6 @@ def copy_provenance(source: object, target: Any, producer: Producer | None = Non
     if is_tagged(source):
         ((value, known, _),) = read_tags([source])
         setattr(target, ATTRIBUTE, (value, known or producer, token))
-
-
-def copy_reordered(source: object, turned: Any) -> None:
-    """Have an array that was laid out in another order be known by what it was, and by how that was done."""
-    (value, producer, _), (how, maker, _) = read_tags([source, turned])
-    if is_tagged(turned):
-        tag_array(turned, ANY if value == ANY else hash((value, how)) & MASK, producer or maker)
-    if boxes := getattr(source, BOXES, ()):
-        setattr(turned, BOXES, boxes)
 
 
 def provenance_of(array: object) -> tuple[int, str]:
