@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from mhnb.core.ranks import say_ranks
@@ -71,7 +71,9 @@ class HostDataMismatch:
     by_what: dict[str, tuple[int, ...]]
     """What the ranks made last, and which ranks."""
     given: bool = False
-    """A launch has taken it: what was computed from it differs, too."""
+    """Launches were given it."""
+    launched: bool = False
+    """A launch has taken what differs: what was computed from it differs, too."""
     gap: str = ""
     """How far the values differ, where a few of each are known."""
 
@@ -98,10 +100,11 @@ def compare_host_data(rows_by_rank: Mapping[int, Sequence[HostDataRow]]) -> tupl
             given.append(_compare_given(line, ranks, by_rank))
         else:
             made.append(_compare_place(line, ranks, by_rank))
-    found = [each for each in made if each is not None]
+    taken = [each for each in given if each is not None]
+    found = [replace(each, launched=bool(taken)) for each in made if each is not None]
     if not any(each.box for each in found):
         # Where a line tells of other values already, they are not told twice.
-        found += [each for each in given if each is not None]
+        found += taken
     return tuple(sorted(found, key=lambda each: (each.line or 0, each.kind)))
 
 
@@ -117,7 +120,9 @@ def _compare_given(
         sums = {rank: row[4][box] for rank, row in by_rank.items() if box in row[4]}
         if _can_be_compared(sums) and len({each[_TOTAL] for each in sums.values()}) > 1:
             gap = _find_gap(first[_LAST], sums)
-            return HostDataMismatch(line, box, first[_LAST], first[_COUNT], _members(sums), given=True, gap=gap)
+            return HostDataMismatch(
+                line, box, first[_LAST], first[_COUNT], _members(sums), given=True, launched=True, gap=gap
+            )
     return None
 
 

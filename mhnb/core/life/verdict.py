@@ -61,6 +61,6 @@ def _judge_made(cell: Cell, state: ClusterState, notes: tuple[str, ...]) -> _Ver
     refused = cell.guard == "lockstep" and any(
         part.error and part.error.ename == OrderMismatch.__name__ for part in cell.parts.values()
     )
-    if state == "clean" and not (refused and not any(difference.given for difference in found)):
+    if state == "clean" and not (refused and not any(difference.launched for difference in found)):
         return "tainted", (*told, *notes, TAINTED)
     return state, (*notes, *told)
