@@ -77,7 +77,7 @@ def test_a_program_gets_the_verdict_of_the_page(ready: Cluster, program: Program
     for earlier, given in before:
         assert ready.run(earlier, **given).check().state == "clean"
     if program.verdict == "interrupted":
-        result = run_until_said(ready, code, "running")
+        result = run_until_said(ready, f"print('running', flush=True)\n{code}", "running")
         assert ({rank.outcome for rank in result}, result.state) == ({"interrupted"}, "clean")
         return
     result = ready.run(code, **flags)
