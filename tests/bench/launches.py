@@ -1,0 +1,431 @@
+"""What the bench of the guard runs in each process: launches of several kinds, bare and guarded in turns inside one cell.
+
+It decides what a call of each kind is, what lies inside its clock, and what "bare" means: JAX's own path in the same
+process. For that, every function of JAX that mhnb has wrapped is put back, the hook behind JAX's dispatch is turned
+off, and the programs are compiled and called so. A process without mhnb has nothing to put back; there all is bare.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+__all__ = ["KINDS", "Hook", "Kind", "check_bare", "find_hooks", "lift", "measure", "name_kinds"]
+
+_BIG = 15 * 2**20
+"""Bytes of what is big here."""
+
+
+# -- bare
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A name of JAX's that mhnb has wrapped."""
+
+    owner: Any
+    """The module or class that holds it."""
+    name: str
+    wrapped: Any
+    bare: Any
+    """JAX's own."""
+
+
+def find_hooks() -> list[Hook]:
+    """Find every function of a module or class of JAX that is mhnb's and has JAX's own in `__wrapped__`."""
+    modules = [module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] in ("jax", "jaxlib")]
+    owners: dict[int, Any] = {id(module): module for module in modules}
+    for module in modules:
+        owners |= {id(value): value for value in _values(module) if isinstance(value, type) and _is_of_jax(value)}
+    return [
+        Hook(owner, name, value, bare)
+        for owner in owners.values()
+        for name, value in list(vars(owner).items())
+        if (bare := _find_bare(value)) is not None
+    ]
+
+
+def _values(module: ModuleType) -> list[Any]:
+    return list(vars(module).values())
+
+
+def _is_of_jax(kind: type) -> bool:
+    return str(kind.__module__).partition(".")[0] in ("jax", "jaxlib")
+
+
+def _find_bare(value: Any) -> Any:
+    function = value.__func__ if isinstance(value, staticmethod) else value
+    if not _is_of_mhnb(function) or not hasattr(function, "__wrapped__"):
+        return None
+    while _is_of_mhnb(function):
+        function = function.__wrapped__
+    return staticmethod(function) if isinstance(value, staticmethod) else function
+
+
+def _is_of_mhnb(function: Any) -> bool:
+    code = getattr(function, "__code__", None)
+    return _is_own_file(code.co_filename) if code is not None else type(function).__module__.partition(".")[0] == "mhnb"
+
+
+def _is_own_file(filename: str) -> bool:
+    mhnb = sys.modules.get("mhnb")
+    return mhnb is not None and filename.startswith(str(Path(str(mhnb.__file__)).parent))
+
+
+@contextmanager
+def lift(hooks: Sequence[Hook]) -> Iterator[None]:
+    """Have JAX as it is without mhnb, in this thread, for as long as the block lasts."""
+    from jax._src import api
+
+    try:
+        for hook in hooks:
+            setattr(hook.owner, hook.name, hook.bare)
+        before = api._post_hook_state.swap_local(None)
+        try:
+            yield
+        finally:
+            api._post_hook_state.swap_local(before)
+    finally:
+        for hook in hooks:
+            setattr(hook.owner, hook.name, hook.wrapped)
+
+
+def check_bare(call: Callable[[], Any]) -> None:
+    """Make a call and hold that no line of mhnb's runs in it.
+
+    Raises:
+        RuntimeError: one does, so the call is not bare.
+    """
+    entered: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and _is_own_file(frame.f_code.co_filename):
+            entered.add(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    if entered:
+        raise RuntimeError(f"the bare call is not bare: it ran {', '.join(sorted(entered))}")
+
+
+# -- kinds of launches
+
+
+class Kind(ABC):
+    """One kind of launch: a program of its own, and what it is called with."""
+
+    waits = True
+    """Each call is waited for, inside the clock; else only the last one of a turn."""
+    calls = 10
+    """In a turn. A number, not a time: the ranks make as many."""
+    often = 1
+    """So many times as many turns as those of other kinds."""
+
+    def __init__(self, leaves: int) -> None:
+        import jax
+        import numpy as np
+        from jax.sharding import Mesh, NamedSharding
+        from jax.sharding import PartitionSpec as P
+
+        self.leaves = leaves
+        mesh = Mesh(np.array(jax.devices()), ("data",))
+        self.rows, self.whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+        self.program = self.compile()
+
+    @abstractmethod
+    def compile(self) -> Any:
+        """Return a program on a function object of its own, so that it shares nothing with another one."""
+
+    @abstractmethod
+    def make(self) -> Any:
+        """Return what the first call is given, made now: under the guard of this cell."""
+
+    @abstractmethod
+    def call(self, given: Any) -> tuple[Any, Any]:
+        """Call the program once; what the next call is given, and the array to wait for."""
+
+    def spread(self, rows: int = 8, width: int = 1) -> Any:
+        """Return a sharded array of ones, so many rows a device."""
+        import jax
+        import numpy as np
+
+        values = np.ones((rows * jax.device_count(), width), np.float32)
+        return jax.make_array_from_callback(values.shape, self.rows, lambda index: values[index])
+
+    def replicate(self, *shape: int) -> Any:
+        """Return a replicated array of small numbers."""
+        import jax
+        import numpy as np
+
+        values = np.random.default_rng(0).normal(size=shape).astype(np.float32) / 10
+        return jax.make_array_from_callback(shape, self.whole, lambda index: values[index])
+
+    def tree(self) -> list[Any]:
+        """Return so many small replicated arrays."""
+        return [self.replicate(4) for _ in range(self.leaves)]
+
+
+class SmallCollective(Kind):
+    """A sum over all ranks of one small array."""
+
+    calls, often = 20, 6
+
+    def compile(self) -> Any:
+        import jax
+
+        return jax.jit(lambda x: x.sum(), out_shardings=self.whole)
+
+    def make(self) -> Any:
+        return self.spread()
+
+    def call(self, given: Any) -> tuple[Any, Any]:
+        return given, self.program(given)
+
+
+class SmallFree(SmallCollective):
+    """A program of all ranks without a collective, on one small array."""
+
+    waits, calls = False, 500
+
+    def compile(self) -> Any:
+        import jax
+
+        return jax.jit(lambda x: x + 1)
+
+
+class SmallLocal(SmallFree):
+    """A program of this process alone, on one small array."""
+
+    def make(self) -> Any:
+        import jax.numpy as jnp
+
+        return jnp.ones(8)
+
+
+class TreeCollective(Kind):
+    """A sum over all ranks, added to many arrays; the next call is given what this one returned."""
+
+    donates: tuple[int, ...] = ()
+
+    def compile(self) -> Any:
+        import jax
+
+        def add_total(tree: Any, x: Any) -> Any:
+            total = x.sum()
+            return [leaf + total for leaf in tree], total
+
+        return jax.jit(add_total, donate_argnums=self.donates, out_shardings=self.whole)
+
+    def make(self) -> Any:
+        return self.tree(), self.spread()
+
+    def call(self, given: Any) -> tuple[Any, Any]:
+        tree, x = given
+        tree, total = self.program(tree, x)
+        return (tree, x), total
+
+
+class TreeDonated(TreeCollective):
+    """The same, and the arrays are donated."""
+
+    donates = (0,)
+
+
+class TreeFree(Kind):
+    """A program of all ranks without a collective, on many arrays; the next call is given what this one returned."""
+
+    def compile(self) -> Any:
+        import jax
+
+        return jax.jit(lambda tree: [leaf + 1 for leaf in tree])
+
+    def make(self) -> Any:
+        return self.tree()
+
+    def call(self, given: Any) -> tuple[Any, Any]:
+        tree = self.program(given)
+        return tree, tree[0]
+
+
+class TreeLocal(TreeFree):
+    """A program of this process alone, on many arrays."""
+
+    def make(self) -> Any:
+        import jax.numpy as jnp
+
+        return [jnp.ones(4) for _ in range(self.leaves)]
+
+
+class TrainingStep(Kind):
+    """A step of adamw: 100 layers of a weight and a bias are 601 arrays of parameters and of the optimizer's state."""
+
+    width, batch, calls = 128, 288, 2
+
+    def compile(self) -> Any:
+        import jax
+        import jax.numpy as jnp
+        import optax  # type: ignore[import-untyped]
+
+        self.optimizer = optax.adamw(1e-3)
+
+        def loss(params: Any, x: Any) -> Any:
+            for weight, bias in params:
+                x = jnp.tanh(x @ weight + bias)
+            return jnp.mean((x - 1) ** 2)
+
+        def step(params: Any, state: Any, x: Any) -> Any:
+            value, slopes = jax.value_and_grad(loss)(params, x)
+            updates, state = self.optimizer.update(slopes, state, params)
+            return optax.apply_updates(params, updates), state, value
+
+        # Everything but the batch is the same on every device: one sharding would not fit the state's tree.
+        return jax.jit(step, donate_argnums=(0, 1), out_shardings=self.whole)
+
+    def make(self) -> Any:
+        import jax
+
+        params = [(self.replicate(self.width, self.width), self.replicate(self.width)) for _ in range(self.leaves // 6)]
+        state = jax.jit(self.optimizer.init, out_shardings=self.whole)(params)
+        return params, state, self.spread(self.batch, self.width)
+
+    def call(self, given: Any) -> tuple[Any, Any]:
+        params, state, x = given
+        params, state, value = self.program(params, state, x)
+        return (params, state, x), value
+
+
+class HostArgument(Kind):
+    """A collective that is given 15 MB of NumPy data."""
+
+    def compile(self) -> Any:
+        import jax
+
+        return jax.jit(lambda values, x: values[0] + x.sum(), out_shardings=self.whole)
+
+    def make(self) -> Any:
+        return _big_values(), self.spread()
+
+    def call(self, given: Any) -> tuple[Any, Any]:
+        return given, self.program(*given)
+
+
+class Replicated(Kind):
+    """A replicated array is made of 15 MB of host data."""
+
+    def compile(self) -> Any:
+        return None
+
+    def make(self) -> Any:
+        return _big_values()
+
+    def call(self, given: Any) -> tuple[Any, Any]:
+        import jax
+
+        return given, jax.make_array_from_callback(given.shape, self.whole, lambda index: given[index])
+
+
+def _big_values() -> Any:
+    """Return data that lies as NumPy lays big arrays: by chance aligned better, JAX would take it without a copy."""
+    import numpy as np
+
+    memory = np.ones(_BIG + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + 16
+    values = memory[start : start + _BIG].view(np.float32)
+    values[:] = 1
+    return values
+
+
+KINDS: dict[str, type[Kind]] = {
+    "collective, one small argument": SmallCollective,
+    "no collective, one small argument": SmallFree,
+    "collective, N leaves": TreeCollective,
+    "collective, N leaves, donated": TreeDonated,
+    "no collective, N leaves": TreeFree,
+    "a training step, 601 leaves": TrainingStep,
+    "collective, NumPy argument of 15 MB": HostArgument,
+    "making replicated data of 15 MB": Replicated,
+    "one process, one small argument": SmallLocal,
+    "one process, N leaves": TreeLocal,
+}
+"""By the name of the row; a row with N leaves stands there once for each number that is asked for."""
+
+
+def name_kinds(leaves: Sequence[int]) -> list[tuple[str, int]]:
+    """Every row that is measured: its kind and its number of leaves.
+
+    >>> name_kinds([10])[1:3]
+    [('no collective, one small argument', 1), ('collective, N leaves', 10)]
+    """
+    counts = {kind: leaves if "N leaves" in kind else (601,) if "601" in kind else (1,) for kind in KINDS}
+    return [(kind, count) for kind in KINDS for count in counts[kind]]
+
+
+# -- turns
+
+_kinds: dict[tuple[str, int, bool], Kind] = {}
+"""By row, and whether bare: a program is compiled once in a process, whatever the cell."""
+
+
+class _Side:
+    """One row, bare or guarded, in one cell."""
+
+    def __init__(self, row: tuple[str, int], hooks: Sequence[Hook], *, bare: bool) -> None:
+        self._hooks = hooks if bare else None
+        self.seconds: list[float] = []
+        with self._around():
+            if (*row, bare) not in _kinds:
+                _kinds[*row, bare] = KINDS[row[0]](row[1])
+            self._kind = _kinds[*row, bare]
+            self._given = self._kind.make()
+            # The second call compiles again: it is given what the first one returned.
+            self._calls(3)
+            if bare:
+                check_bare(lambda: self._calls(1))
+
+    def take(self) -> None:
+        """Take one turn."""
+        with self._around():
+            # The first call after JAX was changed, either way, finds cold caches.
+            self._calls(2)
+            calls = max(3, min(self._kind.calls, 5000 // max(1, self._kind.leaves)))
+            started = time.perf_counter()
+            self._calls(calls)
+            self.seconds.append((time.perf_counter() - started) / calls)
+
+    def _around(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._hooks is None else lift(self._hooks)
+
+    def _calls(self, calls: int) -> None:
+        call, given = self._kind.call, self._given
+        made: Any = None
+        for _ in range(calls):
+            given, made = call(given)
+            if self._kind.waits:
+                made.block_until_ready()
+        made.block_until_ready()
+        self._given = given
+
+
+def measure(row: tuple[str, int], turns: int, path: str) -> None:
+    """Take turns at one row of `name_kinds`, bare and guarded; the first rank writes the seconds of a call, by turn, to a file."""
+    import jax
+
+    hooks = find_hooks()
+    bare, guarded = _Side(row, hooks, bare=True), _Side(row, hooks, bare=False)
+    for turn in range(turns * KINDS[row[0]].often):
+        for side in (bare, guarded) if turn % 2 else (guarded, bare):
+            side.take()
+    if jax.process_index() == 0:
+        Path(path).write_text(json.dumps({"bare": bare.seconds, "guarded": guarded.seconds}))
