@@ -719,7 +719,11 @@ class _Signatures:
             __tracebackhide__ = True
             known: _Known | None = getattr(p, "known", None)
             if known is not None and not self._checks():
-                return self._run_known(known, args_flat)
+                given = [*known.constants, *args_flat]
+                inputs = given if known.kept is None else [given[place] for place in known.kept]
+                # XLA for CPU ends the process on a deleted array, and elsewhere refuses it after the ranks have agreed.
+                if not any(map(_is_deleted, inputs)):
+                    return self._run_known(known, args_flat, inputs)
             missed = _current.missed
             try:
                 result = run(p, args_flat, fun, args, kwargs)
@@ -789,11 +793,9 @@ class _Signatures:
         )
         missed[2][missed[1]] = known.known
 
-    def _run_known(self, known: _Known, leaves: Sequence[Any]) -> Any:
+    def _run_known(self, known: _Known, leaves: Sequence[Any], inputs: list[Any]) -> Any:
         __tracebackhide__ = True
         call, params = known.call, known.params
-        given = [*known.constants, *leaves]
-        inputs = given if known.kept is None else [given[place] for place in known.kept]
         if known.relaid:
             _lay_out(call, known.relaid, inputs)
         outputs = call.launch_laid_out(inputs, known.signatures)
@@ -806,6 +808,10 @@ def _make_table(_function: Any, _info: Any) -> dict[Any, _Known]:
 
 
 _PLAIN_NUMBERS = (bool, int, float, complex)
+
+
+def _is_deleted(leaf: Any) -> bool:
+    return type(leaf) is _jax.array_type and leaf.is_deleted()
 
 
 def _lay_out(call: Any, places: Sequence[int], inputs: list[Any]) -> None:
