@@ -451,6 +451,8 @@ _ORIGIN = "_mhnb_origin"
 def _choose_way(guard: str, *, is_direct: bool) -> None:
     """Have launches go the way of a cell: `is_direct` lets JAX make them by itself, under off and parity."""
     _way.guard, _way.is_direct = guard, is_direct
+    # Of a call that failed, they would live on.
+    _current.laid_out = None
     _way.state.set_global("direct" if is_direct else None)
     _set_after_call()
 
@@ -631,8 +633,10 @@ def watch_arguments() -> None:
         __tracebackhide__ = True
         made = original(shardings, layouts, semantics, args, **more)
         if sys._getframe(1).f_code is asker and made[0] is not args[0] and not _way.is_unguarded:
-            pairs = _current.laid_out = _current.laid_out or []
-            pairs.append((args[0], find_plain(made[0])))
+            plain = find_plain(made[0])
+            if not plain.sharding.is_fully_addressable:
+                pairs = _current.laid_out = _current.laid_out or []
+                pairs.append((args[0], plain))
         return made
 
     private.shard_args = shard_args
@@ -858,6 +862,9 @@ class _NotingExecutable:
         recorder, program = _recorder, self._program
         assert recorder is not None
         if _way.is_unguarded:
+            for _, place in self._written:
+                # What it held is known no longer.
+                vars(inputs[place]).pop(ATTRIBUTE, None)
             return self._executable.execute_sharded(inputs, **kwargs)
         if _current.missed is not None:
             _current.inputs = inputs

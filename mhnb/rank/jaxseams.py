@@ -100,7 +100,8 @@ def missing_makers() -> list[str]:
 
     wanted: dict[Any, tuple[str, ...]] = {
         pxla: ("shard_args", "batched_device_put"),
-        dispatch: ("_DeferredShardArg", "_different_device_order_reshard"),
+        dispatch: ("_DeferredShardArg",),
+        getattr(dispatch, "xc", None): ("reorder_shards",),
         getattr(dispatch, "_DeferredShardArg", None): ("result_handler",),
         array.ArrayImpl: ("_rewrap_with_aval_and_sharding",),
     }
@@ -123,7 +124,7 @@ def wrap_makers(
         put: of `batched_device_put(aval, sharding, xs, devices)`, by which `make_array_from_callback` mostly ends.
         public: of functions that users call, by name.
         keep: of the method by which `device_put` makes the user's array of what `shard_args` laid out.
-        turn: of the function by which `device_put` lays an array out over its devices in another order.
+        turn: of the function by which `device_put` lays the pieces of an array out over its devices in another order.
         rewrap: of the method by which `pmap` makes a global array of a rank's own pieces, and pieces of a global one.
     """
     import jax
@@ -134,7 +135,8 @@ def wrap_makers(
     private.shard_args, private.batched_device_put = shard(private.shard_args), put(private.batched_device_put)
     deferred: Any = dispatch._DeferredShardArg
     deferred.result_handler = keep(deferred.result_handler)
-    dispatch._different_device_order_reshard = turn(dispatch._different_device_order_reshard)
+    client: Any = dispatch.xc
+    client.reorder_shards = turn(client.reorder_shards)
     implementation: Any = array.ArrayImpl
     implementation._rewrap_with_aval_and_sharding = rewrap(implementation._rewrap_with_aval_and_sharding)
     modules: tuple[Any, ...] = (array, jax)

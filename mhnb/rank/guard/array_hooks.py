@@ -121,17 +121,16 @@ class _Watcher:
         return result_handler
 
     def wrap_turn(self, turn: _Function) -> _Function:
-        """Wrap the layout over the same devices in another order: it makes an array of another's pieces, and launches on that."""
+        """Wrap what lays an array's pieces out over its devices in another order: it is the same array."""
 
-        @functools.wraps(turn)
-        def reshard(array: Any, *args: Any, **more: Any) -> Any:
+        # `functools.wraps` asks more of a function than this native one has.
+        def reorder_shards(array: Any, *args: Any, **more: Any) -> Any:
             __tracebackhide__ = True
             turned = turn(array, *args, **more)
-            # It is the same array: that its devices are in another order the program says that it is given to.
             copy_provenance(find_plain(array), find_plain(turned))
             return turned
 
-        return reshard
+        return reorder_shards
 
     def wrap_join(self, join: _Function) -> _Function:
         """Wrap the making of one array of several."""
