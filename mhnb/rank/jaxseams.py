@@ -135,7 +135,7 @@ def wrap_makers(
     private.shard_args, private.batched_device_put = shard(private.shard_args), put(private.batched_device_put)
     deferred: Any = dispatch._DeferredShardArg
     deferred.result_handler = keep(deferred.result_handler)
-    client: Any = dispatch.xc
+    client: Any = vars(dispatch)["xc"]
     client.reorder_shards = turn(client.reorder_shards)
     implementation: Any = array.ArrayImpl
     implementation._rewrap_with_aval_and_sharding = rewrap(implementation._rewrap_with_aval_and_sharding)
