@@ -54,6 +54,7 @@ from mhnb.rank.guard.provenance import (
     UNTAGGED,
     OutputProvenance,
     Producer,
+    Tag,
     for_local,
     read_tags,
     tag_outputs,
@@ -440,6 +441,8 @@ class _Origin:
     """Arrays that it is given beside its arguments, before them."""
     kept: tuple[int, ...] | None
     """Which of both it takes; None for all."""
+    avals: Sequence[Any]
+    """Shape and type of each that it takes."""
     signatures: tuple[int, ...] | None = None
     """Of the outputs, once there are some."""
 
@@ -495,12 +498,12 @@ def _give_fastpath(original: Callable[..., Any]) -> Callable[..., Any]:
         if program.is_gated and not _way.is_direct:
             return None
         data = original(executable, *args, **kwargs)
-        return data if data is None else _name_first_output(data, program)
+        return data if data is None else _name_first_output(data, program, executable.in_avals)
 
     return get_fastpath_data
 
 
-def _name_first_output(data: Any, program: _Program) -> Any:
+def _name_first_output(data: Any, program: _Program, avals: Sequence[Any]) -> Any:
     """Give the first output a sharding of its own, by which is known what made it when C++ has launched the program."""
     if not data.out_shardings:
         return data
@@ -508,7 +511,7 @@ def _name_first_output(data: Any, program: _Program) -> Any:
     own = first.with_memory_kind(first.memory_kind)
     bits = list(data.kept_var_bitvec)
     kept = None if all(bits) else tuple(place for place, is_kept in enumerate(bits) if is_kept)
-    setattr(own, _ORIGIN, _Origin(program, tuple(data.const_args), kept))
+    setattr(own, _ORIGIN, _Origin(program, tuple(data.const_args), kept, tuple(avals)))
     return data._replace(out_shardings=[own, *others], kept_var_bitvec=bits)
 
 
@@ -560,26 +563,39 @@ def _after_call(function: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Deal with a launch that C++ has made: tag what came of it, or record it."""
     __tracebackhide__ = True
     # Most calls are of programs of this process alone, and end at the first look.
-    outputs = [out] if type(out) is _jax.array_type else [find_plain(each) for each in _jax.tree_leaves(out)]
-    origin: _Origin | None = getattr(outputs[0].sharding, _ORIGIN, None) if outputs else None
+    outputs = [out] if type(out) is _jax.array_type else _jax.tree_leaves(out)
+    first: Any = find_plain(outputs[0]) if outputs else None
+    if type(first) is not _jax.array_type:
+        # A tracer, or no array at all.
+        return
+    origin: _Origin | None = getattr(first.sharding, _ORIGIN, None)
     if origin is None or _recorder is None:
         return
     laid_out, _current.laid_out = _current.laid_out, None
     made_last = _current.first_output
-    if made_last is not None and made_last() is outputs[0]:
+    if made_last is not None and made_last() is first:
         # Python code made this launch, and dealt with it.
         return
+    if len(outputs) > 1 or first is not out:
+        outputs = [find_plain(output) for output in outputs]
+    inputs = _list_inputs(origin, function, args, kwargs)
     if not _way.is_direct:
-        _tag_outputs(origin, _list_inputs(origin, function, args, kwargs, laid_out), outputs)
-    elif origin.program.is_collective:
-        _record_launch(origin, [plain for _, plain in laid_out or ()], outputs)
+        _tag_outputs(origin, inputs, outputs)
+        return
+    if origin.program.is_collective:
+        made = {id(given): plain for given, plain in laid_out or ()}
+        _record_launch(origin, [made.get(id(each), each) for each in inputs], outputs)
+    _follow_boxes(inputs, outputs, origin)
 
 
-def _list_inputs(
-    origin: _Origin, function: Any, args: Any, kwargs: Any, laid_out: list[tuple[Any, Any]] | None
-) -> list[Any]:
-    """List the arrays that a launch from C++ was given, as its Python way would be."""
-    if len(args) == 1 and type(args[0]) is _jax.array_type and not (kwargs or laid_out or origin.constants):
+def _follow_boxes(inputs: list[Any], outputs: list[Any], origin: _Origin) -> None:
+    if _recorder is not None and not origin.program.is_collective and (follow := _recorder.follow_given(inputs)):
+        follow(outputs)
+
+
+def _list_inputs(origin: _Origin, function: Any, args: Any, kwargs: Any) -> list[Any]:
+    """List what a launch from C++ was given and takes, in the order in which its Python way takes it."""
+    if len(args) == 1 and type(args[0]) is _jax.array_type and not (kwargs or origin.constants):
         return list(args) if origin.kept is None or origin.kept else []
     info = getattr(function, "_jit_info", None)
     if info is None or not (info.static_argnums or info.static_argnames):
@@ -592,24 +608,26 @@ def _list_inputs(
     inputs = [*origin.constants, *leaves]
     if origin.kept is not None:
         inputs = [inputs[place] for place in origin.kept]
-    if laid_out:
-        made = {id(given): plain for given, plain in laid_out}
-        inputs = [made.get(id(each), each) for each in inputs]
-    return [find_plain(each) if hasattr(each, "_base_array") else each for each in inputs]
+    return inputs
 
 
-def _tag_outputs(origin: _Origin, inputs: list[Any], outputs: list[Any]) -> None:
+def _tag_outputs(origin: _Origin, given: list[Any], outputs: list[Any]) -> None:
     assert _recorder is not None
-    program = origin.program
+    program, array_type = origin.program, _jax.array_type
+    inputs = [each if type(each) is array_type else find_plain(each) for each in given]
     _recorder.learn_contents(inputs, None)
-    birth = _follow_local(_recorder, program, inputs)
+    tags = read_tags(inputs)
+    if any(tag[1] is None for tag in tags):
+        # Arrays of this process alone, and values: the program takes them for the same on every rank.
+        tags = _recorder.tags_of(
+            inputs, [getattr(each, "aval", a) for each, a in zip(inputs, origin.avals, strict=True)]
+        )
+    birth = _follow_local(_recorder, program, tags)
     if origin.signatures is None:
         origin.signatures = tuple(_signatures.make_token(output) or 0 for output in outputs)
     passed = {at: inputs[n] for at, n in program.passed} if program.passed else _NOTHING
     tag_outputs(outputs, birth, passed=passed, signatures=origin.signatures)
-    follow = _recorder.follow_given(inputs)
-    if follow is not None:
-        follow(outputs)
+    _follow_boxes(inputs, outputs, origin)
 
 
 def _record_launch(origin: _Origin, laid_out: list[Any], outputs: list[Any]) -> None:
@@ -918,7 +936,7 @@ class _NotingExecutable:
         assert recorder is not None
         _check_given_once(program, inputs)
         recorder.learn_contents(inputs, None)
-        birth = _follow_local(recorder, program, inputs)
+        birth = _follow_local(recorder, program, read_tags(inputs))
         results = self._executable.execute_sharded(inputs, **kwargs)
         return _NotingResults(results, self._marker(inputs, birth), None, recorder.follow_given(inputs))
 
@@ -929,7 +947,7 @@ class _NotingExecutable:
         return functools.partial(tag_outputs, provenance=birth, written=written, passed=passed)
 
 
-def _follow_local(recorder: LaunchRecorder, program: _Program, inputs: Sequence[Any]) -> OutputProvenance:
+def _follow_local(recorder: LaunchRecorder, program: _Program, tags: Sequence[Tag]) -> OutputProvenance:
     """Say what the outputs of a program without a collective are to be known by."""
     if recorder.guard != "lockstep":
         return NOT_GUARDED
@@ -937,7 +955,7 @@ def _follow_local(recorder: LaunchRecorder, program: _Program, inputs: Sequence[
     producer = program.producers.get(line)
     if producer is None or producer.seq != seq:
         producer = program.producers[line] = Producer(program.name, seq, line)
-    return for_local(program.number, read_tags(inputs), producer)
+    return for_local(program.number, tags, producer)
 
 
 def _check_given_once(program: _Program, inputs: Sequence[Any]) -> None:
@@ -993,9 +1011,16 @@ class _NotingResults:
 
 
 def find_plain(output: Any) -> Any:
-    """Give the plain array behind an array of keys or of another extended type: those do not say whether they are ready."""
+    """Give the plain array behind an array of keys or of another extended type: those do not say whether they are ready.
+
+    What is no array stays what it is.
+    """
     while not hasattr(output, "is_ready"):
-        output = output._base_array if hasattr(output, "_base_array") else output._data
+        behind = getattr(output, "_base_array", None)
+        behind = getattr(output, "_data", None) if behind is None else behind
+        if behind is None or isinstance(output, np.ndarray | np.generic):
+            return output
+        output = behind
     return output
 
 

@@ -185,7 +185,8 @@ class HostDataRecorder:
             return
         line, kind = self._find_line(), _kind_of(array.shape, array.dtype)
         host = HostArray(kind, array.dtype, _parts(place, source), place)
-        is_known = self._learn(host)
+        # Under parity a program may take it for good before anything here is asked.
+        is_known = host.learn(self._read, waits=not self._tags)
         self._enter(line, place, host)
         if place.is_whole:
             if self._tags:
@@ -214,6 +215,9 @@ class HostDataRecorder:
         line, place = self._find_line(), shared_boxes(kept.sharding, kept.shape)
         ((value, known, _),) = read_tags([laid_out])
         if known is None and place is not None and place.is_whole:
+            if not self._tags and hasattr(laid_out, PENDING):
+                # Under parity a program may take it for good before anything here is asked.
+                getattr(laid_out, PENDING).learn(self._read, waits=True)
             self._enter(line, place, getattr(laid_out, PENDING, value), _kind_of(kept.shape, kept.dtype))
         if self._tags or known is not None:
             copy_provenance(laid_out, kept, Producer(HOST_DATA, self._seq, line))

@@ -27,7 +27,7 @@ from mhnb.rank.guard.launched import Launched, Unrecorded
 from mhnb.rank.guard.left import LeftLaunches
 from mhnb.rank.guard.localwork import LocalWork, pauses_s
 from mhnb.rank.guard.mismatches import Mismatches
-from mhnb.rank.guard.provenance import OutputProvenance
+from mhnb.rank.guard.provenance import OutputProvenance, Tag, read_tags
 from mhnb.rank.guard.recording import CellLaunches, plain_names
 from mhnb.values import Outcome
 
@@ -248,6 +248,14 @@ class LaunchRecorder:
         """
         if self.made is not None:
             self.made.hash_inputs(inputs, donated=donated)
+
+    def tags_of(self, arguments: Sequence[Any], avals: Sequence[Any]) -> list[Tag]:
+        """Give the tags of what a program was given as the user gave it.
+
+        Args:
+            avals: shape and type of each argument, as the program has them.
+        """
+        return read_tags(arguments) if self.made is None else self.made.tags_of(arguments, avals)
 
     def follow_given(self, inputs: Sequence[object]) -> Callable[[Sequence[object]], None] | None:
         """Give what to call with what came of boxes that other ranks hold too, by a program without a collective."""
