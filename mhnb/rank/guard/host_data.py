@@ -205,7 +205,8 @@ class HostDataRecorder:
         if place is not None:
             parts = _parts(place, source) if place.is_whole and len(place.boxes) > 1 else {"": argument}
             host = HostArray(_kind_of(array.shape, array.dtype), array.dtype, parts, place)
-            self._learn(host)
+            # Under parity C++ launches on it before anything here is asked, and may take it for good.
+            host.learn(self._read, waits=not self._tags)
             self._tag(array, host, None)
 
     def note_kept(self, laid_out: Any, kept: Any) -> None:
