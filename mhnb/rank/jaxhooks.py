@@ -195,6 +195,8 @@ def _probe() -> str | None:
     if not array.ArrayImpl.__dictoffset__:
         # An array carries where it comes from.
         missing.append("ArrayImpl.__dict__")
+    if not hasattr(array.ArrayImpl, "_sharding"):
+        missing.append("ArrayImpl._sharding")
     missing += missing_makers()
     if not callable(getattr(dispatch.runtime_tokens, "clear", None)):
         missing.append("runtime_tokens.clear")
@@ -470,6 +472,7 @@ def _hook_ways() -> None:
     _jax.config, _jax.check_nan, _jax.post_hook = config, api._nan_check_posthook, api._post_hook_state
     _jax.array_type, _jax.tree_leaves = array.ArrayImpl, tree_util.tree_leaves
     _jax.parse_arguments, _jax.tracing_registry = jax_jit.parse_arguments, tree_util.tracing_registry
+    _jax.after_call = _make_after_call()
     _way.state = config.config_ext.Config("mhnb_way", None, include_in_jit_key=True)
     private._get_fastpath_data = _give_fastpath(private._get_fastpath_data)
     _signatures = _Signatures(private._infer_params, private._run_python_pjit)
@@ -541,7 +544,7 @@ def _set_after_call() -> None:
     """Have JAX call what this way wants after each launch, beside its own check for NaN."""
     config = _jax.config
     checks = config._read("jax_debug_nans") or config._read("jax_debug_infs")
-    ours = None if _way.is_unguarded else _after_call
+    ours = None if _way.is_unguarded else _jax.after_call
     own = _jax.check_nan if checks else None
     _jax.post_hook.set_global(_checked_after_call if ours and own else ours or own)
 
@@ -555,37 +558,59 @@ def _set_after_call_here() -> None:
 
 def _checked_after_call(function: Any, args: Any, kwargs: Any, out: Any) -> None:
     if not _way.is_unguarded:
-        _after_call(function, args, kwargs, out)
+        _jax.after_call(function, args, kwargs, out)
     _jax.check_nan(function, args, kwargs, out)
 
 
-def _after_call(function: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Deal with a launch that C++ has made: tag what came of it, or record it."""
-    __tracebackhide__ = True
-    # Most calls are of programs of this process alone, and end at the first look.
-    outputs = [out] if type(out) is _jax.array_type else _jax.tree_leaves(out)
-    first: Any = find_plain(outputs[0]) if outputs else None
-    if type(first) is not _jax.array_type:
-        # A tracer, or no array at all.
-        return
-    origin: _Origin | None = getattr(first.sharding, _ORIGIN, None)
-    if origin is None or _recorder is None:
-        return
+def _make_after_call() -> Callable[[Any, Any, Any, Any], None]:
+    array_type, tree_leaves = _jax.array_type, _jax.tree_leaves
+
+    def after_call(function: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Deal with a launch that C++ has made: tag what came of it, or record it."""
+        __tracebackhide__ = True
+        # Most calls are of programs of this process alone, and end at the first look.
+        if type(out) is array_type:
+            first, outputs = out, [out]
+        else:
+            outputs = tree_leaves(out)
+            first = find_plain(outputs[0]) if outputs else None
+            if type(first) is not array_type:
+                # A tracer, or no array at all.
+                return
+        origin: _Origin | None = getattr(first._sharding, _ORIGIN, None)
+        if origin is not None and _recorder is not None:
+            _deal_with(origin, outputs, first, (function, args, kwargs))
+
+    return after_call
+
+
+def _deal_with(origin: _Origin, outputs: list[Any], first: Any, call: tuple[Any, Any, Any]) -> None:
     laid_out, _current.laid_out = _current.laid_out, None
     made_last = _current.first_output
     if made_last is not None and made_last() is first:
         # Python code made this launch, and dealt with it.
         return
-    if len(outputs) > 1 or first is not out:
+    inputs = _list_inputs(origin, *call)
+    if _way.is_direct or len(inputs) != 1 or not _tag_single(origin, inputs[0], outputs):
         outputs = [find_plain(output) for output in outputs]
-    inputs = _list_inputs(origin, function, args, kwargs)
-    if not _way.is_direct:
-        _tag_outputs(origin, inputs, outputs)
-        return
-    if origin.program.is_collective:
-        made = {id(given): plain for given, plain in laid_out or ()}
-        _record_launch(origin, [made.get(id(each), each) for each in inputs], outputs)
-    _follow_boxes(inputs, outputs, origin)
+        if not _way.is_direct:
+            _tag_outputs(origin, inputs, outputs)
+            return
+        if origin.program.is_collective:
+            made = {id(given): plain for given, plain in laid_out or ()}
+            _record_launch(origin, [made.get(id(each), each) for each in inputs], outputs)
+        _follow_boxes(inputs, outputs, origin)
+
+
+def _tag_single(origin: _Origin, given: Any, outputs: list[Any]) -> bool:
+    """Tag what a program made of one array whose tag is known for good; false where there is more to do."""
+    tag: Tag = getattr(given, ATTRIBUTE, UNTAGGED)
+    recorder, signatures, program = _recorder, origin.signatures, origin.program
+    assert recorder is not None
+    if tag[1] is None or signatures is None or program.passed or recorder.has_open_arrays():
+        return False
+    tag_outputs(outputs, _follow_local(recorder, program, (tag,)), signatures=signatures)
+    return True
 
 
 def _follow_boxes(inputs: list[Any], outputs: list[Any], origin: _Origin) -> None:
@@ -688,13 +713,13 @@ class _Signatures:
     """
 
     def __init__(self, infer: Callable[..., Any], run: Callable[..., Any]) -> None:
-        from jax._src import core, dispatch, pjit, tree_util, util
+        from jax._src import array, core, dispatch, pjit, tree_util, util
         from jax._src.lib import jax_jit
 
         self._tokens: dict[Any, int] = {}
         self._is_clean, self._checks = core.trace_state_clean, dispatch.needs_check_special
         self._parse, self._registry = jax_jit.parse_arguments, tree_util.tracing_registry
-        self._unflatten = tree_util.tree_unflatten
+        self._unflatten, self._array_type = tree_util.tree_unflatten, array.ArrayImpl
         # As weak on the function as JAX's own, and emptied with those: what a function holds is not kept by it.
         self._table: Any = util.weakref_lru_cache(_make_table)
         self.infer, self.run = self._wrap_infer(infer), self._wrap_run(run)
@@ -744,7 +769,8 @@ class _Signatures:
                 given = [*known.constants, *args_flat]
                 inputs = given if known.kept is None else [given[place] for place in known.kept]
                 # XLA for CPU ends the process on a deleted array, and elsewhere refuses it after the ranks have agreed.
-                if not any(map(_is_deleted, inputs)):
+                arrays = inputs if not known.relaid else [each for each in inputs if type(each) is self._array_type]
+                if not any(map(self._array_type.is_deleted, arrays)):
                     return self._run_known(known, args_flat, inputs)
             missed = _current.missed
             try:
@@ -830,10 +856,6 @@ def _make_table(_function: Any, _info: Any) -> dict[Any, _Known]:
 
 
 _PLAIN_NUMBERS = (bool, int, float, complex)
-
-
-def _is_deleted(leaf: Any) -> bool:
-    return type(leaf) is _jax.array_type and leaf.is_deleted()
 
 
 def _lay_out(call: Any, places: Sequence[int], inputs: list[Any]) -> None:

@@ -377,6 +377,10 @@ class HostDataRecorder:
         for box in dict.fromkeys((*host.words, *host.parts)):
             self._add(row.sums(box), 0, host, box, label)
 
+    def has_open_arrays(self) -> bool:
+        """Whether arrays live that are still to be hashed, or that have boxes which only some ranks share."""
+        return bool(self._unknown or self._shared)
+
     def follow(self, inputs: Sequence[Any]) -> Callable[[Sequence[object]], None] | None:
         """Give what to call with the outputs of a program without a collective, if it was given a box that other ranks hold too.
 
@@ -430,9 +434,6 @@ class HostDataRecorder:
             [line, list(ranks), name, row.kinds.to_wire(), {text: sums.to_wire() for text, sums in row.boxes.items()}]
             for (line, ranks, name), row in rows.items()
         ]
-
-    def _learn(self, host: HostArray) -> bool:
-        return host.learn(self._read)
 
     def _read(self, value: Any, dtype: Any) -> Reading:
         reading = self._reads(value, dtype)

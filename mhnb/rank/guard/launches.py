@@ -178,7 +178,16 @@ class LaunchRecorder:
 
     def find_line(self) -> int | None:
         """The line of the innermost frame of the caller's stack that belongs to the running cell."""
-        return next(self._walk_lines(sys._getframe(1)), None)
+        frame: FrameType | None = sys._getframe(1)
+        is_cell = self._is_cell
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if name not in is_cell:
+                is_cell[name] = self.is_cell_file(name)
+            if is_cell[name]:
+                return cell_line(name, frame.f_lineno)
+            frame = frame.f_back
+        return None
 
     def find_lines(self) -> tuple[int, ...]:
         """The lines of the running cell that lead to the caller: the innermost, and the outermost that called it."""
@@ -248,6 +257,10 @@ class LaunchRecorder:
         """
         if self.made is not None:
             self.made.hash_inputs(inputs, donated=donated)
+
+    def has_open_arrays(self) -> bool:
+        """Whether arrays live whose content, or whose boxes, have still to be looked at where a program takes them."""
+        return self.made is not None and self.made.has_open_arrays()
 
     def tags_of(self, arguments: Sequence[Any], avals: Sequence[Any]) -> list[Tag]:
         """Give the tags of what a program was given as the user gave it.
