@@ -422,6 +422,8 @@ class _Way:
     """JAX's own C++ dispatch launches every program."""
     state: Any = None
     """JAX's configuration state for it."""
+    has_origins: bool = False
+    """C++ has been given a program of several ranks: before that there is nothing to deal with after a call."""
 
     @property
     def is_unguarded(self) -> bool:
@@ -512,6 +514,9 @@ def _name_first_output(data: Any, program: _Program, avals: Sequence[Any]) -> An
         return data
     first, *others = data.out_shardings
     own = first.with_memory_kind(first.memory_kind)
+    if not _way.has_origins:
+        _way.has_origins = True
+        _set_after_call()
     bits = list(data.kept_var_bitvec)
     kept = None if all(bits) else tuple(place for place, is_kept in enumerate(bits) if is_kept)
     setattr(own, _ORIGIN, _Origin(program, tuple(data.const_args), kept, tuple(avals)))
@@ -544,7 +549,7 @@ def _set_after_call() -> None:
     """Have JAX call what this way wants after each launch, beside its own check for NaN."""
     config = _jax.config
     checks = config._read("jax_debug_nans") or config._read("jax_debug_infs")
-    ours = None if _way.is_unguarded else _jax.after_call
+    ours = _jax.after_call if _way.has_origins and not _way.is_unguarded else None
     own = _jax.check_nan if checks else None
     _jax.post_hook.set_global(_checked_after_call if ours and own else ours or own)
 
