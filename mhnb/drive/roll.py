@@ -100,11 +100,13 @@ def _last_cell(machine: Machine, entry: RankEntry) -> str:
 
 
 def describe_guard(machine: Machine, asked: str) -> str:
-    """Say which guard is in force, the one that was asked for, or why none is."""
+    """Say which guard is in force, the one that was asked for, and what of it is not; or why none is."""
     for entry in machine.roster.entries:
         guard = entry.facts.get("guard")
         if guard and not guard["available"]:
             return f"unavailable ({guard['reason']})"
+        if guard and guard.get("unseen"):
+            return f"{asked}, unavailable for {', '.join(guard['unseen'])}"
     return asked
 
 

@@ -142,27 +142,60 @@ class Bootstrap:
 
         count = jax.device_count()
         mesh = Mesh(np.array(jax.devices()), ("all",))
+        rows, whole = NamedSharding(mesh, PartitionSpec("all")), NamedSharding(mesh, PartitionSpec())
         numbers = np.arange(count, dtype=np.float32)
-        spread = jax.make_array_from_callback((count,), NamedSharding(mesh, PartitionSpec("all")), lambda i: numbers[i])
-        add = jax.jit(lambda x: x.sum(), out_shardings=NamedSharding(mesh, PartitionSpec()))
+        spread = jax.make_array_from_callback((count,), rows, lambda i: numbers[i])
+        add = jax.jit(lambda x, factor: factor * x.sum(), out_shardings=whole)
         right = count * (count - 1) / 2
-        got, seen = [], []
+        got, seen, sees_arguments = [], [], []
         for is_direct in (False, True):
             self.recorder.begin_cell(guard="parity")
             if self.recorder.choose_way is not None:
                 self.recorder.choose_way("parity", is_direct=is_direct)
             # More than once: the second call is the one that JAX's C++ dispatch, or our cache of signatures, would take.
-            got += [float(add(spread)) for _ in range(_SUMS)]
+            got += [float(add(spread, np.float32(1))) for _ in range(_SUMS)]
             self.recorder.wait()
+            sees_arguments.append(self.recorder.made is not None and self.recorder.made.has_inputs())
             seen.append(sum(row[4] for row in self.recorder.end_cell()[0]))
         if self.recorder.choose_way is not None:
             self.recorder.choose_way("lockstep", is_direct=False)
         self._check_record(seen)
+        if self.guard["available"] and self._spec.process_count > 1:
+            unseen = [] if all(sees_arguments) else ["arguments of a launch"]
+            self.guard["unseen"] = [*unseen, *self._list_unseen(numbers, rows, whole)]
         if any(each != right for each in got):
             raise RuntimeError(
                 f"a sum over all {count} devices gave {got[-1]:g}, and {right:g} is right: the collectives do not work"
             )
         self._progress("checked")
+
+    def _list_unseen(self, numbers: Any, rows: Any, whole: Any) -> list[str]:
+        """Name the ways of making an array of host data that the guard does not see with this JAX, though it should."""
+        import jax
+        import numpy as np
+
+        from mhnb.rank.guard.provenance import is_tagged
+
+        made = self.recorder.made
+        assert made is not None
+        made.begin_cell(active=True, tags=True)
+        shape = numbers.shape
+        local = [numbers[index] for index in rows.addressable_devices_indices_map(shape).values()]
+        pieces = [
+            jax.device_put(numbers[index], device)
+            for device, index in rows.addressable_devices_indices_map(shape).items()
+        ]
+        arrays = {
+            "make_array_from_callback": jax.make_array_from_callback(shape, rows, lambda i: numbers[i]),
+            "make_array_from_process_local_data": jax.make_array_from_process_local_data(
+                rows, np.concatenate(local), shape
+            ),
+            "make_array_from_single_device_arrays": jax.make_array_from_single_device_arrays(shape, rows, pieces),
+            "device_put": jax.device_put(numbers, whole),
+        }
+        made.end_cell()
+        made.begin_cell(active=False)
+        return [name for name, array in arrays.items() if not is_tagged(array)]
 
     def _check_record(self, seen: Sequence[int]) -> None:
         """Believe the hooks only when they have seen every launch of the sum, whichever way it went."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mhnb.cluster import Cluster
+from mhnb.drive.roll import describe_guard
 from tests.ranks.test_lockstep import names, texts
 
 SETUP = """
@@ -396,3 +397,32 @@ def test_a_cell_that_was_refused_after_a_launch_took_such_replicas_says_tainted_
     assert result.state == "tainted"
     assert all("cluster is clean" not in text for text in texts(result))
     ready.accept()
+
+
+def test_a_way_of_making_arrays_that_the_guard_does_not_see_is_named(ready: Cluster) -> None:
+    """The start tries each way; where JAX has moved one out of sight, it is named instead of missed."""
+    code = """
+import mhnb.rank.bootstrap
+from mhnb.rank.jaxhooks import current_recorder
+start = object.__new__(mhnb.rank.bootstrap.Bootstrap)
+start.recorder = current_recorder()
+numbers = np.arange(jax.device_count(), dtype=np.float32)
+seen, hooked = start._list_unseen(numbers, rows, whole), jax.make_array_from_single_device_arrays
+jax.make_array_from_single_device_arrays = hooked.__wrapped__
+unseen = start._list_unseen(numbers, rows, whole)
+jax.make_array_from_single_device_arrays = hooked
+seen, unseen"""
+    result = ready.run(code).check()
+    assert {rank.text for rank in result} == {"([], ['make_array_from_single_device_arrays'])"}
+
+
+def test_what_the_guard_does_not_see_is_said_at_the_start(ready: Cluster) -> None:
+    """As `guard: unavailable` is, where nothing is seen."""
+    entry = ready._machine.roster.entries[-1]
+    before = entry.facts["guard"]
+    assert describe_guard(ready._machine, "lockstep") == "lockstep"
+    entry.facts["guard"] = before | {"unseen": ["device_put"]}
+    try:
+        assert describe_guard(ready._machine, "lockstep") == "lockstep, unavailable for device_put"
+    finally:
+        entry.facts["guard"] = before

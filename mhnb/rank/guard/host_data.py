@@ -377,6 +377,10 @@ class HostDataRecorder:
         for box in dict.fromkeys((*host.words, *host.parts)):
             self._add(row.sums(box), 0, host, box, label)
 
+    def has_inputs(self) -> bool:
+        """Whether something is to be compared at the cell's end that a launch was given."""
+        return any(name.startswith(LAUNCH_INPUT) for _, _, name in self._rows)
+
     def has_open_arrays(self) -> bool:
         """Whether arrays live that are still to be hashed, or that have boxes which only some ranks share."""
         return bool(self._unknown or self._shared)
