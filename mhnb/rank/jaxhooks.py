@@ -432,7 +432,7 @@ class _Way:
 
 
 _way = _Way()
-_jax: Any = types.SimpleNamespace()
+_jax: Any = types.SimpleNamespace(array_type=None)
 """What each launch needs of JAX; set once it is hooked."""
 
 
