@@ -214,6 +214,7 @@ def _missing_ways() -> list[str]:
         "_infer_params": (pjit, ["fun", "ji", "args", "kwargs"]),
         "_run_python_pjit": (pjit, ["p", "args_flat", "fun", "args", "kwargs"]),
         "_get_fastpath_data": (pjit, None),
+        "get_ctx_mesh": (pjit, ["use_resource_env"]),
         "jit_evict_fn": (pjit, ["self"]),
         "cc_shard_arg": (pxla, ["x", "sharding", "layout"]),
         "_nan_check_posthook": (api, None),
@@ -724,6 +725,7 @@ class _Signatures:
         self._tokens: dict[Any, int] = {}
         self._is_clean, self._checks = core.trace_state_clean, dispatch.needs_check_special
         self._parse, self._registry = jax_jit.parse_arguments, tree_util.tracing_registry
+        self._find_mesh = pjit.get_ctx_mesh
         self._unflatten, self._array_type = tree_util.tree_unflatten, array.ArrayImpl
         # As weak on the function as JAX's own, and emptied with those: what a function holds is not kept by it.
         self._table: Any = util.weakref_lru_cache(_make_table)
@@ -756,11 +758,13 @@ class _Signatures:
             except TypeError:
                 # A function that nothing can refer to weakly.
                 return infer(fun, ji, args, kwargs)
-            known = table.get((static, signature))
+            # The mesh of `jax.set_mesh` is no part of what the table goes by.
+            key = (static, signature, self._find_mesh(False))
+            known = table.get(key)
             if known is not None:
                 return known.params, leaves
             params, flat = infer(fun, ji, args, kwargs)
-            _current.missed = params, (static, signature), table
+            _current.missed = params, key, table
             return params, flat
 
         return infer_params

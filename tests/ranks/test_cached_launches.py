@@ -485,3 +485,16 @@ def test_what_all_ranks_do_alike_raises_no_alarm(ready: Cluster, cells: tuple[st
     for _ in range(2):
         for cell in cells:
             check_silent(ready.run(cell))
+
+
+def test_a_known_call_follows_the_mesh_of_its_context(ready: Cluster) -> None:
+    """The same function and leaves are another program under another `jax.set_mesh`."""
+    code = """
+found = []
+spread_out = jax.jit(lambda n: jnp.arange(8.0) * n, out_shardings=P('x'))
+for context in (mesh, jax.sharding.Mesh(mesh.devices[::-1], 'x'), mesh):
+    with jax.set_mesh(context):
+        for _ in range(3): made = spread_out(2.0)
+    found.append(made.sharding.mesh == context)
+found"""
+    assert {rank.text for rank in ready.run(code).check()} == {"[True, True, True]"}
