@@ -22,6 +22,7 @@ import dataclasses
 import functools
 import hashlib
 import inspect
+import itertools
 import os
 import sys
 import threading
@@ -83,8 +84,10 @@ class _Current(threading.local):
     """Both of what is being compiled."""
     launched: Launched | None = None
     """The launch being made."""
+    is_learning: bool = False
+    """A call is made whose signature is new."""
     inputs: Sequence[Any] = ()
-    """What the last launch of a `Recorded` took."""
+    """What its launch took."""
     first_output: Any = None
     """A weak reference to the first array that Python code of JAX's made last: the launch is dealt with already."""
     laid_out: list[tuple[Any, Any]] | None = None
@@ -442,13 +445,15 @@ class _Origin:
     """What C++ launches, as the sharding of its first output tells of it."""
 
     program: _Program
+    compiled: Any
+    """A weak reference to the `CompiledProgram`: an array must not keep what made it."""
     constants: Sequence[Any]
-    """Arrays that it is given beside its arguments, before them."""
+    """Weak references to arrays that it is given beside its arguments, before them."""
     kept: tuple[int, ...] | None
     """Which of both it takes; None for all."""
     avals: Sequence[Any]
     """Shape and type of each that it takes."""
-    signatures: tuple[int, ...] | None = None
+    signatures: tuple[int | None, ...] | None = None
     """Of the outputs, once there are some."""
 
 
@@ -501,7 +506,8 @@ def _give_fastpath(original: Callable[..., Any]) -> Callable[..., Any]:
         program = getattr(getattr(executable, "unsafe_call", None), "program", None)
         if program is None:
             return original(executable, *args, **kwargs)
-        if program.is_gated and not _way.is_direct:
+        # Another thread may have begun this call while launches went another way, and C++ would keep it under that.
+        if program.is_gated and not (_way.is_direct and threading.current_thread() is threading.main_thread()):
             return None
         data = original(executable, *args, **kwargs)
         return data if data is None else _name_first_output(data, program, executable.in_avals)
@@ -520,7 +526,10 @@ def _name_first_output(data: Any, program: _Program, avals: Sequence[Any]) -> An
         _set_after_call()
     bits = list(data.kept_var_bitvec)
     kept = None if all(bits) else tuple(place for place, is_kept in enumerate(bits) if is_kept)
-    setattr(own, _ORIGIN, _Origin(program, tuple(data.const_args), kept, tuple(avals)))
+    compiled = weakref.ref(program.compiled) if program.compiled is not None else None
+    constants = tuple(map(weakref.ref, data.const_args))
+    light = dataclasses.replace(program, compiled=None)
+    setattr(own, _ORIGIN, _Origin(light, compiled, constants, kept, tuple(avals)))
     return data._replace(out_shardings=[own, *others], kept_var_bitvec=bits)
 
 
@@ -596,15 +605,18 @@ def _deal_with(origin: _Origin, outputs: list[Any], first: Any, call: tuple[Any,
     if made_last is not None and made_last() is first:
         # Python code made this launch, and dealt with it.
         return
-    inputs = _list_inputs(origin, *call)
+    if origin.program.is_collective and not _way.is_direct:
+        # Begun by a thread of a cell under off or parity, which ended meanwhile.
+        return
+    made = {id(given): plain for given, plain in laid_out or ()}
+    inputs = [made.get(id(each), each) for each in _list_inputs(origin, *call)]
     if _way.is_direct or len(inputs) != 1 or not _tag_single(origin, inputs[0], outputs):
         outputs = [find_plain(output) for output in outputs]
         if not _way.is_direct:
             _tag_outputs(origin, inputs, outputs)
             return
         if origin.program.is_collective:
-            made = {id(given): plain for given, plain in laid_out or ()}
-            _record_launch(origin, [made.get(id(each), each) for each in inputs], outputs)
+            _record_launch(origin, inputs, outputs)
         _follow_boxes(inputs, outputs, origin)
 
 
@@ -636,7 +648,7 @@ def _list_inputs(origin: _Origin, function: Any, args: Any, kwargs: Any) -> list
         _, leaves = _jax.parse_arguments(
             args, values, names, info.static_argnums, info.static_argnames, _jax.tracing_registry
         )
-    inputs = [*origin.constants, *leaves]
+    inputs = [*(constant() for constant in origin.constants), *leaves]
     if origin.kept is not None:
         inputs = [inputs[place] for place in origin.kept]
     return inputs
@@ -649,13 +661,13 @@ def _tag_outputs(origin: _Origin, given: list[Any], outputs: list[Any]) -> None:
     _recorder.learn_contents(inputs, None)
     tags = read_tags(inputs)
     if any(tag[1] is None for tag in tags):
-        # Arrays of this process alone, and values: the program takes them for the same on every rank.
+        # Keys of this process alone: the program takes them for the same on every rank.
         tags = _recorder.tags_of(
             inputs, [getattr(each, "aval", a) for each, a in zip(inputs, origin.avals, strict=True)]
         )
     birth = _follow_local(_recorder, program, tags)
     if origin.signatures is None:
-        origin.signatures = tuple(_signatures.make_token(output) or 0 for output in outputs)
+        origin.signatures = tuple(map(_signatures.make_token, outputs))
     passed = {at: inputs[n] for at, n in program.passed} if program.passed else _NOTHING
     tag_outputs(outputs, birth, passed=passed, signatures=origin.signatures)
     _follow_boxes(inputs, outputs, origin)
@@ -665,9 +677,8 @@ def _record_launch(origin: _Origin, laid_out: list[Any], outputs: list[Any]) -> 
     assert _recorder is not None
     program, line = origin.program, _recorder.find_line()
     _recorder.note_given(program.participants, line, laid_out, birth=NOT_GUARDED)
-    _recorder.note(
-        program.fingerprint, program.name, program.participants, line, outputs=outputs, program=program.compiled
-    )
+    compiled = None if origin.compiled is None else origin.compiled()
+    _recorder.note(program.fingerprint, program.name, program.participants, line, outputs=outputs, program=compiled)
 
 
 def watch_arguments() -> None:
@@ -700,8 +711,6 @@ class _Known:
 
     call: Any
     """A `Recorded`."""
-    params: Any
-    """JAX's own for this call; of a class of ours, which it is known by."""
     constants: tuple[Any, ...]
     """Arrays that the program is given before its arguments."""
     kept: tuple[int, ...] | None
@@ -723,6 +732,7 @@ class _Signatures:
         from jax._src.lib import jax_jit
 
         self._tokens: dict[Any, int] = {}
+        self._numbers = itertools.count(1)
         self._is_clean, self._checks = core.trace_state_clean, dispatch.needs_check_special
         self._parse, self._registry = jax_jit.parse_arguments, tree_util.tracing_registry
         self._find_mesh = pjit.get_ctx_mesh
@@ -762,7 +772,7 @@ class _Signatures:
             key = (static, signature, self._find_mesh(False))
             known = table.get(key)
             if known is not None:
-                return known.params, leaves
+                return known, leaves
             params, flat = infer(fun, ji, args, kwargs)
             _current.missed = params, key, table
             return params, flat
@@ -780,15 +790,17 @@ class _Signatures:
                 # XLA for CPU ends the process on a deleted array, and elsewhere refuses it after the ranks have agreed.
                 arrays = inputs if not known.relaid else [each for each in inputs if type(each) is self._array_type]
                 if not any(map(self._array_type.is_deleted, arrays)):
-                    return self._run_known(known, args_flat, inputs)
-            missed = _current.missed
+                    return self._run_known(p, args_flat, inputs)
+            missed, _current.missed = _current.missed, None
+            if missed is None or missed[0] is not p:
+                return run(p, args_flat, fun, args, kwargs)
+            _current.is_learning = True
             try:
                 result = run(p, args_flat, fun, args, kwargs)
-                if missed is not None and missed[0] is p:
-                    self._learn(p, missed, args_flat, result)
+                self._learn(p, missed, args_flat, result)
                 return result
             finally:
-                _current.missed, _current.inputs = None, ()
+                _current.is_learning, _current.inputs = False, ()
 
         return run_python_pjit
 
@@ -822,7 +834,7 @@ class _Signatures:
         return token
 
     def _intern(self, what: Any) -> int:
-        return self._tokens.setdefault(what, len(self._tokens) + 1)
+        return self._tokens.setdefault(what, next(self._numbers))
 
     def _learn(self, params: Any, missed: tuple[Any, Any, Any], leaves: Sequence[Any], result: Any) -> None:
         """Know a call from now on, if it is a plain one of a gated program."""
@@ -845,14 +857,16 @@ class _Signatures:
             return
         known = self._params_class(*params)
         all_kept = len(kept) == len(given)
-        known.known = _Known(
-            call, known, tuple(constants), None if all_kept else tuple(kept), relaid, tuple(signatures)
-        )
-        missed[2][missed[1]] = known.known
+        known.known = _Known(call, tuple(constants), None if all_kept else tuple(kept), relaid, tuple(signatures))
+        _, key, table = missed
+        if len(table) >= _MOST_SIGNATURES:
+            table.clear()
+        table[key] = known
 
-    def _run_known(self, known: _Known, leaves: Sequence[Any], inputs: list[Any]) -> Any:
+    def _run_known(self, params: Any, leaves: Sequence[Any], inputs: list[Any]) -> Any:
         __tracebackhide__ = True
-        call, params = known.call, known.params
+        known: _Known = params.known
+        call = known.call
         if known.relaid:
             _lay_out(call, known.relaid, inputs)
         outputs = call.launch_laid_out(inputs, known.signatures)
@@ -860,9 +874,13 @@ class _Signatures:
         return out, outputs, params.out_tree, leaves, params.params["jaxpr"], None, None, ()
 
 
-def _make_table(_function: Any, _info: Any) -> dict[Any, _Known]:
+def _make_table(_function: Any, _info: Any) -> dict[Any, Any]:
+    """Make the table of a function's known calls, by signature; its values are parameters as JAX has them, with a `_Known`."""
     return {}
 
+
+_MOST_SIGNATURES = 512
+"""Of one function; where there are more they are forgotten, as each keeps its program alive."""
 
 _PLAIN_NUMBERS = (bool, int, float, complex)
 
@@ -915,7 +933,7 @@ class _NotingExecutable:
                 # What it held is known no longer.
                 vars(inputs[place]).pop(ATTRIBUTE, None)
             return self._executable.execute_sharded(inputs, **kwargs)
-        if _current.missed is not None:
+        if _current.is_learning:
             _current.inputs = inputs
         if not program.is_collective:
             return self._launch_local(inputs, kwargs)

@@ -54,7 +54,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class CompiledProgram:
     """A compiled program of several ranks."""
 
@@ -258,7 +258,9 @@ def launched_programs(recorder: LaunchRecorder, seq: int) -> list[tuple[str, int
     counts: dict[str, int] = {}
     for fingerprint, _, _, _, count in recorder.ended_rows:
         counts[fingerprint] = counts.get(fingerprint, 0) + count
-    return [(each, count, recorder.ended_programs[each]) for each, count in counts.items()]
+    programs = recorder.ended_programs
+    # JAX may have let go of one that C++ launched.
+    return [(each, count, programs[each]) for each, count in counts.items() if programs[each] is not None]
 
 
 @contextmanager

@@ -69,6 +69,8 @@ class Producer(NamedTuple):
     line: int | None
     own: int = 0
     """Of what pmap was given of each rank's own: where that was. Only what a program without a collective makes of it is known by it."""
+    is_unknown: bool = False
+    """It was made of what no rank knows: that is not compared."""
 
 
 Tag: TypeAlias = tuple[int, Producer | None, object]
@@ -112,14 +114,26 @@ def for_collective(participants: tuple[int, ...], number: int, producer: Produce
     return OutputProvenance(hash((participants, producer.seq, number)) & MASK, producer, agreed=True)
 
 
-def for_local(fingerprint: int, tags: Iterable[Tag], producer: Producer) -> OutputProvenance:
+def for_local(fingerprint: int, tags: Sequence[Tag], producer: Producer) -> OutputProvenance:
     """Of a launch that nobody agreed on, for it has no collective: by the program, and the values of its arrays."""
     values = [tag[0] for tag in tags]
     if ANY in values:
         values = [producer.own or value if producer is not None else value for value, producer, _ in tags]
         if ANY in values:
             return OutputProvenance(ANY, producer)
+    if UNKNOWN in values or (_has_unknown and any(made is not None and made.is_unknown for _, made, _ in tags)):
+        _note_unknown()
+        producer = producer._replace(is_unknown=True)
     return OutputProvenance(hash((fingerprint, *values)) & MASK, producer)
+
+
+_has_unknown = False
+"""Whether an array was ever made of what no rank knows: mostly none was, and then no launch looks for it."""
+
+
+def _note_unknown() -> None:
+    global _has_unknown  # noqa: PLW0603 - arrays live as long as the process
+    _has_unknown = True
 
 
 @lru_cache(64)
@@ -222,10 +236,12 @@ class Uncompared:
     def note(self, inputs: Sequence[object], tags: Sequence[Tag], line: int | None) -> None:
         """Record a launch of these arrays."""
         values = [tag[0] for tag in tags]
-        if UNKNOWN in values or ANY in values:
+        if UNKNOWN in values or ANY in values or _has_unknown:
             # What is still computed is compared at the cell's end; what each rank has of its own is not to be.
-            count = values.count(UNKNOWN) + sum(
-                value == ANY and not (producer and producer.own) and not hasattr(array, PENDING)
+            count = sum(
+                value == UNKNOWN
+                or (producer is not None and producer.is_unknown)
+                or (value == ANY and not (producer and producer.own) and not hasattr(array, PENDING))
                 for array, (value, producer, _) in zip(inputs, tags, strict=True)
             )
             if count:
