@@ -305,11 +305,13 @@ def _note_module(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(from_hlo)
     def compile_noted(name: str, hlo: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
+        # A compilation may begin another one.
+        around = _current.module, _current.arguments
         _current.module, _current.arguments = hlo, kwargs
         try:
             return from_hlo(name, hlo, *args, **kwargs)
         finally:
-            _current.module, _current.arguments = None, {}
+            _current.module, _current.arguments = around
 
     return compile_noted
 
@@ -490,6 +492,8 @@ def _hook_ways() -> None:
     executable.create_cpp_call = _choose_per_call(executable.create_cpp_call)
     for state in (config.debug_nans, config.debug_infs):
         state._add_hooks(lambda _: _set_after_call(), lambda _: _set_after_call_here())
+    # What ran here before has left a setting of this thread's own.
+    _set_after_call_here()
     os.register_at_fork(after_in_child=_gate_child)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -498,3 +498,39 @@ for context in (mesh, jax.sharding.Mesh(mesh.devices[::-1], 'x'), mesh):
     found.append(made.sharding.mesh == context)
 found"""
     assert {rank.text for rank in ready.run(code).check()} == {"[True, True, True]"}
+
+
+FROM_CPP = {
+    "a value that a program passes on": "for step in range(3):\n    y = copy(np.full(8, rank * step, np.float32))\n    dot(x, y)",
+    "a key": "for n in range(3): dot(x, draw(jax.random.key(n)))\ndot(x, draw(jax.random.key(rank)))",
+    "a number": "for n in range(3): dot(x, scaled(x, 2.0))\ndot(x, scaled(x, 2.0 + rank))",
+    "one more": "y = x\nfor n in range(1000): y = double(x)\nif rank == 1: y = double(y)\ndot(x, y)",
+    "several outputs": "for n in range(5): y, z = both(x)\ndot(x, z if rank else y)",
+    "a keyword": "for n in range(3): y = scaled(x, by=2.0)\ny = scaled(x, by=2.0 + rank)\ndot(x, y)",
+}
+
+
+def test_what_cpp_launched_is_known_by_what_it_was_given(fresh: Callable[..., Cluster]) -> None:
+    """With one device a rank C++ launches programs without a collective: their outputs are tagged behind it, and agreed on before a sum."""
+    cluster = fresh(2, 1)
+    cluster.run(SETUP).check()
+    cluster.run("""
+x = jax.make_array_from_callback((8,), rows, lambda i: np.arange(8, dtype=np.float32)[i])
+dot = jax.jit(lambda a, b: (a * b).sum(), out_shardings=whole)
+copy = jax.jit(lambda v: v, out_shardings=whole)
+draw = jax.jit(lambda k: jax.random.normal(k, (8,)), out_shardings=whole)
+double, scaled = jax.jit(lambda a: a * 2), jax.jit(lambda a, by: a * by)
+both = jax.jit(lambda a: (a + 1, a + 2))""").check()
+    for name, code in FROM_CPP.items():
+        result = cluster.run(code)
+        assert [rank.error and rank.error.ename for rank in result] == ["OrderMismatch"] * 2, name
+        assert result.state == "clean", name
+    alike = cluster.run("""
+for n in range(4):
+    y, z = both(scaled(x, by=2.0))
+    value = float(dot(double(y), copy(np.full(8, n, np.float32)))) + float(dot(x, z)) + float(dot(x, draw(jax.random.key(n))))
+""").check()
+    assert (alike.state, alike.notes) == ("clean", ())
+    cluster.run("y = x * (1 + rank)", guard="off").check()
+    (note,) = cluster.run("z = double(double(y) + 1)\nfloat(dot(x, z))").check().notes
+    assert note.startswith("1 array was not compared")
