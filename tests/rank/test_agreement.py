@@ -185,7 +185,6 @@ def test_a_launch_inside_a_launch_is_refused_and_the_one_around_it_goes_on(in_th
 
     def finalize() -> None:
         assert agreement.is_inside()
-        agreement.enter("free:5", "jit(h)", (0, 1), (3,), [])
         try:
             agreement.enter("7", "jit(g)", (0, 1), (3,), [])
         except RuntimeError as error:

@@ -450,7 +450,7 @@ z, grow, steps = x, jax.jit(lambda a: a + 1), 0
 try:
     while True:
         z, steps = grow(z), steps + 1
-        if (rank, steps) == (0, 5): print('on', flush=True)
+        if steps == (1 if rank else 5): print('on', flush=True)
         time.sleep(1000 if rank else 0.01)
 except KeyboardInterrupt:
     if not handled: raise"""
