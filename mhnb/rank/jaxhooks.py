@@ -377,12 +377,12 @@ def _make_recorded_class() -> type[Any]:
             __tracebackhide__ = True
             return _launch_around(super().__call__, *args)
 
-        def launch_laid_out(self, inputs: Sequence[Any], signatures: Sequence[int]) -> Any:
+        def launch_laid_out(self, inputs: Sequence[Any], signatures: Sequence[int | None]) -> Any:
             """Launch on arguments that are laid out as the program wants them."""
             __tracebackhide__ = True
             return _launch_around(self._launch_laid_out, inputs, signatures)
 
-        def _launch_laid_out(self, inputs: Sequence[Any], signatures: Sequence[int]) -> Any:
+        def _launch_laid_out(self, inputs: Sequence[Any], signatures: Sequence[int | None]) -> Any:
             __tracebackhide__ = True
             results = self.xla_executable.execute_sharded(inputs)
             return results.consume_with_handlers(self.out_handler.handlers, signatures=signatures)
@@ -721,8 +721,8 @@ class _Known:
     """Which of both it takes; None for all."""
     relaid: tuple[int, ...]
     """Which of those are laid out for it anew each time."""
-    signatures: tuple[int, ...]
-    """Of the outputs."""
+    signatures: tuple[int | None, ...]
+    """Of the outputs; None for keys."""
 
 
 class _Signatures:
@@ -856,12 +856,11 @@ class _Signatures:
         given = [*constants, *leaves]
         taken = [given[place] for place in kept]
         relaid = tuple(at for at, (leaf, laid) in enumerate(zip(taken, inputs, strict=True)) if laid is not leaf)
-        signatures = [token for output in flat if (token := self.make_token(output)) is not None]
-        if len(signatures) < len(flat):
-            return
+        # A key is another look than the plain array behind it, which is what carries the tag.
+        signatures = tuple(self.make_token(output) if find_plain(output) is output else None for output in flat)
         known = self._params_class(*params)
         all_kept = len(kept) == len(given)
-        known.known = _Known(call, tuple(constants), None if all_kept else tuple(kept), relaid, tuple(signatures))
+        known.known = _Known(call, tuple(constants), None if all_kept else tuple(kept), relaid, signatures)
         _, key, table = missed
         if len(table) >= _MOST_SIGNATURES:
             table.clear()
@@ -1048,7 +1047,9 @@ class _NotingResults:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._results, name)
 
-    def consume_with_handlers(self, handlers: Sequence[Any], signatures: Sequence[int] = (), **kwargs: Any) -> Any:
+    def consume_with_handlers(
+        self, handlers: Sequence[Any], signatures: Sequence[int | None] = (), **kwargs: Any
+    ) -> Any:
         __tracebackhide__ = True
         outputs = self._results.consume_with_handlers(handlers, **kwargs)
         # A program with ordered effects consumes its tokens first, by an incomplete list of handlers.
