@@ -70,22 +70,22 @@ def errors(result: CellResult) -> set[str]:
     return {rank.error.ename for rank in result if rank.error is not None}
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: f"{program.verdict}: {program.cells[-1][0]}"[:80])
-def test_a_program_gets_the_verdict_of_the_page(ready: Cluster, program: Program) -> None:
+@pytest.mark.parametrize("shown", PROGRAMS, ids=lambda program: f"{program.verdict}: {program.cells[-1][0]}"[:80])
+def test_a_program_gets_the_verdict_of_the_page(ready: Cluster, shown: Program) -> None:
     """It is that of the program's last cell; the cells before it end well."""
-    *before, (code, flags) = program.cells
+    *before, (code, flags) = shown.cells
     for earlier, given in before:
         assert ready.run(earlier, **given).check().state == "clean"
-    if program.verdict == "interrupted":
+    if shown.verdict == "interrupted":
         result = run_until_said(ready, f"print('running', flush=True)\n{code}", "running")
         assert ({rank.outcome for rank in result}, result.state) == ({"interrupted"}, "clean")
         return
     result = ready.run(code, **flags)
-    assert errors(result) == ({"OrderMismatch"} if program.verdict == "refused" else set())
-    assert result.state == ("tainted" if program.verdict == "told" else "clean")
-    if program.verdict in ("launched", "not seen"):
+    assert errors(result) == ({"OrderMismatch"} if shown.verdict == "refused" else set())
+    assert result.state == ("tainted" if shown.verdict == "told" else "clean")
+    if shown.verdict in ("launched", "not seen"):
         assert result.notes == ()
-    if program.verdict == "noted":
+    if shown.verdict == "noted":
         assert any(map(UNCOMPARED.search, result.notes)), result.notes
 
 
