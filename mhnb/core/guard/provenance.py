@@ -165,7 +165,7 @@ def _is_input_row(row: Any) -> bool:
 def describe_divergence(rows: Mapping[int, Sequence[InputRow]]) -> list[str]:
     """Say of a launch that was refused which of its arrays differ, what each rank has there, and what to do about it.
 
-    >>> one, two = ([[n, 0, "f32[]", "", f"00000000000000{n}0"]] for n in (40, 41))
+    >>> one, two = ([[value, 0, "f32[]", "", f"000000000000{n}40"]] for value, n in ((5, "00"), (6, "40")))
     >>> print(describe_divergence({0: one, 1: two, 2: two})[0])
     array 1 of the launch, f32[], is 32.0 on ranks 1-2, 2.0 on rank 0
     """
