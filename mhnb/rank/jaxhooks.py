@@ -282,7 +282,7 @@ _FIELDS = {
 
 def _hook() -> None:
     import jax
-    from jax._src import traceback_util
+    from jax._src import source_info_util, traceback_util
     from jax._src.interpreters import pxla
 
     unloaded: Any = pxla.UnloadedMeshExecutable
@@ -293,10 +293,11 @@ def _hook() -> None:
     jax.jit(_hook)
     # What was compiled so far was not hooked; nothing is lost, it compiles again when it is next called.
     jax.clear_caches()
-    # JAX then filters our frames from tracebacks as it does its own.
-    exclude = getattr(traceback_util, "register_exclusion", None)
-    if exclude is not None:
-        exclude(__file__)
+    # JAX then filters our frames from tracebacks as it does its own, and takes none of them for the line of a call.
+    for module in (traceback_util, source_info_util):
+        exclude = getattr(module, "register_exclusion", None)
+        if exclude is not None:
+            exclude(__file__)
 
 
 def _note_module(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
@@ -609,6 +610,8 @@ def _deal_with(origin: _Origin, outputs: list[Any], first: Any, call: tuple[Any,
     if made_last is not None and made_last() is first:
         # Python code made this launch, and dealt with it.
         return
+    # It ran, and nobody waits for it; but who asks must not get what it made.
+    check_may_launch(origin.program.name)
     if origin.program.is_collective and not _way.is_direct:
         # Begun by a thread of a cell under off or parity, which ended meanwhile.
         return
@@ -986,6 +989,7 @@ class _NotingExecutable:
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
+        check_may_launch(program.name)
         _check_given_once(program, inputs)
         recorder.learn_contents(inputs, None)
         birth = _follow_local(recorder, program, read_tags(inputs))

@@ -407,9 +407,9 @@ from mhnb.rank.jaxhooks import current_recorder
 start = object.__new__(mhnb.rank.bootstrap.Bootstrap)
 start.recorder = current_recorder()
 numbers = np.arange(jax.device_count(), dtype=np.float32)
-seen, hooked = start._list_unseen(numbers, rows, whole), jax.make_array_from_single_device_arrays
+seen, hooked = start._list_unseen(numbers, rows), jax.make_array_from_single_device_arrays
 jax.make_array_from_single_device_arrays = hooked.__wrapped__
-unseen = start._list_unseen(numbers, rows, whole)
+unseen = start._list_unseen(numbers, rows)
 jax.make_array_from_single_device_arrays = hooked
 seen, unseen"""
     result = ready.run(code).check()
