@@ -346,7 +346,6 @@ class LaunchRecorder:
         if unrecorded := self._list_unrecorded():
             self.left.add(seq, unrecorded)
             abandoned += len(unrecorded)
-            left = left or [unrecorded[0].row[1], None]
         stopped_before = self.agreed_stop() if outcome == "interrupted" else None
         notes = [_RUNNING] if running else []
         if self.local is not None and self.local.gave_up and not (running or abandoned):
