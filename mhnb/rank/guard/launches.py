@@ -68,6 +68,8 @@ class LaunchRecorder:
         """Whether a code object's file name is the running cell's."""
         self.guard = "lockstep"
         """Of the cell that runs, or ran last."""
+        self.may_go_direct = False
+        """Whether JAX's C++ dispatch may launch alone: on CPU a collective that is stuck in it cannot be freed."""
         self.choose_way: ChooseWay | None = None
         """Has launches made by JAX alone, or brought here first; set by whoever installs the hooks."""
         self.finish_effects: Callable[[], None] | None = None
@@ -113,7 +115,13 @@ class LaunchRecorder:
         self.seq, self.guard = seq, guard
         if self.choose_way is not None:
             # A launch that may have to be refused comes here before it is made.
-            self.choose_way(guard, is_direct=guard != "lockstep" and chosen is None and not self.left.is_under_way())
+            self.choose_way(
+                guard,
+                is_direct=self.may_go_direct
+                and guard != "lockstep"
+                and chosen is None
+                and not self.left.is_under_way(),
+            )
         self._is_cell.clear()
         self.mismatches.begin_cell()
         if self.local is not None:
@@ -361,7 +369,7 @@ class LaunchRecorder:
 
     def _list_unrecorded(self) -> list[Unrecorded]:
         """List what a cell under --guard off has left, whose launches nothing records."""
-        is_off = self.guard == "off" and self.choose_way is not None
+        is_off = self.guard == "off" and self.may_go_direct
         return [Unrecorded(array) for array in self.local.shared] if is_off and self.local is not None else []
 
     def _find_left(self) -> list[Any]:
