@@ -5,8 +5,8 @@ It refuses to guess: every private name is probed first, and where one does not 
 
 A launch takes one of two ways, by a state of JAX's configuration that is part of the key of its C++ caches:
 
-- *Direct*, in cells under `--guard off` and `parity`: JAX's own C++ dispatch. Under parity the function that JAX calls after each
-  launch records it.
+- *Direct*, in cells under `--guard off` and `parity`, but not on CPU: JAX's own C++ dispatch. Under parity the function that JAX
+  calls after each launch from C++ records it. On CPU a collective that is stuck is freed only where it is recorded before it is made.
 - *Gated*, everywhere else: a program with a collective has no C++ fast path. Its call object is a `Recorded` one, which agrees on the
   launch first. `jit`, ahead-of-time `compiled(x)`, `pmap`, eager operations and `device_put` all end there. A program without
   a collective keeps JAX's C++ dispatch; the function that JAX calls after it tags what it made.
@@ -88,8 +88,6 @@ class _Current(threading.local):
     """A call is made whose signature is new."""
     inputs: Sequence[Any] = ()
     """What its launch took."""
-    first_output: Any = None
-    """A weak reference to the first array that Python code of JAX's made last: the launch is dealt with already."""
     laid_out: list[tuple[Any, Any]] | None = None
     """Arguments of a launch from C++, and what they were laid out as."""
     missed: tuple[Any, Any, Any] | None = None
@@ -404,9 +402,7 @@ def _launch_around(launch: Callable[..., Any], *args: Any) -> Any:
     nested = gate is not None and gate.is_inside()
     around, _current.launched = _current.launched, None
     try:
-        outputs = launch(*args)
-        _current.first_output = weakref.ref(find_plain(outputs[0])) if outputs else None
-        return outputs
+        return launch(*args)
     except BaseException as error:
         _break_dispatch(error)
         raise
@@ -599,17 +595,13 @@ def _make_after_call() -> Callable[[Any, Any, Any, Any], None]:
                 return
         origin: _Origin | None = getattr(first._sharding, _ORIGIN, None)
         if origin is not None and _recorder is not None:
-            _deal_with(origin, outputs, first, (function, args, kwargs))
+            _deal_with(origin, outputs, (function, args, kwargs))
 
     return after_call
 
 
-def _deal_with(origin: _Origin, outputs: list[Any], first: Any, call: tuple[Any, Any, Any]) -> None:
+def _deal_with(origin: _Origin, outputs: list[Any], call: tuple[Any, Any, Any]) -> None:
     laid_out, _current.laid_out = _current.laid_out, None
-    made_last = _current.first_output
-    if made_last is not None and made_last() is first:
-        # Python code made this launch, and dealt with it.
-        return
     # It ran, and nobody waits for it; but who asks must not get what it made.
     check_may_launch(origin.program.name)
     if origin.program.is_collective and not _way.is_direct:

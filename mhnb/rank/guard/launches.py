@@ -69,7 +69,7 @@ class LaunchRecorder:
         self.guard = "lockstep"
         """Of the cell that runs, or ran last."""
         self.may_go_direct = False
-        """Whether JAX's C++ dispatch may launch alone: on CPU a collective that is stuck in it cannot be freed."""
+        """Whether JAX's C++ dispatch may launch alone: on CPU a collective that is stuck is freed only where it is recorded."""
         self.choose_way: ChooseWay | None = None
         """Has launches made by JAX alone, or brought here first; set by whoever installs the hooks."""
         self.finish_effects: Callable[[], None] | None = None

@@ -161,6 +161,8 @@ def tag_outputs(
         # A mutable array may be written where the guard does not look.
         for output in written.values():
             vars(output).pop(ATTRIBUTE, None)
+        for output, token in zip(outputs, signatures or (), strict=False):
+            output._mhnb_tag = (UNKNOWN, None, token)
         return
     mixes = [0] * len(outputs) if value == ANY else _mixes(len(outputs))
     tokens = [None] * len(outputs) if signatures is None else signatures
@@ -189,20 +191,20 @@ def tag_array(array: Any, value: int, producer: Producer | None) -> None:
 
 
 def is_tagged(array: object) -> bool:
-    """Whether an array carries a tag."""
-    return hasattr(array, ATTRIBUTE)
+    """Whether an array carries a tag; what is unknown may carry a token alone."""
+    return getattr(array, ATTRIBUTE, UNTAGGED)[0] != UNKNOWN
 
 
 def copy_provenance(source: object, target: Any, producer: Producer | None = None, token: object = None) -> None:
     """Have an array carry what another one does, which it was made of as it is; `producer` where that was made for one launch."""
-    for name in (ATTRIBUTE, PENDING, BOXES):
+    for name in (PENDING, BOXES):
         if hasattr(source, name):
             setattr(target, name, getattr(source, name))
         else:
             vars(target).pop(name, None)
-    if is_tagged(source):
-        ((value, known, _),) = read_tags([source])
-        setattr(target, ATTRIBUTE, (value, known or producer, token))
+    # The token says what the source looks like, and the target may look otherwise.
+    value, known, _ = getattr(source, ATTRIBUTE, UNTAGGED)
+    setattr(target, ATTRIBUTE, (value, None if value == UNKNOWN else known or producer, token))
 
 
 def provenance_of(array: object) -> tuple[int, str]:
