@@ -128,7 +128,8 @@ class Bootstrap:
     def _check_devices(self) -> None:
         import jax
 
-        self.recorder.may_go_direct = jax.devices()[0].platform != "cpu"
+        jax.devices()
+        self.recorder.process_count = jax.process_count()
         found, wanted = jax.local_device_count(), self._spec.devices
         if wanted is not None and found != wanted:
             raise RuntimeError(f"{wanted} devices were asked for, and this rank has {found}: {jax.local_devices()}")

@@ -5,8 +5,8 @@ It refuses to guess: every private name is probed first, and where one does not 
 
 A launch takes one of two ways, by a state of JAX's configuration that is part of the key of its C++ caches:
 
-- *Direct*, in cells under `--guard off` and `parity`, but not on CPU: JAX's own C++ dispatch. Under parity the function that JAX
-  calls after each launch from C++ records it. On CPU a collective that is stuck is freed only where it is recorded before it is made.
+- *Direct*, in cells under `--guard off` and `parity`: JAX's own C++ dispatch. Under parity the function that JAX calls after
+  each launch from C++ records it.
 - *Gated*, everywhere else: a program with a collective has no C++ fast path. Its call object is a `Recorded` one, which agrees on the
   launch first. `jit`, ahead-of-time `compiled(x)`, `pmap`, eager operations and `device_put` all end there. A program without
   a collective keeps JAX's C++ dispatch; the function that JAX calls after it tags what it made.

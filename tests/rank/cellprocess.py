@@ -223,6 +223,9 @@ class PlayedLaunches:
     def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
         return {}, self._names.get("flight")
 
+    def list_awaited(self) -> list[int] | None:
+        return self._names.get("awaited")
+
 
 async def _serve(folder: Path, generation: int, commands: int, answers: int) -> None:
     from mhnb.rank.cell.capture import Capture

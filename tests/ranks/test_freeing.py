@@ -13,22 +13,23 @@ from tests.ranks.test_lockstep import SETUP
 Fresh = Callable[..., Cluster]
 
 STUCK = {
-    "one device, inline": (1, "if rank == 0: y = float(add(x))"),
-    "two devices, the queue full": (2, "if rank == 0:\n    for _ in range(5): y = add(x)\n    float(y)"),
-    "all but one": (1, "if rank != 1: y = float(add(x))\nelse: time.sleep(1000)"),
+    "one device, inline": (1, "off", "if rank == 0: y = float(add(x))"),
+    "two devices, the queue full": (2, "off", "if rank == 0:\n    for _ in range(5): y = add(x)\n    float(y)"),
+    "all but one": (1, "parity", "if rank != 1: y = float(add(x))\nelse: time.sleep(1000)"),
 }
+"""Devices of a rank, a guard under which nothing refuses the cell, and the cell."""
 
 
 @pytest.mark.other_python
-@pytest.mark.parametrize(("devices", "code"), STUCK.values(), ids=STUCK.keys())
+@pytest.mark.parametrize(("devices", "guard", "code"), STUCK.values(), ids=STUCK.keys())
 def test_a_rank_stuck_in_a_collective_is_freed_and_keeps_its_variables(
-    fresh: Fresh, frees_soon: None, devices: int, code: str
+    fresh: Fresh, frees_soon: None, devices: int, guard: str, code: str
 ) -> None:
     """Tainted, not dead; what is there can be pulled; a collective after `accept` raises on every rank, and never hangs."""
     cluster = fresh(4, devices)
     cluster.run(f"{SETUP}\nkept = 41 + rank").check()
     before = [rank.pid for rank in cluster.ranks]
-    result = cluster.run(code, guard="off", timeout_s=3)
+    result = cluster.run(code, guard=guard, timeout_s=3)
     assert result.state == "tainted", result.notes
     assert "sat in a collective that no signal ends" in cluster.reason
     assert {rank.outcome for rank in result} <= {"ok", "error", "interrupted"}

@@ -60,6 +60,8 @@ class Looker:
         ends_at: code objects below which the stack is the rank's own, not the cell's.
         is_cell_file: whether a file name is the running cell's.
         look_at_launches: counts of launches by participants, and the oldest that has not finished.
+        list_awaited: the ranks that this one may wait for while it is blocked in C, in a launch that nothing has recorded;
+            None where there is no such launch.
         find_awaited: the coroutine of a cell that awaits at the moment; else None.
     """
 
@@ -70,10 +72,12 @@ class Looker:
         *,
         is_cell_file: Callable[[str], bool],
         look_at_launches: Callable[[], tuple[_Counts, Flight | None]],
+        list_awaited: Callable[[], list[int] | None],
         find_awaited: Callable[[], Any],
     ) -> None:
         self._rank, self._ends_at = rank, ends_at
         self._is_cell_file, self._look_at_launches, self._find_awaited = is_cell_file, look_at_launches, find_awaited
+        self._list_awaited = list_awaited
         self._main = threading.main_thread()
         self._seq = 0
         self._due_s = self._since_s = self._used_at_s = 0.0
@@ -136,6 +140,7 @@ class Looker:
         )
         doing = judge_sight(sight, _STDLIB)
         threads = self._look_at_threads(flight) if doing.activity in _WAITS else []
+        awaited = self._list_awaited() if doing.activity == "blocked" else None
         return RankStatus(
             self._rank,
             self._seq,
@@ -145,7 +150,7 @@ class Looker:
             doing.place,
             round(age_s - self._since_s, 2),
             counts=[[list(participants), count] for participants, count in counts.items()],
-            participants=list(flight.participants) if flight else None,
+            participants=list(flight.participants) if flight else awaited,
             number=flight.number if flight else None,
             memory_nbytes=psutil.Process().memory_info().rss,
             launched=flight is None or flight.made,

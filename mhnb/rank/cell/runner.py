@@ -92,6 +92,7 @@ class CellRunner:
             _USER_CODE,
             is_cell_file=self.shell.is_cell_file,
             look_at_launches=self.launches.look,
+            list_awaited=self.launches.list_awaited,
             find_awaited=self._find_coroutine,
         )
         self._stop = threading.Event()

@@ -68,8 +68,9 @@ class LaunchRecorder:
         """Whether a code object's file name is the running cell's."""
         self.guard = "lockstep"
         """Of the cell that runs, or ran last."""
-        self.may_go_direct = False
-        """Whether JAX's C++ dispatch may launch alone: on CPU a collective that is stuck is freed only where it is recorded."""
+        self.is_direct = False
+        """Whether JAX's C++ dispatch launches alone: what it has not come back from nobody can name."""
+        self.process_count = 1
         self.choose_way: ChooseWay | None = None
         """Has launches made by JAX alone, or brought here first; set by whoever installs the hooks."""
         self.finish_effects: Callable[[], None] | None = None
@@ -115,13 +116,8 @@ class LaunchRecorder:
         self.seq, self.guard = seq, guard
         if self.choose_way is not None:
             # A launch that may have to be refused comes here before it is made.
-            self.choose_way(
-                guard,
-                is_direct=self.may_go_direct
-                and guard != "lockstep"
-                and chosen is None
-                and not self.left.is_under_way(),
-            )
+            self.is_direct = guard != "lockstep" and chosen is None and not self.left.is_under_way()
+            self.choose_way(guard, is_direct=self.is_direct)
         self._is_cell.clear()
         self.mismatches.begin_cell()
         if self.local is not None:
@@ -135,6 +131,7 @@ class LaunchRecorder:
 
     def leave_cell(self, seq: int, outcome: Outcome) -> None:
         """Tell the other ranks that nothing more comes from here in this cell."""
+        self.is_direct = False
         if self.choose_way is not None:
             self.choose_way(self.guard, is_direct=False)
         if self.gate is not None:
@@ -369,7 +366,7 @@ class LaunchRecorder:
 
     def _list_unrecorded(self) -> list[Unrecorded]:
         """List what a cell under --guard off has left, whose launches nothing records."""
-        is_off = self.guard == "off" and self.may_go_direct
+        is_off = self.guard == "off" and self.choose_way is not None
         return [Unrecorded(array) for array in self.local.shared] if is_off and self.local is not None else []
 
     def _find_left(self) -> list[Any]:
@@ -441,6 +438,10 @@ class LaunchRecorder:
                 counts[key] = counts.get(key, 0) + 1
                 return counts, Flight(name, key, line, counts[key], made=False)
         return counts, None
+
+    def list_awaited(self) -> list[int] | None:
+        """List the ranks that this one may wait for while it is blocked in C; None where each launch is recorded before it is made."""
+        return list(range(self.process_count)) if self.is_direct else None
 
     def _count_rows(self) -> dict[tuple[int, ...], int]:
         # Rows before the last do not change any more, and there may be many: each is counted once.

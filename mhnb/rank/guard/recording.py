@@ -105,3 +105,6 @@ class Launches(Protocol):
 
     def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
         """Count launches by participants, and give the oldest that has not finished; from any thread."""
+
+    def list_awaited(self) -> list[int] | None:
+        """List the ranks that this one may wait for while it is blocked in C; None where each launch is recorded before it is made."""

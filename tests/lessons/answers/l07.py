@@ -55,7 +55,7 @@ ANSWERS = {
 SAID = {
     ("07", "setup"): ["total 28.0"],
     ("07", "one"): ["OrderMismatch", "rank 0", "ranks 1-3", "ended the cell without it"],
-    ("07", "hang"): ["tainted", "rank 0 left jit(", "ranks 0-3"],
+    ("07", "hang"): ["tainted", "rank 0 left a collective before its end", "ranks 0-3"],
     ("07", "reveal-after_the_hang"): ["it is 'tainted'"],
     ("07", "refused"): ["NotClean", "nothing was sent"],
     ("07", "card"): ["ranks 0-1,3 in", "absent · rank 2 in sleep, line 2", "rank 0 in the end: total 28.0"],
