@@ -225,6 +225,7 @@ class Run:
         self.board, self.boards, self.cells = boards[0], boards, cells
         """The first is the shared one; then one for each rank."""
         self.current: Actor | None = None
+        self._world: object = None
         self.verdicts: dict[tuple[int, int], dict[int, str]] = {}
         """By cell and place, what each rank was told."""
         everyone = tuple(range(len(cast)))
@@ -249,9 +250,14 @@ class Run:
             self.current.seen.append(found)
 
     def world(self) -> object:
-        """All that the actors share."""
-        boards = {id(board): board for board in self.boards}
-        return tuple(board.content() for board in boards.values()), tuple(rank.memory() for rank in self.ranks)
+        """All that the actors share, as it was before the step that is under way."""
+        if self._world is None:
+            boards = {id(board): board for board in self.boards}
+            self._world = (
+                tuple(board.content() for board in boards.values()),
+                tuple(rank.memory() for rank in self.ranks),
+            )
+        return self._world
 
     def state(self) -> object:
         """All that what comes depends on."""
@@ -265,18 +271,21 @@ class Run:
         try:
             acting: list[Actor | Arrival] = [*self.actors, *self.arrivals]
             while any(not actor.done for actor in self.actors):
-                ready = self._find_ready()
-                assert ready, f"some wait and nothing will change, after {taken}: {self.verdicts}"
-                if len(taken) >= len(path):
+                if len(taken) < len(path):
+                    chosen = path[len(taken)]
+                else:
+                    ready = self._find_ready()
+                    assert ready, f"some wait and nothing will change, after {taken}: {self.verdicts}"
                     if (state := self.state()) in known:
                         return branches
                     known.add(state)
                     branches += [[*taken, other] for other in ready[1:]]
-                chosen = path[len(taken)] if len(taken) < len(path) else ready[0]
+                    chosen = ready[0]
                 taken.append(chosen)
                 next_one = acting[chosen]
                 self.current = next_one if isinstance(next_one, Actor) else None
                 next_one.go()
+                self._world = None
             self.check(taken)
         finally:
             self.current = None

@@ -140,7 +140,8 @@ class Looker:
         )
         doing = judge_sight(sight, _STDLIB)
         threads = self._look_at_threads(flight) if doing.activity in _WAITS else []
-        awaited = self._list_awaited() if doing.activity == "blocked" else None
+        # The wait at a cell's end is no such call.
+        awaited = self._list_awaited() if doing.activity == "blocked" and doing.line is not None else None
         return RankStatus(
             self._rank,
             self._seq,
