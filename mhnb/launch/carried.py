@@ -184,6 +184,7 @@ class CarriedHosts:
         """Let it live on after this process (`keep`)."""
         self._released = True
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         # The interpreter would warn of a child that was never waited for.
         self._process.returncode = 0

@@ -5,6 +5,7 @@ The child's standard input is the lifeline: it brings the spec, which holds the 
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -104,14 +105,19 @@ class LocalHost:
         """
         if self._released:
             return
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._close_input()
         # Only once: later the numbers may be other processes'.
         if not self._ends_in_order() and not self._forced:
             self._forced = True
             kill_groups(pids)
             self._process.kill()
             self._process.wait()
+
+    def _close_input(self) -> None:
+        assert self._process.stdin is not None
+        # It may have ended before it had read everything.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def _ends_in_order(self) -> bool:
         """Whether it ends by itself: then it has ended its ranks, and what they had started, before.
@@ -128,7 +134,6 @@ class LocalHost:
         """Let it live on after this process (`keep`)."""
         # The reader's thread still runs, and must not take the exit code below for an end.
         self._released = True
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._close_input()
         # The interpreter would warn of a child that was never waited for.
         self._process.returncode = 0

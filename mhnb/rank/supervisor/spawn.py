@@ -7,6 +7,7 @@ Apple's frameworks do not survive a fork, so macOS starts each rank afresh.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -18,7 +19,6 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -78,7 +78,7 @@ def _do_without_debugger() -> None:
     del sys.modules["debugpy"]
 
 
-@contextmanager
+@contextlib.contextmanager
 def _no_search_for_rocm() -> Iterator[None]:
     """Spare the import of JAX a look at every installed distribution, in search of AMD's plugin: 0.04 s, for nothing on CPU devices."""
     found = importlib.metadata.distributions
@@ -210,7 +210,10 @@ def _afresh(module: str, spec: HostSpec, native: tuple[Path, Path], *fds: int) -
             pass_fds=fds,
         )
     assert process.stdin is not None
-    process.stdin.write(format_hostspec(spec).encode())
-    process.stdin.close()
+    # One that dies at once is told of by its end, as any other is; what it has not read makes the close fail, too.
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(format_hostspec(spec).encode())
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
     process.returncode = 0  # the supervisor's own waitpid reaps it
     return process.pid

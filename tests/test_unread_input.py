@@ -1,0 +1,44 @@
+"""A process that ends before it has read what it was started with is a process that has ended, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from mhnb.core.wire.hostspec import HostSpec
+from mhnb.launch.local import LocalHost
+from mhnb.rank.supervisor.spawn import _afresh
+
+LONG = "x" * 1_000_000
+"""More than a pipe holds: who writes it waits for the reader, or for its end."""
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostSpec:
+    """What a process is told that reads nothing."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    (tmp_path / "log").mkdir()
+    return HostSpec("unix:none", "00", 0, 1, 1, [0], 1, "", {}, {"LONG": LONG}, "", str(tmp_path))
+
+
+@pytest.mark.parametrize("end", ["wait", "release"])
+def test_a_supervisor_that_reads_nothing_has_ended(spec: HostSpec, end: str) -> None:
+    """It is told of by its exit code, and there is no error of the pipe to it."""
+    host = LocalHost(spec, os.environ)
+    host._process.wait()
+    assert "ended with exit code 1" in host.explain()
+    if end == "wait":
+        host.wait(())
+    else:
+        host.release()
+    assert host._process.stdin is not None
+    assert host._process.stdin.closed
+
+
+def test_a_rank_that_reads_nothing_has_ended(spec: HostSpec, tmp_path: Path) -> None:
+    """Whoever starts it goes on, and waits for its end as for any other's."""
+    pid = _afresh("none", spec, (tmp_path / "out", tmp_path / "err"))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
