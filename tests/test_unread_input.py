@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,14 +13,14 @@ from mhnb.core.wire.hostspec import HostSpec
 from mhnb.launch.local import LocalHost
 from mhnb.rank.supervisor.spawn import _afresh
 
-LONG = "x" * 1_000_000
-"""More than a pipe holds: who writes it waits for the reader, or for its end."""
+LONG = "x" * (65536 + 1000)
+"""A little more than a pipe holds: some of it is still to be written when the reader has ended, and when the pipe is closed."""
 
 
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostSpec:
     """What a process is told that reads nothing."""
-    monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
     (tmp_path / "log").mkdir()
     return HostSpec("unix:none", "00", 0, 1, 1, [0], 1, "", {}, {"LONG": LONG}, "", str(tmp_path))
 

@@ -66,6 +66,7 @@ class Bootstrap:
         if (table := take_place(self._spec, self._rank)) is not None:
             self.recorder.gate = Agreement(table)
             self.recorder.gate.signals.install()
+        self.recorder.process_count = self._spec.process_count
         if self._spec.engine_only:
             self.guard = {"available": False, "reason": "ipyparallel's client drives the ranks"}
         else:
@@ -129,7 +130,6 @@ class Bootstrap:
         import jax
 
         jax.devices()
-        self.recorder.process_count = jax.process_count()
         found, wanted = jax.local_device_count(), self._spec.devices
         if wanted is not None and found != wanted:
             raise RuntimeError(f"{wanted} devices were asked for, and this rank has {found}: {jax.local_devices()}")
@@ -158,6 +158,7 @@ class Bootstrap:
             self.recorder.wait()
             sees_arguments.append(self.recorder.made is not None and self.recorder.made.has_inputs())
             seen.append(sum(row[4] for row in self.recorder.end_cell()[0]))
+        self.recorder.is_direct = False
         if self.recorder.choose_way is not None:
             self.recorder.choose_way("lockstep", is_direct=False)
         self._check_record(seen)

@@ -465,7 +465,8 @@ def _choose_way(guard: str, *, is_direct: bool) -> None:
     _way.guard, _way.is_direct = guard, is_direct
     # Of a call that failed, they would live on.
     _current.laid_out = None
-    _way.state.set_global("direct" if is_direct else None)
+    # In the cell's own thread only: what another launches is recorded first, as its cell may end while it is stuck.
+    _way.state.set_local("direct" if is_direct else _jax.config.config_ext.unset)
     _set_after_call()
 
 

@@ -56,7 +56,7 @@ SEEN: dict[str, tuple[Sight, Activity, str]] = {
     ),
     "the cell's end, with a callback of this rank that waits": (
         Sight((Frame("/src/mhnb/rank/guard/localwork.py", 90, "_outwait"),), CELL, call="_sleep"),
-        "blocked", "an array of this rank that is not ready",
+        "blocked", "an array that is not ready",
     ),
     "the cell's end, with a program of this rank that computes": (
         Sight((Frame("/src/mhnb/rank/guard/localwork.py", 90, "_outwait"),), CELL, call="_sleep", busy=1.0), "computing", "",
@@ -73,6 +73,13 @@ SEEN: dict[str, tuple[Sight, Activity, str]] = {
         "agreement", "the next launch",
     ),
     "local program": (Sight(frames(("jax/api.py", "block_until_ready")), CELL, busy=1.9), "computing", ""),
+    "the first call of a program": (
+        Sight(
+            frames(("jax/api.py", "cache_miss"), ("jax/traceback_util.py", "reraise_with_filtered_traceback")),
+            CELL, call="execute",
+        ),
+        "blocked", "execute",
+    ),
     "stuck without a launch": (Sight(frames(("jax/api.py", "devices")), CELL), "blocked", "devices"),
     "lock": (Sight((MODULE,), CELL, call="acquire"), "lock", "acquire"),
     "with lock": (Sight((MODULE,), CELL, call="__enter__"), "lock", "with"),

@@ -353,6 +353,35 @@ UNGUARDED = {
 }
 
 
+CALLED = """
+import sys, threading
+called = []
+def note(frame, event, _):
+    if event == "call" and "/jax/_src/pjit" in frame.f_code.co_filename: called.append(frame.f_code.co_name)
+def launch():
+    sys.setprofile(note)
+    try: y = add(x)
+    finally: sys.setprofile(None)
+    float(y)
+float(add(x))
+"""
+
+
+@pytest.mark.parametrize(
+    ("guard", "act", "is_direct"),
+    [
+        ("off", "launch()", True),
+        ("parity", "launch()", True),
+        ("lockstep", "launch()", False),
+        ("parity", "thread = threading.Thread(target=launch); thread.start(); thread.join()", False),
+    ],
+)
+def test_off_and_parity_launch_from_cpp(ready: Cluster, guard: str, act: str, is_direct: bool) -> None:  # noqa: FBT001
+    """No function of JAX's Python way is called; a thread may outlive its cell, so what it launches is recorded first."""
+    result = ready.run(f"{CALLED}{act}\nprint(called == [])", guard=guard).check()
+    assert {rank.stdout for rank in result} == {f"{is_direct}\n"}
+
+
 @pytest.mark.parametrize("guard", ["off", "parity"])
 @pytest.mark.parametrize("case", UNGUARDED.values(), ids=UNGUARDED.keys())
 def test_what_a_cell_without_agreement_launched_is_agreed_on_in_the_next(

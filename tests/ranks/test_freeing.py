@@ -28,6 +28,8 @@ def test_a_rank_stuck_in_a_collective_is_freed_and_keeps_its_variables(
     """Tainted, not dead; what is there can be pulled; a collective after `accept` raises on every rank, and never hangs."""
     cluster = fresh(4, devices)
     cluster.run(f"{SETUP}\nkept = 41 + rank").check()
+    # From the second call on C++ launches it.
+    cluster.run("float(add(x))", guard=guard).check()
     before = [rank.pid for rank in cluster.ranks]
     result = cluster.run(code, guard=guard, timeout_s=3)
     assert result.state == "tainted", result.notes
@@ -47,6 +49,38 @@ def test_a_rank_stuck_in_a_collective_is_freed_and_keeps_its_variables(
     again = cluster.restart(replay=True)
     assert {rank.text for rank in again.run("float(add(x)), kept - rank")} == {"(28.0, 41)"}
     again.stop()
+
+
+ALONE = {
+    "an effect whose result is kept": (2, "off", "if rank == 0: y = told(x)"),
+    "an effect whose result is dropped": (2, "off", "if rank == 0: told(x)"),
+    "a thread": (
+        1,
+        "parity",
+        "thread = threading.Thread(target=add, args=(x,))\nif rank == 0: thread.start(); thread.join()",
+    ),
+}
+TOLD = """
+def tell(v):
+    total = v.sum()
+    jax.debug.print("{}", total)
+    return total
+told = jax.jit(tell, out_shardings=whole)
+"""
+
+
+@pytest.mark.parametrize(("devices", "guard", "code"), ALONE.values(), ids=ALONE.keys())
+def test_what_one_rank_launches_alone_does_not_leave_a_clean_state(
+    fresh: Fresh, frees_soon: None, devices: int, guard: str, code: str
+) -> None:
+    """The end of the cell does not wait for what never comes, such as a print of the program, and nobody is killed."""
+    cluster = fresh(2, devices)
+    cluster.run(f"{SETUP}{TOLD}").check()
+    # From the second call on C++ launches it.
+    cluster.run("float(add(x))", guard=guard).check()
+    result = cluster.run(code, guard=guard, timeout_s=3)
+    assert result.state == "tainted", result.notes
+    assert {rank.outcome for rank in result} <= {"ok", "error", "interrupted"}
 
 
 @pytest.mark.other_python

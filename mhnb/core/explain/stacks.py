@@ -11,7 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["Activity", "CAPTURED", "Doing", "Flight", "Frame", "Sight", "TIMED", "cell_line", "judge_sight"]
+__all__ = [
+    "Activity",
+    "CAPTURED",
+    "Doing",
+    "Flight",
+    "Frame",
+    "OWN_WAITS",
+    "Sight",
+    "TIMED",
+    "cell_line",
+    "judge_sight",
+]
 
 Activity: TypeAlias = Literal[
     "launch",
@@ -53,6 +64,12 @@ _CALLS: dict[str, Activity] = {
     ),
 }  # fmt: skip
 """What a thread does that stands in a function of this name of the standard library, or in C."""
+
+
+_WRAPPERS = ("reraise_with_filtered_traceback", "cache_miss", "wrapper")
+"""Functions of JAX around a function of the user's, or of its interface."""
+OWN_WAITS = ("_outwait", "_outlast")
+"""Functions of the rank that wait in Python, where a signal ends the wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +206,9 @@ def _judge(sight: Sight, library: Sequence[tuple[str, str]], compiles: bool) -> 
         # A method of an array that is written in C: `x.block_until_ready()`.
         return "launch", _name_launch(library, sight.flight)
     if "_outwait" in ours:
-        # The cell's end, and nothing that several ranks launched.
-        return "blocked", "an array of this rank that is not ready"
-    api = [function for function, home in library if home == "jax"]
+        # The cell's end, and nothing that is recorded.
+        return "blocked", "an array that is not ready"
+    api = [function for function, home in library if home == "jax" and function not in _WRAPPERS]
     return "blocked", api[-1] if api else sight.call
 
 

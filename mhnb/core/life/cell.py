@@ -10,7 +10,7 @@ from mhnb.core.guard.provenance import describe_divergence, find_divergence
 from mhnb.core.guard.rules import STILL_LEFT
 from mhnb.core.life.events import CellRequest, Command
 from mhnb.core.life.ladder import INTERRUPT_KILL_S, Ladder
-from mhnb.core.life.part import RankPart
+from mhnb.core.life.part import RankPart, look_key
 from mhnb.core.output.outputs import OutputFolder
 from mhnb.core.output.results import CellResult, RankResult
 from mhnb.core.ranks import say_ranks
@@ -82,6 +82,9 @@ class Cell:
             return []
         running, handling, since = self.running_ranks, self._handling_ranks(), self.ladder.asked_at
         inside = {rank for rank in running if self.parts[rank].is_in_collective(since)}
+        if not self.ladder.insists:
+            # Nothing tells that it sits in a collective, and its code has got the interrupt: a signal reaches it.
+            inside -= {rank for rank in handling if rank in inside and self.parts[rank].looks[-1].number is None}
         # Who waits for a rank that computes its part of the launch does not hang.
         at_work = {rank for rank in running if self.parts[rank].is_at_work(since)}
         inside = {rank for rank in inside if at_work.isdisjoint(self.parts[rank].looks[-1].participants or ())}
@@ -102,7 +105,7 @@ class Cell:
         """Whether all who take part in the collective that a rank sits in have come to it: it is under way."""
         look = self.parts[rank].looks[-1]
         others = [self.parts[other].looks[-1] for other in look.participants or () if other in inside]
-        same = [other for other in others if (other.what, other.number) == (look.what, look.number)]
+        same = [other for other in others if (other.what, look_key(other)) == (look.what, look_key(look))]
         return len(same) == len(look.participants or ())
 
     def _handling_ranks(self) -> tuple[int, ...]:

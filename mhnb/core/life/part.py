@@ -14,11 +14,18 @@ from mhnb.core.wire.protocol import CellEnded, LaunchRow, OutputEvent, RankStatu
 from mhnb.core.wire.rowpack import unpack_rows
 from mhnb.values import Outcome, RankError
 
-__all__ = ["RankPart"]
+__all__ = ["RankPart", "look_key"]
 
 
 _PRINTED_LENGTH = 8192
 """Characters of it that are looked through."""
+
+
+def look_key(look: RankStatus) -> object:
+    """Make what tells one launch from another in what a rank says of itself: its number, or else all that is known."""
+    if look.number is not None:
+        return look.participants, look.number
+    return look.participants, look.what, look.line, look.counts
 
 
 @dataclass(slots=True)
@@ -74,7 +81,7 @@ class RankPart:
             return False
         latest = self.looks[-1]
         # Another launch than before: it makes progress, and ends by itself.
-        moves = any((look.participants, look.number) != (latest.participants, latest.number) for look in self.looks)
+        moves = any(look_key(look) != look_key(latest) for look in self.looks)
         return bool(latest.participants) and latest.launched and not moves
 
     def is_at_work(self, since: float) -> bool:
@@ -88,7 +95,8 @@ class RankPart:
         Args:
             freed: it sat in a collective, in the same one at two looks: what the dispatch raises then leaves no launch behind.
         """
-        seen = [(look.what, look.line) for look in self.looks if freed and look.participants and look.launched]
+        looks = [look for look in self.looks if freed and look.participants and look.launched]
+        seen = [("a collective" if look.number is None else look.what, look.line) for look in looks]
         name, line = ("a collective", None) if not seen else seen[-1]
         if self.left:
             # Its own record has it with its types.

@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 
-from mhnb.core.explain.stacks import Flight, Frame, Sight, cell_line, judge_sight
+from mhnb.core.explain.stacks import OWN_WAITS, Flight, Frame, Sight, cell_line, judge_sight
 from mhnb.core.wire.protocol import RankStatus
 from mhnb.rank.cell.origin import mark_threads
 from mhnb.rank.cell.taken import is_one_of
@@ -140,8 +140,8 @@ class Looker:
         )
         doing = judge_sight(sight, _STDLIB)
         threads = self._look_at_threads(flight) if doing.activity in _WAITS else []
-        # The wait at a cell's end is no such call.
-        awaited = self._list_awaited() if doing.activity == "blocked" and doing.line is not None else None
+        is_own_wait = any(frame.function in OWN_WAITS for frame in sight.frames)
+        awaited = self._list_awaited() if doing.activity == "blocked" and not is_own_wait else None
         return RankStatus(
             self._rank,
             self._seq,

@@ -69,7 +69,7 @@ class LaunchRecorder:
         self.guard = "lockstep"
         """Of the cell that runs, or ran last."""
         self.is_direct = False
-        """Whether JAX's C++ dispatch launches alone: what it has not come back from nobody can name."""
+        """Whether JAX's C++ dispatch launches alone: a launch that it has not returned from has no record."""
         self.process_count = 1
         self.choose_way: ChooseWay | None = None
         """Has launches made by JAX alone, or brought here first; set by whoever installs the hooks."""
@@ -309,7 +309,8 @@ class LaunchRecorder:
         # After an interrupt nobody misses what is local: it is not waited for as long.
         local_limit_s = 0.0 if gave_up else limit_s and min(limit_s, _LOCAL_STOPPED_WAIT_S)
         local = None if self.local is None else self.local.wait(local_limit_s)
-        if gave_up:
+        if gave_up or (self.local is not None and self.local.gave_up):
+            # The effects of what still runs may never come, and no signal ends the wait for them.
             return
         # The effects of what an earlier cell left may never come.
         if self.finish_effects is not None and not self.left.is_under_way():
@@ -366,8 +367,8 @@ class LaunchRecorder:
 
     def _list_unrecorded(self) -> list[Unrecorded]:
         """List what a cell under --guard off has left, whose launches nothing records."""
-        is_off = self.guard == "off" and self.choose_way is not None
-        return [Unrecorded(array) for array in self.local.shared] if is_off and self.local is not None else []
+        is_unrecorded = self.guard == "off" and self.is_direct
+        return [Unrecorded(array) for array in self.local.shared] if is_unrecorded and self.local is not None else []
 
     def _find_left(self) -> list[Any]:
         """Give name and line of the first launch that communicates and is not waited for; those that end by themselves come last."""
@@ -440,7 +441,7 @@ class LaunchRecorder:
         return counts, None
 
     def list_awaited(self) -> list[int] | None:
-        """List the ranks that this one may wait for while it is blocked in C; None where each launch is recorded before it is made."""
+        """List the ranks that this one may wait for while it is blocked in C; None where launches do not go directly."""
         return list(range(self.process_count)) if self.is_direct else None
 
     def _count_rows(self) -> dict[tuple[int, ...], int]:

@@ -107,4 +107,4 @@ class Launches(Protocol):
         """Count launches by participants, and give the oldest that has not finished; from any thread."""
 
     def list_awaited(self) -> list[int] | None:
-        """List the ranks that this one may wait for while it is blocked in C; None where each launch is recorded before it is made."""
+        """List the ranks that this one may wait for while it is blocked in C; None where launches do not go directly."""
