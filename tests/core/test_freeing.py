@@ -80,10 +80,11 @@ def test_what_would_not_help_is_not_done(facts: tuple[dict[str, Any], ...], seen
     "looks",
     [
         [look(0, [0, 1], 7), look(0, [0, 1], 8)],
+        [look(0, [0, 1]), replace(look(0, [0, 1]), line=2)],
         [look(0, [0, 1], 7), look(0, None)],
         [look(0, [0, 1], 7, launched=False), look(0, [0, 1], 7, launched=False)],
     ],
-    ids=["it makes progress", "it has come out", "it waits to agree"],
+    ids=["it makes progress", "it makes progress without a record", "it has come out", "it waits to agree"],
 )
 def test_a_slow_rank_is_no_stuck_one(looks: list[RankStatus]) -> None:
     """A machine with too much to do must not cost the collectives of a cluster that is about to be clean."""
@@ -97,6 +98,16 @@ def test_who_waits_for_a_rank_that_computes_is_not_freed() -> None:
     at_work = replace(look(1, [0, 1], launched=False), activity="computing")
     assert climb(driver, INTERRUPT_KILL_S - 1.0, look(0, [0, 1]), at_work) == []
     assert FreeRanks() in driver(look(0, [0, 1]), look(1, [0, 1]), look(1, [0, 1]), Ticked())
+
+
+@pytest.mark.parametrize(
+    ("number", "is_freed"), [(7, True), (None, False)], ids=["a launch", "a call without a record"]
+)
+def test_who_handles_its_interrupt_in_a_call_is_let_alone(number: int | None, is_freed: bool) -> None:  # noqa: FBT001
+    """A signal reaches it; only of a launch is known that nobody comes to it."""
+    driver = begin()
+    driver(ended(1), InterruptRequested(), InterruptTaken(0, 1, taken=True))
+    assert bool(climb(driver, INTERRUPT_KILL_S - 0.2, look(0, [0, 1], number))) is is_freed
 
 
 def test_who_has_ended_its_code_is_not_killed_at_once() -> None:
@@ -134,19 +145,20 @@ def test_the_cluster_is_tainted_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "told"),
+    ("number", "left", "told"),
     [
-        ([], "rank 0 left jit(f) (line 1) before its end"),
-        (["jit(g) f32[8]", 3], "rank 0 left jit(g) (line 3) before its end"),
+        (7, [], "rank 0 left jit(f) (line 1) before its end"),
+        (None, [], "rank 0 left a collective (line 1) before its end"),
+        (7, ["jit(g) f32[8]", 3], "rank 0 left jit(g) (line 3) before its end"),
     ],
-    ids=["of its looks", "of its own record"],
+    ids=["of its looks", "of looks at a call without a record", "of its own record"],
 )
-def test_what_a_rank_was_stuck_in_is_told_when_it_is_over(left: list[object], told: str) -> None:
+def test_what_a_rank_was_stuck_in_is_told_when_it_is_over(number: int | None, left: list[object], told: str) -> None:
     """The card is gone by then. What its record has is of the end, and comes before what was seen."""
     driver = begin()
     driver(ended(1))
-    climb(driver, INTERRUPT_FREE_S + 0.2, look(0, [0, 1]), look(0, [0, 1]))
-    driver(look(0, [0, 1], launched=False))
+    climb(driver, INTERRUPT_FREE_S + 0.2, look(0, [0, 1], number), look(0, [0, 1], number))
+    driver(look(0, [0, 1], number, launched=False))
     end = replace(ended(0, outcome="error", events=[error("JaxRuntimeError")], abandoned=1), left=left)
     assert finished(driver(end)).result.notes[1] == told
 

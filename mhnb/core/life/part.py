@@ -22,7 +22,11 @@ _PRINTED_LENGTH = 8192
 
 
 def look_key(look: RankStatus) -> object:
-    """Make what tells one launch from another in what a rank says of itself: its number, or else all that is known."""
+    """Make what tells one launch from another in what a rank says of itself: its number, or else all that is known.
+
+    >>> look_key(RankStatus(0, 1, "blocked", "step", 3, "", 1.0, [[[0, 1], 5]], [0, 1]))
+    ([0, 1], 'step', 3, [[[0, 1], 5]])
+    """
     if look.number is not None:
         return look.participants, look.number
     return look.participants, look.what, look.line, look.counts

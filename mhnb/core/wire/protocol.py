@@ -226,7 +226,7 @@ class RankStatus:
     counts: list[list[Any]]
     """[participants, launches made in this cell] of each set of ranks."""
     participants: list[int] | None = None
-    """Of the launch in flight; None when there is none."""
+    """Of the launch in flight; None when there is none. All ranks while it is blocked in a call that may be a launch without a record."""
     number: int | None = None
     """Which one of its participants' launches the one in flight is, from 1."""
     memory_nbytes: int = 0
