@@ -309,11 +309,11 @@ class LaunchRecorder:
         # After an interrupt nobody misses what is local: it is not waited for as long.
         local_limit_s = 0.0 if gave_up else limit_s and min(limit_s, _LOCAL_STOPPED_WAIT_S)
         local = None if self.local is None else self.local.wait(local_limit_s)
-        if gave_up or (self.local is not None and self.local.gave_up):
-            # The effects of what still runs may never come, and no signal ends the wait for them.
+        if gave_up:
             return
-        # The effects of what an earlier cell left may never come.
-        if self.finish_effects is not None and not self.left.is_under_way():
+        # The effects of what still runs, or was left by an earlier cell, may never come, and no signal ends the wait for them.
+        may_hang = self.left.is_under_way() or (self.local is not None and self.local.gave_up)
+        if self.finish_effects is not None and not may_hang:
             self.finish_effects()
         if self._failure is not None:
             failure, self._failure = self._failure, None
