@@ -60,7 +60,7 @@ def test_a_cell_that_lasts_tells_where_it_is(rank: CellProcess, case: str) -> No
     ("act", "participants"), [("nap(60)", [0, 1]), ("time.sleep(60)", None), ("while True: sum(range(10_000))", None)]
 )
 def test_what_blocks_in_c_may_wait_for_all_ranks(rank: CellProcess, act: str, participants: list[int] | None) -> None:
-    """Where C++ launches by itself a launch that it has not come back from has no record; what has a name is none."""
+    """A launch that C++ has not returned from has no record; a call that is known by its name is no launch."""
     (status,) = look(rank, f"import time\nfrom time import sleep as nap\nawaited = [0, 1]\n{act}")
     rank.run("del awaited")
     assert (status.participants, status.number, status.line) == (participants, None, 4)

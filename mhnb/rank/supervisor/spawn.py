@@ -210,7 +210,7 @@ def _afresh(module: str, spec: HostSpec, native: tuple[Path, Path], *fds: int) -
             pass_fds=fds,
         )
     assert process.stdin is not None
-    # One that dies at once is told of by its end, as any other is; what it has not read makes the close fail, too.
+    # The supervisor hears of its end in any case. The close fails as well where something was left unread.
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(format_hostspec(spec).encode())
     with contextlib.suppress(BrokenPipeError):
