@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["ClusterState", "DeviceRef", "Outcome", "Output", "PHASES", "Phase", "RankError"]
+__all__ = ["ClusterState", "DeviceRef", "Frame", "Outcome", "Output", "PHASES", "Phase", "RankError"]
 
 ClusterState: TypeAlias = Literal["starting", "clean", "running", "split", "tainted", "dead", "stopped"]
 """The states of a cluster. `starting` and `running` pass by themselves; the others are judged."""
@@ -20,6 +20,9 @@ PHASES: tuple[Phase, ...] = ("spawned", "connected", "jax", "initialised", "devi
 
 Output: TypeAlias = dict[str, Any]
 """One output as nbformat 4 stores it: stream, display_data, execute_result or error."""
+
+Frame: TypeAlias = bytes | memoryview
+"""One part of a message on a byte stream."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

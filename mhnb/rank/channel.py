@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from mhnb.core.wire.codec import decode, encode
-from mhnb.core.wire.framing import Frame, MessageCutter, join_frames
+from mhnb.core.wire.framing import MessageCutter, join_frames
 from mhnb.core.wire.limits import bound_message
 from mhnb.core.wire.protocol import Message
 from mhnb.errors import UnknownMessage
 from mhnb.system.sealing import CHALLENGE_NBYTES, make_opener, make_sealer, session_key
+from mhnb.values import Frame
 
 __all__ = ["Channel", "connect"]
 

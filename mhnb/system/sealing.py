@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 
-from mhnb.core.wire.framing import Frame
 from mhnb.core.wire.signing import Signer, Verifier
 from mhnb.errors import UnknownMessage
+from mhnb.values import Frame
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

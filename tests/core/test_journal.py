@@ -20,12 +20,11 @@ from mhnb.core.keep.journal import (
     format_record,
     parse_record,
     parse_records,
-    record_cell,
     trace_launches,
 )
 from mhnb.core.keep.replay import LeftOut, Plan, ReplayCost, plan_replay, say_who_set, why_left_out
 from mhnb.core.keep.replay_report import ReplayReport, ReplayStep, format_report, format_step, format_stop
-from mhnb.core.life.cell import Cell
+from mhnb.core.life.cell import Cell, record_cell
 from mhnb.core.life.events import CellRequest
 from mhnb.core.wire.protocol import CellEnded
 from mhnb.errors import InvalidRequest

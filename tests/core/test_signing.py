@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mhnb.core.wire.framing import Frame
 from mhnb.core.wire.signing import Signer, Verifier
 from mhnb.errors import UnknownMessage
+from mhnb.values import Frame
 
 FRAMES = [b"header", b"payload"]
 

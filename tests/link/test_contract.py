@@ -19,7 +19,7 @@ from typing import Protocol
 
 import pytest
 
-from mhnb.core.wire.framing import Frame, join_frames
+from mhnb.core.wire.framing import join_frames
 from mhnb.core.wire.protocol import Answer, Ask, Message, RunCell, SkipCell, StopHost
 from mhnb.link import sockets
 from mhnb.link.base import Link
@@ -27,6 +27,7 @@ from mhnb.link.memory import MemoryLink
 from mhnb.link.sockets import SocketLink
 from mhnb.rank.channel import Channel
 from mhnb.system.sealing import CHALLENGE_NBYTES, make_sealer, session_key
+from mhnb.values import Frame
 from tests.source import ROOT
 
 KEY = b"k" * 32

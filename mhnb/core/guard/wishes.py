@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 from mhnb.core.guard.agreement import ENDINGS, LINE_LIMIT, MARKS, MOST_LINES, Stand
 from mhnb.core.guard.outlines import MOST_PACKED
 from mhnb.core.guard.threads import UNKNOWN_THREAD
-from mhnb.core.wire.framing import Frame
 from mhnb.errors import UnknownMessage
+from mhnb.values import Frame
 
 __all__ = [
     "Asked",

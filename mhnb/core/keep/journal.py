@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias
 
 from mhnb.core.guard.rules import communicates
-from mhnb.core.life.cell import Cell
 from mhnb.core.ranks import format_ranks
 from mhnb.core.wire.protocol import LaunchRow
 from mhnb.errors import InvalidRequest
@@ -31,7 +30,6 @@ __all__ = [
     "is_start",
     "parse_record",
     "parse_records",
-    "record_cell",
     "trace_launches",
 ]
 
@@ -155,35 +153,7 @@ _FIELDS = {cls: tuple(part.name for part in fields(cls)) for cls in _KINDS.value
 _write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-# -- a cell, and what it launched
-
-
-def record_cell(cell: Cell, generation: int, *, recorded: bool) -> CellRecord:
-    """Make the record of a cell that has ended and was judged.
-
-    Args:
-        recorded: whether its launches were.
-
-    >>> from mhnb.core.life.events import CellRequest
-    >>> record_cell(Cell(1, CellRequest("x = 1"), seq=4, ranks=(0,), now=0.0), 2, recorded=False).seq
-    4
-    """
-    parts, request = cell.parts, cell.request
-    return CellRecord(
-        generation,
-        cell.seq,
-        request.source,
-        request.ranks,
-        request.guard,
-        request.timeout_s,
-        {rank: part.outcome for rank, part in parts.items()},
-        {rank: part.error.ename for rank, part in parts.items() if part.error is not None},
-        trace_launches({rank: part.launches for rank, part in parts.items()}) if recorded else None,
-        cell.how,
-        cell.state,
-        round(cell.wall_s or 0.0, 6),
-        replayed=request.again is not None,
-    )
+# -- what a cell launched
 
 
 def trace_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[LaunchTrace, ...]:

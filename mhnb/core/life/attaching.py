@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mhnb.core.keep.journal import AcceptRecord, CellRecord, Record, ReplayRecord, record_cell
-from mhnb.core.life.cell import Cell
+from mhnb.core.keep.journal import AcceptRecord, CellRecord, Record, ReplayRecord
+from mhnb.core.life.cell import Cell, record_cell
 from mhnb.core.life.events import CellRequest, Command, KeepRecord, SendToRank, TellUser
 from mhnb.core.life.verdict import judge_cell
 from mhnb.core.ranks import format_ranks, say_ranks

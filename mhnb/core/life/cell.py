@@ -8,6 +8,7 @@ from mhnb.core.explain.where import RankSeen, WhereCard, make_card
 from mhnb.core.guard.caught import note_caught
 from mhnb.core.guard.provenance import describe_divergence, find_divergence
 from mhnb.core.guard.rules import STILL_LEFT
+from mhnb.core.keep.journal import CellRecord, trace_launches
 from mhnb.core.life.events import CellRequest, Command
 from mhnb.core.life.ladder import INTERRUPT_KILL_S, Ladder
 from mhnb.core.life.part import RankPart, look_key
@@ -17,7 +18,7 @@ from mhnb.core.ranks import say_ranks
 from mhnb.core.wire.protocol import CellEnded, InterruptTaken, RankStatus
 from mhnb.values import ClusterState, Outcome, RankError
 
-__all__ = ["Cell", "HANDLES_AFTER_S"]
+__all__ = ["Cell", "HANDLES_AFTER_S", "record_cell"]
 
 HANDLES_AFTER_S = 2.0
 """Code that runs on so long after it got its interrupt handles it. One that has ended waits 1.5 s for what it has launched."""
@@ -275,3 +276,31 @@ class Cell:
             handling=self._cleaning_ranks(now),
             where=self.where(now, process_count) if self._is_looked_at() else None,
         )
+
+
+def record_cell(cell: Cell, generation: int, *, recorded: bool) -> CellRecord:
+    """Make the record of a cell that has ended and was judged.
+
+    Args:
+        recorded: whether its launches were.
+
+    >>> from mhnb.core.life.events import CellRequest
+    >>> record_cell(Cell(1, CellRequest("x = 1"), seq=4, ranks=(0,), now=0.0), 2, recorded=False).seq
+    4
+    """
+    parts, request = cell.parts, cell.request
+    return CellRecord(
+        generation,
+        cell.seq,
+        request.source,
+        request.ranks,
+        request.guard,
+        request.timeout_s,
+        {rank: part.outcome for rank, part in parts.items()},
+        {rank: part.error.ename for rank, part in parts.items() if part.error is not None},
+        trace_launches({rank: part.launches for rank, part in parts.items()}) if recorded else None,
+        cell.how,
+        cell.state,
+        round(cell.wall_s or 0.0, 6),
+        replayed=request.again is not None,
+    )

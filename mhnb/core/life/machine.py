@@ -12,11 +12,11 @@ from functools import partial
 
 from mhnb.core.explain.where import WhereCard
 from mhnb.core.guard.rules import IN_STEP, WAY_OUT
-from mhnb.core.keep.journal import Record, record_cell
+from mhnb.core.keep.journal import Record
 from mhnb.core.keep.replay import ReplayCost
 from mhnb.core.life.attaching import judge_taken, tell_busy
 from mhnb.core.life.blame import blame
-from mhnb.core.life.cell import Cell
+from mhnb.core.life.cell import Cell, record_cell
 from mhnb.core.life.events import (
     Accepted,
     CellSubmitted,

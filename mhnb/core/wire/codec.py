@@ -14,10 +14,10 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mhnb.core.guard.provenance import are_input_rows
-from mhnb.core.wire.framing import Frame
 from mhnb.core.wire.protocol import CellEnded, Message
 from mhnb.core.wire.rowpack import check_rows
 from mhnb.errors import UnknownMessage
+from mhnb.values import Frame
 
 __all__ = ["decode", "encode"]
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TypeAlias
 
 from mhnb.errors import UnknownMessage
+from mhnb.values import Frame
 
-__all__ = ["Frame", "MessageCutter", "join_frames"]
+__all__ = ["MessageCutter", "join_frames"]
 
-Frame: TypeAlias = bytes | memoryview
 """A view is flat: one byte an item."""
 
 _COUNT = struct.Struct("<I")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
-from mhnb.core.wire.framing import Frame
-from mhnb.values import Outcome, Phase
+from mhnb.values import Frame, Outcome, Phase
 
 __all__ = [
     "Answer",

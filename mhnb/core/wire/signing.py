@@ -11,8 +11,8 @@ import hmac
 from collections.abc import Sequence
 from hashlib import blake2b
 
-from mhnb.core.wire.framing import Frame
 from mhnb.errors import UnknownMessage
+from mhnb.values import Frame
 
 __all__ = ["MAC_NBYTES", "Signer", "Verifier"]
 

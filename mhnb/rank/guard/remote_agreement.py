@@ -27,13 +27,14 @@ from mhnb.core.guard.wishes import (
     decode_verdict,
     encode_from_rank,
 )
-from mhnb.core.wire.framing import Frame, MessageCutter, join_frames
+from mhnb.core.wire.framing import MessageCutter, join_frames
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import HostUnreachable, LaunchError, RanksLost, UnknownMessage
 from mhnb.rank.channel import connect
 from mhnb.rank.guard.local_agreement import CELL_ENDED, INTERRUPTED, BoardTable, Table, insist
 from mhnb.rank.guard.shared_board import Board, InterruptWord
 from mhnb.system.sealing import make_opener, make_sealer
+from mhnb.values import Frame
 
 __all__ = ["RemoteTable", "find_words", "keep_alive", "reach_board", "signer_names", "take_place"]
 
