@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mhnb.core.wire.hostspec import HostSpec, parse_hostspec
-from mhnb.rank.supervisor.spawn import end_with_parent
 from mhnb.system.ports import hold_hub_ports
+from mhnb.system.processes import end_with_parent
 
 __all__ = ["main", "run_hub"]
 

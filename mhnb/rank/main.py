@@ -16,9 +16,9 @@ from mhnb.core.wire.protocol import PhaseReached, StartFailed
 from mhnb.rank.bootstrap import Bootstrap
 from mhnb.rank.channel import Channel
 from mhnb.rank.guard.neighbours import settle
-from mhnb.rank.supervisor.spawn import end_with_parent
 from mhnb.rank.versions import versions
 from mhnb.system.private import make_private_folder
+from mhnb.system.processes import end_with_parent
 from mhnb.values import Phase
 
 __all__ = ["main", "run_rank"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 from pathlib import Path
 
 import psutil
 
-__all__ = ["GONE", "UNSEEN", "find_began_s", "find_end", "is_halted", "is_still", "resident_nbytes"]
+__all__ = ["GONE", "UNSEEN", "end_with_parent", "find_began_s", "find_end", "is_halted", "is_still", "resident_nbytes"]
 
 GONE = (psutil.NoSuchProcess, FileNotFoundError)
 """What psutil raises for a process that has ended: the second where its number has another owner, if only a thread, a moment later."""
@@ -20,6 +22,7 @@ _EXIT_CODE_FIELD = 49
 """Of `/proc/PID/stat`, counted from 0 behind the name: the status as `waitpid` would return it."""
 _SAME_S = 2.0
 """What the time of boot is rounded by, with room. No number comes round so soon."""
+_PR_SET_PDEATHSIG = 1
 
 
 def resident_nbytes(pid: int) -> int | None:
@@ -110,3 +113,11 @@ def is_still(pid: int, began_s: float | None) -> bool:
         return True
     now_s = find_began_s(pid)
     return now_s is not None and abs(now_s - began_s) < _SAME_S
+
+
+def end_with_parent(parent: int) -> None:
+    """Die when the supervisor dies, even by SIGKILL. Linux only; elsewhere the rank's own lifeline looks."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -28,6 +28,7 @@ from mhnb.rank.asks.transfer_arrays import (
 )
 from mhnb.rank.asks.transfer_jax import Unpullable, check_readable, digest_of, jax_row
 from mhnb.rank.asks.variables import shorten
+from mhnb.rank.guard.provenance import provenance_of
 
 __all__ = ["Depot", "Reply"]
 
@@ -177,7 +178,7 @@ class _Leaves:
 
     def _jax(self, array: Any) -> ArrayRow:
         check_readable(array)
-        return jax_row(array, self._parcel.add, digest_local=self._digest_local)
+        return jax_row(array, self._parcel.add, provenance_of, digest_local=self._digest_local)
 
     def _numpy(self, array: Any) -> ArrayRow:
         data = raw_bytes(stored_form(array))

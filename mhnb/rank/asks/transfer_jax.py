@@ -18,7 +18,6 @@ from mhnb.core.exchange.boxes import Box, box_shape
 from mhnb.core.exchange.transfer import KEY_DATA, KEY_REFUSED, ArrayRow, HeldBox, Owners
 from mhnb.core.exchange.variables import format_array
 from mhnb.rank.asks.transfer_arrays import dtype_name, raw_bytes
-from mhnb.rank.guard.provenance import provenance_of
 
 __all__ = [
     "Unpullable",
@@ -84,12 +83,19 @@ def host_copy(data: jax.Array) -> np.ndarray[Any, Any]:
     return np.asarray(handle)
 
 
-def jax_row(array: jax.Array, add_part: Callable[[memoryview], int], *, digest_local: bool) -> ArrayRow:
+def jax_row(
+    array: jax.Array,
+    add_part: Callable[[memoryview], int],
+    provenance_of: Callable[[object], tuple[int, str]],
+    *,
+    digest_local: bool,
+) -> ArrayRow:
     """Describe an array and hand over the bytes of its local boxes, each box once for each content.
 
     Args:
         array: checked by `check_readable`.
         add_part: takes the bytes of a box, returns their number.
+        provenance_of: returns the provenance of an array, and what made it in words.
         digest_local: whether another rank holds a local array to compare with.
     """
     is_local = array.is_fully_addressable

@@ -35,8 +35,8 @@ from mhnb.errors import LaunchError, UnknownMessage
 from mhnb.rank.guard.local_agreement import INTERRUPTED, LONG_S, QUICK_LOOKS, SHORT_SLEEPS, Seat, lose, pause
 from mhnb.rank.guard.remote_agreement import keep_alive, signer_names
 from mhnb.rank.guard.shared_board import Board
-from mhnb.rank.supervisor.spawn import end_with_parent
 from mhnb.system.ports import NO_ROOM, REST_S, count_strangers_kept
+from mhnb.system.processes import end_with_parent
 from mhnb.system.sealing import MessageSealer, make_opener, make_sealer
 
 __all__ = ["Delegate", "listen", "main", "run_delegate"]

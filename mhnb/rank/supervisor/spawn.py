@@ -8,7 +8,6 @@ Apple's frameworks do not survive a fork, so macOS starts each rank afresh.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import importlib.metadata
@@ -26,8 +25,9 @@ from typing import NoReturn
 from mhnb.core.wire.hostspec import HostSpec, format_hostspec
 from mhnb.rank.cell.paths import RankPaths, hub_log
 from mhnb.system.private import open_private
+from mhnb.system.processes import end_with_parent
 
-__all__ = ["end_with_parent", "preload", "run_child", "spawn_delegate", "spawn_hub", "spawn_rank"]
+__all__ = ["preload", "run_child", "spawn_delegate", "spawn_hub", "spawn_rank"]
 
 _HEAVY = (
     "zmq",
@@ -45,7 +45,6 @@ _HEAVY = (
     "mhnb.rank.guard.array_hooks",
 )
 """What every rank imports when it starts, in order."""
-_PR_SET_PDEATHSIG = 1
 
 
 def preload() -> None:
@@ -170,14 +169,6 @@ def _own_group(pid: int) -> None:
         os.setpgid(pid, pid)
     except (PermissionError, ProcessLookupError):
         return
-
-
-def end_with_parent(parent: int) -> None:
-    """Die when the supervisor dies, even by SIGKILL. Linux only; elsewhere the rank's own lifeline looks."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _redirect(native: tuple[Path, Path]) -> None:
