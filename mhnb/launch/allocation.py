@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mhnb.core.reach.slurm import explain_srun
-from mhnb.launch.base import HoldingHost, Host
+from mhnb.launch.base import Allocation, HoldingHost, Host
 from mhnb.launch.carried import CarriedHosts, Carrier
 
-__all__ = ["Allocation", "drop_handed", "hand_over", "take_handed"]
+__all__ = ["SallocAllocation", "drop_handed", "hand_over", "take_handed"]
 
 _ASK_LIMIT_S = 10.0
 
 
-class Allocation:
+class SallocAllocation:
     """The salloc that holds a job's machines.
 
     Args:

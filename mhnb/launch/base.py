@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from mhnb.core.asked.shape import HostShare
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
 
-if TYPE_CHECKING:
-    from mhnb.launch.allocation import Allocation
-
-__all__ = ["HoldingHost", "Host", "Launcher", "QueuedHost", "RehearsedHost", "ReportingHost"]
+__all__ = ["Allocation", "HoldingHost", "Host", "Launcher", "QueuedHost", "RehearsedHost", "ReportingHost"]
 
 
 class Host(Protocol):
@@ -60,6 +57,29 @@ class RehearsedHost(Protocol):
     @property
     def looked_in_s(self) -> float | None:
         """How long the look took; None where it is not over, or found something."""
+
+
+class Allocation(Protocol):
+    """Machines that a scheduler has granted, which may outlive one generation of a cluster."""
+
+    name: str
+    """The name of the job."""
+    file: Path
+    """Holds the number of the job."""
+    wanted: object
+    """The request. A different request needs another allocation."""
+
+    def has_ended(self) -> bool:
+        """Whether the job is over, or was refused."""
+
+    def is_usable(self) -> bool:
+        """Whether the scheduler reports that the job is running."""
+
+    def explain(self) -> str:
+        """Describe why the job ended."""
+
+    def release(self) -> None:
+        """Return the machines, and wait until the scheduler has them. A second call does nothing."""
 
 
 @runtime_checkable

@@ -20,10 +20,9 @@ from mhnb.core.wire.hostspec import HostSpec, format_hostspec
 from mhnb.errors import LaunchError
 from mhnb.launch.lifeline import KEEP, lifeline_command
 from mhnb.launch.probe import ANSWER
-from mhnb.launch.probing import probe_source
 from mhnb.system.private import open_private
 
-__all__ = ["CarriedHosts", "Carrier", "ask_program", "check_program", "probe_input", "spec_input"]
+__all__ = ["CarriedHosts", "Carrier", "ask_program", "check_program", "spec_input"]
 
 _KEPT_S = 3.0
 _END_S = 15.0
@@ -75,12 +74,6 @@ def spec_input(spec: HostSpec, far: SshOptions) -> bytes:
     options = replace(choose_python(far, sys.executable), environment={**seed, **far.environment})
     line = remote_line(options, ["-P", "-m", "mhnb.rank.host"])
     return KEEP + f"{line}{format_hostspec(spec)}".encode()
-
-
-def probe_input(far: SshOptions, prelude: str) -> bytes:
-    """Give what makes each task a probe: a line of shell, and the probe's own text."""
-    line = remote_line(choose_python(far, sys.executable), ["-c", prelude])
-    return line.encode() + probe_source()
 
 
 @dataclass(frozen=True, slots=True)

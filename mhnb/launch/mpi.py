@@ -17,9 +17,9 @@ from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
 from mhnb.launch.base import Host
 from mhnb.launch.calls import Calls
-from mhnb.launch.carried import Carrier, ask_program, check_program, probe_input, spec_input
+from mhnb.launch.carried import Carrier, ask_program, check_program, spec_input
 from mhnb.launch.lifeline import KEEP
-from mhnb.launch.probing import PRELUDE_BY_CALL
+from mhnb.launch.probing import PRELUDE_BY_CALL, probe_input
 from mhnb.launch.rehearsal import Look, Rehearsal, RehearsedHosts
 from mhnb.system.ports import find_own_address
 from mhnb.system.private import open_private

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeAlias
 
 from mhnb.core.reach.hosts import HostName
-from mhnb.core.reach.ssh import SshOptions
+from mhnb.core.reach.ssh import SshOptions, choose_python, remote_line
 from mhnb.errors import HostUnreachable, LaunchError
 from mhnb.launch import probe
 from mhnb.launch.ssh import SshProcess
@@ -34,6 +34,7 @@ __all__ = [
     "open_own",
     "open_probes",
     "open_ssh",
+    "probe_input",
     "probe_source",
 ]
 
@@ -138,6 +139,12 @@ class ThisMachine(ChildProcess):
 def probe_source() -> bytes:
     """Give the probe's own text, as one line."""
     return json.dumps(Path(probe.__file__).read_text(encoding="utf-8")).encode() + b"\n"
+
+
+def probe_input(far: SshOptions, prelude: str) -> bytes:
+    """Give what makes each task a probe: a line of shell, and the probe's own text."""
+    line = remote_line(choose_python(far, sys.executable), ["-c", prelude])
+    return line.encode() + probe_source()
 
 
 class Probe:

@@ -20,10 +20,10 @@ from mhnb.core.reach.slurm import QUEUE_FORMAT, SlurmOptions, describe_queue, ex
 from mhnb.core.reach.ssh import SshOptions
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import LaunchError
-from mhnb.launch.allocation import Allocation, take_handed
-from mhnb.launch.base import Host
-from mhnb.launch.carried import Carrier, ask_program, check_program, probe_input, spec_input
-from mhnb.launch.probing import PRELUDE_OF_MANY
+from mhnb.launch.allocation import SallocAllocation, take_handed
+from mhnb.launch.base import Allocation, Host
+from mhnb.launch.carried import Carrier, ask_program, check_program, spec_input
+from mhnb.launch.probing import PRELUDE_OF_MANY, probe_input
 from mhnb.launch.rehearsal import Look, Rehearsal, RehearsedHosts
 from mhnb.system.ports import find_own_address
 
@@ -212,4 +212,4 @@ def _allocate(run_dir: Path, name: str, wanted: tuple[SlurmOptions, int, int]) -
             f"there is no salloc beside {options.srun}: it holds the machines while ranks come and go\n"
             "  install all of Slurm's client commands there, or name an srun that has one beside it: --set srun=/path/to/srun"
         )
-    return Allocation(command, name=name, file=file, log=run_dir / "log" / "salloc.log", wanted=wanted)
+    return SallocAllocation(command, name=name, file=file, log=run_dir / "log" / "salloc.log", wanted=wanted)
