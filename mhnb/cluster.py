@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from mhnb import exchange
 from mhnb.core.asked.request import check_guard, make_request
@@ -35,18 +35,41 @@ from mhnb.drive.reader import Reader
 from mhnb.drive.roll import RankInfo, StartReport, describe_guard, describe_ranks, report_start
 from mhnb.drive.submission import Submission
 from mhnb.drive.watching import HostWatch, find_board
+from mhnb.errors import InvalidRequest
 from mhnb.keep.berth import Berth, write_berth
 from mhnb.keep.journaling import ClusterJournal
 from mhnb.startup.options import StartOptions, check_kept
 from mhnb.system.rundir import check_name, find_cwd
 from mhnb.values import ClusterState, DeviceRef
 
-if TYPE_CHECKING:
-    from mhnb.startup.spares import Spare
-
-__all__ = ["Cluster", "StartOptions"]
+__all__ = ["Cluster", "Reserve", "Restarter", "StartOptions"]
 
 _STOP_S = 6.0  # longer than the reader sees supervisors off (drive/watching.py)
+
+
+class Reserve(Protocol):
+    """A cluster in reserve, which a restart may take over."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster, of the next generation."""
+
+    @property
+    def start(self) -> threading.Thread:
+        """Waits until the cluster is ready, and stops it if it does not come up."""
+
+    def fits(self, cluster: Cluster) -> bool:
+        """Whether a restart of that cluster would start the same one now."""
+
+    def stop(self) -> None:
+        """End its processes."""
+
+
+class Restarter(Protocol):
+    """Replaces the processes of a cluster by those of a later generation."""
+
+    def __call__(self, cluster: Cluster, *, replay: bool, to: int | None) -> Cluster:
+        """Return the new cluster, ready; `restart` has the arguments."""
 
 
 class Cluster:
@@ -60,6 +83,7 @@ class Cluster:
         generation: int = 1,
         origin: int | None = None,
         berth: Berth | None = None,
+        restarter: Restarter | None = None,
     ) -> None:
         check_guard(options.guard)
         self.shape, self.options, self.generation = shape, options, generation
@@ -73,7 +97,8 @@ class Cluster:
             self.name, generation, environment=os.environ, clock=time.time, tell=self._listener.on_notice, origin=origin
         )
         self.replayed: ReplayReport | None = None
-        self.spare: Spare | None = None
+        self.restarter = restarter
+        self.spare: Reserve | None = None
         self._ended, self._pid, self._ending = True, os.getpid(), threading.Lock()
         self._is_taken_over, self.left = berth is not None, False  # left: a cluster that goes on without this object
         try:
@@ -388,14 +413,11 @@ class Cluster:
         Raises:
             ReplayStopped: a cell did other than before; `mhnb.current()` is the new cluster, as far as it came.
         """
-        from mhnb.keep import replaying
-        from mhnb.startup import starting
-
-        replaying.check_replay(starting.successor(self), to, replay=replay)
-        fresh = starting.restart(self)
-        if replay:
-            replaying.replay(fresh, to)
-        return fresh
+        if self.restarter is None:
+            raise InvalidRequest(
+                f"cluster {self.name!r} was made without mhnb.start, and cannot be restarted; stop it, and mhnb.start"
+            )
+        return self.restarter(self, replay=replay, to=to)
 
     def __repr__(self) -> str:
         return f"<mhnb.Cluster {self.name!r}: {self.shape.describe()}, {self.state}, generation {self.generation}>"

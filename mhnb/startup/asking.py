@@ -15,8 +15,7 @@ from mhnb.errors import AlreadyStarted, InvalidRequest
 from mhnb.launch.hostfile import read_hostfile, slots_of
 from mhnb.launch.profile import Profile, is_path, load_profile
 from mhnb.launch.settings import KINDS
-from mhnb.startup.options import OPTION_NAMES, StartOptions
-from mhnb.supply.syncing import check_folder
+from mhnb.startup.options import OPTION_NAMES, StartOptions, check_folder
 from mhnb.system.gpus import find_gpus
 
 __all__ = ["check_alike", "name_hosts", "take_shape", "usual_shape"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from mhnb.core.asked.shape import HostShare, Shape
@@ -13,7 +14,17 @@ from mhnb.core.reach.environment import rank_environment
 from mhnb.core.wire.hostspec import HostSpec
 from mhnb.errors import InvalidRequest
 
-__all__ = ["OPTION_NAMES", "Place", "StartOptions", "check_kept", "host_spec", "hub_spec", "local_spec", "take_options"]
+__all__ = [
+    "OPTION_NAMES",
+    "Place",
+    "StartOptions",
+    "check_folder",
+    "check_kept",
+    "host_spec",
+    "hub_spec",
+    "local_spec",
+    "take_options",
+]
 
 _START_TIMEOUT_S = 120.0
 _HOST_TIMEOUT_S = 20.0
@@ -165,3 +176,16 @@ def hub_spec(shape: Shape, options: StartOptions, place: Place, environment: Map
     # Not kept, it is a child of the notebook's, and needs no clock to see the notebook's end.
     limit_s = PATIENCE * options.host_timeout_s if options.keep else 0.0
     return replace(spec, connection=options.connection, host_timeout_s=limit_s)
+
+
+def check_folder(folder: str) -> Path:
+    """Return a folder that can be brought to hosts.
+
+    Raises:
+        InvalidRequest: there is no such folder.
+    """
+    path = Path(folder).expanduser().resolve()
+    if not path.is_dir():
+        what = "a file" if path.exists() else "not there"
+        raise InvalidRequest(f"sync {folder}: {path} is {what}; name a folder of this machine, such as . or src")
+    return path

@@ -10,7 +10,7 @@ import sys
 import threading
 from dataclasses import dataclass
 
-from mhnb.cluster import Cluster
+from mhnb.cluster import Cluster, Reserve
 from mhnb.drive.listening import print_notice
 from mhnb.errors import ClusterError, LaunchError
 from mhnb.keep.journaling import draw_generation
@@ -48,7 +48,7 @@ def keep_spare(cluster: Cluster) -> None:
         return
     try:
         number = draw_generation(cluster.name, environment=os.environ)
-        reserve = Cluster(cluster.shape, cluster.options, generation=number)
+        reserve = Cluster(cluster.shape, cluster.options, generation=number, restarter=cluster.restarter)
     except (LaunchError, OSError) as error:
         cluster.notes = (*cluster.notes, f"no ranks are kept in reserve: {error}")
         return
@@ -75,7 +75,7 @@ def _tell(text: str) -> None:
     print(f"the ranks in reserve are lost, and the next restart will start others: {text}", file=sys.stderr)
 
 
-def take_over(spare: Spare, behind: Cluster) -> Cluster | None:
+def take_over(spare: Reserve, behind: Cluster) -> Cluster | None:
     """Make the reserve the cluster in use, ready; None, and nothing left of it, when it does not fit or did not come up."""
     cluster = spare.cluster
     began = cluster.journal.now()

@@ -28,14 +28,16 @@ from mhnb.drive.roll import StartReport, report_look
 from mhnb.errors import AlreadyStarted, ClusterError, InvalidRequest, LaunchError, NotStarted
 from mhnb.keep.berth import DriverLock, choose_berth, find_berths, find_left, is_driven, list_berths, note_left
 from mhnb.keep.journaling import draw_generation, note_generation
+from mhnb.keep.replaying import check_replay
+from mhnb.keep.replaying import replay as run_replay
 from mhnb.launch.allocation import drop_handed, hand_over
 from mhnb.launch.journaldir import prune_journals
 from mhnb.launch.local import check_platform
 from mhnb.startup.asking import check_alike, take_shape, usual_shape
 from mhnb.startup.looking import look_before
-from mhnb.startup.options import StartOptions, take_options
+from mhnb.startup.options import StartOptions, check_folder, take_options
 from mhnb.startup.spares import keep_spare, take_over
-from mhnb.supply.syncing import check_folder, sync
+from mhnb.supply.syncing import sync
 from mhnb.system.ports import check_port_free
 from mhnb.system.room import check_disk, check_limits, check_loopback, has_memory_limit
 from mhnb.system.rundir import check_name, find_named, make_home, prune_run_dirs, usable_home
@@ -51,6 +53,7 @@ __all__ = [
     "is_rank_shell",
     "latest",
     "restart",
+    "restart_cluster",
     "start",
     "successor",
     "use",
@@ -256,7 +259,9 @@ def _start(
     notes += note_forced_devices(os.environ, shape.devices) if shape.is_local else ()
     if gone is not None:
         gone.stop()
-    cluster = Cluster(shape, settings, generation=draw_generation(name, environment=os.environ))
+    cluster = Cluster(
+        shape, settings, generation=draw_generation(name, environment=os.environ), restarter=restart_cluster
+    )
     cluster.looked_in_s = None if looked is None else looked.cost_s
     cluster.notes = (*cluster.notes, *notes)
     return _bring_up(cluster, on_progress, after=_find_past(gone, cluster))
@@ -313,6 +318,20 @@ def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None 
         return _restart(cluster, on_progress)
 
 
+def restart_cluster(cluster: Cluster, *, replay: bool, to: int | None) -> Cluster:
+    """Restart a cluster for `Cluster.restart`, and replay its cells if requested.
+
+    Raises:
+        InvalidRequest: the replay cannot be made; nothing was stopped.
+        ReplayStopped: a cell did other than before.
+    """
+    check_replay(successor(cluster), to, replay=replay)
+    fresh = restart(cluster)
+    if replay:
+        run_replay(fresh, to)
+    return fresh
+
+
 def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
     await_ends()
     newest = successor(cluster)
@@ -335,7 +354,7 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None
             return _enter(warm, after=newest.generation)
         origin = newest.journal.origin
         generation = draw_generation(newest.name, environment=os.environ, origin=origin)
-        fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=origin)
+        fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=origin, restarter=restart_cluster)
     finally:
         # Where nobody has taken it.
         drop_handed(newest.name)
@@ -374,7 +393,14 @@ def _attach(name: str | None, on_progress: Callable[[StartReport], None] | None)
             raise
         # What was meant may be among what could not be read.
         raise NotStarted("\n".join([str(error), *faults])) from None
-    cluster = Cluster(berth.shape, berth.options, generation=berth.generation, origin=berth.origin, berth=berth)
+    cluster = Cluster(
+        berth.shape,
+        berth.options,
+        generation=berth.generation,
+        origin=berth.origin,
+        berth=berth,
+        restarter=restart_cluster,
+    )
     cluster.wait_ready(on_progress)
     use(cluster)
     return cluster

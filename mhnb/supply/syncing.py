@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mhnb.core.exchange.sync import LIMIT_NBYTES, Excludes, FileFacts, Piece, cut_pieces, parse_excludes, place_of
 from mhnb.errors import ClusterError, InvalidRequest, RanksLost
 from mhnb.exchange.asks import ask_all, settle
+from mhnb.startup.options import check_folder
 from mhnb.system.digests import digest_file
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from mhnb.core.wire.protocol import Answer
     from mhnb.drive.roll import RankInfo
 
-__all__ = ["HostSync", "SyncReport", "check_folder", "one_rank_per_host", "sync"]
+__all__ = ["HostSync", "SyncReport", "one_rank_per_host", "sync"]
 
 _IN_FLIGHT = 4
 
@@ -48,19 +49,6 @@ class SyncReport:
     """Here."""
     file_count: int
     hosts: tuple[HostSync, ...]
-
-
-def check_folder(folder: str) -> Path:
-    """Return a folder that can be brought to hosts.
-
-    Raises:
-        InvalidRequest: there is no such folder.
-    """
-    path = Path(folder).expanduser().resolve()
-    if not path.is_dir():
-        what = "a file" if path.exists() else "not there"
-        raise InvalidRequest(f"sync {folder}: {path} is {what}; name a folder of this machine, such as . or src")
-    return path
 
 
 def one_rank_per_host(cluster: Cluster) -> list[RankInfo]:
