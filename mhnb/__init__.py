@@ -1,7 +1,7 @@
 """mhnb: one notebook, many JAX hosts.
 
-`%load_ext mhnb`, then `%mhjax start` and `%%mhjax` cells; or, without IPython, `mhnb.start()` and `cluster.run(...)`.
-Names load on first use, so that `import mhnb` costs next to nothing.
+Use `%load_ext mhnb`, `%mhjax start` and `%%mhjax` cells; or, without IPython, `mhnb.start()` and `cluster.run(...)`.
+Public names are imported on first use, so `import mhnb` costs almost nothing.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Give a notebook the magics `%mhjax` and `%%mhjax`."""
+    """Register the magics `%mhjax` and `%%mhjax` in a notebook."""
     from mhnb.magics import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """Take the magics away again and stop what was started."""
+    """Remove the magics and stop the clusters that were started."""
     from mhnb.magics import unload
 
     unload(shell)

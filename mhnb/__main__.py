@@ -1,4 +1,4 @@
-"""`python -m mhnb VERB`."""
+"""Entry point of `python -m mhnb COMMAND`."""
 
 import sys
 

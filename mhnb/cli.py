@@ -1,4 +1,4 @@
-"""The shell's twin of the magics: `mhnb demo | lab | run | export | doctor | list | stop | reap | where`."""
+"""Shell command `mhnb`: `mhnb demo | lab | run | export | doctor | profile | list | stop | reap | where`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ _AS_ROOT = """mhnb lab: you are root, and as root JupyterLab starts only when to
 
 
 def _run_to_its_end(command: Sequence[str]) -> int:
-    """Run a program that has its own way to end: to end before it would leave its kernels, and their ranks, behind."""
+    """Run a program that shuts down by itself, and wait for it.
+
+    If `mhnb` ended first, the program's kernels and their ranks would be left running.
+    """
     running: list[subprocess.Popen[bytes]] = []
 
     def end(*_: object) -> None:
@@ -58,7 +61,8 @@ def _run_to_its_end(command: Sequence[str]) -> int:
             program.terminate()
 
     own = {
-        # A terminal sends Ctrl-C to the program too, and JupyterLab asks back. Ignored, it would be so in the program as well.
+        # A terminal sends Ctrl-C to the program too, and JupyterLab then asks for confirmation.
+        # `SIG_IGN` would be inherited by the program, so use a handler that does nothing.
         signal.SIGINT: signal.signal(signal.SIGINT, lambda *_: None),
         signal.SIGTERM: signal.signal(signal.SIGTERM, end),
     }
@@ -68,7 +72,7 @@ def _run_to_its_end(command: Sequence[str]) -> int:
     finally:
         for signum, handler in own.items():
             signal.signal(signum, handler)
-    # What was asked to end has done as asked.
+    # A program that was terminated by a requested signal has succeeded.
     return 0 if status in (-signal.SIGINT, -signal.SIGTERM) else status
 
 
@@ -94,7 +98,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 class _QueueLine:
-    """Says where a start stands in a scheduler's queue, each time that it changes."""
+    """Progress callback that prints the position of a start in a scheduler's queue each time it changes."""
 
     _told = ""
 
@@ -114,13 +118,13 @@ def _list(args: argparse.Namespace) -> int:
     for fault in list_berths(os.environ)[1]:
         print(f"mhnb list: {fault}", file=sys.stderr)
     if not records:
-        # Not to stdout: who counts lines there finds none.
+        # To stderr, so that a script that counts lines of stdout finds none.
         print("mhnb list: no cluster of yours runs on this machine", file=sys.stderr)
     return 0
 
 
 def _stop_what() -> int:
-    """Say what to give: no flag ends every cluster of a user's at once."""
+    """Print which cluster names can be given, because no flag ends all clusters of a user at once."""
     from mhnb.system.rundir import read_owners
 
     running = sorted({record["name"] for record in read_owners(os.environ)})
@@ -155,7 +159,7 @@ def _stop(args: argparse.Namespace) -> int:
     for record in named:
         berth = kept.get(record["run_dir"])
         if berth is not None and not berth.shape.is_local:
-            # Its ranks are on other machines: only who drives it reaches them.
+            # Its ranks are on other machines, and only the owner of the cluster can reach them.
             missing += end_left(berth)
         else:
             end_supervisor(record["supervisor"])
@@ -215,7 +219,7 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _add_stop_flags(parser: argparse.ArgumentParser) -> None:
-    # What is missing is said by `_stop`, which knows what runs.
+    # `_stop` reports a missing name, because it knows which clusters are running.
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="its name, or NAME.PID where several notebooks have one of that name"
     )
@@ -233,7 +237,7 @@ def _parser() -> argparse.ArgumentParser:
         help="open the tour and the lessons in JupyterLab",
         usage="mhnb lab [-h] [--lesson NUMBER] [--folder FOLDER] [OPTION OF JUPYTERLAB ...]",
         epilog="Every other option goes to JupyterLab: mhnb lab --no-browser --port 9999. `jupyter lab --help` lists them.",
-        # Else an option of JupyterLab that begins like one of ours would be taken for it.
+        # Otherwise argparse would take a JupyterLab option for one of ours if its prefix matches.
         allow_abbrev=False,
     )
     lab.add_argument(
@@ -282,7 +286,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read a command line; what `lab` does not know is JupyterLab's, in `rest`; what follows `run`'s `--` is the script's."""
+    """Parse a command line.
+
+    Options that `lab` does not know go to `rest`, for JupyterLab. Words after the `--` of `run` go to the script.
+    """
     parser = _parser()
     words = list(sys.argv[1:] if argv is None else argv)
     at = words.index("--") if words[:1] == ["run"] and "--" in words else len(words)
@@ -296,14 +303,14 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; return the exit status."""
+    """Run one command and return its exit status."""
     args = parse_arguments(argv)
     try:
         status = int(args.function(args))
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # Who reads has seen enough, `| head` say. What is left must not fail once more when Python ends.
+        # The reader, such as `| head`, has closed the pipe. Python would fail again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (MhnbError, FileNotFoundError) as error:

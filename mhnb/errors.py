@@ -1,44 +1,44 @@
-"""The one tree of errors that mhnb raises, and the parts of each message as attributes.
+"""The hierarchy of exceptions that mhnb raises. The parts of each message are attributes.
 
     MhnbError
-    ├── LaunchError            starting or reaching the processes
-    │   ├── HostUnreachable    a machine or the supervisor on it does not answer
-    │   ├── HostUnfit          a machine lets us in, and what is to run there is missing
-    │   ├── EnginesMissing     a rank did not come up; names rank, phase and cause
+    ├── LaunchError            processes could not be started or reached
+    │   ├── HostUnreachable    a host or its supervisor does not respond
+    │   ├── HostUnfit          the login to a host works, but a program or file that is needed there is missing
+    │   ├── EnginesMissing     a rank did not start; names rank, phase and cause
     │   ├── CoordinatorTimeout jax.distributed did not form in time
-    │   └── PreflightFailed    a check made before any process was started
-    ├── ClusterError           the cluster cannot take what was asked
+    │   └── PreflightFailed    a check failed before any process was started
+    ├── ClusterError           the cluster cannot execute a request
     │   ├── NotStarted         there is no cluster
-    │   ├── AlreadyStarted     there is one, of another shape
-    │   ├── NotDriver          another notebook drives it
-    │   ├── NotClean           split, tainted or dead: the gate
-    │   ├── RanksLost          a rank or the hub went away
-    │   └── ReplayStopped      a cell that ran again did other than before
-    ├── CellError              a cell did not end well
-    │   ├── CellFailed         the user's code raised on some rank
+    │   ├── AlreadyStarted     a cluster with that name and another spec exists
+    │   ├── NotDriver          another notebook owns the cluster
+    │   ├── NotClean           the cluster is split, tainted or dead and accepts no cells
+    │   ├── RanksLost          a rank or the hub was lost
+    │   └── ReplayStopped      a replayed cell gave a different result than before
+    ├── CellError              a cell did not succeed
+    │   ├── CellFailed         the user's code raised on at least one rank
     │   ├── CellInterrupted    Ctrl-C
     │   ├── CellTimeout        --timeout
     │   └── OrderMismatch      the ranks did not launch the same programs
-    ├── ProtocolError          two ends of the link disagree
-    │   ├── OutOfOrder         a cell with a number that is not the next
-    │   ├── VersionMismatch    the two ends speak different versions
-    │   └── UnknownMessage     a message that cannot be read
-    ├── ValueDiffers           a value differs between the ranks
-    │   └── NameMissing        a name is missing, on some ranks or on all
-    ├── CallFailed             a call that was to be compiled raised on a rank
-    ├── NotYet                 an answer to an exercise that is not right yet
-    ├── HloError               a compiled program's text cannot be read
-    │   └── UnknownForm        a spelling of HLO that mhnb does not know
-    ├── NoKeyboard             code on a rank asked for input or a debugger, also an EOFError
-    ├── LayoutDiffers          an array lies otherwise than expected, also an AssertionError
-    ├── ShardingError          a spec that cannot be, also a ValueError
-    │   ├── UnknownAxis        the mesh has no such axis
-    │   ├── AxisUsedTwice      an axis can cut one dim only
+    ├── ProtocolError          the two ends of a connection disagree
+    │   ├── OutOfOrder         a cell has a number that is not the next one
+    │   ├── VersionMismatch    the two ends use different versions
+    │   └── UnknownMessage     a message cannot be read
+    ├── ValueDiffers           a value differs between ranks
+    │   └── NameMissing        a name is missing on some ranks or on all
+    ├── CallFailed             a call that was only to be compiled raised on a rank
+    ├── NotYet                 an answer to an exercise is not correct yet
+    ├── HloError               the text of a compiled program cannot be read
+    │   └── UnknownForm        HLO syntax that mhnb does not know
+    ├── NoKeyboard             code on a rank asked for input or a debugger; also an EOFError
+    ├── LayoutDiffers          an array has another layout than expected; also an AssertionError
+    ├── ShardingError          an invalid sharding spec; also a ValueError
+    │   ├── UnknownAxis        the mesh has no axis with that name
+    │   ├── AxisUsedTwice      an axis can partition only one dim
     │   ├── SpecTooLong        more entries than the array has dims
     │   └── Indivisible        the axes do not divide the dim
-    └── InvalidRequest         a bad argument of the user's, also a ValueError
+    └── InvalidRequest         an invalid argument from the user; also a ValueError
 
-Every message says the thing, its value, what was expected and the next step.
+Every message names the object, its value, what was expected and the next step.
 """
 
 from __future__ import annotations
@@ -87,15 +87,15 @@ __all__ = [
 
 
 def _rebuild(cls: type[MhnbError], message: str, parts: dict[str, Any]) -> MhnbError:
-    """Make the error again from its pickled parts."""
+    """Recreate an error from its pickled parts."""
     return cls(message, **parts)
 
 
 class MhnbError(Exception):
-    """Base of every error that mhnb raises on purpose.
+    """Base class of every error that mhnb raises on purpose.
 
     Keyword arguments become attributes and survive pickling.
-    In a notebook it renders as its message alone: the user's code is not at fault, nor is mhnb's stack of interest.
+    In a notebook the error is shown as its message alone, because the user's code is not at fault and mhnb's stack does not help.
     """
 
     def __init__(self, message: str, **parts: Any) -> None:
@@ -112,7 +112,7 @@ class MhnbError(Exception):
         return self.message
 
     def _render_traceback_(self) -> list[str]:
-        """Give IPython the short form: kind and message, no frames."""
+        """Return the short form for IPython: class name and message, no frames."""
         return [f"{type(self).__name__}: {self.message}"]
 
 
@@ -121,21 +121,21 @@ class LaunchError(MhnbError):
 
 
 class HostUnreachable(LaunchError):
-    """A machine, or the supervisor on it, does not answer. `host` and `kind` say which and why, where it was tried by ssh."""
+    """A host, or the supervisor on it, does not respond. Over ssh, `host` and `kind` hold the host and the kind of failure."""
 
     host: str
     kind: str
 
 
 class HostUnfit(LaunchError):
-    """A machine lets us in, and what is to run there is missing or ended. `host` and `kind` say where and what."""
+    """A login to a host works, but what is to run there is missing or has ended. `host` and `kind` hold host and cause."""
 
     host: str
     kind: str
 
 
 class EnginesMissing(LaunchError):
-    """A rank did not come up. `rank`, `phase` and `cause` say which, where and why."""
+    """A rank did not start. `rank`, `phase` and `cause` hold which rank, how far it came, and why it failed."""
 
     rank: int
     phase: str | None
@@ -143,56 +143,56 @@ class EnginesMissing(LaunchError):
 
 
 class CoordinatorTimeout(LaunchError):
-    """`jax.distributed.initialize` did not finish in time; `rank` is the one furthest behind."""
+    """`jax.distributed.initialize` did not finish in time. `rank` is the rank that is furthest behind."""
 
     rank: int
     phase: str | None
 
 
 class PreflightFailed(LaunchError):
-    """A check that runs before any process is started failed. `report` is what was found, where hosts were looked at."""
+    """A preflight check failed, before any process was started. `report` holds the findings if hosts were checked."""
 
     report: Any
 
 
 class ClusterError(MhnbError):
-    """The cluster cannot take what was asked of it."""
+    """The cluster cannot execute the request."""
 
 
 class NotStarted(ClusterError):
-    """There is no cluster; start one first."""
+    """No cluster exists; start one first."""
 
 
 class AlreadyStarted(ClusterError):
-    """There is a cluster of that name and it has another shape."""
+    """A cluster with that name exists and has another spec."""
 
 
 class NotDriver(ClusterError):
-    """Another notebook drives the cluster. `driver` is its process id, as text."""
+    """Another notebook owns the cluster. `driver` is the process id of that notebook, as text."""
 
     driver: str
 
 
 class NotClean(ClusterError):
-    """The gate: a split, tainted or dead cluster takes no cell. `state` says which."""
+    """A split, tainted or dead cluster accepts no cells. `state` is its state."""
 
     state: str
 
 
 class RanksLost(ClusterError):
-    """A rank or the hub went away. `ranks` are the lost ones, the first to die first."""
+    """A rank or the hub was lost. `ranks` are the lost ranks in the order in which they died."""
 
     ranks: tuple[int, ...]
 
 
 class ReplayStopped(ClusterError):
-    """A cell that ran again did other than before, or could not be run. `report` says what was done until then."""
+    """A replayed cell gave a different result than before, or could not run. `report` describes the replay up to that cell."""
 
     report: Any
 
 
 class CellError(MhnbError):
-    """A cell did not end well. `result` holds what every rank said, where there is one."""
+    """A cell did not succeed. `result` holds the results of all ranks, if there are any."""
 
     result: Any
 
@@ -206,7 +206,7 @@ class CellInterrupted(CellError):
 
 
 class CellTimeout(CellError):
-    """The cell outlasted its `--timeout`."""
+    """The cell ran longer than its `--timeout`."""
 
 
 class OrderMismatch(CellError):
@@ -214,37 +214,37 @@ class OrderMismatch(CellError):
 
 
 class ProtocolError(MhnbError):
-    """The two ends of the link disagree."""
+    """The two ends of a connection disagree."""
 
 
 class OutOfOrder(ProtocolError):
-    """A rank was sent a cell whose number is not its next, or of another generation."""
+    """A rank received a cell from another generation, or with a number that is not its next one."""
 
 
 class VersionMismatch(ProtocolError):
-    """The two ends speak different versions of the protocol, or hold different software."""
+    """The two ends use different versions of the protocol, or have different software installed."""
 
 
 class UnknownMessage(ProtocolError):
-    """A message that cannot be read: unknown kind, missing field, wrong signature."""
+    """A message cannot be read: unknown kind, missing field or wrong signature."""
 
 
 class ValueDiffers(MhnbError):
-    """A value is not the same on every rank. What is missing on some is not the same either: see `NameMissing`."""
+    """A value is not the same on every rank. A name that is missing on some ranks raises the subclass `NameMissing`."""
 
 
 class NameMissing(ValueDiffers):
-    """There is no such name on some rank, or on any."""
+    """A name does not exist on some rank, or on any rank."""
 
 
 class CallFailed(MhnbError):
-    """A call of the user's that was to be compiled, not made, raised while it was traced or compiled. `ename` says what."""
+    """A user's call that was only to be compiled raised during tracing or compilation. `ename` is the exception's name."""
 
     ename: str
 
 
 class NotYet(MhnbError):
-    """An answer to an exercise is not right yet. `exercise` and `rank` say which and where; `rank` is None in the notebook."""
+    """An answer to an exercise is not correct yet. `exercise` is its name; `rank` is the rank, or None in the notebook."""
 
     exercise: str
     rank: int | None
@@ -255,33 +255,33 @@ class HloError(MhnbError):
 
 
 class UnknownForm(HloError):
-    """A spelling of HLO that mhnb does not know: it is refused, since a guess would be a wrong number. `form` is it."""
+    """HLO syntax that mhnb does not know. It is an error because a guess could give a wrong number. `form` is the text."""
 
     form: str
 
 
 class NoKeyboard(MhnbError, EOFError):
-    """Code on a rank asked for a keyboard, which no rank has. `what` is what it called."""
+    """Code on a rank asked for keyboard input, which ranks do not have. `what` is the function that was called."""
 
 
 class LayoutDiffers(MhnbError, AssertionError):
-    """An array lies otherwise than `mhnb.expect` was told; the message draws both layouts."""
+    """An array has another layout than `mhnb.expect` was given. The message draws both layouts."""
 
 
 class ShardingError(MhnbError, ValueError):
-    """A spec that cannot be. `jax_says` is the reason in JAX's own words, where JAX gives one."""
+    """An invalid sharding spec. `jax_says` is JAX's own reason, if JAX gives one."""
 
     jax_says: str
 
 
 class UnknownAxis(ShardingError):
-    """The mesh has no axis of that name. `axis` is the name."""
+    """The mesh has no axis with that name. `axis` is the name."""
 
     axis: str
 
 
 class AxisUsedTwice(ShardingError):
-    """An axis stands at two places of a spec; it can cut one dim only. `axis` is its name."""
+    """An axis occurs twice in a spec, but it can partition only one dim. `axis` is its name."""
 
     axis: str
 
@@ -291,7 +291,7 @@ class SpecTooLong(ShardingError):
 
 
 class Indivisible(ShardingError):
-    """The axes of a dim do not divide its size. `dim`, `size` and `ways` say which and into how many parts."""
+    """The axes of a dim do not divide its size. `dim` and `size` identify the dim, and `ways` is the number of parts."""
 
     dim: int
     size: int
@@ -299,4 +299,4 @@ class Indivisible(ShardingError):
 
 
 class InvalidRequest(MhnbError, ValueError):
-    """What the user asked for cannot be: a bad rank, count, flag or name."""
+    """A request from the user is invalid: a bad rank, count, flag or name."""

@@ -1,4 +1,4 @@
-"""`%mhjax` and `%%mhjax`: parse, call, show, raise. Every decision is made elsewhere."""
+"""The magics `%mhjax` and `%%mhjax`: parse, call, show, raise. All decisions are made in other modules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["MhjaxMagics", "load", "unload"]
 @argument("--view", choices=("fold", "tabs", "grid"), default="fold", help="how the ranks' outputs are laid out")
 @argument("--collectives", action="store_true", help="show the collectives that the cell launched")
 @argument("--quiet", action="store_true", help="show nothing unless the cell fails")
-@argument("--auto", action="store_true", help=SUPPRESS)  # auto mode sets it
+@argument("--auto", action="store_true", help=SUPPRESS)  # auto mode adds this flag
 def _cell_arguments(self: Any, args: Any) -> None:
     """Run the cell on every rank, in the same order as every other cell."""
 
@@ -45,7 +45,7 @@ _DEFAULT_FLAGS = CellFlags()
 
 
 def parse_cell_flags(line: str) -> CellFlags:
-    """Read the flags of a `%%mhjax` line.
+    """Parse the flags of a `%%mhjax` line.
 
     Raises:
         UsageError: an unknown flag or a bad value; nothing is sent.
@@ -113,7 +113,7 @@ class MhjaxMagics(Magics):
 
     @line_cell_magic
     def mhjax(self, line: str, cell: str | None = None) -> Any:
-        """See `_MANUAL`, which becomes this docstring."""
+        """Replaced by `_MANUAL` below."""
         if cell is None:
             return table.run_verb(self.notebook, line)
         if {"-h", "--help"} & set(line.split()):
@@ -123,7 +123,8 @@ class MhjaxMagics(Magics):
             raise _empty_cell(line)
         flags = parse_cell_flags(line)
         if flags.auto:
-            # The mixed cell is refused here, where an error is shown as one.
+            # A cell that mixes local and rank code is rejected here, because an input transformer cannot raise a usage
+            # error.
             _as_usage(route_cell, cell)
         try:
             self.notebook.run_cell(cell, flags)
@@ -132,24 +133,24 @@ class MhjaxMagics(Magics):
         except (NotStarted, NotClean) as error:
             if not flags.auto:
                 raise
-            # The cell was typed as a plain one: that it was meant for the ranks may be news.
+            # The user typed no `%%mhjax` and may not know that auto mode sent the cell to the ranks.
             raise type(error)(f"{error}\n  {_AUTO_IS_ON}", **error.parts) from None
         return None
 
     @cell_magic
     def local(self, line: str, cell: str) -> None:
-        """Keep a cell here while auto mode is on. Without auto mode every plain cell is here, so it changes nothing."""
+        """Run a cell in the notebook in auto mode. Without auto mode every plain cell runs there, so it changes nothing."""
         if line.strip():
             raise UsageError(f"%%local takes no arguments, and got {line.strip()!r}")
         self.notebook.shell.run_cell(cell)
 
 
-# The magic's docstring is what `%%mhjax?` and `%mhjax?` show.
+# `%%mhjax?` and `%mhjax?` show the docstring of the magic.
 MhjaxMagics.mhjax.__doc__ = _MANUAL
 
 
 def _empty_cell(line: str) -> UsageError:
-    """Say what a cell without code wants: a verb stands in a line of its own, with one %; code stands below."""
+    """Build the error for a cell without code: a command takes one % and its own line; code goes on the lines below."""
     words = line.split()
     if words and words[0] in table.VERBS:
         return _is_verb(line)
@@ -172,10 +173,10 @@ def _as_usage(check: Any, source: str) -> None:
 
 
 def load(shell: Any) -> None:
-    """Register the magics and everything that helps while typing. A second load changes nothing.
+    """Register the magics, completion and the other IPython hooks. A second call does nothing.
 
     Raises:
-        InvalidRequest: the shell is a rank's.
+        InvalidRequest: the shell belongs to a rank.
     """
     if is_rank_shell(shell):
         raise InvalidRequest(
@@ -190,7 +191,7 @@ def load(shell: Any) -> None:
 
 
 def unload(shell: Any) -> None:
-    """Take back what `load` did and stop the clusters."""
+    """Undo `load` and stop the clusters."""
     if (helper := getattr(shell, "mhnb_assist", None)) is None:
         return
     helper.uninstall()

@@ -1,4 +1,4 @@
-"""The few values that every floor shares. They know nothing of processes, sockets or JAX."""
+"""Value types that every layer shares. They do not depend on processes, sockets or JAX."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Literal, TypeAlias
 __all__ = ["ClusterState", "DeviceRef", "Frame", "Outcome", "Output", "PHASES", "Phase", "RankError"]
 
 ClusterState: TypeAlias = Literal["starting", "clean", "running", "split", "tainted", "dead", "stopped"]
-"""The states of a cluster. `starting` and `running` pass by themselves; the others are judged."""
+"""States of a cluster. `starting` and `running` are transient; the state machine decides the others."""
 
 Outcome: TypeAlias = Literal["running", "ok", "error", "interrupted", "skipped", "died", "killed", "refused"]
-"""How a cell stands on one rank. `killed`: mhnb or JAX took the rank down after another one died."""
+"""State of a cell on one rank. `killed`: mhnb or JAX ended the rank after another rank died."""
 
 Phase: TypeAlias = Literal["spawned", "connected", "jax", "initialised", "devices", "checked", "ready"]
-"""How far a rank has come while it starts, in the order of PHASES."""
+"""Start phase of a rank, in the order of PHASES."""
 
 PHASES: tuple[Phase, ...] = ("spawned", "connected", "jax", "initialised", "devices", "checked", "ready")
 
@@ -27,7 +27,7 @@ Frame: TypeAlias = bytes | memoryview
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeviceRef:
-    """A device by its rank and its position among that rank's local devices; shown `2:0`.
+    """A device: its rank and its index among that rank's local devices, shown as `2:0`.
 
     >>> str(DeviceRef(2, 0))
     '2:0'
@@ -42,17 +42,17 @@ class DeviceRef:
 
 @dataclass(frozen=True, slots=True)
 class RankError:
-    """What a cell raised on one rank."""
+    """An exception that a cell raised on one rank."""
 
     ename: str
     evalue: str
     traceback: tuple[str, ...] = ()
     """Lines as IPython renders them, with ANSI colours."""
     hint: str | None = None
-    """The cure, where the error is a known one."""
+    """How to fix it, if the error is a known one."""
     line: int | None = None
-    """1-based line of the cell where it was raised; None where it was not in the cell's own frames."""
+    """1-based line of the cell that raised; None if no frame of the cell raised it."""
     code: str | None = None
     """The text of that line."""
     at_s: float = 0.0
-    """Seconds after the cell began on that rank: who failed first."""
+    """Seconds from the cell's start on that rank to the error; used to find the rank that failed first."""
