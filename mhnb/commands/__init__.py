@@ -1,1 +1,1 @@
-"""What the shell's `mhnb VERB` does beyond asking a cluster: the tour, scripts, profiles, leftovers."""
+"""Shell commands that do more than send a request to a cluster: demo, run, profile, reap."""

@@ -1,4 +1,4 @@
-"""`mhnb demo`: run the tour notebook for real, print what each rank said, write an HTML page."""
+"""`mhnb demo`: run the tour notebook in a real kernel, print the output of each cell, write an HTML page."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _BOLD, _DIM = 1, 2
 
 
 def run_demo(html: Path) -> int:
-    """Run the tour in a kernel of its own; return 0 when every cell did what it should.
+    """Run the tour in its own kernel and return 0 if every cell behaved as expected.
 
     Args:
-        html: where to write the page.
+        html: path of the page to write.
 
     Raises:
-        MhnbError: the parts that run notebooks are not installed.
+        MhnbError: the packages that run notebooks are not installed.
     """
     try:
         import nbformat
@@ -60,7 +60,7 @@ def run_demo(html: Path) -> int:
 
 
 def _print_cell(cells: Sequence[Any], *, cell: Any, cell_index: int, **_: Any) -> None:
-    """Print one cell and what came of it, as it ends, under the title of its section."""
+    """Print one cell and its outputs when it ends, below the title of its section."""
     if cell.cell_type != "code":
         return
     before = cells[cell_index - 1] if cell_index else cell
@@ -85,12 +85,12 @@ def _text_of(output: Any) -> str:
 
 
 def _styled(text: str, style: int) -> str:
-    # In a file or a pipe these would be signs in the way.
+    # In a file or a pipe the escape codes would be visible.
     return f"\033[{style}m{text}\033[0m" if sys.stdout.isatty() else text
 
 
 def _print_processes() -> None:
-    """Show that the ranks are processes of this machine."""
+    """Print each rank's process id and status, to show that the ranks are processes of this machine."""
     for record in read_owners(os.environ):
         if os.getpid() in [parent.pid for parent in psutil.Process(record["owner"]).parents()]:
             for rank, pid in enumerate(record["ranks"]):

@@ -1,4 +1,4 @@
-"""`mhnb profile list | new NAME | show NAME`: the profiles there are, a copy to change, and what is set in one."""
+"""`mhnb profile list | new NAME | show NAME`: list the profiles, copy one, show the settings of one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["add_profile_verb", "run_profile_verb"]
 
 
 def add_profile_verb(parser: argparse.ArgumentParser) -> None:
-    """Add what stands after `mhnb profile`."""
+    """Add the subcommands of `mhnb profile`."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="list|new|show")
     actions.add_parser("list", help="those that come with mhnb, and your own")
     new = actions.add_parser("new", help="copy one into your IPython folder, to change it there")
@@ -28,10 +28,10 @@ def add_profile_verb(parser: argparse.ArgumentParser) -> None:
 
 
 def run_profile_verb(args: argparse.Namespace) -> int:
-    """Do it; return the exit status.
+    """Run the chosen subcommand and return the exit status.
 
     Raises:
-        InvalidRequest: no such profile, a mistake in it, or a name that is taken.
+        InvalidRequest: the profile does not exist or is invalid, or the new name is already in use.
     """
     {"list": _list, "new": _new, "show": _show}[args.action](args)
     return 0
@@ -89,7 +89,7 @@ def _lines(profile: Profile) -> list[str]:
     lines = []
     for name in sorted(traits):
         value = getattr(profile.settings, name)
-        # What is set stands out; `#` as in the file, where it is a suggestion.
+        # Settings with a default value are marked with `#`, as suggestions are in the profile's file.
         mark = "  " if value != traits[name].default_value and value not in ([], {}) else "# "
         lines += [f"  {mark}c.{cls.__name__}.{name} = {value!r}", f"      {traits[name].help}"]
     return lines

@@ -1,4 +1,8 @@
-"""Find the processes of mhnb that nobody drives and nobody kept, and end them. Only this user's, only ours, only on this machine."""
+"""`mhnb reap`: find orphaned mhnb processes and end them.
+
+A process is an orphan if its notebook has ended and the cluster was not started with `--keep`. Only processes of this user, of
+mhnb, and on this machine are considered.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +29,21 @@ _MARK = "mhnb.rank.host"
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A supervisor that was left, with the processes that it holds; or what a cell has started, where its supervisor is gone."""
+    """An orphaned supervisor with its child processes, or a process that a cell started and whose supervisor has ended."""
 
     pid: int
     processes: int
-    """Itself included."""
+    """Number of processes, including this one."""
     why: str
     what: str = "supervisor"
 
 
 def find_strays(environment: Mapping[str, str]) -> list[Stray]:
-    """List supervisors whose notebook is gone and who were not told to outlive it, or whom no record knows and who are orphans."""
+    """List the orphans of this user on this machine.
+
+    They are supervisors whose notebook has ended, unless started with `--keep`; supervisors without a record whose parent has ended;
+    and processes that cells started.
+    """
     records = {record["supervisor"]: record for record in read_owners(environment)}
     kept = set(_kept_elsewhere())
     judged = [_judge(process, records.get(process.pid), kept) for process in _supervisors()]
@@ -43,7 +51,7 @@ def find_strays(environment: Mapping[str, str]) -> list[Stray]:
 
 
 def _judge(process: psutil.Process, record: Mapping[str, Any] | None, kept: Collection[int]) -> Stray | None:
-    """Say whether a supervisor was left, and why; None also for one that has ended meanwhile."""
+    """Decide whether a supervisor is an orphan, and why; None if it is not, or if it has ended in the meantime."""
     record = record or _record_of_its_own(process)
     if record is None:
         is_orphan = process.pid not in kept and _find_parent(process) == 1
@@ -54,7 +62,7 @@ def _judge(process: psutil.Process, record: Mapping[str, Any] | None, kept: Coll
 
 
 def end_stray(stray: Stray) -> None:
-    """End a supervisor, which ends what it holds, or what a cell has started. By force if it does not end."""
+    """End a supervisor with its children, or a process that a cell started. Kill it if it does not end."""
     end_supervisor(stray.pid)
 
 
@@ -69,12 +77,12 @@ def _stray(process: psutil.Process, why: str, what: str = "supervisor") -> Stray
     try:
         return Stray(process.pid, 1 + len(process.children(recursive=True)), why, what)
     except UNSEEN:
-        # It has ended in this moment.
+        # It has just ended.
         return None
 
 
 def _find_leavings() -> Iterator[Stray]:
-    """Yield what cells have started, also in sessions of their own, where neither the notebook nor the supervisor nor a rank is left."""
+    """Yield processes that cells started, in any session, if the notebook, the supervisor and all ranks have ended."""
     space, here = _pid_space(os.getpid()), {parent.pid for parent in psutil.Process().parents()} | {os.getpid()}
     found = {}
     for process in psutil.process_iter(["uids", "status", "ppid", "name"]):
@@ -82,7 +90,8 @@ def _find_leavings() -> Iterator[Stray]:
         if process.pid in here or not info["uids"] or info["uids"].real != os.getuid():
             continue
         if info["status"] == psutil.STATUS_ZOMBIE or _pid_space(process.pid) != space:
-            # In a container with numbers of its own a supervisor may live that is not seen under its number here.
+            # A supervisor in a container with its own pid namespace may still run, although its pid is not visible
+            # here.
             continue
         if is_left(_read_mark(process)):
             found[process.pid] = process
@@ -101,7 +110,7 @@ def _read_mark(process: psutil.Process) -> str:
 
 
 def _pid_space(pid: int) -> str:
-    """Name the space in which a process has its number; empty where the system has one only, or does not show it."""
+    """Return the pid namespace of a process; an empty string if the system has no namespaces or does not show it."""
     try:
         return str(Path(f"/proc/{pid}/ns/pid").readlink())
     except OSError:
@@ -109,7 +118,7 @@ def _pid_space(pid: int) -> str:
 
 
 def _supervisors() -> Iterator[psutil.Process]:
-    """Processes of this user that run our supervisor, and are not forked from one: ranks look the same."""
+    """Yield this user's supervisor processes. Ranks have the same command line, so children of a supervisor are excluded."""
     mine = {}
     for process in psutil.process_iter(["pid", "ppid", "uids", "cmdline", "status"]):
         info = process.info
@@ -120,19 +129,20 @@ def _supervisors() -> Iterator[psutil.Process]:
 
 
 def _record_of_its_own(process: psutil.Process) -> dict[str, Any] | None:
-    """Read the record of a supervisor that was started with another MHNB_HOME than this shell has: its environment says which."""
+    """Read a supervisor's record through its environment, because its MHNB_HOME may not be that of this shell."""
     try:
         known = read_owners(process.environ())
     except (*UNSEEN, LaunchError):
-        # It has ended in this moment, or others can write where it is noted: such a note says nothing.
+        # It has just ended, or other users can write to its folder, so its records cannot be trusted.
         return None
     return next((record for record in known if record["supervisor"] == process.pid), None)
 
 
 def _kept_elsewhere() -> Iterator[int]:
-    """Supervisors here that a notebook on another machine has told to outlive it."""
+    """Yield the pids of supervisors on this machine that a notebook on another machine started with `--keep`."""
     for home in Path(tempfile.gettempdir()).glob(f"mhnb-{os.getuid()}-*"):
-        # Anybody can make a folder of that name there, and name a process that is then never ended.
+        # Any user can create a folder with that name in the temporary directory.
+        # A file in it could name a process that would then never be ended.
         for path in home.glob("*/supervisor.json") if is_own_folder(home) else ():
             match _read_note(path):
                 case {"pid": int(pid), "keep": True}:
@@ -143,5 +153,5 @@ def _read_note(path: Path) -> Any:
     try:
         return json.loads(read_private(path))
     except (OSError, ValueError, RecursionError):
-        # Removed, or being written, in this moment; or another user's.
+        # It was just removed or is being written, or it belongs to another user.
         return None

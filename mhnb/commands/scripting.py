@@ -1,6 +1,7 @@
-"""A script on every rank, from a shell: `mhnb run`. It has the arguments, name and folder that Python would give it.
+"""`mhnb run`: run a script on every rank from a shell.
 
-Its ending is the command's, as Python's own would be.
+The script gets the arguments, name and folder that Python would give it. Its exit status becomes the exit status of the command,
+as it would with Python.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from mhnb.view.words import Places
 __all__ = ["as_script", "exit_status", "read_script", "run_script"]
 
 _EXIT = "SystemExit: "
-"""Begins a rank's word about `sys.exit`: what it was called with follows, as Python writes it in a program."""
+"""Prefix of the traceback line that a rank reports for `sys.exit`. The argument follows, as Python prints it in a program."""
 _WELL = ("0", "None", "False")
-"""What says of an end that it is none of failure."""
+"""Arguments of `sys.exit` that mean success."""
 _STRING = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 _STYLES = r"(?:\x1b\[[\d;]*m)*"
 _INTERRUPTED = 130
-"""128 and the number of SIGINT: what a shell expects of who was stopped by Ctrl-C."""
+"""128 plus the number of SIGINT: the exit status that shells expect after Ctrl-C."""
 
 
 def read_script(name: str) -> str:
     """Read a script.
 
     Raises:
-        InvalidRequest: there is none, it is no text, or it is a notebook.
+        InvalidRequest: the file does not exist, is not text, or is a notebook.
     """
     try:
         source = Path(name).read_text(encoding="utf-8")
@@ -45,7 +46,7 @@ def read_script(name: str) -> str:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise InvalidRequest(f"{name:.200} cannot be read: {why}; give the file of a Python script") from error
     if Path(name).suffix.lower() == ".ipynb":
-        # Its JSON is an expression: it would run, and do nothing.
+        # A notebook's JSON is a valid Python expression, so it would run and do nothing.
         script = shlex.quote(Path(name).with_suffix(".py").name)
         raise InvalidRequest(
             f"{name:.200} is a notebook, no script; write its %%mhjax cells as one, and run that:"
@@ -55,9 +56,9 @@ def read_script(name: str) -> str:
 
 
 def run_script(cluster: Cluster, name: str, source: str, arguments: Sequence[str]) -> int:
-    """Run it on every rank, show it while it runs, say on stderr who failed, and return the status to end with."""
+    """Run a script on every rank, show its output live, report failed ranks on stderr, and return the exit status."""
     path = Path(name).resolve()
-    # A script shows no value of its last line.
+    # A script does not show the value of its last expression.
     cluster.run(
         f"__import__('sys').argv = {[name, *arguments]!r}; __file__ = {str(path)!r}; "
         f"__import__('sys').path.insert(0, {str(path.parent)!r}); "
@@ -73,19 +74,20 @@ def run_script(cluster: Cluster, name: str, source: str, arguments: Sequence[str
 
 
 def as_script(result: CellResult, name: str) -> CellResult:
-    """Take `sys.exit` for what it is in a script, where 0 ends it well, and call the cell by the script's name."""
+    """Convert a cell result to a script result: `sys.exit(0)` succeeds, and messages name the script instead of the cell."""
     ranks = tuple(_named(_ended(rank), result.seq, name) for rank in result.ranks)
     if all(rank.outcome == "ok" for rank in ranks):
-        # A clean cluster has nothing to say but that some ranks ended it by `sys.exit(0)` and others did not.
+        # In a clean cluster the only possible note is that some ranks ended with `sys.exit(0)` and others did not, so
+        # drop it.
         return replace(result, ranks=ranks, notes=() if result.state == "clean" and not result.ok else result.notes)
     notes = tuple(note.replace(f"cell {result.seq}", name) for note in result.notes)
     return replace(result, ranks=ranks, notes=notes)
 
 
 def exit_status(result: CellResult) -> int:
-    """Give the status to end with: 0, the number of the first failing rank's `sys.exit`, 130 after Ctrl-C, or 1.
+    """Return the exit status: 0, the number that the first failing rank passed to `sys.exit`, 130 after Ctrl-C, or 1.
 
-    `result` is that of the cell, before `as_script`.
+    `result` is the cell's result before `as_script`.
 
     >>> exit_status(CellResult(1, "", (RankResult(0, "ok"),), 0.1))
     0
@@ -96,12 +98,15 @@ def exit_status(result: CellResult) -> int:
     word = _exit_word(failed[0])
     if word is None and result.how == "interrupted":
         return _INTERRUPTED
-    # Python's own rule: a number is the status, as a byte; anything else is a message, and 1.
+    # Python's own rule: a number is the status, as a byte; any other argument is a message, and the status is 1.
     return int(word) & 0xFF if word is not None and re.fullmatch(r"-?\d+", word) else 1
 
 
 def _exit_word(rank: RankResult) -> str | None:
-    """Give what `sys.exit` was called with; a cell's own words about it are below the first line of the traceback."""
+    """Return the argument of `sys.exit`; None if the rank did not call it.
+
+    Only the first line of the traceback is read, because the cell's own text can contain the prefix in later lines.
+    """
     first = "" if rank.error is None or not rank.error.traceback else rank.error.traceback[0]
     return first.removeprefix(_EXIT) if first.startswith(_EXIT) else None
 
@@ -119,7 +124,7 @@ def _ended(rank: RankResult) -> RankResult:
 
 
 def _unquoted(word: str) -> str:
-    # Of any other object its own form is all there is to say.
+    # Any other object can only be shown by its repr.
     return str(literal_eval(word)) if _STRING.fullmatch(word) else word
 
 
@@ -127,7 +132,7 @@ def _named(rank: RankResult, seq: int, name: str) -> RankResult:
     error = rank.error
     if error is None:
         return rank
-    # IPython colours it word by word.
+    # IPython may insert colour codes between the words.
     words = _STYLES.join(map(re.escape, f"Cell In[{seq}], line "))
     frame = re.compile(rf"{words}{_STYLES}(\d+)")
 
