@@ -1,1 +1,1 @@
-"""The notebook's side of a cell: sent, watched, shown and raised; and what helps while it is typed."""
+"""The notebook side of a cell: send it, show it while it runs, raise its errors; and help while the user types."""

@@ -1,6 +1,7 @@
-"""What helps while typing: auto mode, Tab, `name?`, and the word that a name lives on the other side.
+"""IPython hooks that help while the user types: auto mode, Tab completion, `name?`, and hints for names defined on the ranks.
 
-All of it hangs on IPython's own hooks and asks one rank, the first of the cell; a busy one gives no answer, and typing goes on.
+Everything uses IPython's own hooks and queries one rank, the first rank of the cell. A busy rank gives no answer and does not
+block typing.
 """
 
 from __future__ import annotations
@@ -40,19 +41,20 @@ _RANKS = re.compile(r"--ranks[ =]+'?\"?([0-9]{1,9})")
 
 
 class Assist:
-    """Hooks of one shell; `uninstall` takes every one back."""
+    """The hooks installed in one shell. `uninstall` removes all of them."""
 
     def __init__(self, shell: Any, notebook: Notebook, cell_parser: argparse.ArgumentParser) -> None:
         self._shell, self._notebook, self._cell_parser = shell, notebook, cell_parser
 
-        # IPython wants a matcher's `__qualname__` and sets attributes on it: of callables only a function has both.
+        # IPython reads a matcher's `__qualname__` and sets attributes on it. Among callables only a function supports
+        # both.
         @context_matcher(identifier="mhnb")  # type: ignore[untyped-decorator]  # IPython's own has no types
         def match(context: CompletionContext) -> SimpleMatcherResult:
             return self._match(context)
 
         self._matcher = match
         self._in_ranks_cell = False
-        """Whether what is asked about now stands in a cell of the ranks."""
+        """Whether the name being inspected is in a cell that runs on the ranks."""
         self._asked_rank = 0
         self._transformers = (self._route, _with_body)
         self._shortcut = Shortcut(shell, self._transformers)
@@ -65,7 +67,7 @@ class Assist:
         self._own_do_inspect = getattr(self._kernel, "do_inspect", None)
 
     def install(self) -> None:
-        """Hang in."""
+        """Install the hooks."""
         shell = self._shell
         shell.input_transformers_cleanup.extend(self._transformers)
         shell.Completer.custom_matchers.append(self._matcher)
@@ -79,7 +81,7 @@ class Assist:
         self._pause.install()
 
     def uninstall(self) -> None:
-        """Take everything back."""
+        """Remove the hooks and restore what they replaced."""
         shell = self._shell
         self._pause.uninstall()
         self._shortcut.uninstall()
@@ -101,17 +103,18 @@ class Assist:
         try:
             route = route_cell(source)
         except InvalidRequest:
-            # The magic refuses it again, as a usage error in the cell's own place.
+            # Treat it as a rank cell: the magic rejects it again, and raises a usage error in the right cell.
             route = "ranks"
         if route == "ranks":
             return ["%%mhjax --auto\n", *lines]
         return _without_local(lines) if route == "local" else lines
 
-    # A terminal asks whether a cell is complete. It is when its code is: a cell magic would only end at an empty line.
-    _route.has_side_effects = True  # type: ignore[attr-defined]  # as IPython marks what it leaves out there
+    # A terminal checks whether a cell is complete. It should check the code as typed, because a cell magic only ends at
+    # an empty line.
+    _route.has_side_effects = True  # type: ignore[attr-defined]  # IPython skips transformers with this mark in that check
 
     def _runs_on_ranks(self, source: str) -> bool:
-        """Whether a cell, perhaps half typed, is meant for the ranks."""
+        """Return whether a cell, possibly incomplete, will run on the ranks."""
         if source.lstrip().startswith("%%mhjax"):
             return True
         try:
@@ -145,7 +148,7 @@ class Assist:
         return _matched(value["matches"], context.full_text[skip + value["start"] : before], "rank")
 
     def _names_for(self, what: str) -> Iterable[str]:
-        """The names that a verb takes, or a flag."""
+        """Return the names that a command or a flag accepts."""
         if what in ("pull", "layout", "check", "collectives"):
             return self._ask("names") or []
         if what == "push":
@@ -169,7 +172,7 @@ class Assist:
         return self._own_inspect(meth, oname, namespaces, **kwargs)
 
     def _do_inspect(self, code: str, *args: Any, **kwargs: Any) -> Any:
-        """Stand before the kernel's `do_inspect`, which alone sees the whole cell."""
+        """Wrap the kernel's `do_inspect`, the only hook that receives the whole cell."""
         assert self._own_do_inspect is not None
         self._in_ranks_cell = self._runs_on_ranks(code)
         self._asked_rank = _first_rank(code.lstrip().partition("\n")[0])
@@ -192,12 +195,12 @@ class Assist:
         value = self._ask("inspect", rank=self._asked_rank, name=name, detail=detail)
         if not (value and value["found"]):
             return {}
-        # Another rank's value may be another one.
+        # The value may differ on another rank.
         text = f"On rank {self._asked_rank}\n{value['data']['text/plain']}"
-        # ipykernel takes text/html out of the bundle, and finds nothing where there is none.
+        # ipykernel removes text/html from the bundle, and replies "not found" if it is missing.
         return {**value["data"], "text/plain": text, "text/html": f"<pre>{ansi_to_html(text)}</pre>"}
 
-    # -- a name of the other side
+    # -- a name that only the ranks have
 
     def _name_error(
         self, shell: Any, etype: type[BaseException], error: NameError, tb: Any, tb_offset: Any = None
@@ -205,24 +208,24 @@ class Assist:
         name = error.name or ""
         shell.showtraceback((etype, error, tb), tb_offset=tb_offset)
         if name and any(name in names for names in self._ask_all("names")):
-            # Code, a module above all, is no variable, and most of it cannot be sent.
+            # Functions, classes and above all modules are not variables, and most of them cannot be sent.
             is_value = any(name in variables for variables in self._ask_all("vars"))
             pull = f", or bring it here with %mhjax pull {name}" if is_value else ""
             print(f"{name!r} lives on the ranks: use it in a %%mhjax cell{pull}")
 
-    # -- %debug after a cell of the ranks
+    # -- %debug after a %%mhjax cell
 
     def _debugger(self, force: bool = False) -> None:  # noqa: FBT001, FBT002  # IPython's own signature
-        """Say where the error is that a `%%mhjax` cell ended with: here there are only frames of ours to look at."""
+        """Report where a `%%mhjax` cell raised, because the frames in this process are all mhnb's own."""
         error = getattr(sys, "last_value", None)
-        # By identity: the hash of a code object uses its constants, which may have none.
+        # Compare by identity: hashing a code object hashes its constants, which may be unhashable.
         ours = any(
             frame.f_code is Notebook.run_cell.__code__ for frame, _ in walk_tb(getattr(sys, "last_traceback", None))
         )
         if not isinstance(error, CellError) or not ours:
             self._own_debugger(force=force)
             return
-        # One that was interrupted before its turn has none.
+        # A cell that was interrupted before it was sent has no result.
         failed = error.result.failed if error.result is not None else ()
         whose = say_ranks(rank.rank for rank in failed) if failed else "no rank"
         print(
@@ -231,11 +234,14 @@ class Assist:
         )
 
     def _ask(self, verb: str, *, rank: int = 0, **arguments: Any) -> Any:
-        """Ask one rank; None where there is no cluster, or the rank is busy or not there."""
+        """Send a request to one rank; return None if there is no cluster, or the rank is busy or lost."""
         return next(iter(self._ask_all(verb, rank=rank, **arguments)), None)
 
     def _ask_all(self, verb: str, *, rank: int | None = None, **arguments: Any) -> list[Any]:
-        """Ask every rank, or one, for those answers that come soon; none where there is no cluster, or a cell runs."""
+        """Send a request to all ranks, or one, and return the answers that arrive within `_ANSWER_S`.
+
+        Empty if there is no cluster or a cell is running.
+        """
         try:
             cluster = starting.current()
             if cluster.state in ("running", "starting"):
@@ -250,13 +256,13 @@ class Assist:
 
 
 def _first_rank(line: str) -> int:
-    """The first rank that a cell's first line names, as `%%mhjax --ranks 2-3` does; 0 where it names none."""
+    """Return the first rank in a first line such as `%%mhjax --ranks 2-3`; 0 if the line names no rank."""
     named = _RANKS.search(line) if line.lstrip().startswith("%%mhjax") else None
     return int(named[1]) if named else 0
 
 
 def _rank_sets(count: int) -> list[str]:
-    """A few ways to name ranks: each of the first, and all."""
+    """Return some rank sets to offer: each of the first ranks alone, and all ranks."""
     return [*map(str, range(min(count, _OFFERED_RANKS))), *([f"0-{count - 1}"] if count > 1 else [])]
 
 
@@ -264,24 +270,25 @@ def _matched(words: Iterable[str], fragment: str, kind: str) -> SimpleMatcherRes
     return {
         "completions": [SimpleCompletion(text=word, type=kind) for word in words],
         "matched_fragment": fragment,
-        # The notebook's own names, magics and files mean nothing here.
+        # The notebook's own names, magics and files do not apply here.
         "suppress": True,
         "ordered": True,
     }
 
 
 def _with_body(lines: list[str]) -> list[str]:
-    """Give a `%%mhjax` without a body an empty one: IPython would refuse it, in words that lead to the line magic."""
+    """Add an empty body to a `%%mhjax` line without one, because IPython would reject it and suggest the line magic."""
     if len(lines) == 1 and lines[0].split()[:1] == ["%%mhjax"]:
         return [lines[0].rstrip("\n") + "\n", "\n"]
     return lines
 
 
-# Else in a terminal the first Enter would end the cell: IPython asks the others too whether it is complete.
+# Without this mark IPython also uses the transformer to check whether a cell is complete, and the first Enter would end
+# the cell.
 _with_body.has_side_effects = True  # type: ignore[attr-defined]  # where IPython looks for it
 
 
 def _without_local(lines: list[str]) -> list[str]:
-    """Take the line `%%local` off; with anything behind the word it stays, for the magic to refuse."""
+    """Remove the line `%%local`. A line with arguments stays, so that the magic can reject it."""
     first = next(index for index, line in enumerate(lines) if line.strip().startswith("%%local"))
     return lines if lines[first].strip() != "%%local" else lines[first + 1 :] or ["\n"]

@@ -1,4 +1,4 @@
-"""What the view shows of a cluster, gathered from the cluster: pure gathering, no drawing."""
+"""Convert the state of a cluster to the values that views show. No drawing happens here."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _NOT_INITIALISED = "JAX is not initialised: jax.distributed.initialize() in a %%
 
 
 def gather_snapshot(report: StartReport) -> StartSnapshot:
-    """What a start shows while it goes on."""
+    """Return the view of a start in progress."""
     return StartSnapshot(_starts(report.ranks), report.elapsed_s, report.standing, report.is_takeover)
 
 
 def gather_summary(cluster: Cluster) -> StartSummary:
-    """What a start shows when it has ended well."""
+    """Return the view of a completed start."""
     starts, notes = _starts(cluster.ranks), cluster.notes
     if not cluster.shape.init:
-        # JAX does not know its devices yet; those are what was asked for.
+        # JAX is not initialised and does not know its devices yet, so show the requested number.
         starts = tuple(replace(start, devices=cluster.shape.devices or 0) for start in starts)
         notes = (*notes, _NOT_INITIALISED)
     return StartSummary(
@@ -58,7 +58,7 @@ def _starts(ranks: Sequence[RankInfo]) -> tuple[RankStart, ...]:
 
 
 def _machine_names(ranks: Sequence[RankInfo]) -> dict[int, str]:
-    """The machines' own names, by rank; none where all ranks are on this one."""
+    """Return host names by rank; empty if all ranks are on this machine."""
     elsewhere = {rank.hostname for rank in ranks} - {"", socket.gethostname()}
     return {rank.rank: rank.hostname for rank in ranks} if elsewhere else {}
 
@@ -68,7 +68,7 @@ def _platform(cluster: Cluster) -> str:
 
 
 def gather_status(cluster: Cluster, warnings: Sequence[str] = ()) -> Status:
-    """What `%mhjax status` shows."""
+    """Return the view of `%mhjax status`."""
     named = _machine_names(cluster.ranks)
     rows = tuple(_status_row(r, named.get(r.rank, "")) for r in cluster.ranks)
     if cluster.shape.is_local:
@@ -96,28 +96,28 @@ def _status_row(rank: RankInfo, machine: str) -> StatusRow:
 
 
 def _weigh(row: StatusRow) -> StatusRow:
-    """Add what a process of this machine weighs; nobody need be asked."""
+    """Add the resident memory of a local process, without a request to the rank."""
     alive = row.pid is not None and row.state == "alive"
     return replace(row, nbytes=resident_nbytes(row.pid or 0) if alive else None)
 
 
 def gather_places(cluster: Cluster, environment: Mapping[str, str] | None = None) -> Places:
-    """Which host each rank is on, and where its log is.
+    """Return the host and the log path of each rank.
 
     Args:
-        cluster: whose.
-        environment: of the kernel; with it also the folder of the notebook, where the server told it.
+        cluster: the cluster of the ranks.
+        environment: of the kernel; if given, the notebook's folder is included, provided that the Jupyter server set it.
     """
     ranks = cluster.ranks
     logs = {r.rank: str(r.log_path) for r in ranks}
     notebook = PurePath((environment or {}).get("JPY_SESSION_NAME", ""))
-    # Files of another machine are not the notebook's to open; older servers tell no whole path.
+    # Files on another machine cannot be opened from the notebook, and older servers pass no absolute path.
     folder = str(notebook.parent) if notebook.is_absolute() and cluster.shape.is_local else ""
     return Places(hosts={r.rank: r.host for r in ranks}, logs=logs, cluster=cluster.name, folder=folder)
 
 
 def gather_vars(found: Sequence[VarFound]) -> tuple[VarRow, ...]:
-    """What `%mhjax vars` shows."""
+    """Return the view of `%mhjax vars`."""
     return tuple(_var_row(row) for row in found)
 
 

@@ -1,4 +1,4 @@
-"""The report under a cell that ran with `--collectives`."""
+"""The report below a cell that ran with `--collectives`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["show_launched"]
 
 
 def show_launched(cluster: Cluster, result: CellResult) -> None:
-    """Show what a cell launched. What goes wrong with that is said, and leaves the cell as it is."""
+    """Show the collectives that a cell launched. An error in the report is printed and does not fail the cell."""
     ranks = [rank.rank for rank in result if rank.outcome not in ("died", "killed", "refused")]
     if not ranks:
-        # Nobody is left to ask; the cell's own error has said so.
+        # No rank can answer, and the cell's own error has already reported that.
         return
     try:
         show_collectives(ask_launched(cluster, result.seq, ranks, {rank.rank: rank.host for rank in cluster.ranks}))

@@ -1,4 +1,4 @@
-"""The notebook's side of a cell: parse is done; here it is sent, watched, shown and, where it failed, raised."""
+"""The session of one notebook: send a parsed cell to the ranks, show its output, and raise its error if it failed."""
 
 from __future__ import annotations
 
@@ -48,30 +48,30 @@ class CellFlags:
 
 @dataclass(slots=True)
 class Notebook:
-    """What one IPython shell remembers between cells."""
+    """State that one IPython shell keeps between cells."""
 
     shell: Any
     auto: bool = False
     views: OrderedDict[tuple[str, int, int], CellView] = field(default_factory=OrderedDict)
     was_blank: bool = False
-    """Whether the cell that ran last has shown nothing here."""
+    """Whether the last cell showed no output in the notebook."""
     keep_panels: bool = False
-    """Whether each cell leaves a panel in place beside what is stored."""
+    """Whether each cell keeps its panel widget beside its stored output."""
     panels: deque[ResultPanel] = field(default_factory=deque)
-    """Those that were left so, the oldest first."""
+    """The panels that were kept this way, oldest first."""
     _results: OrderedDict[tuple[str, int], tuple[CellResult, Places]] = field(default_factory=OrderedDict)
-    """By cluster and cell, the oldest first: clusters number their cells each for itself."""
+    """Results by cluster and cell number, oldest first. The key has the cluster because each cluster numbers its own cells."""
     _panel: ResultPanel | None = None
     _follows: bool = True
-    """Whether the panel shows what runs next."""
+    """Whether the panel also shows the cells that run next."""
     _places: tuple[tuple[str, int], Places] | None = None
 
     def run_cell(self, source: str, flags: CellFlags) -> None:
-        """Run a cell on the ranks, show it, bind its result.
+        """Run a cell on the ranks, show its output and bind its result.
 
         Raises:
-            CellError: it failed on some rank; shown already.
-            ClusterError: it was refused.
+            CellError: the cell failed on a rank; its output is already shown.
+            ClusterError: the cell was rejected.
         """
         self.was_blank = False
         cluster = current()
@@ -95,7 +95,7 @@ class Notebook:
         self.was_blank = view.is_blank and self._panel is None and not flags.collectives
 
     def _explain(self, result: CellResult) -> CellResult:
-        """Say of a name that the ranks miss and this notebook has how it gets there."""
+        """Add a hint to each error about a name that the ranks lack but this notebook has."""
         if all(rank.error is None for rank in result):
             return result
         known = {name: value for name, value in self.shell.user_ns.items() if name not in self.shell.user_ns_hidden}
@@ -108,14 +108,14 @@ class Notebook:
 
     @property
     def kept(self) -> int:
-        """How many results a panel can be opened over."""
+        """Number of results that a panel can show."""
         return KEPT_RESULTS
 
     def open_panel(self, seq: int | None, *, view: View = "fold") -> bool:
-        """Open the panel over a cell's result, the last one where `seq` is None; false where there is none.
+        """Open the panel for a cell's result, or the last result if `seq` is None. Return False if that result is not available.
 
-        Where two clusters have a cell of that number, it is the one whose cell ran last that is meant.
-        Over the last one it stays live: what runs next is shown in it.
+        If several clusters have a cell with that number, the cluster whose cell ran last is used.
+        A panel on the last result stays live: it also shows the cells that run next.
         """
         found = self._find_result(seq)
         if found is None:
@@ -128,7 +128,7 @@ class Notebook:
 
     def _find_result(self, seq: int | None) -> tuple[CellResult, Places] | None:
         keys = [key for key in reversed(self._results) if seq in (None, key[1])]
-        # Not merely the later of the two: one looks for a cell of the cluster that one works with.
+        # Not simply the later of the two: the user most likely means the cluster in use.
         last = next(reversed(self._results), None)
         return (
             next((self._results[key] for key in sorted(keys, key=lambda key: key[0] != last[0])), None)
@@ -137,7 +137,7 @@ class Notebook:
         )
 
     def close_panel(self) -> bool:
-        """Put the stored form in the panel's place; false where none is open."""
+        """Replace the panel by its stored output; return False if no panel is open."""
         panel, self._panel = self._panel, None
         if panel is not None:
             panel.close()
@@ -155,9 +155,9 @@ class Notebook:
         return both
 
     def remember(self, cluster: Cluster, result: CellResult) -> None:
-        """Let the panel be opened over a result; one that is open over the last shows it now.
+        """Make a result available to the panel, and update a panel that shows the last result.
 
-        A cell that a replay ran again takes the place of the one that is gone.
+        The result of a replayed cell replaces the result from before the restart.
         """
         self._remember(cluster.name, result, self._places_of(cluster))
 
@@ -198,7 +198,7 @@ class Notebook:
 
 
 def _try(show: Callable[..., None], *arguments: Any) -> bool:
-    """Call a view that is no part of the cell; one that fails says so."""
+    """Call a view that is independent of the cell. If it fails, print the traceback and return False."""
     try:
         show(*arguments)
     except Exception:  # noqa: BLE001  # a view never fails the cell
@@ -208,10 +208,10 @@ def _try(show: Callable[..., None], *arguments: Any) -> bool:
 
 
 def add_push_hint(error: RankError, known: Mapping[str, Any]) -> RankError:
-    """Add the way out to a NameError about a name that the notebook knows; leave any other error as it is.
+    """Add a hint to a NameError about a name that the notebook has; return any other error unchanged.
 
     Args:
-        error: what a rank raised.
+        error: an error that a rank raised.
         known: the notebook's names with their values.
     """
     found = _UNDEFINED.match(error.evalue) if error.ename == "NameError" and error.hint is None else None
@@ -229,5 +229,5 @@ def add_push_hint(error: RankError, known: Mapping[str, Any]) -> RankError:
 
 
 def tell(text: str) -> None:
-    """Say something between cells, where the user looks: under the cell that ran last."""
+    """Print a message between cells. It appears below the cell that ran last, where the user looks."""
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The pause that a kernel makes before it answers, so that output still on its way comes first: none where nothing was put out."""
+"""Skip ipykernel's pause before a reply, which lets pending output arrive first, for cells without output."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ __all__ = ["Pause"]
 
 _MAGIC = "%%mhjax"
 _ATTRIBUTE = "_execute_sleep"
-"""Of ipykernel's kernels, in seconds; a setting of theirs."""
+"""Attribute of ipykernel's kernels that holds the pause in seconds; one of their settings."""
 
 
 class Pause:
-    """Stands between one shell's cells and its kernel's answers; `uninstall` takes it back.
+    """Sets the kernel's pause to 0 for `%%mhjax` cells without output in one shell. `uninstall` reverts it.
 
     Args:
-        shell: the notebook's.
-        is_blank: whether the cell of the ranks that ran last has put out nothing.
+        shell: the notebook's shell.
+        is_blank: whether the last cell on the ranks produced no output.
     """
 
     def __init__(self, shell: Any, is_blank: Callable[[], bool]) -> None:
         self._events, self._kernel, self._is_blank = shell.events, getattr(shell, "kernel", None), is_blank
         self._own: float | None = None
-        """The kernel's own pause, while it is spared."""
+        """The kernel's own pause while it is disabled; otherwise None."""
 
     def install(self) -> None:
-        """Stand there, where a kernel has such a pause."""
+        """Register the hooks, if the kernel has this pause."""
         if hasattr(self._kernel, _ATTRIBUTE):
             self._events.register("pre_execute", self._restore)
             self._events.register("post_run_cell", self._end_cell)
 
     def uninstall(self) -> None:
-        """Go away, and leave the pause as it was."""
+        """Unregister the hooks and restore the pause."""
         self._restore()
         if hasattr(self._kernel, _ATTRIBUTE):
             self._events.unregister("pre_execute", self._restore)
             self._events.unregister("post_run_cell", self._end_cell)
 
     def _end_cell(self, result: ExecutionResult) -> None:
-        # A cell that runs others within it ends last, and may have put out what they have not.
+        # A cell that runs other cells ends last, and may have produced output even if they did not.
         self._restore()
         source = "" if result.info is None else str(result.info.raw_cell)
         if result.success and source.startswith(_MAGIC) and self._is_blank():

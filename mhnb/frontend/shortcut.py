@@ -1,7 +1,7 @@
-"""What `%%mhjax` becomes for IPython, found out at a tenth of IPython's cost.
+"""Transform `%%mhjax` cells at a tenth of the cost of IPython's own transformation.
 
-IPython takes every cell apart twice before it runs it. Of one that begins with `%%mhjax` the outcome is known: a call of the
-magic with the rest of the first line, and the lines below as they are. Whatever could come out otherwise is left to IPython.
+IPython parses every cell twice before it runs it. For a cell that begins with `%%mhjax` the outcome is known: a call of the magic
+with the rest of the first line, and the lines below unchanged. Any cell that might be transformed differently is left to IPython.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["Shortcut"]
 
 _MAGIC = "%%mhjax"
 _CLEANED = re.compile(r"^[^\S\n]+$|>>>|In \[|\.\.\.:", re.MULTILINE)
-"""What IPython's own clean-up may change in a body: lines of nothing but blanks, and pasted prompts."""
+"""Text in a body that IPython's own clean-up may change: lines of blanks only, and pasted prompts."""
 _SAMPLE = f"{_MAGIC} --ranks '0'\nif x:\n    y = \"a\\n\" 'b'\n"
 
 
 class Shortcut:
-    """Stands before one shell's `transform_cell`; `uninstall` takes it back.
+    """Replaces one shell's `transform_cell`. `uninstall` restores it.
 
     Args:
-        shell: the notebook's.
-        own: our own transformers, at the end of those that clean up.
+        shell: the notebook's shell.
+        own: mhnb's own transformers, at the end of the clean-up transformers.
     """
 
     def __init__(self, shell: Any, own: Sequence[Callable[[list[str]], list[str]]]) -> None:
@@ -44,22 +44,22 @@ class Shortcut:
         self._transform: Callable[[str], str] = shell.transform_cell
 
     def install(self) -> None:
-        """Stand there, where nobody else does, and this IPython makes of a cell what is expected of it."""
+        """Install the replacement, unless `transform_cell` is already patched or this IPython transforms a sample differently."""
         is_ipythons = getattr(self._transform, "__func__", None) is InteractiveShell.transform_cell
         if is_ipythons and TransformerManager().transform_cell(_SAMPLE) == _call(_SAMPLE):
             self._shell.transform_cell = self.transform
 
     def uninstall(self) -> None:
-        """Go away, unless somebody else stands there by now and may call on us."""
+        """Restore `transform_cell`, unless it was patched again in the meantime by code that may call the replacement."""
         if vars(self._shell).get("transform_cell") == self.transform:
             del self._shell.transform_cell
 
     def transform(self, cell: str) -> str:
-        """Give what IPython would run."""
+        """Return the code that IPython would run."""
         return _call(cell) if _is_ordinary(cell) and self._transformers() == self._known else self._transform(cell)
 
     def _transformers(self) -> list[list[Any]]:
-        """All that would see the cell; the user's own ones shall."""
+        """Return all transformers and checkers that would see the cell, because those that the user added must run."""
         shell, manager = self._shell, self._shell.input_transformer_manager
         return [
             manager.cleanup_transforms,
@@ -77,7 +77,7 @@ def _ipythons_checkers(shell: Any) -> list[Any]:
 
 def _is_ordinary(cell: str) -> bool:
     head, _, body = cell.partition("\n")
-    # The line may end before the newline for IPython, at a form feed say.
+    # IPython may end the line before the newline, for example at a form feed.
     return (head == _MAGIC or head.startswith(f"{_MAGIC} ")) and head.isprintable() and not _CLEANED.search(body)
 
 

@@ -1,6 +1,6 @@
-"""How a `%mhjax` or `%%mhjax` line can go on, read from the very parsers that will read the line.
+"""Tab completion of `%mhjax` and `%%mhjax` lines, based on the argument parsers that will parse the line.
 
-It decides from the text before the cursor; what a name may be is asked of its caller.
+It uses only the text before the cursor. The caller supplies the names that an argument accepts.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from mhnb.verbs.table import VERBS, verb_parser
 __all__ = ["complete_line", "is_magic_line"]
 
 Names = Callable[[str], Iterable[str]]
-"""Gives the names that a verb takes, or a flag: the ranks' for `pull`, the notebook's for `push`, profiles for `--profile`."""
+"""Returns the names that a command or flag accepts: rank variables for `pull`, notebook names for `push`, or profiles."""
 
 
 def is_magic_line(line: str, *, first: bool) -> bool:
-    """Whether a line is a `%mhjax` line, or, as the first of its cell, a `%%mhjax` line, with something after it."""
+    """Return whether a line is a `%mhjax` line, or a `%%mhjax` line that is the first of its cell, and has arguments."""
     word = line.split()[:1]
     return (word == ["%mhjax"] or (first and word == ["%%mhjax"])) and line.lstrip() != word[0]
 
 
 def complete_line(line: str, cell_parser: argparse.ArgumentParser, names: Names) -> tuple[list[str], str]:
-    """Find what can follow.
+    """Find the completions of a line.
 
     Args:
-        line: the line up to the cursor, one of `is_magic_line`.
-        cell_parser: of `%%mhjax`.
+        line: the line up to the cursor, for which `is_magic_line` is true.
+        cell_parser: the parser of `%%mhjax`.
         names: see `Names`.
 
     Returns:
-        The words that fit, and the end of the line that each of them replaces.
+        The matching words, and the end of the line that each of them replaces.
     """
     *before, last = line.lstrip().split(" ")
     words = [word for word in before if word]
@@ -69,7 +69,7 @@ def _values(taker: argparse.Action | None, names: Names) -> Iterable[str]:
 
 
 def _flags(parser: argparse.ArgumentParser, used: Iterable[str]) -> Iterator[str]:
-    """The flags in the spelling that help shows first, without those that stand there already."""
+    """Yield the unused flags, in the spelling that the help shows first."""
     for action in parser._actions:
         spellings = [flag for flag in action.option_strings if flag.startswith("--")] or action.option_strings
         if spellings and action.help != argparse.SUPPRESS and not set(action.option_strings) & set(used):
