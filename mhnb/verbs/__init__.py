@@ -1,1 +1,1 @@
-"""`%mhjax VERB`: for each verb its flags, and a short function over the cluster."""
+"""The commands of `%mhjax`: for each its flags, and a short function that calls the cluster."""

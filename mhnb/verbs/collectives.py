@@ -1,4 +1,4 @@
-"""`%mhjax collectives f(args)`: what the compiler put into a program, before it runs."""
+"""`%mhjax collectives f(args)`: list the collectives that the compiler puts into a program, without running it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _collectives(notebook: Notebook, args: argparse.Namespace) -> None:
     cluster = starting.current()
     call, why = args.line.removeprefix("--why").strip() if args.why else args.line, args.why
     if call.endswith(" --why"):
-        # Behind the call it is Python, too: what is left of two signs.
+        # After the call, `--why` is also valid Python (two minus signs), so it arrives as part of the call.
         call, why = call.removesuffix("--why").strip(), True
     hosts = {rank.rank: rank.host for rank in cluster.ranks}
     show_collectives([ask_collectives(cluster, call, hosts)], why=why)

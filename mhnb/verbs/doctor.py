@@ -1,4 +1,4 @@
-"""`%mhjax doctor`: look at this machine, or at hosts, before a start."""
+"""`%mhjax doctor`: run the preflight checks on this machine, or on hosts, before a start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["VERBS"]
 
 
 def _doctor(notebook: Notebook, args: argparse.Namespace) -> None:
-    # A failure is shown, not raised: to find it was the question.
+    # A failed check is shown and does not raise, because finding it is the purpose of the command.
     show_preflight(look_as_asked(args))
 
 

@@ -1,4 +1,4 @@
-"""`%mhjax export FILE.py`: the cells so far as one script that runs without mhnb."""
+"""`%mhjax export FILE.py`: write the cells so far as one script that runs without mhnb."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`%mhjax sync [DIR]` and `%mhjax pip install X`: what the hosts of a cluster need of the user's own code, and of others'."""
+"""`%mhjax sync [DIR]` and `%mhjax pip install X`: bring the user's code and packages to the hosts of a cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _sync(notebook: Notebook, args: argparse.Namespace) -> None:
 
 
 def describe_sync(report: SyncReport) -> str:
-    """Write what a sync has done: a line for hosts that were brought the same, one for modules that stay as they were."""
+    """Format a sync report: a line per group of hosts with equal copies, and a line of imported modules that stay unchanged."""
     alike: dict[tuple[str, tuple[str, ...], int], list[HostSync]] = {}
     for host in report.hosts:
         alike.setdefault((host.folder, host.paths, host.nbytes), []).append(host)
@@ -81,7 +81,10 @@ def _pip(notebook: Notebook, args: argparse.Namespace) -> None:
 
 
 def describe_pip(words: Sequence[str], runs: Sequence[PipRun]) -> str:
-    """Write what pip said: the last line where it installed, all of it where it failed or was asked something; equal words once."""
+    """Format the output of pip, with equal outputs shown once.
+
+    If pip installed or uninstalled successfully, only the last line is shown; after a failure or a query, all of it.
+    """
     alike: dict[tuple[int, str], list[PipRun]] = {}
     for run in runs:
         said = run.said.strip()

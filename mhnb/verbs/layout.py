@@ -1,4 +1,4 @@
-"""The verbs of `%mhjax` that look at shardings: `layout` and `plan`."""
+"""The commands of `%mhjax` that show shardings: `layout` and `plan`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _layout(notebook: Notebook, args: argparse.Namespace) -> None:
 
 
 def _one(expression: str, views: Sequence[LayoutView], flag: str) -> Any:
-    """What all ranks say, for a flag that needs one answer."""
+    """Return the layout that all ranks report, for a flag that needs a single one."""
     if len(views) > 1:
         who = "; ".join(f"{say_ranks(view.ranks)}" for view in views)
         raise UsageError(f"{flag}: the ranks differ about {expression} ({who}); %mhjax layout {expression} shows how")
@@ -79,7 +79,7 @@ def _reshard(expression: str, views: Sequence[LayoutView], to: str, places: Plac
 
 
 def _chosen(before: Layout, after: Layout, places: Places) -> str:
-    """What the compiler does about it, in a few words; what hinders it is said instead."""
+    """Describe the collectives that the compiler chooses for a reshard, or the error if it cannot compile."""
     try:
         rows = shared_compiler().ask_reshard(before, after, places.hosts).rows
     except MhnbError as error:
@@ -99,7 +99,7 @@ def _write_csv(expression: str, views: Sequence[LayoutView], path: Path) -> None
 def show_views(
     name: str, views: Sequence[LayoutView], places: Places | None = None, screen: Screen | None = None
 ) -> None:
-    """Show what the ranks say of a value: one drawing where they agree, each of theirs where they do not."""
+    """Show the layout of a value: one drawing if all ranks agree, one per group of ranks if they differ."""
     heading = ""
     if len(views) > 1:
         odd = ", ".join(say_ranks(view.ranks) for view in views[1:])
@@ -111,7 +111,7 @@ def show_views(
 
 
 def _forms(name: str, view: LayoutView, places: Places | None, *, several: bool) -> tuple[str, str]:
-    """HTML and text of one view."""
+    """Return one view as HTML and text."""
     seen, notes = view.seen, _notes(view)
     if isinstance(seen, str):
         text = f"{say_ranks(view.ranks)}: {seen}"
@@ -168,9 +168,9 @@ def _plan(notebook: Notebook, args: argparse.Namespace) -> None:
 
 
 def source_in(namespace: Mapping[str, Any], name: str) -> str | None:
-    """Find the source of a function that the notebook defined; None where the name is none."""
+    """Return the source of a function that the notebook defined; None if the name is not one."""
     found = namespace.get(name)
-    # What jax.jit gave keeps the function that it was given.
+    # The result of jax.jit keeps the function that it wraps.
     plain = inspect.unwrap(found) if callable(found) else found
     if not isinstance(plain, FunctionType):
         return None
@@ -184,24 +184,24 @@ def source_in(namespace: Mapping[str, Any], name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A what-if in both forms."""
+    """A plan as HTML and text."""
 
     html: str
     text: str
 
     @property
     def data(self) -> dict[str, str]:
-        """As a front end takes it."""
+        """The mimebundle for a front end."""
         return {"text/html": self.html, "text/plain": self.text}
 
 
 def draw_wish(wish: Wish, compiler: PlanCompiler | None = None, *, source: str | None = None) -> Drawing:
-    """Answer a what-if, whatever was typed; the compiler is asked only where a program is chosen.
+    """Render a plan for any input, valid or not. The compiler is called only if a program is chosen.
 
     Args:
-        wish: what is wanted.
-        compiler: None for this process's own.
-        source: of the program, where it is a function that has a name only here.
+        wish: the hosts, devices, mesh, arrays and program to plan for.
+        compiler: None for the shared compiler of this process.
+        source: source of the program, if it is a function that only the notebook defines.
     """
     try:
         plan = make_plan(wish.hosts, wish.devices_per_host, parse_axes(wish.mesh), wish.arrays)
@@ -245,4 +245,4 @@ def _plan_flags(parser: MagicArgumentParser) -> None:
 
 VERBS: dict[str, Verb] = {"layout": (_layout, _layout_flags), "plan": (_plan, _plan_flags)}
 EXPRESSION_VERBS = frozenset({"layout", "plan"})
-"""Verbs whose words may be code, quotes and brackets included."""
+"""Commands whose arguments may be code, so that quotes and brackets are kept."""

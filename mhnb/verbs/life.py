@@ -1,4 +1,4 @@
-"""The verbs of a cluster's life: what state it is in, which are there, restart, stop, attach, and where plain cells go."""
+"""The commands of `%mhjax` for the lifecycle of clusters: status, list, restart, stop, attach, auto, and others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["VERBS", "say_broken_off", "stop_all"]
 
 
 def _warnings() -> list[str]:
-    """Say when this notebook has a JAX backend of its own: its devices are not the ranks', and a GPU it holds is not theirs."""
+    """Return a warning if this process has a JAX backend: its devices are not the ranks', and a GPU it uses is not theirs."""
     if backend_is_initialized():
         return [
             "this notebook's own process has initialised JAX too; what it computes there has nothing to do with the ranks"
@@ -100,7 +100,7 @@ def _replay(notebook: Notebook, cluster: Cluster, to: int | None) -> None:
     try:
         report = replaying.replay(cluster, to, show, partial(notebook.remember, cluster))
     except BaseException as error:
-        # The error says the rest; the line must not look as if it still moved.
+        # The error gives the details; the progress line must not look as if it were still running.
         line.finish("mhjax · replay stopped" if isinstance(error, MhnbError) else "mhjax · replay broken off")
         raise
     line.finish(format_report(report, format_seconds(report.wall_s)))
@@ -115,7 +115,7 @@ def _restart_flags(parser: MagicArgumentParser) -> None:
 
 def _stop(notebook: Notebook, args: argparse.Namespace) -> None:
     if args.name is None and not starting.all_clusters():
-        # As a second `%mhjax start` is none, this is no error: who runs all cells again ends here.
+        # Not an error, just as a second `%mhjax start` is not, because a user may run all cells again.
         others = "; %mhjax list shows those of others, or that were left" if describe_others(os.environ) else ""
         print(f"mhjax · no cluster of this notebook runs; nothing to stop{others}")
         return
@@ -135,7 +135,7 @@ def _attach(notebook: Notebook, args: argparse.Namespace) -> None:
     with board.StartBoard() as progress:
         cluster = starting.attach(args.name, shown(progress))
         if cluster.state == "dead":
-            # Why has been told, with the way out.
+            # The reason and the fix have already been shown.
             progress.break_off("found it dead")
             return
         progress.finish(gather_summary(cluster))
@@ -183,7 +183,7 @@ VERBS: dict[str, Verb] = {
 
 
 def say_broken_off(name: str, args: argparse.Namespace) -> str:
-    """Say what an interrupted verb has left behind, where that is not plain."""
+    """Describe the state that an interrupted command left behind, if it is not obvious; otherwise an empty string."""
     if name == "start" and not any(cluster.name == args.name for cluster in starting.all_clusters()):
         return "; every process that it had started was ended"
     if name == "restart" and (gone := starting.latest()).state == "stopped":

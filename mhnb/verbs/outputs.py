@@ -1,4 +1,4 @@
-"""The verb of the outputs: `%mhjax panel`."""
+"""The command for outputs: `%mhjax panel`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["VERBS", "panel_start_flags"]
 
 
 def _panel(notebook: Notebook, args: argparse.Namespace) -> None:
-    """Open the panel over the last result, or over an earlier one; `off` puts the stored form in its place.
+    """Open the panel for the last result or an earlier one; `off` replaces it by the stored output.
 
     Raises:
-        UsageError: there is nothing to show yet, or no such cell.
+        UsageError: there is no result yet, or the cell does not exist.
     """
     if args.what == "off":
         if not notebook.close_panel():
@@ -48,7 +48,7 @@ def _panel_flags(parser: MagicArgumentParser) -> None:
 
 
 def panel_start_flags(parser: MagicArgumentParser) -> None:
-    """Declare what `%mhjax start` says about panels."""
+    """Add the panel flag of `%mhjax start`."""
     parser.add_argument(
         "--panel",
         choices=("keep", "close"),

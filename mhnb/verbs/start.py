@@ -1,4 +1,4 @@
-"""The verb that starts a cluster."""
+"""The command that starts a cluster: `%mhjax start`."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def add_start_flags(parser: MagicArgumentParser) -> None:
 
 def _start(notebook: Notebook, args: argparse.Namespace) -> None:
     if args.panel is not None:
-        # Not named, it stays: a cell that says `%mhjax start` again changes nothing.
+        # Without the flag the setting stays, so running a `%mhjax start` cell again changes nothing.
         notebook.keep_panels = args.panel == "keep"
     initialize = {name: _literal(value) for name in INITIALIZE_ARGUMENTS if (value := getattr(args, name)) is not None}
     options = place_options(args) | {"init": not args.no_init, "initialize": initialize}
-    # What is not typed asks for nothing of a cluster that runs.
+    # Flags that were not typed are left out, so they are not compared with the options of a running cluster.
     options |= {name: value for name in ("guard", "keep", "spare") if (value := getattr(args, name))}
     rest = dict(options)
     own = [rest.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
@@ -76,12 +76,12 @@ def _start(notebook: Notebook, args: argparse.Namespace) -> None:
 
 
 def shown(progress: board.StartBoard) -> Callable[[StartReport], None]:
-    """Have reports of a start shown on a board."""
+    """Return a callback that shows the reports of a start on a display."""
     return lambda report: progress.update(gather_snapshot(report))
 
 
 def _literal(text: str) -> Any:
-    """Read a flag's value as a Python literal where it is one: 60, [0, 1]; else as text."""
+    """Parse a flag's value as a Python literal such as 60 or [0, 1]; otherwise return the text."""
     try:
         return ast.literal_eval(text)
     except (SyntaxError, ValueError):

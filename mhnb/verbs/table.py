@@ -1,4 +1,4 @@
-"""All verbs of `%mhjax VERB` in one table, and how a line finds its own."""
+"""Registry of all `%mhjax` commands, and their dispatch."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _ROOMS = (collectives, doctor, export, hosts, layout, life, outputs, start, tran
 VERBS: dict[str, Verb] = dict(sorted(item for room in _ROOMS for item in room.VERBS.items()))
 
 _TAKE_NAMES = frozenset({"check", "pull", "push"})
-"""Verbs whose words are names: one that is an expression is told as it was typed, quotes included."""
+"""Commands whose arguments are names. An expression keeps its quotes, so that an error can quote it as typed."""
 
 
 def plain_help(text: str) -> str:
-    """Take the marks out of a help text that IPython puts in for its own manual."""
+    """Remove the markup that IPython adds to a help text for its own manual."""
     return text.removeprefix("::").replace("<{", "{").replace("}>", "}").strip()
 
 
 class _VerbParser(MagicArgumentParser):
     def __init__(self, verb: str) -> None:
-        # IPython's help puts a % before the name.
+        # IPython's help adds a % before the name.
         super().__init__(prog=f"mhjax {verb}", add_help=True)  # type: ignore[no-untyped-call]  # IPython has no types
 
     def format_help(self) -> str:
@@ -40,7 +40,7 @@ class _VerbParser(MagicArgumentParser):
 
 
 def verb_parser(name: str) -> MagicArgumentParser | None:
-    """Make the parser of a verb; None where there is no such verb."""
+    """Build the parser of a command; return None if the command does not exist."""
     if name not in VERBS:
         return None
     parser = _VerbParser(name)
@@ -62,7 +62,7 @@ def run_verb(notebook: Notebook, line: str) -> Any:
     """Run one `%mhjax` line.
 
     Raises:
-        UsageError: no such verb, an unknown flag, a bad value.
+        UsageError: unknown command, unknown flag, or bad value.
     """
     words = _split(line)
     if not words:
@@ -75,18 +75,18 @@ def run_verb(notebook: Notebook, line: str) -> Any:
         return None
     if (parser := verb_parser(name)) is None:
         near = nearest(name, VERBS)
-        # A flag here is one of `%%mhjax`, most often.
+        # A flag here is usually a flag of `%%mhjax`.
         meant = f"did you mean {near}? Else " if near else "%%mhjax takes flags; " if name.startswith("-") else ""
         raise UsageError(f"%mhjax {name}: there is no such verb; {meant}choose one of {', '.join(sorted(VERBS))}")
     try:
         args = parser.parse_args(rest)
-        # For a verb that takes a call: words lose their quotes.
+        # For a command that takes a call, because splitting removes the quotes from words.
         args.line = line.strip()[len(name) :].strip()
     except UsageError as error:
         told = add_meant_flag(str(error), list_flags(parser))
         raise UsageError(f"%mhjax {name}: {told}; %mhjax {name} --help tells more") from error
     except SystemExit:
-        # argparse ends the program after --help; a notebook goes on.
+        # argparse exits after --help, but a notebook must keep running.
         return None
     try:
         return VERBS[name][0](notebook, args)
@@ -94,6 +94,6 @@ def run_verb(notebook: Notebook, line: str) -> Any:
         raise UsageError(str(error)) from error
     except KeyboardInterrupt as error:
         told = f"KeyboardInterrupt: %mhjax {name} was interrupted{life.say_broken_off(name, args)}"
-        # As `MhnbError` does for itself: the user knows what he pressed, and our frames tell him nothing.
+        # Hide the frames, as `MhnbError` does: the user pressed Ctrl-C, and mhnb's frames would not help.
         error._render_traceback_ = lambda: [told]  # type: ignore[attr-defined]
         raise

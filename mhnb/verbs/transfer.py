@@ -1,4 +1,4 @@
-"""The verbs that carry variables between the notebook and the ranks, or look at them: `pull`, `push`, `vars` and `check`."""
+"""The commands that move variables between the notebook and the ranks, or inspect them: `pull`, `push`, `vars` and `check`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def _pull(notebook: Notebook, args: argparse.Namespace) -> Any:
     notebook.shell.user_ns.update(bound)
     for name, value in bound.items():
         print(f"{name} · {_describe(value)}")
-    # For `x = %mhjax pull x`. Where it stands alone, IPython would show it, and keep hundreds of megabytes in Out.
+    # Return the values for `x = %mhjax pull x`. A command on its own returns None, because IPython would show the value
+    # and keep hundreds of megabytes in Out.
     return values if uses_result(notebook.shell.user_ns) else None
 
 

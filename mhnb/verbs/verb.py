@@ -1,4 +1,4 @@
-"""What a verb of `%mhjax` is: a function over the notebook and the parsed line, and one that declares its flags."""
+"""The type of a `%mhjax` command: a function of the notebook session and the parsed line, and one that adds its flags."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Verb: TypeAlias = tuple[Callable[[Notebook, argparse.Namespace], Any], Callable[
 
 
 def no_flags(parser: MagicArgumentParser) -> None:
-    """Declare nothing: the verb stands alone."""
+    """Add no flags: the command takes no arguments."""
 
 
 def list_flags(parser: argparse.ArgumentParser) -> list[str]:
-    """List every spelling of every flag that a parser knows."""
-    return [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001  # argparse shows them nowhere else
+    """Return all spellings of all flags of a parser."""
+    return [flag for action in parser._actions for flag in action.option_strings]  # noqa: SLF001  # argparse has no public list
