@@ -1,10 +1,10 @@
-"""Exercises of the lessons: `check` grades an answer on every rank, `predict` and `reveal` set a guess beside what is.
+"""Exercises of the lessons: `check` grades an answer on every rank; `predict` and `reveal` compare a guess with the result.
 
-mhnb.teach.check("NAME", answer)      in a %%mhjax cell: each rank judges what it holds itself
-mhnb.teach.predict("NAME", answer)    in a plain cell; without an answer it asks with buttons and as text
-mhnb.teach.reveal("NAME", value)      the guess beside the value that the ranks gave
-mhnb.teach.progress()                 what is right so far, and on which rank it is not
-mhnb.teach.recall("NAME")             the answer given last, also after a restart
+mhnb.teach.check("NAME", answer)      in a %%mhjax cell: each rank grades its own data
+mhnb.teach.predict("NAME", answer)    in a plain cell; without an answer it shows the question as buttons and as text
+mhnb.teach.reveal("NAME", value)      the guess beside the value that the ranks returned
+mhnb.teach.progress()                 what is correct so far, and on which ranks it is not
+mhnb.teach.recall("NAME")             the last answer, also after a restart
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A prediction as buttons, with the same as text.
+"""Prediction question with buttons, and the same question as text.
 
-No widget is left in a saved notebook: the buttons are replaced by text when one is clicked, and when the next cell runs.
+No widget stays in a saved notebook: the buttons are replaced by text on a click or when the next cell runs.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from mhnb.teach.exercise import Prediction
 __all__ = ["ask_with_buttons", "format_question"]
 
 Keep = Callable[[Prediction, Any], str]
-"""Keeps a guess and returns what is said to it."""
+"""Stores a guess and returns the feedback."""
 
-# No <pre>: JupyterLab breaks its lines in the middle of words.
+# No <pre>: JupyterLab breaks its lines within words.
 _MONO = "font-family:monospace;white-space:pre-wrap"
 
 
 def format_question(prediction: Prediction) -> str:
-    """Write the question, its choices, and what to type.
+    """Format the question, its choices, and the call to type.
 
     >>> print(format_question(Prediction("n", "02", "How many?", (2, 8), "")))
     How many?
@@ -36,7 +36,7 @@ def format_question(prediction: Prediction) -> str:
 
 
 def ask_with_buttons(prediction: Prediction, keep: Keep) -> None:
-    """Show the question; in a script, where nothing can be clicked, as text alone."""
+    """Show the question with buttons; in a script, which has no buttons, print it as text."""
     from IPython.core.getipython import get_ipython
 
     shell = get_ipython()
@@ -53,7 +53,7 @@ def _show_buttons(shell: Any, prediction: Prediction, keep: Keep) -> None:
     question = format_question(prediction)
     buttons = [widgets.Button(description=repr(choice)) for choice in prediction.choices]
     box = widgets.VBox([widgets.Label(prediction.prompt), widgets.HBox(buttons)])
-    # One bundle: a front end without widgets shows its text.
+    # One mimebundle, so that a front end without widgets shows the text.
     bundle: dict[str, Any] = {**box._repr_mimebundle_(), "text/plain": question}
     handle = display(bundle, raw=True, display_id=True)
 

@@ -1,6 +1,6 @@
-"""A communication budget: what a program may send, set beside what it sends.
+"""Communication budget: compare what a program sends with what it may send.
 
-Decides from plain values. Who measures them is an argument, so that a budget can be judged without a compiler.
+It works on plain values. The measuring function is an argument, so a budget can be checked without a compiler.
 """
 
 from __future__ import annotations
@@ -15,53 +15,53 @@ __all__ = ["Budget", "Measure", "Spent", "format_spent", "measure", "stay_within
 
 
 class Spent(Protocol):
-    """One collective of a program, as `mhnb.collectives` gives it."""
+    """One collective of a program, as `mhnb.collectives` returns it."""
 
     @property
     def op(self) -> str:
-        """Its HLO spelling, such as `all-reduce`."""
+        """HLO name, such as `all-reduce`."""
 
     @property
     def times(self) -> int:
-        """How often it runs in one launch."""
+        """Number of executions in one launch."""
 
     @property
     def nbytes_per_device(self) -> int:
-        """What a device puts in, each time."""
+        """Bytes that a device contributes to each execution."""
 
     @property
     def nbytes_across_hosts(self) -> int:
-        """The part of it for another host, each time."""
+        """The part of these bytes that goes to another host, for each execution."""
 
 
 Measure = Callable[..., Sequence[Spent]]
-"""Called with a function and its arguments; gives the collectives of the compiled program."""
+"""Takes a function and its arguments; returns the collectives of the compiled program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a program may send in one launch."""
+    """Limits on what a program sends in one launch."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Op -> how many at most; an op that is not named may not occur."""
+    """Maximum number per op. An op that is not listed is not allowed."""
     nbytes_per_device: int | None = None
-    """Bytes that a device puts in, over all collectives; None for no limit."""
+    """Bytes that a device contributes, summed over all collectives; None for no limit."""
     nbytes_across_hosts: int | None = None
-    """The part of them for another host; None for no limit."""
+    """The part of these bytes that goes to another host; None for no limit."""
 
 
 def measure(function: Any, *arguments: Any) -> Sequence[Spent]:
-    """Compile a function and give its collectives; nothing is launched. On ranks, all of them call it."""
+    """Compile a function without launching it and return its collectives. On ranks, all ranks must call it."""
     from mhnb.rank.asks.lowering import collectives
 
     return collectives(function, *arguments)
 
 
 def stay_within(budget: Budget, function: Any, *arguments: Any, measure: Measure = measure) -> str:
-    """Measure a program and judge it; return what it sends.
+    """Measure a program, compare it with a budget, and return a description of what it sends.
 
     Raises:
-        Differs: it sends more; the text says which collective, how many, how many bytes.
+        Differs: the program sends more; the text names the collective, the count and the bytes.
     """
     spent = measure(function, *arguments)
     sends = f"It sends: {format_spent(spent)}"
@@ -83,6 +83,6 @@ def stay_within(budget: Budget, function: Any, *arguments: Any, measure: Measure
 
 
 def format_spent(spent: Sequence[Spent]) -> str:
-    """Say in one line what a program sends."""
+    """Describe in one line what a program sends."""
     rows = [f"{each.times} {each.op} of {each.nbytes_per_device} bytes" for each in spent]
     return ", ".join(rows) or "nothing"

@@ -1,7 +1,7 @@
-"""`check`: judge an answer in the process it was given in.
+"""`check`: grade an answer in the process that calls it.
 
-On the ranks each judges what it holds itself and communicates with nobody: a check that waited for the others would hang where
-one of them does not call it. What the ranks said is put together by the notebook, which shows equal answers once.
+Each rank grades its own data without communication. A check that waited for other ranks would hang if one rank did not call it.
+The notebook combines the feedback of the ranks and shows equal feedback once.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _NOTEBOOK = Here(None, 1, 1, 1)
 
 
 def check(name: str, *answer: Any) -> None:
-    """Grade an answer; in a `%%mhjax` cell on every rank that runs it.
+    """Grade an answer; in a `%%mhjax` cell, on every rank that runs the cell.
 
     Args:
-        name: the exercise.
-        *answer: what it asks for: a function, an array, a value.
+        name: name of the exercise.
+        *answer: the answer: a function, an array or a value.
 
     Raises:
-        NotYet: the answer is not right here; the text says what differs, and the notebook on which rank.
-        InvalidRequest: there is no such exercise, or it belongs on the other side.
+        NotYet: the answer is not correct in this process. The text says what differs; the notebook shows on which rank.
+        InvalidRequest: the exercise does not exist, or must be checked on the other side (notebook or ranks).
     """
     exercise = cast(Exercise, find(name, Exercise))
     here = find_here()
@@ -39,7 +39,7 @@ def check(name: str, *answer: Any) -> None:
         said = _judge(exercise, here, answer)
     except Differs as differs:
         _keep(name, here, answer, said=str(differs), right=False)
-        # Without the rank's number: the notebook names the ranks, and shows once what is the same on all.
+        # Without the rank number, because the notebook names the ranks and shows text that is equal on all ranks once.
         raise NotYet(f"{name}: {differs}", exercise=name, rank=here.rank) from None
     _keep(name, here, answer, said=said, right=True)
     print(f"right · {name}: {said}")
@@ -67,14 +67,14 @@ def _judge(exercise: Exercise, here: Here, answer: tuple[Any, ...]) -> str:
     except Differs:
         raise
     except Exception as error:
-        # Out of the learner's own code, or the guard's word on it: shown as it is, and kept as not right.
+        # Raised by the learner's code, or by the guard about it: show it unchanged, and record the answer as incorrect.
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         _keep(exercise.name, here, answer, said=said, right=False)
         raise
 
 
 def find_here() -> Here:
-    """Read what this process is, from JAX where it is a rank."""
+    """Describe this process; on a rank, the values come from JAX."""
     jax = sys.modules.get("jax")
     if jax is None or not jax.distributed.is_initialized():
         return _NOTEBOOK
@@ -88,7 +88,7 @@ def _keep(name: str, here: Here, answer: tuple[Any, ...], *, said: str, right: b
 
 
 def text_of(answer: Any) -> str:
-    """Give the source of a function or class, else how a value prints; cut at a few thousand characters."""
+    """Return the source of a function or class, or the repr of any other value; truncated to a few thousand characters."""
     try:
         text = inspect.getsource(answer) if callable(answer) else repr(answer)
     except (OSError, TypeError):

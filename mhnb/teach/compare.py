@@ -1,6 +1,6 @@
-"""What judges use: set what a rank holds beside what is asked for, and name the device, the place and both values.
+"""Assertions for exercises: compare the data of a rank with the expected data, and report device, index and both values.
 
-Each looks at what is in this process only.
+Each one inspects only the data of this process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["call", "fits", "global_array", "shards_hold", "spec_is", "value_is"]
 
 
 def call(answer: Any, *arguments: Any, what: str) -> Any:
-    """Call the learner's function; what it raises passes through."""
+    """Call the learner's function. Its exceptions are not caught."""
     if not callable(answer):
         raise Differs(
             f"expected a function {what}, and got {type(answer).__name__}; pass the function itself, not its result"
@@ -25,7 +25,7 @@ def call(answer: Any, *arguments: Any, what: str) -> Any:
 
 
 def value_is(got: Any, wanted: Any, what: str, *, hint: str = "") -> None:
-    """Both must be equal, and of the same kind: 8 is not 8.0."""
+    """Check that two values are equal and of the same type: 8 is not 8.0."""
     if type(got) is not type(wanted) or got != wanted:
         raise Differs(f"{what} is {got!r}, expected {wanted!r}{_kinds(got, wanted)}{_after(hint)}")
 
@@ -40,7 +40,7 @@ def _after(hint: str) -> str:
 
 
 def global_array(x: Any, shape: tuple[int, ...], dtype: str, what: str, here: Here) -> Any:
-    """It must be a jax.Array of this shape and dtype on all devices of the cluster; return it."""
+    """Check that x is a jax.Array of this shape and dtype on all devices of the cluster, and return it."""
     import jax
 
     if not isinstance(x, jax.Array):
@@ -56,7 +56,7 @@ def global_array(x: Any, shape: tuple[int, ...], dtype: str, what: str, here: He
 
 
 def spec_is(x: Any, mesh: Any, spec: Any, what: str) -> None:
-    """The array must be laid out over the mesh as the PartitionSpec says, however that is spelled."""
+    """Check that the array is sharded over the mesh as the PartitionSpec says; an equivalent spec is accepted."""
     import jax
 
     wanted = jax.sharding.NamedSharding(mesh, spec)
@@ -69,7 +69,7 @@ def spec_is(x: Any, mesh: Any, spec: Any, what: str) -> None:
 
 
 def shards_hold(x: Any, wanted: np.ndarray, what: str, here: Here) -> None:
-    """Each shard in this process must hold the values that belong in its box."""
+    """Check that each shard of this process holds the expected values of its index."""
     for ordinal, shard in enumerate(_own_shards(x)):
         right = wanted[shard.index]
         got = np.asarray(shard.data)
@@ -84,7 +84,7 @@ def shards_hold(x: Any, wanted: np.ndarray, what: str, here: Here) -> None:
 
 
 def fits(x: Any, nbytes: int, what: str, here: Here) -> None:
-    """No device of this process may hold more of the array than so many bytes."""
+    """Check that no device of this process holds more than `nbytes` bytes of the array."""
     for ordinal, shard in enumerate(_own_shards(x)):
         if shard.data.nbytes > nbytes:
             raise Differs(
@@ -94,7 +94,7 @@ def fits(x: Any, nbytes: int, what: str, here: Here) -> None:
 
 
 def _own_shards(x: Any) -> list[Any]:
-    """The shards of this process, by the ordinal of their device."""
+    """Return the shards of this process, ordered by the local index of their device."""
     return sorted(x.addressable_shards, key=lambda shard: shard.device.id)
 
 

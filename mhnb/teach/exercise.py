@@ -1,6 +1,6 @@
-"""What an exercise and a prediction are: plain values, and functions of plain values.
+"""Types for exercises and predictions: plain values, and functions of plain values.
 
-Knows nothing of ranks but their numbers, and nothing of where answers are kept.
+They use no more of a rank than its number, and do not depend on where answers are stored.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any, Literal
 __all__ = ["Differs", "Exercise", "Here", "Judge", "Prediction", "compare_guess"]
 
 
-class Differs(Exception):  # said of an answer, caught by `check`, never shown as an error of its own
-    """An answer is not what the exercise asks for; the text says what differs, from what, and where to look."""
+class Differs(Exception):  # feedback on an answer: `check` catches it, so it is never shown as an error
+    """An answer differs from the expected one. The text says what differs, from which value, and where to look."""
 
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The process in which an answer is judged."""
+    """The process in which an answer is graded."""
 
     rank: int | None
-    """None in the notebook's own process."""
+    """None in the notebook process."""
     process_count: int
     device_count: int
     local_device_count: int
 
 
 Judge = Callable[..., str]
-"""Called with `Here` and the answer; returns what is right in a few words, or raises `Differs`."""
+"""Called with `Here` and the answer; returns a short text on what is correct, or raises `Differs`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +37,29 @@ class Exercise:
 
     name: str
     lesson: str
-    """The number that the lesson's file begins with, such as `02`."""
+    """The lesson number at the start of its file name, such as `02`."""
     prompt: str
     """One sentence."""
     judge: Judge
     where: Literal["ranks", "notebook", "both"] = "ranks"
-    """In which processes `check` may be called."""
+    """The processes in which `check` may be called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A question that the learner answers before the ranks do."""
+    """A question that the learner answers before the ranks run the code."""
 
     name: str
     lesson: str
     prompt: str
     choices: tuple[Any, ...]
-    """What can be chosen, the right one among them; compared with what the ranks give."""
+    """The choices, including the correct one, which equals the value that the ranks return."""
     because: str
-    """Why it is so, shown with the reveal."""
+    """The explanation that `reveal` shows."""
 
 
 def compare_guess(guess: Any, truth: Any) -> bool:
-    """Whether a guess says the same as the value; tuple, list and array are one.
+    """Return whether a guess equals a value. A tuple, a list and an array with equal elements are equal.
 
     >>> compare_guess((2, 4), [2, 4]), compare_guess("2", 2), compare_guess(8, 8.0)
     (True, False, True)

@@ -1,6 +1,6 @@
-"""`predict` and `reveal`: a guess is kept before the ranks are asked, and set beside what they gave.
+"""`predict` and `reveal`: store a guess before the ranks run, and compare it with their result.
 
-A wrong guess is no error: it is what the lesson is for, and Run All goes on.
+A wrong guess does not raise, because it is part of the lesson and Run All must continue.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["predict", "reveal"]
 
 
 def predict(name: str, answer: Any = ...) -> None:
-    """Keep your guess; without one, ask for it with buttons, and as text where there are none.
+    """Store your guess. Without one, show the question with buttons, or as text if there are no buttons.
 
     Raises:
-        InvalidRequest: no such prediction, a guess that is not among its choices, or the cell ran on the ranks.
+        InvalidRequest: the prediction does not exist, the guess is not one of its choices, or the cell ran on the ranks.
     """
     prediction = _find(name)
     if answer is ...:
@@ -31,14 +31,14 @@ def predict(name: str, answer: Any = ...) -> None:
 
 
 def reveal(name: str, truth: Any) -> None:
-    """Show your guess beside the value that the ranks gave, and why it is so.
+    """Show your guess beside the value from the ranks, and explain the value.
 
     Args:
-        name: the prediction.
-        truth: what `%mhjax pull` brought; with `--each` a list by rank, compared rank by rank.
+        name: name of the prediction.
+        truth: the value that `%mhjax pull` returned; with `--each` a list by rank, compared rank by rank.
 
     Raises:
-        InvalidRequest: no such prediction, or the cell ran on the ranks.
+        InvalidRequest: the prediction does not exist, or the cell ran on the ranks.
     """
     prediction = _find(name)
     said, right = _compare(prediction, truth)
@@ -56,7 +56,7 @@ def _find(name: str) -> Prediction:
 
 
 def _keep_guess(prediction: Prediction, answer: Any) -> str:
-    """Keep a guess and return what is said to it, which does not tell whether it is right."""
+    """Store a guess and return the feedback, which does not reveal whether the guess is correct."""
     fitting = [index for index, choice in enumerate(prediction.choices) if compare_guess(answer, choice)]
     if not fitting:
         raise InvalidRequest(
@@ -68,7 +68,7 @@ def _keep_guess(prediction: Prediction, answer: Any) -> str:
 
 
 def format_choices(prediction: Prediction) -> str:
-    """Write the choices as they are typed."""
+    """Format the choices as they are typed."""
     return ", ".join(repr(choice) for choice in prediction.choices)
 
 

@@ -1,7 +1,7 @@
-"""Answers on disk: one small file for each task and process, so that no two writers share one.
+"""Answers on disk: one small file per task and process, so that no two processes write the same file.
 
-They are below the state home and not in the notebook, because neither a rank nor a button can write into the notebook's
-file. What the learner typed into a cell is in the notebook as well.
+They are in mhnb's state folder and not in the notebook, because neither a rank nor a button can write to the notebook's file.
+Answers that the learner typed into a cell are in the notebook as well.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["Record", "keep_record", "read_records", "try_keep"]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What came of the last answer in one process."""
+    """The last answer in one process, and its feedback."""
 
     rank: int | None
     """None for the notebook."""
     process_count: int
     right: bool | None
-    """None for a prediction that is not revealed yet."""
+    """None for a prediction that has not been revealed."""
     said: str
     """The feedback."""
     answer: str
-    """The answer's source, or how it prints."""
+    """Source or repr of the answer."""
 
 
 def _folder(name: str, environment: Mapping[str, str]) -> Path:
@@ -38,21 +38,21 @@ def _folder(name: str, environment: Mapping[str, str]) -> Path:
 
 
 def keep_record(name: str, record: Record, environment: Mapping[str, str] = os.environ) -> None:
-    """Keep the last answer of this process; it replaces the one before.
+    """Store the last answer of this process, replacing the previous one.
 
     Raises:
-        OSError: the disk is full, or the state home cannot be written.
+        OSError: the disk is full, or the state folder is not writable.
     """
     folder = _folder(name, environment)
     for each in (make_home(environment) / "lessons", folder):
         make_private_folder(each)
     path = folder / ("notebook.json" if record.rank is None else f"rank{record.rank}.json")
-    # In one step: the notebook may read while a rank writes.
+    # Written atomically, because the notebook may read while a rank writes.
     write_private(path, json.dumps(asdict(record)))
 
 
 def try_keep(name: str, record: Record) -> str:
-    """Keep an answer if the disk lets us; return what to tell the learner if it does not, else nothing."""
+    """Store an answer. Return an error message for the learner if the disk refuses, otherwise an empty string."""
     try:
         keep_record(name, record)
     except OSError as error:
@@ -61,10 +61,10 @@ def try_keep(name: str, record: Record) -> str:
 
 
 def _parse(text: bytes) -> Record:
-    """Read a record.
+    """Parse a record.
 
     Raises:
-        TypeError, ValueError: it is none.
+        TypeError, ValueError: the text is not a record.
     """
     match json.loads(text):
         case {"rank": int() | None, "process_count": int(), "right": _, "said": str(), "answer": str()} as fields:
@@ -73,16 +73,17 @@ def _parse(text: bytes) -> Record:
 
 
 def read_records(name: str, environment: Mapping[str, str] = os.environ) -> list[Record]:
-    """Read what the processes of the last try kept, by rank, the notebook first.
+    """Return the records of the last attempt: the notebook first, then by rank.
 
-    Of an earlier try on more ranks nothing is given: those ranks have not answered since.
+    Records of an earlier attempt with another number of ranks are skipped, because those ranks have not answered since.
     """
     found = []
     for path in _folder(name, environment).glob("*.json"):
         try:
             found.append((path.stat().st_mtime_ns, _parse(read_private(path))))
         except (OSError, ValueError, TypeError, RecursionError):
-            # Replaced at this moment, cut short by a full disk, or another user's: as if it had not been answered.
+            # The file was just replaced, was truncated by a full disk, or belongs to another user: treat it as
+            # unanswered.
             continue
     if not found:
         return []

@@ -1,4 +1,4 @@
-"""`progress` and `recall`: what the answers kept so far come to, put together over the ranks."""
+"""`progress` and `recall`: summarise the stored answers over all ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["fold_records", "progress", "recall"]
 
 
 def fold_records(records: Sequence[Record]) -> str:
-    """Say in one line where an answer is right, where it is not, and why not.
+    """Describe in one line where an answer is correct, where it is not, and why not.
 
     >>> fold_records([Record(0, 2, True, "8.0", ""), Record(1, 2, False, "gives 2.0", "")])
     'not yet on rank 1: gives 2.0 · right on rank 0'
@@ -53,14 +53,14 @@ def _missing(records: Sequence[Record]) -> str:
 
 
 def progress(lesson: str | None = None, *, environment: Mapping[str, str] = os.environ) -> None:
-    """Print how far you are, a line for each exercise and prediction.
+    """Print your progress, one line for each exercise and prediction.
 
     Args:
-        lesson: its number, such as `02`; None for all.
-        environment: MHNB_HOME in it chooses where answers are kept.
+        lesson: lesson number, such as `02`; None for all lessons.
+        environment: its MHNB_HOME chooses where answers are stored.
 
     Raises:
-        InvalidRequest: no lesson of that number has exercises.
+        InvalidRequest: no lesson with this number has exercises.
     """
     chosen = [task for task in tasks().values() if lesson in (None, task.lesson)]
     if not chosen:
@@ -72,10 +72,10 @@ def progress(lesson: str | None = None, *, environment: Mapping[str, str] = os.e
 
 
 def recall(name: str, *, environment: Mapping[str, str] = os.environ) -> None:
-    """Print the answer that you gave last, also after a restart of the notebook.
+    """Print your last answer, also after a restart of the notebook.
 
     Raises:
-        InvalidRequest: there is no such task, or it was not answered yet.
+        InvalidRequest: the task does not exist, or has not been answered yet.
     """
     if name not in tasks():
         raise InvalidRequest(f"there is no exercise {name!r}; mhnb.teach.progress() lists them")

@@ -1,4 +1,4 @@
-"""Every exercise and prediction by name. A module of `mhnb.teach.exercises` is entered here once."""
+"""Registry of all exercises and predictions by name. Each module of `mhnb.teach.exercises` is listed here once."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ MODULES = (
     "death",
     "srun",
 )
-"""In the order of the lessons. Each has a tuple `TASKS`."""
+"""In the order of the lessons. Each module has a tuple `TASKS`."""
 
 
 @cache
 def tasks() -> dict[str, Exercise | Prediction]:
-    """Give every exercise and prediction by name, in the order of the lessons.
+    """Return all exercises and predictions by name, in the order of the lessons.
 
     Raises:
-        ValueError: two have the same name.
+        ValueError: two tasks have the same name.
     """
     found: dict[str, Exercise | Prediction] = {}
     for task in _all():
@@ -51,15 +51,15 @@ def _all() -> Iterator[Exercise | Prediction]:
 
 
 def names(kind: type[Exercise] | type[Prediction]) -> list[str]:
-    """List the names of one kind."""
+    """Return the names of one kind of task."""
     return [name for name, task in tasks().items() if isinstance(task, kind)]
 
 
 def find(name: str, kind: type[Exercise] | type[Prediction]) -> Exercise | Prediction:
-    """Find a task of a kind.
+    """Return the task of a given name and kind.
 
     Raises:
-        InvalidRequest: there is none of that name; the message names what is near.
+        InvalidRequest: there is no such task; the message suggests similar names.
     """
     task = tasks().get(name)
     if isinstance(task, kind):

@@ -17,14 +17,14 @@ _AXIS = "i"
 
 
 def _line() -> Any:
-    """All devices on one axis, as in the lesson."""
+    """Return a mesh with all devices on one axis, as in the lesson."""
     import jax
 
     return jax.sharding.Mesh(np.array(jax.devices()), (_AXIS,))
 
 
 def _on_each(body: Any, values: np.ndarray) -> tuple[Callable[..., Any], Any]:
-    """The learner's body under shard_map, each device's result beside the others, and an array cut over the devices."""
+    """Return the learner's function under shard_map, which concatenates the results of the devices, and a sharded input array."""
     import jax
 
     call(callable, body, what="of a device's piece")

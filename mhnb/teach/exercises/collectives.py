@@ -16,7 +16,7 @@ _KIB = 1024
 
 
 def _mesh(here: Here) -> Any:
-    """One row for each host, as in the lesson."""
+    """Return a mesh with one row per host, as in the lesson."""
     import jax
 
     devices = np.array(jax.devices()).reshape(here.process_count, here.local_device_count)
@@ -54,7 +54,7 @@ def _product(x: Any, w: Any) -> Any:
 
 
 def _shaped(name: str, shape: tuple[int, ...], mesh: Any, spec: Any) -> Any:
-    """An array that is not made, laid out as asked; a device may hold 16 KiB of it."""
+    """Return the shape of a sharded array without creating it. The learner's spec may put at most 16 KiB of it on a device."""
     import jax
 
     if not isinstance(spec, jax.sharding.PartitionSpec):

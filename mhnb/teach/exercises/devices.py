@@ -28,7 +28,7 @@ def _n_devices_in_mesh(here: Here, n_devices_in_mesh: Any) -> str:
 
 
 def _count_devices(here: Here) -> int:
-    """The notebook has not asked JAX yet: only the learner's function has a reason to."""
+    """Return the number of devices. The notebook uses JAX only from here on, because only the learner's function needs it."""
     if here.rank is not None:
         return here.device_count
     import jax

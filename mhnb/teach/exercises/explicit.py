@@ -22,7 +22,7 @@ def _typed(here: Here, values: np.ndarray, *spec: str | None) -> Any:
 
 
 def _judge(here: Here, function: Any, wanted: np.ndarray, arguments: tuple[Any, ...], budget: Budget) -> str:
-    """Compare values, then the type, then what is sent."""
+    """Check the values, then the sharding in the type, then the communication."""
     import jax
 
     call(callable, function, what="of two arrays")

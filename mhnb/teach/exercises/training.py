@@ -45,7 +45,7 @@ def _mended_step(here: Here, step: Any) -> str:
 
 
 def _gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of the mean squared error of a linear model."""
+    """Return the gradient of the mean squared error of a linear model."""
     wanted: np.ndarray = 2 * x.T @ (x @ w - y) / len(x)
     return wanted
 
@@ -58,7 +58,7 @@ def _accumulate_once(here: Here, accumulate: Any) -> str:
     call(callable, accumulate, what="of w and xs")
     spec: Any = jax.sharding.PartitionSpec
     mapped = jax.jit(
-        # Unchecked, the gradient of whole parameters stays the device's own until the learner sums it.
+        # Without the check, the gradient of replicated parameters stays local to each device until the learner sums it.
         jax.shard_map(
             lambda w, xs: accumulate(w, xs)[None],
             mesh=_mesh(),
