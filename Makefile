@@ -1,10 +1,10 @@
-# `make demo` and `make test` need Python >= 3.11, make and git, nothing else.
-#   make PYTHON=/path/to/python3.12 test     another interpreter
-#   make VENV=/somewhere/else test           another place for the environment
-#   make test PYTEST="-k restart -x"         more for pytest
-#   make lab LAB="--no-browser --port 9999"  more for JupyterLab
+# `make demo` and `make test` need only Python >= 3.11, make and git.
+#   make PYTHON=/path/to/python3.12 test     use another interpreter
+#   make VENV=/somewhere/else test           put the environment elsewhere
+#   make test PYTEST="-k restart -x"         options for pytest
+#   make lab LAB="--no-browser --port 9999"  options for JupyterLab
 
-# The first of these that runs and is new enough. A name can be on PATH and not run (version managers leave such stubs).
+# The first one that runs and is new enough is used. A name on PATH may not run, because version managers install stubs.
 CANDIDATES = python3 python3.13 python3.12 python3.11 python3.14 python
 PYTHON ?= $(shell for p in $(CANDIDATES); do \
   "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; exit; }; done)
@@ -28,7 +28,7 @@ help: ## say what there is
 
 venv: $(READY) ## make the environment alone
 
-# uv where it is on PATH (seconds), pip otherwise. Both read the same pins, and the index from the user's own settings.
+# Use uv if it is on PATH (seconds), otherwise pip. Both use the same pins, and the package index of the user's settings.
 $(READY): pyproject.toml $(PINS)
 	@test -n "$(PYTHON)" || { echo "mhnb needs Python 3.11 or newer; found none. Say make PYTHON=/path/to/python3"; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -79,7 +79,7 @@ bench: $(READY) $(PEERS) ## measure beside a plain kernel, %%px, jupyter-distrib
 	$(RUN) tests.bench.sharding
 	$(RUN) tests.bench.outputs
 
-# The peers lie beside the environment, never in it.
+# The compared projects are installed beside the environment, never into it.
 $(PEERS): tests/bench/requirements.txt
 	@if command -v uv >/dev/null 2>&1; then \
 	  uv pip install --quiet --python "$(BIN)/python" --target .bench --no-deps --requirements $<; \
@@ -88,7 +88,7 @@ $(PEERS): tests/bench/requirements.txt
 	fi
 	@touch $@
 
-# The other line of Python and JAX: 3.12+ beside 3.11, 3.11 beside 3.12+. Where there is none it says so and goes on.
+# The other version of Python and JAX: 3.12+ if this is 3.11, and 3.11 if this is 3.12+. If there is none, print that and go on.
 other-python: $(READY) ## prepare the environment of the other Python, where there is one
 	@$(RUN) tests.other_python
 

@@ -13,8 +13,8 @@ c = get_config()  # noqa: F821  # IPython puts it there
 # How the ranks are started. The hub runs on this machine.
 c.Cluster.engine_launcher_class = "mhnb-gpu"
 c.Cluster.controller_launcher_class = "mhnb"
-# Engines wait for the hub's connection file themselves; nobody needs to wait for them.
+# No delay is needed, because engines wait for the hub's connection file themselves.
 c.Cluster.delay = 0
 
-# "gpu": a rank for each GPU. "host": one rank that has them all.
+# "gpu": one rank per GPU. "host": one rank with all GPUs.
 c.MhnbGpu.process_per = "gpu"

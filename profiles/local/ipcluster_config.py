@@ -12,9 +12,9 @@ c = get_config()  # noqa: F821  # IPython puts it there
 # How the ranks are started. The hub runs on this machine.
 c.Cluster.engine_launcher_class = "mhnb-local"
 c.Cluster.controller_launcher_class = "mhnb"
-# Engines wait for the hub's connection file themselves; nobody needs to wait for them.
+# No delay is needed, because engines wait for the hub's connection file themselves.
 c.Cluster.delay = 0
 
-# Ranks, and CPU devices of each.
+# Number of ranks, and CPU devices per rank.
 c.Cluster.n = 4
 c.MhnbLocal.devices = 2

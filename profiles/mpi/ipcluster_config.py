@@ -13,25 +13,25 @@ c = get_config()  # noqa: F821  # IPython puts it there
 # How the ranks are started. The hub runs on this machine.
 c.Cluster.engine_launcher_class = "mhnb-mpi"
 c.Cluster.controller_launcher_class = "mhnb"
-# Engines wait for the hub's connection file themselves; nobody needs to wait for them.
+# No delay is needed, because engines wait for the hub's connection file themselves.
 c.Cluster.delay = 0
-# `ipcluster start` alone: the address of this machine that the hosts are to reach, where its name does not stand for it.
+# For `ipcluster start` only: the address of this machine that hosts connect to, if its name does not resolve to it.
 # c.Cluster.controller_ip = "10.0.0.1"
 
-# -- how many ranks, and where: without names as mpiexec places them, with names a supervisor on each
+# -- number of ranks and hosts: without names mpiexec places the ranks; with names each host gets one supervisor
 
 c.Cluster.n = 4
 # c.MhnbMpi.hosts = "a,b,node[1-4]"
 # c.MhnbMpi.ranks_per_host = 1
-# Simulated CPU devices per rank; without it, what each machine has.
+# Simulated CPU devices per rank; by default the real devices of each host.
 # c.MhnbMpi.devices = 2
 
-# -- how
+# -- how to start them
 
 # c.MhnbMpi.mpiexec = "/opt/openmpi/bin/mpiexec"
 # c.MhnbMpi.extra = ["--mca", "oob_tcp_if_include", "10.0.0.0/8"]
 
-# -- what there is over there; without any of it, this notebook's own interpreter by its path (a file system that is shared)
+# -- environment on the hosts; by default the path of this notebook's interpreter, which needs a shared file system
 
 # c.MhnbMpi.python = "/opt/python/bin/python"
 # c.MhnbMpi.venv = "~/venvs/jax"
@@ -39,5 +39,5 @@ c.Cluster.n = 4
 # c.MhnbMpi.setup = ". /etc/profile && module load cuda"
 # c.MhnbMpi.cwd = "~/work"
 # c.MhnbMpi.environment = {"NCCL_DEBUG": "INFO"}
-# Each rank of a host gets its own part of the host's GPUs.
+# Divide the GPUs of a host among its ranks.
 # c.MhnbMpi.share_gpus = True

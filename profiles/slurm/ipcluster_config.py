@@ -13,17 +13,17 @@ c = get_config()  # noqa: F821  # IPython puts it there
 # How the ranks are started. The hub runs on this machine.
 c.Cluster.engine_launcher_class = "mhnb-slurm"
 c.Cluster.controller_launcher_class = "mhnb"
-# Engines wait for the hub's connection file themselves; nobody needs to wait for them.
+# No delay is needed, because engines wait for the hub's connection file themselves.
 c.Cluster.delay = 0
-# `ipcluster start` alone: the address of this machine that the hosts are to reach, where its name does not stand for it.
+# For `ipcluster start` only: the address of this machine that hosts connect to, if its name does not resolve to it.
 # c.Cluster.controller_ip = "10.0.0.1"
 
-# -- how many ranks: a task each; with ranks_per_host a machine for so many
+# -- number of ranks: one task per rank; with ranks_per_host, one machine for that many ranks
 
 c.Cluster.n = 4
 # c.MhnbSlurm.ranks_per_host = 1
 
-# -- what is asked for
+# -- resources to request
 
 # c.MhnbSlurm.partition = "debug"
 # c.MhnbSlurm.account = "project"
@@ -36,7 +36,7 @@ c.Cluster.n = 4
 # c.MhnbSlurm.constraint = "a100"
 # c.MhnbSlurm.extra = ["--exclusive", "--reservation=class"]
 
-# -- what there is over there; without any of it, this notebook's own interpreter by its path (a file system that is shared)
+# -- environment on the hosts; by default the path of this notebook's interpreter, which needs a shared file system
 
 # c.MhnbSlurm.python = "/opt/python/bin/python"
 # c.MhnbSlurm.venv = "~/venvs/jax"
@@ -44,5 +44,5 @@ c.Cluster.n = 4
 # c.MhnbSlurm.setup = ". /etc/profile && module load cuda"
 # c.MhnbSlurm.cwd = "~/work"
 # c.MhnbSlurm.environment = {"NCCL_DEBUG": "INFO"}
-# Each rank of a host gets its own part of the host's GPUs.
+# Divide the GPUs of a host among its ranks.
 # c.MhnbSlurm.share_gpus = True

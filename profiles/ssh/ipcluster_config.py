@@ -13,18 +13,18 @@ c = get_config()  # noqa: F821  # IPython puts it there
 # How the ranks are started. The hub runs on this machine.
 c.Cluster.engine_launcher_class = "mhnb-ssh"
 c.Cluster.controller_launcher_class = "mhnb"
-# Engines wait for the hub's connection file themselves; nobody needs to wait for them.
+# No delay is needed, because engines wait for the hub's connection file themselves.
 c.Cluster.delay = 0
-# `ipcluster start` alone: the address of this machine that the hosts are to reach, where its name does not stand for it.
+# For `ipcluster start` only: the address of this machine that hosts connect to, if its name does not resolve to it.
 # c.Cluster.controller_ip = "10.0.0.1"
 
-# -- which machines, and how many ranks on each
+# -- hosts, and ranks per host
 
 # c.MhnbSsh.hosts = "a,b[1-3],me@c:2222"
-# c.MhnbSsh.hostfile = "~/hosts"  # a machine a line, like `a slots=2`
+# c.MhnbSsh.hostfile = "~/hosts"  # one host per line, such as `a slots=2`
 # c.MhnbSsh.ranks_per_host = 1
 
-# -- how to log in: without a password, as `ssh HOST true` must work
+# -- login: key-based, because `ssh HOST true` must work without a password
 
 # c.MhnbSsh.user = "me"
 # c.MhnbSsh.port = 22
@@ -32,7 +32,7 @@ c.Cluster.delay = 0
 # c.MhnbSsh.config_file = "~/.ssh/config"
 # c.MhnbSsh.extra = ["ProxyJump=gate"]
 
-# -- what there is over there; without any of it, this notebook's own interpreter by its path (a file system that is shared)
+# -- environment on the hosts; by default the path of this notebook's interpreter, which needs a shared file system
 
 # c.MhnbSsh.python = "/opt/python/bin/python"
 # c.MhnbSsh.venv = "~/venvs/jax"
@@ -40,5 +40,5 @@ c.Cluster.delay = 0
 # c.MhnbSsh.setup = ". /etc/profile && module load cuda"
 # c.MhnbSsh.cwd = "~/work"
 # c.MhnbSsh.environment = {"NCCL_DEBUG": "INFO"}
-# Each rank of a host gets its own part of the host's GPUs.
+# Divide the GPUs of a host among its ranks.
 # c.MhnbSsh.share_gpus = True

@@ -2,10 +2,10 @@
 
 c = get_config()  # noqa: F821  # IPython puts it there
 
-# The supervisor of the machine reaps and signals every rank; a nanny each would be another Python process each.
+# The supervisor of the host reaps and signals every rank; a nanny would add one Python process per rank.
 c.IPEngine.enable_nanny = False
 # The hub may still be starting when the first rank is ready to register.
 c.IPEngine.timeout = 60.0
 c.IPEngine.wait_for_url_file = 60.0
-# The supervisor knows when the hub is gone; a rank must not decide it alone.
+# The supervisor detects the loss of the hub; a rank must not decide that alone.
 c.IPEngine.max_heartbeat_misses = 0

@@ -13,12 +13,12 @@ c = get_config()  # noqa: F821  # IPython puts it there
 # How the ranks are started. The hub runs on this machine.
 c.Cluster.engine_launcher_class = "mhnb-tpu"
 c.Cluster.controller_launcher_class = "mhnb"
-# Engines wait for the hub's connection file themselves; nobody needs to wait for them.
+# No delay is needed, because engines wait for the hub's connection file themselves.
 c.Cluster.delay = 0
-# `ipcluster start` alone: the address of this machine that the hosts are to reach, where its name does not stand for it.
+# For `ipcluster start` only: the address of this machine that hosts connect to, if its name does not resolve to it.
 # c.Cluster.controller_ip = "10.0.0.1"
 
-# -- which, and how many workers it has
+# -- the TPU VM, and its number of workers
 
 c.Cluster.n = 4
 # c.MhnbTpu.tpu = "my-pod"
@@ -27,7 +27,7 @@ c.Cluster.n = 4
 # c.MhnbTpu.internal_ip = True
 # c.MhnbTpu.extra = ["--tunnel-through-iap"]
 
-# -- what there is over there; without any of it, this notebook's own interpreter by its path (a file system that is shared)
+# -- environment on the hosts; by default the path of this notebook's interpreter, which needs a shared file system
 
 # c.MhnbTpu.python = "/opt/python/bin/python"
 # c.MhnbTpu.venv = "~/venvs/jax"
@@ -35,5 +35,5 @@ c.Cluster.n = 4
 # c.MhnbTpu.setup = ". /etc/profile && module load cuda"
 # c.MhnbTpu.cwd = "~/work"
 # c.MhnbTpu.environment = {"NCCL_DEBUG": "INFO"}
-# Each rank of a host gets its own part of the host's GPUs.
+# Divide the GPUs of a host among its ranks.
 # c.MhnbTpu.share_gpus = True
