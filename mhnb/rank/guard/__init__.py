@@ -1,1 +1,1 @@
-"""What a rank launches: recorded, agreed on with the others before it happens, and seen through to its end."""
+"""Agreement between the ranks before each launch, records of launches and arrays, and waits for pending work."""

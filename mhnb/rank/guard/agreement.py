@@ -1,10 +1,10 @@
-"""Lockstep: before a launch, its participants agree on it at a table; if they do not, none of them launches.
+"""Lockstep: the participants agree on a launch before they make it; if they do not agree, none of them launches.
 
-A participant says what it is about to launch and waits until it knows of every other one: that it has come as far, or that its
-cell has ended. Then all decide the same from the same facts. Time decides nothing.
+A rank proposes what it is about to launch, and waits until it knows of every other participant that it has come as far, or that its
+cell has ended. Then all make the same decision from the same facts. There is no timeout.
 
-This is the part that a rank plays: whose turn it is among its threads, and what an interrupt or an exception in the
-middle of it may still undo. How a verdict comes about is the table's business, here or on another host.
+This module is the rank's own side: which of its threads has the turn, and what an interrupt or an exception in the middle of an
+agreement may still undo. The agreement backend makes the decision, here or on another host.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ _INSIDE = (
 
 
 class Agreement:
-    """One rank's part of it. `enter` may be called from any thread; a rank makes one launch at a time.
+    """Gate in front of the launches of one rank. `enter` may be called from any thread; a rank makes one launch at a time.
 
     Args:
-        table: where this rank meets the others.
+        table: the backend through which this rank agrees with the others.
     """
 
     def __init__(self, table: Table) -> None:
@@ -81,41 +81,44 @@ class Agreement:
         self._chosen: tuple[int, ...] | None = None
         os.register_at_fork(after_in_child=weakly(self._become_child))
         self.inside = False
-        """The main thread is between its post and the end of its launch: an interrupt must wait."""
+        """The main thread is between its proposal and the end of its launch: an interrupt must wait."""
         self._is_ending = False
-        """The main thread tells the others that the cell has ended."""
+        """The main thread is notifying the others that the cell has ended."""
         self.interrupt_pending = False
-        """One waits."""
+        """An interrupt is pending."""
         self._failure: tuple[int, MhnbError] | None = None
         self._parted: tuple[int, int, str] | None = None
-        """The cell's first mismatch: the cell, the thread that met it, and its words."""
+        """The cell's first mismatch: the cell, the thread that met it, and its text."""
         self._failed: set[int] = set()
-        """Cells that did not end well here: on other ranks their threads may be elsewhere, so they launch nothing any more."""
+        """Cells that did not end well here: their threads may be elsewhere on other ranks, so they launch nothing any more."""
         self._uncompared = Uncompared()
         self._again = Counter[tuple[int, ...]]()
-        """How often the ranks asked a second time in this cell, by participants."""
+        """How many second rounds of agreement this cell had, by participants."""
         self._taken: list[InputRow] = []
         self._late: BaseException | None = None
         self._holder = 0
         self._forked = False
         self._agreed_seq, self._agreed = 0, Counter[tuple[int, ...]]()
-        """How many launches of a cell each set of participants has agreed on: on each of them the same number."""
+        """How many launches of a cell each set of participants has agreed on: the number is the same on each of these ranks."""
         self.signals = HeldSignals()
         self.make_interrupt: Callable[[], BaseException] = KeyboardInterrupt
-        """Makes what stops the code that runs, wherever it runs; set by whoever runs it."""
+        """Makes the exception that stops the running code, wherever it runs; set by the cell runner."""
         self.handles_interrupt: Callable[[], bool] = lambda: False
-        """Whether the cell's code has got its interrupt and handles it; set likewise."""
+        """Returns whether the cell's code has received its interrupt and handles it; set by the cell runner, too."""
         self._busy: set[int] = set()
         """Threads other than the main one that are about to launch."""
         self.pending: tuple[str, tuple[int, ...], int | None] | None = None
-        """What is posted and not yet decided: name, participants, line of the cell."""
+        """The proposal that is posted and not yet decided: name, participants, line of the cell."""
         self.came_to: Wish | None = None
-        """What the main thread wanted to launch when it was interrupted, and others had not come to."""
+        """The proposal that was pending when the main thread was interrupted, and that other participants had not reached."""
         self.stopped_with: frozenset[int] | None = None
-        """Who stopped with this cell's main thread, each time before the same launch: nobody once it stopped alone; None: no stop yet."""
+        """Ranks that stopped with this cell's main thread, each time before the same launch; None: no stop yet.
+
+        Empty once it stopped alone.
+        """
 
     def _become_child(self) -> None:
-        """Be a forked child of the cell: it is no rank, whatever it inherited."""
+        """Stop acting as a rank in a forked child of the cell, whatever it inherited."""
         self._forked = True
         self._busy.clear()
         self._table.let_go()
@@ -123,7 +126,7 @@ class Agreement:
     # -- cells
 
     def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:
-        """A cell begins; `chosen` are the ranks that run it, None for all."""
+        """Start a cell; `chosen` are the ranks that run it, None for all."""
         self._seq, self._source, self._guard = seq, source, guard
         self._chosen = None if chosen is None else tuple(chosen)
         self.interrupt_pending, self.stopped_with, self.came_to = False, None, None
@@ -133,7 +136,10 @@ class Agreement:
         self._again.clear()
 
     def end_cell(self, seq: int, outcome: Ending) -> None:
-        """The cell has ended here: whoever waits for us in it need not. What threads launch from now on belongs to the next."""
+        """Notify the other ranks that the cell has ended here, so that they do not wait for this rank in it.
+
+        What threads launch from now on belongs to the next cell.
+        """
         ending = outcome if outcome in ENDINGS else "error"
         if ending in ("error", "interrupted"):
             self._failed.add(seq)
@@ -146,35 +152,35 @@ class Agreement:
         self._chosen = None
 
     def take_notes(self) -> list[str]:
-        """Say how many arrays of the cell's launches were not compared."""
+        """Return the note on how many arrays of the cell's launches were not compared."""
         return self._uncompared.tell()
 
     def take_taken(self) -> list[InputRow]:
-        """Describe the arrays of the last mismatch, if it was for those: what differs is told by all ranks' together."""
+        """Return the arrays of the last mismatch, if it was about arrays. The rows of all ranks together show what differs."""
         taken, self._taken = self._taken, []
         return taken
 
     def note_lone_interrupt(self) -> None:
-        """The code gets an interrupt that the ranks have not agreed on: they may be at different places from here on."""
+        """Record that the code gets an interrupt on which the ranks have not agreed: they may be at different places from here on."""
         self.interrupt_pending, self.stopped_with = False, frozenset()
 
     def is_asked_to_stop(self) -> bool:
-        """Whether the cell that runs here was asked to stop."""
+        """Return whether the running cell was asked to stop."""
         return self._table.interrupted_seq == self._seq
 
     def describe(self, fingerprint: str, outline: str) -> None:
-        """Note what a program is that this rank has compiled, for the words of a mismatch."""
+        """Record the outline of a program that this rank has compiled, for the text of a mismatch."""
         if not self._forked:
             self._table.describe(_number(fingerprint), outline)
 
     def stopped_the_last_cell(self) -> bool:
-        """Whether the cell before the one that runs here was asked to stop."""
+        """Return whether the cell before the running one was asked to stop."""
         return self._table.interrupted_seq == self._seq - 1
 
     # -- a launch
 
     def is_inside(self) -> bool:
-        """Whether the calling thread is in the middle of a launch: a signal handler or a finalizer of the user's runs there."""
+        """Return whether the calling thread is in the middle of a launch: a user's signal handler or finalizer runs there."""
         if threading.current_thread() is self._main:
             return self.inside or self._is_ending
         return threading.get_ident() in self._busy
@@ -187,17 +193,17 @@ class Agreement:
         lines: tuple[int, ...],
         inputs: Sequence[object],
     ) -> OutputProvenance:
-        """Agree on a launch. When that is done the launch must be made at once; `leave` is called in any case.
+        """Agree on a launch. The launch must be made at once after that; `leave` is called in any case.
 
         Args:
-            lines: of the cell, the innermost first; empty where none of the cell's own text leads there.
+            lines: lines of the cell, the innermost first; empty if none of the cell's own text leads to the launch.
             inputs: the arrays that it launches on.
 
         Returns:
-            What its outputs are to be known by; not agreed where there is no lockstep, or the program never communicates.
+            The provenance of the outputs; not agreed without lockstep, or if the program never communicates.
 
         Raises:
-            OrderMismatch: the participants do not want the same launch; none of them makes it.
+            OrderMismatch: the participants do not propose the same launch; none of them makes it.
             KeyboardInterrupt: the cell was asked to stop; if the others came as far, all stop here.
             RanksLost: the others cannot be reached any more; this rank does not launch.
             RuntimeError: this thread is in the middle of another launch.
@@ -215,7 +221,7 @@ class Agreement:
                 self._holder = threading.get_ident()
         except BaseException as error:
             if self._turn.locked() and not self._busy:
-                # It came between taking the turn and knowing that it was taken.
+                # The exception came between taking the turn and recording that it was taken.
                 self._turn.release()
             pending, self.inside, self.interrupt_pending = self.interrupt_pending, False, False
             if pending and isinstance(error, OrderMismatch):
@@ -225,7 +231,7 @@ class Agreement:
         return birth
 
     def _check_may_enter(self, name: str, participants: tuple[int, ...]) -> None:
-        """Hold that the calling code may launch what other ranks take part in."""
+        """Check that the calling code may launch a program in which other ranks take part."""
         if self._forked:
             raise RuntimeError("a forked process cannot launch a program of several ranks: it is none of them")
         if self._chosen is not None and not set(participants) <= set(self._chosen):
@@ -257,10 +263,10 @@ class Agreement:
         return birth
 
     def leave(self) -> None:
-        """The launch is made and noted, or there was none to make.
+        """Release the turn when the launch is made and recorded, or was not made.
 
         Raises:
-            BaseException: what came in a thread of the user's when it was too late not to launch.
+            BaseException: an exception that came in a user's thread when it was too late not to launch.
         """
         me = threading.get_ident()
         if self._holder != me:
@@ -273,27 +279,27 @@ class Agreement:
             raise late
 
     def is_busy(self) -> bool:
-        """Whether a thread of the user's is about to launch."""
+        """Return whether a user's thread is about to launch."""
         return bool(self._busy)
 
     def note_failure(self, error: MhnbError) -> None:
-        """A thread of the user's may not launch: that fails the cell too, or it would be lost with the thread."""
+        """Record that a user's thread may not launch. That fails the cell too, or the error would be lost with the thread."""
         if not isinstance(error, _CellEndedError):
             self._failure = self._failure or (self._seq, error)
 
     def take_failure(self) -> MhnbError | None:
-        """What was raised in a thread of the user's: it fails the cell too."""
+        """Return the error that was raised in a user's thread, and forget it: it fails the cell too."""
         failure, self._failure = self._failure, None
         return failure[1] if failure is not None and failure[0] == self._seq else None
 
     def settle(self) -> None:
-        """After a launch: on the main thread what had to wait for it comes now.
+        """Deliver what was deferred on the main thread during a launch.
 
-        An interrupt waits on where the ranks are being stopped together: it comes before the next launch, or by the next
-        signal, so that the result of this one is not lost on the way to its name.
+        An interrupt stays deferred while the ranks are being stopped together: it comes before the next launch, or by the next signal,
+        so that the result of this launch is not lost before it is assigned to its name.
 
         Raises:
-            BaseException: what came when it was too late not to launch.
+            BaseException: an exception that came when it was too late not to launch.
         """
         if threading.current_thread() is not self._main:
             return
@@ -323,17 +329,20 @@ class Agreement:
         *,
         free: int = 0,
     ) -> OutputProvenance:
-        """Ask, wait and obey, as `enter` says. A look at this rank's stack knows the wait by this function's name.
+        """Propose a launch, wait for the decision, and follow it, as `enter` describes.
+
+        Stack samples recognise the wait by this function's name.
 
         Args:
-            free: which arrays cannot be compared on some rank: all ranks ask again, about the others.
+            free: mask of the arrays that cannot be compared on some rank: all ranks propose again, and compare the others.
         """
         if self.interrupt_pending and not free:
             self.note_lone_interrupt()
             raise self.make_interrupt()
         table = self._table
-        # What saves the work of a stopped cell may have to launch for that: it is interrupted only once, its threads every time.
-        # Ranks that did not stop before the same launch may be at different places in the cell, whatever they agree on from there.
+        # Code that saves the work of a stopped cell may have to launch for that: it is interrupted only once, user
+        # threads every time. Ranks that did not stop before the same launch may be at different places in the cell,
+        # whatever they agree on from there.
         with_all = self.stopped_with is not None and self.stopped_with.issuperset(participants)
         handles = with_all and threading.current_thread() is self._main and self.handles_interrupt()
         number = _number(fingerprint)
@@ -350,7 +359,7 @@ class Agreement:
             self._hold_signals()
         except BaseException as error:
             self._hold_signals()
-            # A signal handler of the user's, say. Nobody may launch on the strength of a rank that has gone away.
+            # A user's signal handler, for example. No rank may launch because of a proposal whose rank has gone away.
             if table.take_back():
                 raise
             late = error
@@ -375,7 +384,7 @@ class Agreement:
         return self._follow_agreed(wish)
 
     def _hold_signals(self) -> None:
-        # Until `settle`: from here on this rank does what all do.
+        # Until `settle`: from here on this rank does what all ranks do.
         if threading.current_thread() is self._main:
             self.signals.holding = True
 
@@ -391,7 +400,7 @@ class Agreement:
         return self.interrupt_pending
 
     def _obey(self, verdict: Verdict, wish: Wish, inputs: Sequence[object]) -> None:
-        """Return where the launch is to be made."""
+        """Return if the launch is to be made, and raise otherwise."""
         match verdict.kind:
             case "launch":
                 return
@@ -424,15 +433,15 @@ class Agreement:
                 raise OrderMismatch(verdict.text, result=None)
 
     def _parted_with(self, seq: int) -> str:
-        """Return the words of the mismatch that another thread of the cell met first; empty where none did.
+        """Return the text of the mismatch that another thread of the cell met first; empty string if there is none.
 
-        That the ranks differ in a later launch follows from it, and so each of them says the same.
+        A difference in a later launch follows from the first one, so each later launch reports the first.
         """
         parted = self._parted
         return parted[2] if parted is not None and parted[0] == seq and parted[1] != threading.get_ident() else ""
 
     def _stop_together(self, others: frozenset[int]) -> BaseException:
-        """Note with whom this rank is stopped, and make what stops it; where it was before, that says why it is again."""
+        """Record which ranks stop with this one, and make the exception that stops it; a repeated stop explains why it is repeated."""
         if threading.current_thread() is not self._main:
             return self.make_interrupt()
         again = self.handles_interrupt()
@@ -444,16 +453,16 @@ class Agreement:
 
 
 def _number(fingerprint: str) -> int:
-    """The fingerprint as the ranks exchange it."""
+    """Return the fingerprint as the ranks exchange it."""
     return int(fingerprint, 16) & ~(1 << 63) | 1
 
 
 class _CellEndedError(OrderMismatch):
-    """A thread of a cell that has ended: nobody's mismatch, and of no consequence for the next cell."""
+    """A launch by a thread of a cell that has ended: it is not a mismatch of any rank, and does not affect the next cell."""
 
 
 class _Held:
-    """A lock for the time of a block, or longer where the block says so."""
+    """Holds a lock during a block, or longer if the block calls `keep`."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock, self._kept = lock, False

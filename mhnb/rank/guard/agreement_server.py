@@ -1,8 +1,8 @@
-"""The delegate: sits at the board for every rank of another host, and tells each what became of its wishes.
+"""Agreement server: takes part at the board for every rank of another host, and sends each the decisions on its proposals.
 
-One process on the host of rank 0, one thread. What ranks of other hosts say comes over TCP; what those of this machine
-do shows on the board, at which it looks as often as they do themselves while somebody waits.
-It decides nothing: `rank/guard/local_agreement.py` does, for these ranks as for those of this machine.
+It is one process on the host of rank 0, with one thread. Messages from ranks of other hosts arrive over TCP. What the ranks of this
+machine do shows on the board, which the server polls as often as they do themselves while a rank waits. It decides nothing:
+`rank/guard/local_agreement.py` does, for these ranks as for those of this machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["Delegate", "listen", "main", "run_delegate"]
 
 _BUFFER_NBYTES = 1 << 16
 _STRANGER_NBYTES = 4096
-"""The longest message of a peer that has not shown the key."""
+"""The longest message of a peer that has not proved that it has the key."""
 _LONGEST_NBYTES = 1 << 20
 _BACKLOG = 1024
 
@@ -52,7 +52,7 @@ def listen(url: str) -> socket.socket:
     """Open the board's port, on the one address that is named.
 
     Raises:
-        LaunchError: it cannot be had.
+        LaunchError: the port cannot be opened.
     """
     kind, _, place = url.partition(":")
     address, _, port = place.rpartition(":")
@@ -70,7 +70,7 @@ def listen(url: str) -> socket.socket:
 
 @dataclass(eq=False, slots=True)
 class _Guest:
-    """The connection of a rank of another host; of a stranger, until it has shown the key."""
+    """The connection of a rank of another host; of a stranger, until it has proved that it has the key."""
 
     socket: socket.socket
     cutter: MessageCutter = field(default_factory=lambda: MessageCutter(_STRANGER_NBYTES))
@@ -78,15 +78,15 @@ class _Guest:
     seat: Seat | None = None
     signer: MessageSealer | None = None
     number: int = 0
-    """Of its latest wish."""
+    """Number of its latest proposal."""
     wish: Wish | None = None
-    """What it waits for."""
+    """The proposal that waits for a decision."""
     posted: bool = False
     unsent: bytearray = field(default_factory=bytearray)
 
 
 class Delegate:
-    """The process's work.
+    """Serves the ranks of other hosts in one process.
 
     Args:
         listener: where the ranks of other hosts connect.
@@ -109,12 +109,12 @@ class Delegate:
     ) -> None:
         self._clock = clock
         self._rests_until: float | None = None
-        """Until when nobody is let in; None while the listener is watched."""
+        """Time until which no connection is accepted; None while the listener is watched."""
         self._listener, self._board, self._key = listener, board, key
         self._ranks, self._process_count = ranks, process_count
         self._verifier = make_opener(key, encrypt=True)
         self._strangers: dict[_Guest, None] = {}
-        """The oldest first."""
+        """Oldest first."""
         self._most_strangers = count_strangers_kept()
         self._waiting: dict[_Guest, None] = {}
         self._clogged: dict[_Guest, None] = {}
@@ -123,19 +123,19 @@ class Delegate:
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self.refused = 0
-        """Messages that were not a rank's."""
+        """How many messages were not a rank's."""
 
     def serve(self) -> NoReturn:
-        """Work until killed: the supervisor ends it."""
+        """Serve until killed: the supervisor ends the process."""
         looks = 0
         while True:
             looks = 0 if self.step(looks) else looks + 1
 
     def step(self, looks: int) -> bool:
-        """Take what has come and look once at the board for all who wait; whether anything has happened.
+        """Handle what has arrived, and poll the board once for all waiting ranks; return whether anything has happened.
 
         Args:
-            looks: so often nothing had happened before: the more, the longer this one may take.
+            looks: how many steps before had no event: the more, the longer this one may take.
         """
         heard = self._selector.select(self._pause(looks))
         if self._rests_until is not None and self._clock() >= self._rests_until:
@@ -158,14 +158,14 @@ class Delegate:
         return 0.0
 
     def close(self) -> None:
-        """Let go of every connection, and of the listener; for tests."""
+        """Close every connection, and the listener; for tests."""
         for key in tuple(self._selector.get_map().values()):
             sock = key.fileobj
             assert isinstance(sock, socket.socket)
             sock.close()
         self._selector.close()
 
-    # -- ranks come and go
+    # -- connections
 
     def _accept(self) -> None:
         try:
@@ -175,16 +175,16 @@ class Delegate:
                 # No descriptor is left: strangers must not keep a rank out.
                 self._drop(next(iter(self._strangers)))
             elif error.errno in NO_ROOM:
-                # Who came waits in the system's queue: the selector would tell of him again and again.
+                # The connection waits in the system's queue: the selector would report it again and again.
                 self._selector.unregister(self._listener)
                 self._rests_until = self._clock() + REST_S
-            # Else it went away again before we looked.
+            # Otherwise the peer disconnected before the accept.
             return
         accepted.setblocking(False)
         try:
             keep_alive(accepted)
         except OSError:
-            # macOS refuses it where the stranger has gone again.
+            # macOS refuses it if the stranger has disconnected.
             accepted.close()
             return
         guest = _Guest(accepted)
@@ -207,7 +207,7 @@ class Delegate:
             for frames in guest.cutter.feed(self._buffer[:count]):
                 self._open(guest, frames)
         except UnknownMessage as error:
-            # A stranger, or a stream that cannot be read on.
+            # A stranger, or a stream that cannot be parsed further.
             self.refused += 1
             if guest.rank is not None:
                 print(f"mhnb: rank {guest.rank}: {error}", file=sys.stderr, flush=True)
@@ -216,7 +216,7 @@ class Delegate:
             self._drop(guest)
 
     def _drop(self, guest: _Guest) -> None:
-        """Forget a connection; a rank whose it was is lost, and nobody is to wait for it."""
+        """Close a connection and mark its rank as lost, so that no rank waits for it."""
         self._selector.unregister(guest.socket)
         for kept in (self._strangers, self._waiting, self._clogged):
             kept.pop(guest, None)
@@ -224,7 +224,7 @@ class Delegate:
         if guest.rank is not None:
             lose(self._board, guest.rank)
 
-    # -- what ranks say
+    # -- messages of ranks
 
     def _open(self, guest: _Guest, frames: list[memoryview]) -> None:
         if not frames:
@@ -236,10 +236,10 @@ class Delegate:
         self._take(guest, decode_from_rank(opened, guest.rank, self._process_count))
 
     def _greet(self, guest: _Guest, frames: list[memoryview]) -> None:
-        """Let a rank in: it says its number, under the key, and a second time nobody can.
+        """Admit a rank, which sends its number under the key; a copy of the message is not accepted.
 
         Raises:
-            UnknownMessage: it is none of ours.
+            UnknownMessage: the peer is not a rank of another host.
         """
         said = bytes(frames[0])
         if len(said) > 9 or not said.isdigit() or int(said) not in self._ranks:
@@ -260,7 +260,7 @@ class Delegate:
                     raise UnknownMessage(f"wish {number} came while wish {guest.number} was still open")
                 guest.number, guest.wish, guest.posted = number, wish, False
                 self._waiting[guest] = None
-                # At once: what the rank says next, that it wants the wish back, say, is about a post as on the board's own host.
+                # At once: the rank's next message, say a withdrawal, then refers to a post, as on the board's own host.
                 self._look(guest)
             case Withdrawn(number, mark):
                 self._withdraw(guest, number, mark)
@@ -271,26 +271,26 @@ class Delegate:
                 try:
                     self._board.describe_program(fingerprint, outline)
                 except OSError as error:
-                    # A full disk: what is missing is a line in the words of a mismatch.
+                    # The disk is full: only a line in the text of a mismatch is missing.
                     print(f"mhnb: rank {guest.rank}: {error}", file=sys.stderr, flush=True)
 
     def _withdraw(self, guest: _Guest, number: int, mark: int) -> None:
         assert guest.seat is not None
         reason = Verdict("interrupt" if mark == INTERRUPTED else "cell ended")
         if number > guest.number:
-            # The rank was interrupted before it could send the wish.
+            # The rank was interrupted before it could send the proposal.
             guest.number = number
             self._tell(guest, number, reason)
         elif number == guest.number and guest.wish is not None:
-            # Where it is too late, all have posted: it is decided either way.
+            # If it is too late, all have posted: the launch is decided either way.
             if guest.posted:
                 guest.seat.take_back(mark)
             self._decide(guest, guest.seat.judge() if guest.posted else reason)
 
-    # -- verdicts
+    # -- decisions
 
     def _look(self, guest: _Guest) -> bool:
-        """Look at the board for a rank that waits; whether there was news for it."""
+        """Poll the board for a rank that waits; return whether there was news for it."""
         seat, wish = guest.seat, guest.wish
         assert seat is not None
         assert wish is not None
@@ -319,13 +319,13 @@ class Delegate:
         self._flush(guest)
 
     def _flush(self, guest: _Guest) -> None:
-        """Send what the kernel takes."""
+        """Send as much as the kernel accepts."""
         try:
             del guest.unsent[: guest.socket.send(guest.unsent)]
         except BlockingIOError:
             self._clogged[guest] = None
         except OSError:
-            # The next read finds the end of the stream, and drops it.
+            # The next read finds the end of the stream, and drops the connection.
             guest.unsent.clear()
         if guest.unsent:
             self._clogged[guest] = None
@@ -334,14 +334,14 @@ class Delegate:
 
 
 def run_delegate(spec: HostSpec, listener: socket.socket) -> NoReturn:
-    """Be the delegate of a cluster until killed."""
+    """Run the agreement server of a cluster until killed."""
     board = Board(Path(spec.run_dir), spec.process_count)
     others = frozenset(range(spec.process_count)) - frozenset(spec.ranks)
     Delegate(listener, board, bytes.fromhex(spec.key), ranks=others, process_count=spec.process_count).serve()
 
 
 def main() -> None:
-    """Be the delegate in a process started afresh: the spec comes on standard input, the port as a descriptor."""
+    """Run the agreement server in a new process: the spec comes on standard input, the port as a descriptor."""
     end_with_parent(int(sys.argv[1]))
     listener = socket.socket(fileno=int(sys.argv[2]))
     run_delegate(parse_hostspec(sys.stdin.readline()), listener)

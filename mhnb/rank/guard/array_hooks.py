@@ -1,4 +1,4 @@
-"""Sees the arrays that JAX makes of a process's own data, and has them recorded."""
+"""Hooks in JAX's array constructors that record the arrays which JAX makes from a process's own data."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ __all__ = ["install_array_hooks"]
 
 _HOST_VALUES = (np.ndarray, np.generic, bool, int, float, complex)
 _PMAP = "jax._src.pmap"
-"""Its arguments that are not mapped are each process's own: nobody promises that they are equal."""
+"""Arguments of pmap that are not mapped are each process's own: nothing guarantees that they are equal."""
 
 _FAR_NBYTES = 16 * 2**20
-"""More is not fetched from a device to be hashed, but some pieces of it, from its beginning to its end."""
+"""A larger array is not fetched from a device to be hashed; some pieces of it are, from its beginning to its end."""
 _PIECES, _PIECE_NBYTES = 256, 4096
 
 _Function = Callable[..., Any]
 
 
 def install_array_hooks(recorder: LaunchRecorder) -> None:
-    """Record what is made from now on with the launches. To be called once, where the hooks have been found to fit."""
+    """Record new arrays from now on, with the launches. To be called once, after the hooks have been found to fit."""
     recorder.made = HostDataRecorder(recorder.find_line, recorder.count, _read)
     watcher = _Watcher(recorder.made)
     wrap_makers(
@@ -57,7 +57,7 @@ class _Watcher:
         self._thread = threading.local()
 
     def wrap_shard(self, shard: _Function) -> _Function:
-        """Wrap the layout of arguments: host values, and arrays of this process alone, become replicas here."""
+        """Wrap the layout of arguments on devices: host values, and arrays of this process alone, become replicas here."""
 
         @functools.wraps(shard)
         def shard_args(shardings: Any, layouts: Any, semantics: Any, args: Any, **more: Any) -> Any:
@@ -69,7 +69,7 @@ class _Watcher:
                 made = shard(shardings, layouts, semantics, args, **more)
             finally:
                 self._thread.inside = False
-            # Mostly every argument is a global array already, and stays the object it is.
+            # Usually every argument is a global array already, and stays the same object.
             if any(map(operator.is_not, args, made)):
                 self._note_arguments(args, made)
             return made
@@ -87,7 +87,7 @@ class _Watcher:
                 copy_provenance(find_plain(arg), find_plain(out))
 
     def _note_shards(self, array: Any) -> None:
-        """Record an array by what this rank holds of it."""
+        """Record an array by the shards that this rank holds."""
         plain = find_plain(array)
         self._record.note_made(plain, functools.partial(_shard, plain))
 
@@ -109,7 +109,7 @@ class _Watcher:
         return batched_device_put
 
     def wrap_keep(self, keep: _Function) -> _Function:
-        """Wrap the making of an array of what was laid out: where that comes from is known by now."""
+        """Wrap the construction of an array from an argument that was laid out: its provenance is known by now."""
 
         @functools.wraps(keep)
         def result_handler(deferred: Any, laid_out: Any) -> Any:
@@ -121,9 +121,9 @@ class _Watcher:
         return result_handler
 
     def wrap_turn(self, turn: _Function) -> _Function:
-        """Wrap what lays an array's pieces out over its devices in another order: it is the same array."""
+        """Wrap the function that lays an array's shards out over its devices in another order: it is the same array."""
 
-        # `functools.wraps` asks more of a function than this native one has.
+        # `functools.wraps` requires more of a function than this native one has.
         def reorder_shards(array: Any, *args: Any, **more: Any) -> Any:
             __tracebackhide__ = True
             turned = turn(array, *args, **more)
@@ -133,7 +133,7 @@ class _Watcher:
         return reorder_shards
 
     def wrap_join(self, join: _Function) -> _Function:
-        """Wrap the making of one array of several."""
+        """Wrap the construction of one array from several."""
 
         @functools.wraps(join)
         def make_array_from_single_device_arrays(*args: Any, **more: Any) -> Any:
@@ -145,23 +145,26 @@ class _Watcher:
         return make_array_from_single_device_arrays
 
     def wrap_rewrap(self, rewrap: _Function) -> _Function:
-        """Wrap what makes an array of the same buffers under another sharding: it comes from where they come from."""
+        """Wrap the construction of an array from the same buffers under another sharding: its provenance is theirs."""
 
-        # `functools.wraps` asks more of a function than this native one has.
+        # `functools.wraps` requires more of a function than this native one has.
         def rewrap_with_aval_and_sharding(array: Any, *args: Any, **more: Any) -> Any:
             __tracebackhide__ = True
             rewrapped = rewrap(array, *args, **more)
             if is_tagged(array):
                 copy_provenance(array, rewrapped)
             elif self._record.note_mapped(rewrapped):
-                # The same array again is the same.
+                # The same array rewrapped again has the same provenance.
                 copy_provenance(rewrapped, array)
             return rewrapped
 
         return rewrap_with_aval_and_sharding
 
     def wrap_call(self, call: _Function) -> _Function:
-        """Wrap the making of an array by a callback: keys, and what has a memory layout of its own, go by no copy to devices."""
+        """Wrap the construction of an array by a callback.
+
+        Keys, and arrays with a memory layout of their own, do not go through the copy to devices.
+        """
 
         @functools.wraps(call)
         def make_array_from_callback(*args: Any, **more: Any) -> Any:
@@ -207,13 +210,13 @@ def _read(value: Any, dtype: Any) -> Reading:
 
 
 def _is_far(value: jax.Array) -> bool:
-    """Whether an array has to be fetched from a device's own memory."""
+    """Return whether an array must be fetched from a device's own memory."""
     (device,) = value.devices()
     return device.platform != "cpu" and value.sharding.memory_kind in (None, "device")
 
 
 def _fetch(value: jax.Array) -> np.ndarray[Any, Any]:
-    # Where the user forbids copies from devices, this is not one of the program's.
+    # If the user forbids copies from devices, this copy is not one of the program's.
     with jax.transfer_guard("allow"):
         return host_copy(value)
 

@@ -1,4 +1,4 @@
-"""Hashes of what arrays hold: of each part once, added up so that they take no room, and of what is still computed when it is there."""
+"""Hashes of array contents: each part is hashed once, when it is computed, and added to running sums of constant size."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _WORD = 2**64
 _FACTOR = 0x9E3779B97F4A7C15
 _MOST_SAMPLES, _SAMPLE_SIZE = 1024, 32
 _MOST, _MOST_NBYTES = 256, 64 * 2**20
-"""So many values that are still computed are kept at most, and so much of them."""
+"""At most this many values that are not computed yet are kept, and this much of them."""
 
 
 def hash_bytes(data: Any) -> int:
-    """Hash bytes to 64 bits, about as fast as memory is read: each launch may be given megabytes."""
+    """Return a 64-bit hash of bytes, about as fast as memory is read: each launch may have megabytes of inputs."""
     return xxhash.xxh3_64_intdigest(data)
 
 
@@ -31,20 +31,20 @@ class Reading(NamedTuple):
 
     data: Any
     dtype: Any = None
-    """NumPy's type of its elements; None where no values are to be kept."""
+    """NumPy's type of the elements; None if no sample of them is to be kept."""
     in_part: bool = False
-    """They are some pieces of it only."""
+    """True if they are only some pieces of the value."""
 
 
 _samples: dict[int, Any] = {}
-"""A few elements of each of the last things that were hashed, so that how far they differ can be said."""
+"""A few elements of each of the last hashed values, so that messages can describe how far they differ."""
 
 
 def _keep_sample(word: int, read: Reading) -> None:
     if word in _samples or read.dtype is None:
         return
     if len(_samples) >= _MOST_SAMPLES:
-        # Another thread may take some out, too.
+        # Another thread may remove some, too.
         for old in list(_samples)[: _MOST_SAMPLES // 2]:
             _samples.pop(old, None)
     values = np.frombuffer(read.data, np.uint8).view(read.dtype)
@@ -52,7 +52,7 @@ def _keep_sample(word: int, read: Reading) -> None:
 
 
 def sample_of(word: int) -> str:
-    """Return a few elements of what has a hash, as doubles in hex; empty where none are known."""
+    """Return a few elements of the value with a hash, as doubles in hex; empty string if none are known."""
     values = _samples.get(word)
     if values is None:
         return ""
@@ -62,12 +62,12 @@ def sample_of(word: int) -> str:
 
 
 class HostArray:
-    """What an array was made of, part by part. Each is hashed once, when it is computed, and then kept alive no longer.
+    """Content of an array, part by part. Each part is hashed once, when it is computed, and then kept alive no longer.
 
     Args:
         kind: as `f32[8]`.
-        parts: by the text of the box that each is; of what is the array's one box, by an empty one.
-        place: who shares it, where that is of interest.
+        parts: by the text of each part's box; the text is empty if the part is the array's only box.
+        place: which ranks share it, if that matters.
     """
 
     __slots__ = ("__weakref__", "dtype", "is_lost", "kind", "parts", "place", "words")
@@ -75,26 +75,26 @@ class HostArray:
     def __init__(self, kind: str, dtype: Any, parts: Mapping[str, Any], place: Any = None) -> None:
         self.kind, self.dtype, self.place = kind, dtype, place
         self.parts = dict(parts)
-        """Those that are not hashed yet."""
+        """The parts that are not hashed yet."""
         self.words: dict[str, int] = {}
         self.is_lost = False
-        """One was deleted before it was hashed."""
+        """A part was deleted before it was hashed."""
 
     @property
     def nbytes(self) -> int:
-        """Size of what is not hashed yet."""
+        """Size of the parts that are not hashed yet."""
         return sum(int(getattr(part, "nbytes", 0)) for part in self.parts.values())
 
     def learn(self, read: Callable[[Any, Any], Reading], *, waits: bool = False) -> bool:
-        """Hash what is computed by now; return whether all is known.
+        """Hash the parts that are computed by now; return whether all are known.
 
         Args:
-            waits: for what is still computed.
+            waits: wait for those that are not computed yet.
 
         Raises:
-            Exception: what a computation of the user's failed with.
+            Exception: the error of a user's computation.
         """
-        # Other threads may do so, too.
+        # Other threads may do this at the same time.
         for text, part in list(self.parts.items()):
             if hasattr(part, "is_ready"):
                 if part.is_deleted():
@@ -112,7 +112,7 @@ class HostArray:
 
     @property
     def value(self) -> int:
-        """What an array is known by of which every rank has all; `ANY` while that is not known."""
+        """Tag value of an array of which every rank holds all; `ANY` while it is not known."""
         if self.parts:
             return ANY
         words = sorted(self.words.items())
@@ -125,7 +125,7 @@ class HostArray:
 
 
 class RunningHash:
-    """Hashes of things in the order in which they came; see `core/guard/host_data.py`."""
+    """Running hash of items in the order in which they came; see `core/guard/host_data.py`."""
 
     __slots__ = (
         "_group",
@@ -142,19 +142,19 @@ class RunningHash:
 
     def __init__(self) -> None:
         self.is_partial = False
-        """Something is missing: what is left cannot be compared."""
+        """An item is missing: the rest cannot be compared."""
         self.count = self.groups = self.ordered = self.total = 0
         self.last, self.last_word = "", 0
         self._group = self._here = self._here_count = 0
 
     def add(self, group: int, what: str, word: int, *, content: int = 0) -> None:
-        """Add up one more.
+        """Add one item.
 
         Args:
-            group: of those between the same two launches it is the same.
-            what: in words.
+            group: the same for items between the same two launches.
+            what: the item in words.
             word: its hash.
-            content: the hash of what it holds, where that is another.
+            content: the hash of its content, if that is another.
         """
         if group != self._group:
             self._close()
@@ -170,7 +170,7 @@ class RunningHash:
             self._here = self._here_count = 0
 
     def to_wire(self) -> list[Any]:
-        """Give what is compared, and a few values of the last one."""
+        """Return what is compared, and a few values of the last item."""
         self._close()
         hashes = [f"{number:x}" for number in (self.groups, self.ordered, self.total)]
         sample = sample_of(self.last_word)
@@ -179,19 +179,22 @@ class RunningHash:
 
 @dataclass(frozen=True, slots=True)
 class HashLabel:
-    """How a hash is added up and told: of a launch's argument with the launch, the argument's place, and the line."""
+    """How a hash is added and described: for a launch's argument with the launch, the argument's position, and the line."""
 
     number: int = 0
     place: int = 0
     line: int | None = None
 
     def tell(self, word: int) -> str:
-        """Give the words for a hash."""
+        """Format a hash for messages."""
         where = "" if not self.number or self.line is None else f" on line {self.line}"
         return f"{word:016x}"[:12] + where
 
     def mix(self, word: int) -> int:
-        """Hash what a launch was given with where: these are added up, and sums of `hash` of tuples are the same too easily."""
+        """Return the hash of a launch's argument together with its position.
+
+        Such hashes are added up, and sums of `hash` of tuples are equal too easily.
+        """
         return hash_bytes(f"{self.number} {self.place} {word}".encode()) if self.number else word
 
 
@@ -200,12 +203,12 @@ class _Deferred(NamedTuple):
     group: int
     array: HostArray
     box: str | None
-    """None: the value of all of it is added up."""
+    """None: the tag value of the whole array is added."""
     label: HashLabel
 
 
 class DeferredHashes:
-    """Those of one cell that wait for a computation. A sum of which one is missing is compared with none.
+    """Hashes of one cell that wait for a computation. A sum with a missing hash is not compared.
 
     Args:
         read: reads a value, as a type of element.
@@ -215,23 +218,23 @@ class DeferredHashes:
         self._read = read
         self._kept: list[_Deferred] = []
         self.is_partial = False
-        """Whether a value was donated before it was computed, or is not computed at the cell's end."""
+        """Whether a value was donated before it was computed, or is not computed at the end of the cell."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def add(self, sums: RunningHash, group: int, array: HostArray, box: str | None, label: HashLabel) -> None:
-        """Add up what an array holds, now or when it is computed; where there is no room for more, it is waited for."""
+        """Add the hash of an array's content, now or when it is computed; if there is no room for more, wait for it."""
         deferred = _Deferred(sums, group, array, box, label)
         if not self._settle(deferred):
             if self.has_room_for([array]):
                 self._kept.append(deferred)
             else:
-                # Of this rank's own making: it comes by itself.
+                # It is this rank's own computation, which ends by itself.
                 self._settle(deferred, last=True, waits=True)
 
     def has_room_for(self, arrays: Sequence[HostArray]) -> bool:
-        """Whether all of these could be kept, perhaps after what is computed by now has been added up."""
+        """Return whether all these arrays could be kept, perhaps after adding what is computed by now."""
         if self._fits(arrays):
             return True
         self.settle_computed()
@@ -243,27 +246,27 @@ class DeferredHashes:
         return len(self._kept) + len(arrays) <= _MOST and nbytes <= _MOST_NBYTES
 
     def settle_computed(self) -> None:
-        """Add up what is computed by now."""
+        """Add the hashes of what is computed by now."""
         self._kept = [deferred for deferred in self._kept if not self._settle(deferred)]
 
     def settle_all(self) -> None:
-        """Add up what is left: everything that the cell launched has ended by now, or was given up."""
+        """Add the remaining hashes: everything that the cell launched has ended by now, or was given up."""
         kept, self._kept = self._kept, []
         for deferred in kept:
             self._settle(deferred, last=True)
 
     def _settle(self, deferred: _Deferred, *, last: bool = False, waits: bool = False) -> bool:
-        """Add up what is computed by now; false where it is not, and this is not the last time to ask."""
+        """Add the hash if it is computed by now; return False if it is not, and this is not the last attempt."""
         sums, group, array, box, label = deferred
         failed = False
         try:
             array.learn(self._read, waits=waits)
-        except Exception as error:  # noqa: BLE001 - what the user's computation failed with: the cell's error, too
+        except Exception as error:  # noqa: BLE001 - the error of the user's computation, which is the cell's error, too
             sums.last, failed = type(error).__name__, True
         word = array.words.get(box) if box is not None else None if array.parts else array.value
         if word is not None:
             sums.add(group, label.tell(word), label.mix(word), content=word)
         elif failed or last or array.is_lost:
-            # One that failed is the cell's own error; of one that is not there nothing else would tell.
+            # A failed computation is the cell's own error; a missing value would not be reported otherwise.
             sums.is_partial, self.is_partial = True, self.is_partial or not failed
         return word is not None or failed or last or array.is_lost

@@ -1,13 +1,13 @@
-"""The record of the arrays that a cell made of host data: what they are known by, and what is compared at the cell's end.
+"""Record of the arrays that a cell built from host data: what identifies them, and what is compared at the end of the cell.
 
-An array of which every rank has all is known by what it holds. What is still computed is known by nothing, and like every other, until
-it is there: it is waited for only where a launch takes it for good, or a program without a collective is given it.
+An array of which every rank holds all is identified by its content. One that is not computed yet has no identity, and is equal to
+every other until it is computed: the rank waits for it only if a launch donates it, or a program without a collective takes it.
 
 An array of which no rank holds all has an identity: the cell, the line, the thread, and which one of its kind it is there. So ranks
 that make two in one order and use them in another are refused.
 
-At the cell's end are compared: what was made on the same line, for the sake of what no launch takes; boxes that only some ranks share,
-where launches take them; and what launches were given that could not be compared before.
+At the end of the cell are compared: arrays made on the same line, because some are never given to a launch; boxes that only some ranks
+share, if launches take them; and inputs of launches that could not be compared before. A box is the index range of a shard.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ _PLAIN = HashLabel()
 
 @dataclass(frozen=True, slots=True)
 class SharedBoxes:
-    """What a sharding makes of a shape: which ranks share the array, and which boxes of ours others hold too."""
+    """What a sharding means for a shape: which ranks share the array, and which boxes of this rank others hold too."""
 
     ranks: tuple[int, ...]
     name: str
-    """Devices and spec, as a hash: the same on every rank."""
+    """Hash of devices and spec: the same on every rank."""
     is_whole: bool
-    """Every rank holds all of it."""
+    """Every rank holds all of the array."""
     boxes: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    """By the text of the box, device and index; each box once."""
+    """Device and index by the text of the box; each box once."""
 
 
 @lru_cache(4096)
 def shared_boxes(sharding: Any, shape: tuple[int, ...]) -> SharedBoxes | None:
-    """Say who shares an array; None where one rank has it all, or it is empty."""
+    """Return which ranks share an array, and how; None if one rank holds all of it, or it is empty."""
     if sharding.is_fully_addressable or not prod(shape):
         return None
     holders: dict[str, set[int]] = {}
@@ -101,11 +101,11 @@ class _Row:
 
 
 class HostDataRecorder:
-    """What this rank made in the current cell. `note_made` and `note_argument` may be called from any thread.
+    """Arrays that this rank made in the current cell. `note_made` and `note_argument` may be called from any thread.
 
     Args:
-        find_line: the cell's line that the caller is in.
-        count_launches: how many launches were made in this cell so far.
+        find_line: returns the cell's line that the caller is in.
+        count_launches: returns how many launches the cell has made so far.
         read: reads a value, as a type of element.
     """
 
@@ -117,16 +117,16 @@ class HostDataRecorder:
     ) -> None:
         self._find_line, self._count_launches, self._reads = find_line, count_launches, read
         self._main = threading.main_thread()
-        # A finalizer of the user's may make an array wherever Python runs it: also where its own thread holds the lock.
+        # A user's finalizer may make an array wherever Python runs it, even while its own thread holds the lock.
         self._lock = threading.RLock()
         self._unknown: WeakSet[HostArray] = WeakSet()
-        """What living arrays are made of whose tag or boxes are still to be learnt: mostly none, and then no launch looks for them."""
+        """Contents of live arrays whose tag or boxes are not hashed yet: usually none, and then no launch searches for them."""
         self._shared: WeakSet[HostArray] = WeakSet()
-        """The same of those with boxes that only some ranks share."""
+        """The same for arrays with boxes that only some ranks share."""
         self._trouble = ""
         """Why an array could not be recorded."""
         self.active = self._tags = False
-        """Whether anybody will compare; whether arrays get a tag."""
+        """Whether arrays will be compared; whether they get a tag."""
         self.begin_cell(active=False)
 
     def begin_cell(
@@ -135,8 +135,8 @@ class HostDataRecorder:
         """Forget the last cell.
 
         Args:
-            active: what is made is recorded.
-            tags: the ranks agree before each launch, by what its arrays carry.
+            active: new arrays are recorded.
+            tags: the ranks agree before each launch, and compare the tags of its arrays.
             chosen: the ranks that run this cell, None for all.
         """
         with self._lock:
@@ -145,25 +145,25 @@ class HostDataRecorder:
             self._given: dict[tuple[int, ...], int] = {}
             """How many launches were made so far whose number is the same on each rank, by participants."""
             self._made: Counter[tuple[Any, ...]] = Counter()
-            """How many arrays of which no rank holds all the cell's own code made, by line, place and kind."""
+            """How many arrays of which no rank holds all the cell's own code made, by line, devices and spec, and kind."""
             self._deferred = DeferredHashes(self._read)
             self._chosen = None if chosen is None else set(chosen)
             self._sampled_nbytes, self._trouble, self._is_partial = 0, "", False
 
-    # -- what is made
+    # -- new arrays
 
     def note_made(self, array: Any, source: Source) -> None:
-        """Record an array that was just made for the user. What cannot be recorded is told of, and no error of the cell's.
+        """Record an array that was just made for the user. An array that cannot be recorded becomes a note, not an error of the cell.
 
         Args:
-            source: gives what a device got, from the device and its index of the whole.
+            source: returns what a device got, from the device and its index of the whole.
         """
         self._note(array, functools.partial(self._note_made, array, source))
 
     def note_argument(self, array: Any, argument: Any, source: Source) -> None:
-        """Record what was laid out of a value for a program.
+        """Record an array that was laid out on devices from a value for a program.
 
-        JAX takes that to be the same on every rank, also where each lays out a part of it: so it is known by all of the value.
+        JAX assumes that the value is the same on every rank, even if each lays out a part of it: so the whole value identifies it.
         """
         self._note(array, functools.partial(self._note_argument, array, argument, source))
 
@@ -172,7 +172,7 @@ class HostDataRecorder:
             return
         try:
             note()
-        except Exception as error:  # noqa: BLE001 - arrays are of JAX's private making: the user's program goes on
+        except Exception as error:  # noqa: BLE001 - arrays are made by private code of JAX: the user's program goes on
             line = self._find_line()
             if not self._trouble:
                 where = "a line of another file" if line is None else f"line {line}"
@@ -185,7 +185,7 @@ class HostDataRecorder:
             return
         line, kind = self._find_line(), _kind_of(array.shape, array.dtype)
         host = HostArray(kind, array.dtype, _parts(place, source), place)
-        # Under parity a program may take it for good before anything here is asked.
+        # Under parity a program may have taken it by donation before this record is called again.
         is_known = host.learn(self._read, waits=not self._tags)
         self._enter(line, place, host)
         if place.is_whole:
@@ -205,29 +205,29 @@ class HostDataRecorder:
         if place is not None:
             parts = _parts(place, source) if place.is_whole and len(place.boxes) > 1 else {"": argument}
             host = HostArray(_kind_of(array.shape, array.dtype), array.dtype, parts, place)
-            # Under parity C++ launches on it before anything here is asked, and may take it for good.
+            # Under parity C++ launches on it before this record is called again, and may take it by donation.
             host.learn(self._read, waits=not self._tags)
             self._tag(array, host, None)
 
     def note_kept(self, laid_out: Any, kept: Any) -> None:
-        """What was laid out is given to no program: the user keeps it."""
+        """Record that an array that was laid out is kept by the user, and not passed to a program."""
         if not (self.active and is_tagged(laid_out)):
             return
         line, place = self._find_line(), shared_boxes(kept.sharding, kept.shape)
         ((value, known, _),) = read_tags([laid_out])
         if known is None and place is not None and place.is_whole:
             if not self._tags and hasattr(laid_out, PENDING):
-                # Under parity a program may take it for good before anything here is asked.
+                # Under parity a program may have taken it by donation before this record is called again.
                 getattr(laid_out, PENDING).learn(self._read, waits=True)
             self._enter(line, place, getattr(laid_out, PENDING, value), _kind_of(kept.shape, kept.dtype))
         if self._tags or known is not None:
             copy_provenance(laid_out, kept, Producer(HOST_DATA, self._seq, line))
 
     def note_mapped(self, array: Any) -> bool:
-        """Have what pmap is given of this rank's own be known by where; false where it is not of several ranks.
+        """Identify pmap's argument of this rank's own by where it was made; return False if the array is not of several ranks.
 
-        A launch is not compared by it: the parts of two ranks have nothing in common. But what a program without a collective
-        makes of it is, where it meets the other ranks'.
+        A launch is not compared by it, because the parts of two ranks have nothing in common. But what a program without a collective
+        computes from it is, where it meets the other ranks'.
         """
         place = shared_boxes(array.sharding, array.shape) if self._tags else None
         if place is None:
@@ -238,7 +238,7 @@ class HostDataRecorder:
         return True
 
     def tags_of(self, arguments: Sequence[Any], avals: Sequence[Any]) -> list[Tag]:
-        """Give the tags of what a program was given as the user gave it: what was never laid out is hashed, and waited for.
+        """Return the tags of a program's arguments as the user passed them; one that was never laid out is hashed, and waited for.
 
         Args:
             avals: shape and type of each argument, as the program has them.
@@ -258,12 +258,12 @@ class HostDataRecorder:
             self._unknown.add(host)
 
     def _identify(self, line: int | None, place: SharedBoxes, kind: str) -> int:
-        """Return what an array is known by of which no rank holds all: where it was made, and as which one of its kind there.
+        """Return the tag value of an array of which no rank holds all: where it was made, and which one of its kind it is there.
 
-        What it holds cannot say so, as each rank has another part of it.
+        Its content cannot serve for that, because each rank holds another part of it.
         """
         if self._chosen is not None and not self._chosen.issuperset(place.ranks):
-            # With --ranks some ranks make their part anew: the others have theirs of another cell.
+            # With --ranks some ranks make their part anew: the others have theirs from another cell.
             return ANY
         key: tuple[Any, ...] = (line, place.name, kind)
         thread = current_thread()
@@ -272,18 +272,18 @@ class HostDataRecorder:
                 self._made[key] += 1
                 key = (*key, self._seq, self._made[key])
             elif thread.number != UNKNOWN_THREAD and line is not None:
-                # It may outlive the cell that it was started in.
+                # The thread may outlive the cell in which it was started.
                 thread.made[key] += 1
                 key = (*key, thread.number, thread.made[key])
             else:
-                # What a library makes in tasks of its own comes in any order: it is like every other of its kind.
+                # Arrays that a library makes in its own tasks come in any order: each is equal to all of its kind.
                 key = key[1:]
         return hash_bytes(repr(key).encode()) & MASK
 
     def _enter(self, line: int | None, place: SharedBoxes, made: HostArray | int, kind: str = "") -> None:
-        """Have it compared at the cell's end by its line; `made` is what it was made of, or the value of that."""
+        """Register an array for comparison by its line at the end of the cell; `made` is its content, or the tag value of that."""
         kind = made.kind if isinstance(made, HostArray) else kind
-        # Other threads run at their own pace: of theirs only what there is in all can be compared.
+        # Other threads run at their own pace: of their arrays only the total can be compared.
         group = self._count_launches() if threading.current_thread() is self._main else 0
         with self._lock:
             row = self._rows.setdefault((line, place.ranks, place.name), _Row())
@@ -303,11 +303,11 @@ class HostDataRecorder:
     # -- launches
 
     def hash_inputs(self, inputs: Sequence[Any], *, donated: Collection[int] | None = ()) -> None:
-        """Have the arrays of a launch known by what is in them, where that was not known when they were made.
+        """Hash the arrays of a launch whose content was not known when they were made.
 
         Args:
-            donated: the places of what the launch takes for good, which is waited for: a computation of this rank's own, whose turn
-                comes by itself. None: all is waited for, as where the launch has no collective.
+            donated: positions of the donated inputs, which are waited for: each is a computation of this rank's own, which ends by
+                itself. None: wait for all, as for a launch without a collective.
         """
         if self._unknown:
             pending = [getattr(array, PENDING) for array in inputs if hasattr(array, PENDING)]
@@ -321,24 +321,24 @@ class HostDataRecorder:
                 if (host := getattr(array, PENDING, None)) is not None and (
                     host.learn(self._read, waits=waits) or host.is_lost
                 ):
-                    # Not before: whoever breaks the wait off, or waits in another thread, finds it as it was.
+                    # Not before: if the wait is interrupted, or another thread waits, the array is as it was.
                     tag_array(array, host.value, read_tags([array])[0][1])
                     vars(array).pop(PENDING, None)
         if donated != () and len(self._deferred):
-            # What was kept of the same buffers is computed by now, and about to be taken.
+            # What was kept of the same buffers is computed by now, and about to be donated.
             with self._lock:
                 self._deferred.settle_computed()
 
     def record_inputs(
         self, participants: tuple[int, ...], line: int | None, inputs: Sequence[Any], *, agreed: bool, free: int = 0
     ) -> None:
-        """Have compared at the cell's end what a launch that communicates is given, and was not compared before it.
+        """Register the inputs of a collective launch that were not compared before it for comparison at the end of the cell.
 
         The n-th launches of the ranks are one, whatever the line.
 
         Args:
             agreed: the ranks agreed on it.
-            free: which of its arrays they left out.
+            free: mask of the arrays that they did not compare.
         """
         if not self.active:
             return
@@ -360,13 +360,13 @@ class HostDataRecorder:
         self, participants: tuple[int, ...], line: int | None, which: tuple[int, int], made: HostArray | int, array: Any
     ) -> None:
         number, at = which
-        # Of a thread whose launches are not counted, what it gives on one line.
+        # In a thread whose launches are not counted, inputs are compared by line.
         where, label = (None, HashLabel(number, at, line)) if number else (line, _PLAIN)
         row = self._rows.setdefault((where, participants, f"{LAUNCH_INPUT}{at}"), _Row())
         kind = _kind_of(array.shape, array.dtype)
         row.kinds.add(0, kind, label.mix(hash_bytes(kind.encode())))
         if made == ANY:
-            # Not for want of time: nobody is to compare it.
+            # It is not a value that is still computed: it must not be compared.
             row.sums(_WHOLE).is_partial = True
         else:
             self._add(row.sums(_WHOLE), 0, made, None, label)
@@ -378,17 +378,17 @@ class HostDataRecorder:
             self._add(row.sums(box), 0, host, box, label)
 
     def has_inputs(self) -> bool:
-        """Whether something is to be compared at the cell's end that a launch was given."""
+        """Return whether an input of a launch is to be compared at the end of the cell."""
         return any(name.startswith(LAUNCH_INPUT) for _, _, name in self._rows)
 
     def has_open_arrays(self) -> bool:
-        """Whether arrays live that are still to be hashed, or that have boxes which only some ranks share."""
+        """Return whether arrays are alive that are not hashed yet, or that have boxes which only some ranks share."""
         return bool(self._unknown or self._shared)
 
     def follow(self, inputs: Sequence[Any]) -> Callable[[Sequence[object]], None] | None:
-        """Give what to call with the outputs of a program without a collective, if it was given a box that other ranks hold too.
+        """Return a function for the outputs of a program without a collective; None if no input has a box that others hold too.
 
-        Those are compared where a launch that communicates is given what came of them.
+        Those boxes are compared when a collective launch takes an array computed from them.
         """
         if not (self.active and self._shared):
             return None
@@ -397,7 +397,7 @@ class HostDataRecorder:
         return functools.partial(_hold, boxes) if boxes else None
 
     def withdraw(self, participants: tuple[int, ...], *, agreed: bool) -> None:
-        """The launch that was noted last was refused before it was made: the next one has its number."""
+        """Undo the count of the last recorded launch, which was refused before it was made: the next one has its number."""
         if self._is_counted(agreed=agreed) and self._given.get(participants):
             self._given[participants] -= 1
 
@@ -408,13 +408,13 @@ class HostDataRecorder:
         return number
 
     def _is_counted(self, *, agreed: bool) -> bool:
-        # Where the ranks do not agree on each, other threads run at their own pace.
+        # If the ranks do not agree on each launch, other threads run at their own pace.
         return self.active and (agreed or threading.current_thread() is self._main)
 
-    # -- the cell's end
+    # -- the end of the cell
 
     def take_notes(self) -> list[str]:
-        """Say what of this cell could not be compared, or only in part."""
+        """Return the notes on what of this cell could not be compared, or only in part."""
         told = [f"{self._trouble}; please report it"] if self._trouble else []
         if self._is_partial:
             told += [
@@ -428,7 +428,7 @@ class HostDataRecorder:
         return told
 
     def end_cell(self) -> list[HostDataRow]:
-        """Hand out the rows. Everything that the cell launched has ended by now, or was given up."""
+        """Return the rows, and start anew. Everything that the cell launched has ended by now, or was given up."""
         with self._lock:
             rows, self._rows = self._rows, {}
             deferred, self._deferred = self._deferred, DeferredHashes(self._read)
@@ -448,7 +448,7 @@ class HostDataRecorder:
 
 def _parts(place: SharedBoxes, source: Source) -> dict[str, Any]:
     boxes = {text: source(device, index) for text, (device, index) in place.boxes.items()}
-    # The same as what is laid out of a value.
+    # The same as for a value that is laid out.
     return {"": next(iter(boxes.values()))} if place.is_whole and len(boxes) == 1 else boxes
 
 
@@ -458,9 +458,9 @@ def _hold(boxes: tuple[HostArray, ...], outputs: Sequence[Any]) -> None:
 
 
 def join_boxes(several: Iterable[HostArray]) -> tuple[HostArray, ...]:
-    """Make one of all that were made over the same devices in the same way: what is made of them is compared by that.
+    """Merge the contents that were made over the same devices in the same way: arrays computed from them are compared by the result.
 
-    Box by box, and equal ones once: ranks that hold a box have the same hash for it, whatever other boxes each of them holds.
+    Merged box by box, equal hashes once: ranks that hold a box have one hash for it, whatever other boxes each of them holds.
     """
     by_place: dict[tuple[Any, ...], list[HostArray]] = {}
     for host in several:
@@ -474,7 +474,7 @@ def _join(same: Sequence[HostArray]) -> HostArray:
         for text, word in host.words.items():
             words.setdefault(text, {})[word] = None
     joined = HostArray(same[0].kind, same[0].dtype, {}, same[0].place)
-    # One that was deleted before it was hashed is compared with none.
+    # A part that was deleted before it was hashed is not compared.
     unknown = {text for host in same for text in host.parts}
     joined.words = {
         text: word if not rest else hash_bytes(repr([word, *rest]).encode())

@@ -1,6 +1,6 @@
 """One launch of a multi-process program, between its dispatch and its end.
 
-It knows no JAX: outputs are anything with `is_ready`, `is_deleted` and `block_until_ready`.
+This module does not import JAX: an output is any object with `is_ready`, `is_deleted` and `block_until_ready`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["Launched", "Unrecorded"]
 
 
 _MOST_WEIGHED = 8
-"""So many outputs are known, the last ones: to keep note of each of a thousand would take as long as the launch."""
+"""Only this many outputs are tracked, the last ones: tracking each of a thousand would take as long as the launch."""
 
 
 class _Output(Protocol):
-    """What is needed of a `jax.Array`."""
+    """The part of a `jax.Array` that is used here."""
 
     def is_ready(self) -> bool: ...
     def is_deleted(self) -> bool: ...
@@ -29,8 +29,8 @@ class _Output(Protocol):
 class Launched:
     """One launch between its dispatch and its end.
 
-    Of what it gave, the smallest array is kept until it is ready, or nothing could tell when the launch has ended. The others are the
-    cell's alone: one that it drops is freed as JAX frees it.
+    It keeps the smallest output array until that is ready, because nothing else could show when the launch has ended. The other
+    outputs belong to the cell alone: JAX frees one as usual when the cell drops it.
     """
 
     __slots__ = (
@@ -47,25 +47,25 @@ class Launched:
     def __init__(self, row: LaunchRow, number: int, outputs: Sequence[object] | None) -> None:
         self.row = row
         self.number = number
-        """How many launches that communicate were made in this cell when it was noted."""
+        """How many collective launches the cell had made when this one was recorded, this one included."""
         self._kept: object | None = None
         self._others: tuple[weakref.ref[object], ...] = ()
         self.is_dispatched = False
-        """False while the dispatch itself is under way."""
+        """False while the dispatch is in progress."""
         if outputs is not None:
             self._keep(outputs)
         self.lost = False
-        """An interrupt came between dispatch and record: whether it runs cannot be known any more."""
+        """True if an interrupt came between dispatch and record, so that it is unknown whether the launch runs."""
         self.failure: Exception | None = None
         self.agreed = False
-        """Every participant has agreed on it, and so launches it too: it ends by itself, though nobody waits for it."""
+        """Every participant has agreed on the launch, and so makes it too: it ends by itself, though no rank waits for it."""
 
     def end_dispatch(self, outputs: Sequence[object]) -> None:
-        """Take what the dispatch gave: the arrays to wait for."""
+        """Record the outputs of the dispatch: the arrays to wait for."""
         self._keep(outputs)
 
     def break_dispatch(self, error: BaseException) -> None:
-        """Take note that the dispatch raised: after the program had run (`jax_debug_nans`), or by an interrupt."""
+        """Record that the dispatch raised: after the program had run (`jax_debug_nans`), or because of an interrupt."""
         if not self.is_dispatched:
             self.lost = not isinstance(error, Exception)
             self.is_dispatched = True
@@ -80,11 +80,11 @@ class Launched:
         self.is_dispatched = True
 
     def has_outputs(self) -> bool:
-        """Whether there is anything to tell when it has ended."""
+        """Return whether an output can show when the launch has ended."""
         return self._kept is not None
 
     def is_over(self) -> bool:
-        """Whether nothing of it runs any more, as far as can be known. Notes the failure of a failed one."""
+        """Return whether the launch has ended, as far as that can be known. Records the failure of a failed launch."""
         if not self.is_dispatched:
             return False
         output = self._last_alive()
@@ -94,27 +94,27 @@ class Launched:
             if not output.is_ready():
                 return False
             output.block_until_ready()
-        except Exception as error:  # noqa: BLE001 - whatever the program failed with; `wait` raises it
+        except Exception as error:  # noqa: BLE001 - any failure of the program; `wait` raises it
             if output.is_deleted():
-                # A thread of the user's has donated it since it was found alive: that is no failure. Another may tell.
+                # A user's thread has donated it meanwhile, which is not a failure. Another output may show the end.
                 return self.is_over()
             self.failure = error
         return True
 
     def is_under_way(self) -> bool:
-        """Whether it still runs, or is being dispatched. Takes note of nothing, so that any thread may ask."""
+        """Return whether the launch still runs, or is being dispatched. It records nothing, so any thread may call it."""
         if not self.is_dispatched:
             return True
         try:
             output = self._last_alive()
             return output is not None and not output.is_ready()
         except RuntimeError:
-            # The cell's thread has donated the array in between; what is donated is of no use to wait for.
+            # The cell's thread has donated the array in between; waiting for a donated array is of no use.
             return False
 
     def _last_alive(self) -> _Output | None:
-        # The smallest is looked at first: a training step returns its loss there, while the parameters are donated to the next
-        # step, and what was donated cannot be asked. Then the last one that the cell still has.
+        # The smallest output is polled first: a training step returns its loss there, while the parameters are donated
+        # to the next step, and a donated array cannot be polled. Then the last output that the cell still holds.
         for output in (self._kept, *(ref() for ref in reversed(self._others))):
             array = cast(_Output | None, output)
             if array is not None and not array.is_deleted():
@@ -123,7 +123,7 @@ class Launched:
 
 
 class Unrecorded:
-    """A launch that only an array tells of, which it has not made yet."""
+    """A launch that is known only by an array that it has not computed yet."""
 
     def __init__(self, array: Any) -> None:
         self._array: _Output = array
@@ -131,7 +131,7 @@ class Unrecorded:
         self.row: LaunchRow = ["", "a program under --guard off", participants, None, 1]
 
     def is_under_way(self) -> bool:
-        """Whether it still runs or waits."""
+        """Return whether the launch still runs or waits."""
         return not self._array.is_deleted() and not self._array.is_ready()
 
 

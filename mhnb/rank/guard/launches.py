@@ -1,7 +1,7 @@
-"""The record of one rank's launches: which multi-process programs it started, in order, and which still run.
+"""Record of one rank's launches: which multi-process programs it started, in what order, and which still run.
 
-It decides when a cell is over: once everything the cell launched has finished.
-It knows no JAX: outputs are anything with `is_ready`, `is_deleted` and `block_until_ready`.
+It decides when a cell is over: once everything that the cell launched has finished. This module does not import JAX: an output is any
+object with `is_ready`, `is_deleted` and `block_until_ready`.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = ["LaunchRecorder"]
 
 
 class ChooseWay(Protocol):
-    """Chooses how launches are made from now on."""
+    """Function that selects how launches are made from now on."""
 
     def __call__(self, guard: str, *, is_direct: bool) -> None:
-        """Under which guard, and whether JAX makes them by itself."""
+        """Select the guard, and whether JAX makes the launches by itself."""
 
 
 _SWEEP_AT = 64
 _MOST_RESTS = 20
-"""At most so many calls of `sweep` do nothing between two that look."""
+"""At most this many calls of `sweep` do nothing between two that poll."""
 _LOCAL_STOPPED_WAIT_S = 0.2
 _RUNNING_HERE = (
     "programs of single ranks still run on their own devices, and what is launched there waits behind them; "
@@ -53,7 +53,7 @@ _RUNNING = "launches of it, on which all ranks agreed, still run, and the next c
 
 
 class LaunchRecorder:
-    """What this rank launched in the current cell. `note` and `look` may be called from any thread, the rest from the cell's.
+    """Launches of this rank in the current cell. `note` and `look` may be called from any thread, the rest from the cell's.
 
     Launches made between two cells belong to the next one.
     """
@@ -65,18 +65,18 @@ class LaunchRecorder:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_cell_file = is_cell_file
-        """Whether a code object's file name is the running cell's."""
+        """Returns whether a code object's file name belongs to the running cell."""
         self.guard = "lockstep"
-        """Of the cell that runs, or ran last."""
+        """Guard of the cell that runs, or ran last."""
         self.is_direct = False
-        """Whether JAX's C++ dispatch launches alone: a launch that it has not returned from has no record."""
+        """Whether JAX's C++ dispatch launches alone: a launch that has not returned from it has no record."""
         self.process_count = 1
         self.choose_way: ChooseWay | None = None
-        """Has launches made by JAX alone, or brought here first; set by whoever installs the hooks."""
+        """Selects whether JAX launches alone or launches are brought here first; set when the hooks are installed."""
         self.finish_effects: Callable[[], None] | None = None
-        """Waits for prints and callbacks from inside compiled programs; set by whoever installs the hooks."""
+        """Waits for prints and callbacks from inside compiled programs; set when the hooks are installed."""
         self._sleep, self._clock = sleep, clock
-        # A finalizer of the user's may launch wherever Python runs it: also where its own thread holds the lock.
+        # A user's finalizer may launch wherever Python runs it, even while its own thread holds the lock.
         self._lock = threading.RLock()
         self._rows: list[LaunchRow] = []
         self._running: deque[Launched] = deque()
@@ -87,16 +87,16 @@ class LaunchRecorder:
         self._broken: list[int] = []
         self._failed_in_callback: list[int] = []
         self._lost: list[tuple[int, LaunchRow]] = []
-        """The first of both, with its row."""
+        """The first launch of both lists, with its row."""
         self._is_cell: dict[str, bool] = {}
         self.local: LocalWork | None = None
-        """What programs of this process alone have still to make; None where there is no JAX."""
+        """Results that programs of this process alone have yet to compute; None without JAX."""
         self.made: HostDataRecorder | None = None
-        """What the cell made of host data; None where that is not seen."""
+        """Arrays that the cell built from host data; None if they are not recorded."""
         self.gate: Agreement | None = None
-        """Where the ranks agree before each launch; None where they do not share a board."""
+        """Gate at which the ranks agree before each launch; None if they share no board."""
         self._counted = 0
-        """So many of the rows are in `_counts` already."""
+        """How many of the rows `_counts` includes already."""
         self._counts: dict[tuple[int, ...], int] = {}
         self.seq = self._stopped_before = 0
         self._came_to: list[Any] = []
@@ -104,18 +104,18 @@ class LaunchRecorder:
         self.left = LeftLaunches()
         self.mismatches = Mismatches()
         self.ended_seq = 0
-        """The cell that ended last; what it launched is kept until the next one has ended."""
+        """The cell that ended last; its launches are kept until the next one has ended."""
         self.ended_rows: list[LaunchRow] = []
         self.ended_programs: dict[str, Any] = {}
-        """By fingerprint."""
+        """The programs by fingerprint."""
 
     def begin_cell(
         self, seq: int = 0, source: str = "", guard: str = "lockstep", chosen: Sequence[int] | None = None
     ) -> None:
-        """Forget which files were the last cell's; from now on launches belong to this one."""
+        """Forget which files were the last cell's; launches from now on belong to this cell."""
         self.seq, self.guard = seq, guard
         if self.choose_way is not None:
-            # A launch that may have to be refused comes here before it is made.
+            # A launch that may have to be refused must come here before it is made.
             self.is_direct = guard != "lockstep" and chosen is None and not self.left.is_under_way()
             self.choose_way(guard, is_direct=self.is_direct)
         self._is_cell.clear()
@@ -130,7 +130,7 @@ class LaunchRecorder:
             self.gate.begin_cell(seq, source, guard, chosen)
 
     def leave_cell(self, seq: int, outcome: Outcome) -> None:
-        """Tell the other ranks that nothing more comes from here in this cell."""
+        """Notify the other ranks that this rank makes no more launches in this cell."""
         self.is_direct = False
         if self.choose_way is not None:
             self.choose_way(self.guard, is_direct=False)
@@ -138,26 +138,26 @@ class LaunchRecorder:
             self.gate.end_cell(seq, "left" if self.left.refused and outcome == "error" else outcome)
 
     def takes_interrupt(self) -> bool:
-        """Whether an interrupt is meant for the cell that runs: a late one may be the last cell's."""
+        """Return whether an interrupt is meant for the running cell: a late one may be the last cell's."""
         return self.gate is None or self.gate.is_asked_to_stop()
 
     def may_be_late(self) -> bool:
-        """Whether an interrupt that comes now may be meant for the cell before."""
+        """Return whether an interrupt that comes now may be meant for the previous cell."""
         return self.gate is not None and self.gate.stopped_the_last_cell()
 
     def is_asked_to_stop(self) -> bool:
-        """Whether the ranks were asked to stop the cell that runs; false where they share no board."""
+        """Return whether the ranks were asked to stop the running cell; False if they share no board."""
         return self.gate is not None and self.gate.is_asked_to_stop()
 
     def defer_interrupt(self) -> bool:
-        """Put an interrupt off until the launch under way is made or given up; false where none is."""
+        """Defer an interrupt until the launch under way is made or given up; return False if none is under way."""
         if self.gate is None or not self.gate.inside:
             return False
         self.gate.interrupt_pending = True
         return True
 
     def use_interrupt(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None:
-        """Have what stops the code before a launch made by who runs it; and ask there whether the code handles it already."""
+        """Set the runner's functions that make the exception before a launch, and check whether the code handles one already."""
 
         def make_here() -> BaseException:
             came_to = None if self.gate is None else self.gate.came_to
@@ -173,16 +173,16 @@ class LaunchRecorder:
             self.gate.make_interrupt, self.gate.handles_interrupt = make_here, handles
 
     def note_lone_interrupt(self) -> None:
-        """The code gets an interrupt by a signal, which the ranks have not agreed on."""
+        """Record that the code gets an interrupt by a signal, on which the ranks have not agreed."""
         if self.gate is not None:
             self.gate.note_lone_interrupt()
 
     def agreed_stop(self) -> int | None:
-        """Give which launch of the cell it was that every participant stopped before; None where they did not do so together."""
+        """Return the number of the cell's launch before which every participant stopped; None if they did not stop together."""
         return self._stopped_before if self.gate is not None and self.gate.stopped_with else None
 
     def find_line(self) -> int | None:
-        """The line of the innermost frame of the caller's stack that belongs to the running cell."""
+        """Return the line of the innermost frame of the caller's stack that belongs to the running cell."""
         frame: FrameType | None = sys._getframe(1)
         is_cell = self._is_cell
         while frame is not None:
@@ -195,7 +195,7 @@ class LaunchRecorder:
         return None
 
     def find_lines(self) -> tuple[int, ...]:
-        """The lines of the running cell that lead to the caller: the innermost, and the outermost that called it."""
+        """Return the lines of the running cell that lead to the caller: the innermost, and the outermost that called it."""
         lines = list(self._walk_lines(sys._getframe(1)))
         own = [line for at, line in enumerate(lines) if at == 0 or line != lines[at - 1]]
         return tuple(own if len(own) <= MOST_LINES else [own[0], *own[1 - MOST_LINES :]])
@@ -211,7 +211,7 @@ class LaunchRecorder:
             frame = frame.f_back
 
     def describe(self, fingerprint: str, module: str) -> None:
-        """Note what a program is that was just compiled, and plain variables of the call that it was compiled for."""
+        """Record the outline of a program just compiled, with plain variables of the call that it was compiled for."""
         if self.gate is not None and communicates(fingerprint):
             self.gate.describe(fingerprint, pack_outline(module, self._find_plain_names()))
 
@@ -234,8 +234,8 @@ class LaunchRecorder:
         """Record a launch.
 
         Args:
-            outputs: None when the dispatch is about to be made: then call `end_dispatch` of what is returned.
-            program: what may be asked about once the cell has ended.
+            outputs: None if the dispatch is about to be made: then call `end_dispatch` of the returned object.
+            program: kept for requests after the cell has ended.
         """
         with self._lock:
             self._programs[fingerprint] = program
@@ -250,25 +250,25 @@ class LaunchRecorder:
     def note_given(
         self, participants: tuple[int, ...], line: int | None, inputs: Sequence[object], *, birth: OutputProvenance
     ) -> None:
-        """Record what a launch is given that was not compared before it; to be called before it is made."""
+        """Record the inputs of a launch that were not compared before it; to be called before it is made."""
         if self.made is not None:
             self.made.record_inputs(participants, line, inputs, agreed=birth.agreed, free=birth.free)
 
     def learn_contents(self, inputs: Sequence[object], donated: Collection[int] | None = ()) -> None:
-        """Have what a program is given known by what is in it; to be called before it is agreed on.
+        """Hash the contents of a program's inputs; to be called before the launch is agreed on.
 
         Args:
-            donated: the places of what it takes for good; None where that is not known.
+            donated: positions of the donated inputs; None if they are unknown.
         """
         if self.made is not None:
             self.made.hash_inputs(inputs, donated=donated)
 
     def has_open_arrays(self) -> bool:
-        """Whether arrays live whose content, or whose boxes, have still to be looked at where a program takes them."""
+        """Return whether arrays are alive whose content or boxes must still be checked when a program takes them."""
         return self.made is not None and self.made.has_open_arrays()
 
     def tags_of(self, arguments: Sequence[Any], avals: Sequence[Any]) -> list[Tag]:
-        """Give the tags of what a program was given as the user gave it.
+        """Return the tags of a program's arguments as the user passed them.
 
         Args:
             avals: shape and type of each argument, as the program has them.
@@ -276,14 +276,17 @@ class LaunchRecorder:
         return read_tags(arguments) if self.made is None else self.made.tags_of(arguments, avals)
 
     def follow_given(self, inputs: Sequence[object]) -> Callable[[Sequence[object]], None] | None:
-        """Give what to call with what came of boxes that other ranks hold too, by a program without a collective."""
+        """Return a function for what a program without a collective computes from boxes that other ranks hold too.
+
+        None if its inputs have no such box.
+        """
         return None if self.made is None else self.made.follow(inputs)
 
     def withdraw(self, launched: Launched) -> None:
-        """Take a launch back that was noted and then refused before anything ran."""
+        """Remove a launch that was recorded and then refused before anything ran."""
         with self._lock:
             if launched not in self._running:
-                # A thread of an interrupted cell, which has ended meanwhile and told of its launches.
+                # A thread of an interrupted cell, which has meanwhile ended and reported its launches.
                 return
             self._running.remove(launched)
             self._forget_counts()
@@ -294,24 +297,24 @@ class LaunchRecorder:
                 self._rows = [row for row in self._rows if row is not launched.row]
 
     def wait(self, limit_s: float | None = None) -> None:
-        """Wait until everything that was launched has finished. An interrupt ends the wait at once.
+        """Wait until all launches have finished. An interrupt ends the wait at once.
 
-        To be called however the cell's code ended: what it launched before it raised is still under way.
+        To be called however the cell's code ended, because launches made before it raised are still under way.
 
         Args:
-            limit_s: give up after about so long, and leave what still runs to `end_cell`; None waits for ever.
+            limit_s: give up after about this many seconds, and leave what still runs to `end_cell`; None waits forever.
                 Meant for a cell that was interrupted: most launches are about to end anyway.
 
         Raises:
-            Exception: what the first launch that failed failed with.
+            Exception: the error of the first launch that failed.
         """
         gave_up = self._is_busy() and not self._outwait(limit_s)
-        # After an interrupt nobody misses what is local: it is not waited for as long.
+        # After an interrupt local results are not needed: the wait for them is shorter.
         local_limit_s = 0.0 if gave_up else limit_s and min(limit_s, _LOCAL_STOPPED_WAIT_S)
         local = None if self.local is None else self.local.wait(local_limit_s)
         if gave_up:
             return
-        # The effects of what still runs, or was left by an earlier cell, may never come, and no signal ends the wait for them.
+        # Effects of launches that still run, or were abandoned earlier, may never come, and no signal ends the wait.
         may_hang = self.left.is_under_way() or (self.local is not None and self.local.gave_up)
         if self.finish_effects is not None and not may_hang:
             self.finish_effects()
@@ -324,23 +327,23 @@ class LaunchRecorder:
             raise local
 
     def count(self) -> int:
-        """How many launches that communicate were made in this cell so far."""
+        """Return how many collective launches the cell has made so far."""
         return self._number
 
     def count_running(self) -> int:
-        """How many launches that communicate still run, and end by themselves."""
+        """Return how many collective launches still run, and end by themselves."""
         with self._lock:
             self._sweep(every=True)
             return sum(launched.agreed for launched in self._running)
 
     def count_failed(self) -> int:
-        """How many launches that communicate failed here, in a callback of the user's: a peer may wait for the rest of them."""
+        """Return how many collective launches failed here in a user's callback: a peer may wait for the rest of them."""
         with self._lock:
             self._sweep(every=True)
             return len(self._failed_in_callback)
 
     def close_cell(self, seq: int, outcome: Outcome) -> CellLaunches:
-        """Hand out what the cell's launches came to, and tell the other ranks that nothing more comes from here in it."""
+        """Return the report on the cell's launches, and notify the other ranks that this rank makes no more in the cell."""
         made = [] if self.made is None else self.made.end_cell()
         running, failed = self.count_running(), self.count_failed()
         left = self._find_left()
@@ -366,12 +369,12 @@ class LaunchRecorder:
         )
 
     def _list_unrecorded(self) -> list[Unrecorded]:
-        """List what a cell under --guard off has left, whose launches nothing records."""
+        """List the launches that a cell under --guard off abandoned; there is no record of them."""
         is_unrecorded = self.guard == "off" and self.is_direct
         return [Unrecorded(array) for array in self.local.shared] if is_unrecorded and self.local is not None else []
 
     def _find_left(self) -> list[Any]:
-        """Give name and line of the first launch that communicates and is not waited for; those that end by themselves come last."""
+        """Return name and line of the first collective launch that is not waited for; those that end by themselves come last."""
         with self._lock:
             unfinished = list(self._running)
             lone = [(launched.number, launched.row) for launched in unfinished if not launched.agreed]
@@ -383,12 +386,11 @@ class LaunchRecorder:
         return bool(self._running) or (self.gate is not None and self.gate.is_busy())
 
     def end_cell(self) -> tuple[list[LaunchRow], int]:
-        """Hand out the rows, and the number of launches that were abandoned, and begin anew.
+        """Return the rows and the number of abandoned launches, and reset the record.
 
-        Abandoned is a launch that communicates and has not finished, or has failed, so that a peer may still wait
-        for it. One on which all ranks agreed ends by itself, though nobody waits for it here: it is not counted.
-        Nor is one that failed in a callback of the user's, and was this rank's last: if a peer waits for the rest
-        of it, that peer says so itself.
+        A launch is abandoned if it has a collective and has not finished, or has failed, so that a peer may still wait for it. A
+        launch on which all ranks agreed is not counted: it ends by itself, though this rank does not wait for it. Nor is a launch that
+        failed in a user's callback and was this rank's last: if a peer waits for the rest of it, that peer reports it.
         """
         with self._lock:
             self._sweep(every=True)
@@ -408,9 +410,9 @@ class LaunchRecorder:
         return rows, abandoned
 
     def sweep(self) -> None:
-        """Let go of what has ended, so that an array that the cell has dropped is freed. From any thread, again and again.
+        """Release the launches that have ended, so that an array that the cell has dropped is freed. From any thread, repeatedly.
 
-        The longer nothing ended, the longer it waits: to ask an array whether it is ready has its cost.
+        The longer no launch has ended, the fewer calls poll, because asking an array whether it is ready has a cost.
         """
         self._sweep_pauses += 1
         if not self._running or self._sweep_pauses < self._sweep_rests:
@@ -423,7 +425,7 @@ class LaunchRecorder:
         self._sweep_pauses = 0
 
     def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
-        """Count the cell's launches by participants, and give the oldest that has not finished. From any thread."""
+        """Return the cell's launch counts by participants, and the oldest launch that has not finished. From any thread."""
         with self._lock:
             counts = self._count_rows()
             running = list(self._running)
@@ -434,18 +436,18 @@ class LaunchRecorder:
                     key = tuple(participants)
                     return counts, Flight(name, key, line, counts[key] - later)
             if self.gate is not None and (pending := self.gate.pending) is not None:
-                # It has come as far, though it is not launched before all have.
+                # This rank has come as far, though the launch is not made before all participants have.
                 name, key, line = pending
                 counts[key] = counts.get(key, 0) + 1
                 return counts, Flight(name, key, line, counts[key], made=False)
         return counts, None
 
     def list_awaited(self) -> list[int] | None:
-        """List the ranks that this one may wait for while it is blocked in C; None where launches do not go directly."""
+        """Return the ranks that this one may wait for while it is blocked in C; None unless JAX launches directly."""
         return list(range(self.process_count)) if self.is_direct else None
 
     def _count_rows(self) -> dict[tuple[int, ...], int]:
-        # Rows before the last do not change any more, and there may be many: each is counted once.
+        # Rows before the last do not change any more, and there may be many, so each is counted once.
         fixed = max(len(self._rows) - 1, 0)
         _add(self._counts, count_launches(self._rows[self._counted : fixed]))
         self._counted = fixed
@@ -461,27 +463,27 @@ class LaunchRecorder:
             if last[0] == fingerprint and last[3] == line and last[1] == name and last[2] == participants:
                 last[4] += 1
                 return last
-        # A tuple is written to JSON as a list is, and shared by every row of a program.
+        # A tuple is written to JSON as a list is, and is shared by every row of a program.
         row: LaunchRow = [fingerprint, name, participants, line, 1]
         rows.append(row)
         return row
 
     def _outwait(self, limit_s: float | None) -> bool:
-        """Look again and again until nothing runs; give up, with False, after the limit."""
+        """Poll until nothing runs; return False if the limit is reached."""
         pauses, began_s = pauses_s(), self._clock()
         while True:
             with self._lock:
                 self._sweep(every=True)
             if not self._is_busy():
                 return True
-            # By the clock: on a loaded machine a pause is longer than it was meant to be.
+            # Use the clock: on a loaded machine a pause is longer than intended.
             if limit_s is not None and self._clock() - began_s >= limit_s:
                 return False
             self._sleep(next(pauses))
 
     def _sweep(self, *, every: bool = False) -> None:
-        # Outputs are let go as soon as they are ready, or a long loop would keep all of its arrays.
-        # Launches end about in order, so a look at the oldest is enough until many have gathered.
+        # Outputs are released as soon as they are ready, or a long loop would keep all of its arrays. Launches end
+        # about in order, so polling the oldest is enough until many have accumulated.
         running = self._running
         while running and self._is_over(running[0]):
             running.popleft()

@@ -1,4 +1,4 @@
-"""What this rank left behind in cells that have ended: collectives that still run or wait, and that no later launch may meet."""
+"""Collectives that this rank abandoned in cells that have ended: they still run or wait, and no later launch may meet them."""
 
 from __future__ import annotations
 
@@ -22,51 +22,52 @@ class _Launch(Protocol):
 
 
 class LeftLaunches:
-    """Launches that communicate and were under way when their cell ended."""
+    """Collective launches that were under way when their cell ended."""
 
     def __init__(self) -> None:
         self._left: list[tuple[int, _Launch]] = []
         self._expected: list[tuple[int, _Launch]] = []
         self._given_up: list[tuple[int, LaunchRow]] = []
-        # A thread of the user's may look while a cell ends: nothing that was left may be lost. A finalizer may look in between.
+        # A user's thread may poll while a cell ends: no abandoned launch may get lost. A finalizer may poll in between.
         self._lock = threading.RLock()
         self.refused = False
-        """Whether one stood in the way of a launch of the cell that runs."""
+        """Whether an abandoned launch blocked a launch of the running cell."""
 
     def add(self, seq: int, launches: Sequence[_Launch]) -> None:
-        """Take in what a cell has left."""
+        """Record the launches that a cell abandoned."""
         with self._lock:
             self._left += [(seq, launch) for launch in launches]
 
     def expect(self, seq: int, launches: Sequence[_Launch]) -> None:
-        """Take in what a cell has not waited for, though it ends by itself: all who take part in it launched it."""
+        """Record launches that a cell did not wait for, though they end by themselves: all participants made them."""
         with self._lock:
             self._expected += [(seq, launch) for launch in launches]
 
     def take_given_up(self) -> list[tuple[int, LaunchRow]]:
-        """Return the expected launches, with their cells, whose end the cell that runs was interrupted waiting for."""
+        """Return the expected launches, with their cells, for which the running cell was interrupted while it waited."""
         with self._lock:
             given_up, self._given_up = self._given_up, []
         return given_up
 
     def count(self) -> int:
-        """Say how many still run or wait."""
+        """Return how many abandoned launches still run or wait."""
         with self._lock:
             self._left = [(seq, left) for seq, left in self._left if left.is_under_way()]
             return len(self._left)
 
     def is_under_way(self) -> bool:
-        """Whether anything still runs or waits, also of what ends by itself."""
+        """Return whether any launch still runs or waits, including those that end by themselves."""
         return bool(self._left or self._expected) and bool(self.count() or self._still_expected())
 
     def check(self, name: str, participants: Collection[int]) -> None:
-        """Hold that none of them waits for ranks that a new launch would reach; what ends by itself is waited for.
+        """Check that no abandoned launch waits for ranks that a new launch would reach; wait for launches that end by themselves.
 
-        The ranks that met it would take the one for the other, and read a wrong number: also where the user has accepted that.
-        Nor does what all launched end where it failed on one of them: that rank would meet the others in it.
+        Ranks that met an abandoned launch would take one launch for the other, and read a wrong number, even if the user accepted
+        that. A launch that all participants made does not end either if it failed on one of them: that rank would meet the others in
+        it.
 
         Raises:
-            OrderMismatch: there is one.
+            OrderMismatch: an abandoned launch waits for such ranks.
         """
         if self._expected:
             self._outlast(participants)
@@ -82,9 +83,9 @@ class LeftLaunches:
                 )
 
     def _outlast(self, participants: Collection[int]) -> None:
-        """Wait. A look at this rank's stack knows the wait by this function's name.
+        """Wait for the expected launches of these participants. Stack samples recognise the wait by this function's name.
 
-        An interrupt gives them up: they may never end, and what would meet them is refused from then on.
+        An interrupt gives them up: they may never end, and launches that would meet them are refused from then on.
         """
         pauses = pauses_s()
         try:

@@ -1,11 +1,11 @@
-"""Agreement on a launch through the board of this host: a rank posts what it is about to launch, and finds out what becomes of it.
+"""Agreement on a launch through the shared board of this host: a rank posts a proposal, and finds out what was decided.
 
-A rank of the board's host sits at the board itself (`BoardTable`). A rank of another host has a `RemoteTable`, and the
-agreement server has a `Seat` for it. So there is one way to agree. A `Seat` looks and never waits: its caller does.
+A rank on the board's host uses the board itself (`BoardTable`). A rank on another host has a `RemoteTable`, and the agreement server
+has a `Seat` for it. So there is one way to agree. A `Seat` polls and never waits: its caller waits.
 
-A post can be taken back only while another participant has not posted, under the board's lock. A post needs that lock, too.
-So no rank launches on the strength of a post that is gone. The common launch is decided without the lock, from posts that prove
-themselves, see `shared_board`. Everything else is decided under it.
+A proposal can be withdrawn only while another participant has not posted, under the board's lock. Posting needs that lock, too. So no
+rank launches because of a proposal that was withdrawn. The common launch is decided without the lock, from entries that prove
+themselves, see `shared_board`. Everything else is decided under the lock.
 """
 
 from __future__ import annotations
@@ -48,67 +48,67 @@ __all__ = [
 _Given = TypeVar("_Given")
 
 QUICK_LOOKS = 70
-"""Looks that come so fast after each other that nothing but the others' posts is looked for."""
+"""Polls that follow so fast on each other that they check only the proposals of the others."""
 _LOOK_AROUND = 64
-"""Looks between two searches for a ring of waits."""
+"""Polls between two searches for a deadlock."""
 INTERRUPTED, _RING, CELL_ENDED, _LOST = (MARKS.index(mark) for mark in ("interrupted", "ring", "cell ended", "lost"))
 _HANDLES = 1 << 63
-"""Beside the fingerprint, which is less: the post is of a rank that handles the cell's interrupt."""
+"""Flag beside the fingerprint, which is smaller: the entry is of a rank that handles the cell's interrupt."""
 _DIED = ENDINGS.index("died")
 _CELL_OVER = Verdict("cell ended")
 _SPINS, SHORT_SLEEPS = 20, 400
-"""Looks before each next slower kind of pause: the others are mostly there at once, and must get the core otherwise."""
+"""Polls before each next slower kind of pause: the others mostly arrive at once, and otherwise must get the core."""
 _SHORT_S, LONG_S = 50e-6, 2e-3
 
 
 class Table(Protocol):
-    """Where one rank says what it is about to launch, and hears what becomes of it. One wish at a time."""
+    """Backend through which one rank proposes launches and receives decisions. One proposal at a time."""
 
     @property
     def interrupted_seq(self) -> int:
-        """The latest cell that was asked to stop on this host; 0 for none."""
+        """The latest cell that was asked to stop on this host; 0 if there is none."""
 
     def end_cell(self, seq: int, ending: int) -> None:
-        """Tell the others that this rank is done with a cell. Never raises for a connection that is gone."""
+        """Notify the others that this rank is done with a cell. Never raises because a connection is lost."""
 
     def describe(self, fingerprint: int, outline: str) -> None:
-        """Note what a program is, for the words of a mismatch. From any thread."""
+        """Record the outline of a program, for the text of a mismatch. From any thread."""
 
     def ask(self, wish: Wish) -> None:
-        """Make a wish."""
+        """Make a proposal."""
 
     def wait(self, interrupted: Callable[[], bool]) -> None:
-        """Wait for the verdict.
+        """Wait for the decision.
 
         Args:
-            interrupted: asked again and again: whether the wish is to be taken back, if it is not too late.
+            interrupted: called repeatedly; returns whether to withdraw the proposal, if it is not too late.
 
         Raises:
-            BaseException: what a signal handler of the user's raised meanwhile; then `take_back` is called.
+            BaseException: an exception that a user's signal handler raised meanwhile; then `take_back` is called.
         """
 
     def take_back(self) -> bool:
-        """Take the wish back; false where it is too late, and there is, or comes, a verdict that must be obeyed.
+        """Withdraw the proposal; return False if it is too late, and a decision exists or will come that must be followed.
 
-        `ask` may have been broken off anywhere, also before it began: then there is nothing to take back.
+        `ask` may have been interrupted anywhere, even before it began: then there is nothing to withdraw.
         """
 
     def rest(self) -> None:
-        """No longer wait. Called however the wait ended."""
+        """Stop waiting. Called however the wait ended."""
 
     def answer(self) -> Verdict:
-        """The verdict."""
+        """Return the decision."""
 
     def let_go(self) -> None:
-        """Give up what a forked child of the rank must not hold."""
+        """Release what a forked child of the rank must not hold."""
 
 
 class BoardTable:
-    """The table of a rank on the host of the board.
+    """Backend of a rank on the host of the board.
 
     Args:
         board: shared with every other rank of this machine.
-        rank: our own.
+        rank: this rank.
     """
 
     def __init__(self, board: Board, rank: int) -> None:
@@ -116,32 +116,32 @@ class BoardTable:
 
     @property
     def interrupted_seq(self) -> int:
-        """What the supervisor has written on the board."""
+        """The cell that the supervisor has written on the board."""
         return self._board.interrupted_seq
 
     def end_cell(self, seq: int, ending: int) -> None:
-        """Write it on the board."""
+        """Write the end of the cell on the board."""
         self._seat.end_cell(seq, ending)
 
     def describe(self, fingerprint: int, outline: str) -> None:
-        """Write it beside the board."""
+        """Write the outline beside the board."""
         self._board.describe_program(fingerprint, outline)
 
     def ask(self, wish: Wish) -> None:
-        """Post, as soon as the others have no need any more of what is overwritten by it."""
+        """Post the proposal as soon as the others no longer need the entry that it overwrites."""
         looks = 0
         while not self._seat.post(wish):
             looks += 1
             pause(looks)
 
     def wait(self, interrupted: Callable[[], bool]) -> None:
-        """Look until it is decided."""
+        """Poll until the launch is decided."""
         seat = self._seat
         while not seat.look(interrupted=interrupted()):
             pause(seat.looks)
 
     def take_back(self) -> bool:
-        """Take the post back, while another has not posted."""
+        """Withdraw the proposal while another participant has not posted."""
         done = insist(self._take_back_once)
         if done:
             self._seat.forget()
@@ -151,27 +151,27 @@ class BoardTable:
         return self._seat.take_back(CELL_ENDED)
 
     def rest(self) -> None:
-        """Be seen to wait no longer."""
+        """Mark this rank as no longer waiting."""
         self._seat.rest()
 
     def answer(self) -> Verdict:
-        """Judge what all have posted."""
+        """Decide from the proposals of all participants."""
         verdict = self._seat.judge()
         self._seat.forget()
         return verdict
 
     def let_go(self) -> None:
-        """A child may keep the memory: it does not launch."""
+        """Do nothing: a child may keep the memory, because it does not launch."""
 
 
 def insist(act: Callable[[], _Given]) -> _Given:
-    """Call what must be done, again and again while a signal handler of the user's raises in the middle of it; tell of that."""
+    """Call an action that must complete, again each time a user's signal handler raises in the middle of it; report that."""
     again: BaseException | None = None
     while True:
         try:
             given = act()
             break
-        except BaseException as error:  # noqa: BLE001 - told below; what came first is raised by our caller
+        except BaseException as error:  # noqa: BLE001 - reported below; the caller raises the first exception
             again = error
     if again is not None:
         print(f"mhnb: {again!r} came while a launch was given up for the exception before it", file=sys.stderr)
@@ -179,7 +179,7 @@ def insist(act: Callable[[], _Given]) -> _Given:
 
 
 def pause(looks: int) -> None:
-    """Give the others time between two looks, the longer the more there were."""
+    """Give the others time between two polls, the longer the more polls there were."""
     if looks <= _SPINS:
         return
     if looks <= QUICK_LOOKS:
@@ -189,7 +189,10 @@ def pause(looks: int) -> None:
 
 
 def lose(board: Board, rank: int) -> None:
-    """Have nobody wait for a rank any more, in a launch of now or a later one: it is gone, and with it whoever sat here for it."""
+    """Mark a rank as lost so that no other rank waits for it in this or any later launch.
+
+    Whatever acted for the rank at this board is gone with it.
+    """
     board.want(rank, None)
     with board.locked():
         for group in range(board.set_count):
@@ -201,30 +204,30 @@ def lose(board: Board, rank: int) -> None:
 
 
 class Seat:
-    """One rank's; it takes one wish at a time: `post` until it says yes, `look` until it says yes, `judge`, `rest`."""
+    """One rank's participation, one proposal at a time: `post` until true, `look` until true, `judge`, `rest`."""
 
     def __init__(self, board: Board, rank: int) -> None:
         self.board, self._rank = board, rank
         self.looks = 0
-        """So often has been looked since the post."""
+        """How many polls there were since the post."""
         self._participants: tuple[int, ...] = ()
         self._place: Place | None = None
         self._unknown: list[int] = []
         self._behind: list[int] = []
         self._verdict: Verdict | None = None
-        """What has been decided without a look: before the post, or when the cell ended."""
+        """The decision, if made; also one made without a poll, before the post or when the cell ended."""
         self._took_back_in = 0
-        """The cell in which a post was last taken back here."""
+        """The cell in which this rank last withdrew a proposal."""
 
     def post(self, wish: Wish) -> bool:
-        """Say what the rank is about to launch; false while that is too early.
+        """Post what the rank is about to launch; return False while that is too early.
 
-        It is while another has not ended the cell of our last post here: until then it may still have to read it.
-        Between cells of the main thread all have; a thread of the user's may be too early.
-        One whose own cell has ended is too late: the others have been told that nothing comes from here in it.
+        It is too early while another participant has not ended the cell of this rank's last entry in the set, because it may still
+        have to read that entry. Between cells of the main thread all have ended it; a user's thread may be too early. A proposal whose
+        own cell has ended is too late: the others have been notified that this rank makes no more in it.
 
         Raises:
-            OSError: the program's name could not be noted, or there is no room for another set of participants.
+            OSError: the program's name could not be recorded, or there is no room for another set of participants.
         """
         board, rank, participants = self.board, self._rank, wish.participants
         self._place, self._verdict, self._behind = None, None, []
@@ -234,7 +237,7 @@ class Seat:
             board.name_thread(kind_of(wish.thread), wish.thread_label)
         older, _ = board.last_post(rank, index)
         if older < wish.seq and any(board.ended_seq(other) < older for other in participants):
-            # Unless the cell of the wish has ended meanwhile: then it is not to be posted at all.
+            # Unless the cell of the proposal has ended meanwhile: then it must not be posted at all.
             return self._is_too_late(wish)
         with board.locked():
             if self._is_too_late(wish):
@@ -243,7 +246,7 @@ class Seat:
             if not self._behind:
                 stop = board.interrupted_seq == wish.seq and not wish.handles
                 fingerprint = (wish.fingerprint & ~1 if stop else wish.fingerprint) | (_HANDLES if wish.handles else 0)
-                # Known before it stands there: an exception out of a signal handler may come in between.
+                # Set before the entry is written: an exception out of a signal handler may come in between.
                 place = board.next_place(rank, wish.seq, index)
                 self._place, self._participants = place, participants
                 board.post(rank, place, Post(fingerprint, wish.origin, wish.thread, _pack_lines(wish.lines)))
@@ -258,13 +261,13 @@ class Seat:
         return True
 
     def end_cell(self, seq: int, ending: int) -> None:
-        """Say that the rank's cell has ended; what a thread of it has posted is decided before the others hear of that.
+        """Record that the rank's cell has ended, after deciding what a thread of it has posted.
 
-        Once they have, their next posts may take the places that the thread would still have to read.
+        Once the others know of the end, their next entries may overwrite those that the thread would still have to read.
         """
         board = self.board
         with board.locked():
-            # Not before: until the lock is ours the thread may be done with one wish, and have posted the next.
+            # Not before: until the lock is held, the thread may finish one proposal and post the next.
             place = self._place
             if place is not None and self._verdict is None and board.has_posted(self._rank, place):
                 if all(board.has_posted(rank, place) for rank in self._participants):
@@ -274,20 +277,20 @@ class Seat:
             board.end_cell(self._rank, seq, ending)
 
     def _find_behind(self, group: int, wish: Wish) -> list[int]:
-        """Who still has to read the post whose place the next one takes. To be called under the lock."""
+        """Return the ranks that still have to read the entry whose slot the next one takes. To be called under the lock."""
         seq, number = self.board.last_post(self._rank, group)
         if self._took_back_in != wish.seq or seq != wish.seq or number < 3:
             return []
         far = Place(seq, group, number - 2)
         return [rank for rank in wish.participants if not self._is_known(rank, far)]
 
-    # -- looking
+    # -- polling
 
     def look(self, *, interrupted: bool) -> bool:
-        """Whether it is known of each participant whether it comes, or our post was taken back.
+        """Return whether it is known of each participant whether it comes, or this rank's proposal was withdrawn.
 
         Args:
-            interrupted: this rank has been interrupted, and takes its post back if it can.
+            interrupted: this rank has been interrupted, and withdraws its proposal if it can.
         """
         place = self._place
         if place is None or self._verdict is not None:
@@ -303,14 +306,14 @@ class Seat:
         return self._is_over(place, interrupted=interrupted)
 
     def _is_known(self, rank: int, place: Place) -> bool:
-        # First whether it posted, then whether it ended, then once more: it may have done both in between.
+        # It may post and end between the two reads: then it is known by its end.
         board = self.board
         if board.has_posted(rank, place):
             return True
         return board.ended_seq(rank) >= place.seq
 
     def _is_over(self, place: Place, *, interrupted: bool) -> bool:
-        """Whether our post is taken back, by us or by another."""
+        """Return whether this rank's proposal is withdrawn, by this rank or by another."""
         board = self.board
         if board.mark_of(self._rank, place):
             return True
@@ -321,7 +324,7 @@ class Seat:
         return self.looks % _LOOK_AROUND == 0 and self._break_ring(place)
 
     def take_back(self, mark: int) -> bool:
-        """Take the post back; false where all have posted and somebody may have launched already."""
+        """Withdraw the proposal; return False if all have posted and a rank may have launched already."""
         board, place = self.board, self._place
         if place is None:
             return True
@@ -338,12 +341,12 @@ class Seat:
         return True
 
     def _break_ring(self, place: Place) -> bool:
-        """Find a ring of waits that goes through us, and take back the posts of all of it: none of them could ever go on."""
+        """Find a deadlock that includes this rank, and withdraw the proposals of all its ranks: none of them could ever proceed."""
         board = self.board
         if _find_ring(board, self._rank, place) is None:
             return False
         with board.locked():
-            # Nobody posts or takes back now: what still is a ring will always be one.
+            # No rank posts or withdraws now: what is still a deadlock will always be one.
             ring = _find_ring(board, self._rank, place)
             if ring is None or board.mark_of(self._rank, place):
                 return ring is not None
@@ -364,17 +367,17 @@ class Seat:
         return True
 
     def rest(self) -> None:
-        """Say that this rank no longer waits."""
+        """Mark this rank as no longer waiting."""
         self.board.want(self._rank, None)
 
     def forget(self) -> None:
-        """Be done with a wish: what comes before the next post is not about this one."""
+        """Forget the proposal: calls before the next post do not concern it."""
         self._place, self._verdict, self._behind = None, None, []
 
-    # -- the verdict
+    # -- the decision
 
     def judge(self) -> Verdict:
-        """Say what all participants do, once `look` has said that it is known."""
+        """Return the decision of all participants, once `look` has returned true."""
         place = self._place
         if (decided := self._verdict) is not None:
             return decided
@@ -383,30 +386,30 @@ class Seat:
         if self._all_want_the_same(place):
             return self._keep(LAUNCH)
         with self.board.locked():
-            # What the end of the cell has decided meanwhile stands: the others' next posts may be where these were.
+            # What the end of the cell has decided meanwhile stands: the others' next entries may overwrite these.
             return self._verdict or self._keep(self._decide(place))
 
     def _all_want_the_same(self, place: Place) -> bool:
-        """Return whether every participant's post is to be seen, stands, and is like our own but for its lines."""
+        """Return whether every participant's entry can be read, is not withdrawn, and equals this rank's except for its lines."""
         board = self.board
         own = board.read(self._rank, place)
         if own is None or own.taken_back or not own.fingerprint & 1:
             return False
         for rank in self._participants:
             post = board.read(rank, place)
-            # Each of those who posted before the last one could have a mark; the last one's post says so.
+            # Any participant that posted before the last one could have withdrawn; the last one's entry records that.
             if post is None or post.taken_back or post[:3] != own[:3]:
                 return False
         return True
 
     def _keep(self, verdict: Verdict) -> Verdict:
-        """Keep a verdict, unless the cell has ended meanwhile: the others may have gone on, and its end has decided."""
+        """Store a decision, unless the end of the cell has decided meanwhile, because the others may have gone on."""
         if self._verdict is None:
             self._verdict = verdict
         return self._verdict
 
     def _decide(self, place: Place) -> Verdict:
-        """Decide from all that was written. To be called under the lock."""
+        """Decide from everything that was written. To be called under the lock."""
         board = self.board
         mark = board.mark_of(self._rank, place)
         if mark == _RING:
@@ -419,7 +422,7 @@ class Seat:
         stands = [self._stand(rank, place) for rank in self._participants]
         verdict = judge_launch(stands, interrupted=board.interrupted_seq == place.seq)
         if verdict == "interrupt":
-            # Before the same launch, that is: else they may be at different places in the cell.
+            # Agreed means before the same launch: otherwise the ranks may be at different places in the cell.
             agreed = want_the_same(stands) and len({stand.handles for stand in stands}) == 1
             return Verdict("interrupt", agreed=agreed)
         if verdict == "again":
@@ -440,7 +443,7 @@ class Seat:
         )
 
     def _find_differences(self, names: Mapping[int, str]) -> dict[int, str]:
-        """Say what programs differ in that have one name and one shape."""
+        """Return what differs between programs that have one name and one shape, by fingerprint."""
         known = list(names.values())
         alike = [key for key, name in names.items() if known.count(name) > 1]
         outlines = {key: unpack_outline(self.board.program_outline(key)) for key in sorted(alike)}
@@ -470,7 +473,7 @@ class Seat:
 
 
 def _read_posted(board: Board, rank: int, place: Place) -> Post:
-    """Read a post that is there, under the lock."""
+    """Read an entry that exists, under the lock."""
     post = board.read(rank, place)
     assert post is not None, f"rank {rank} has no post at {place}"
     return post
@@ -481,12 +484,12 @@ def _program_of(post: Post) -> int:
 
 
 def _pack_lines(lines: Sequence[int]) -> int:
-    """Write the lines of a launch as one word, the innermost in its lowest part."""
+    """Pack the lines of a launch into one word, the innermost in its lowest part."""
     return sum(line * LINE_LIMIT**at for at, line in enumerate(lines))
 
 
 def _unpack_lines(word: int) -> tuple[int, ...]:
-    """Read them.
+    """Unpack the lines of a launch.
 
     >>> _unpack_lines(_pack_lines((7, 2, 40)))
     (7, 2, 40)
@@ -496,7 +499,7 @@ def _unpack_lines(word: int) -> tuple[int, ...]:
 
 
 def _find_ring(board: Board, rank: int, place: Place) -> dict[int, Place] | None:
-    """The ranks of a ring that goes through a rank that waits at a place, with their places; None where there is none."""
+    """Return the ranks of a deadlock through a rank that waits at a slot, with their slots; None if there is none."""
     waits = _waits_from(board, rank, place)
     reached = {other: _reach(other, waits) for other in waits}
     ring = {other: at for other, (at, _) in waits.items() if rank in reached[other] and other in reached[rank]}
@@ -504,13 +507,13 @@ def _find_ring(board: Board, rank: int, place: Place) -> dict[int, Place] | None
 
 
 def _missing(board: Board, place: Place) -> list[int]:
-    """Who has neither come to a place nor ended the cell."""
+    """Return the ranks that have neither reached a slot nor ended the cell."""
     ranks = board.participants_of(place.group)
     return [rank for rank in ranks if not board.has_posted(rank, place) and board.ended_seq(rank) < place.seq]
 
 
 def _waits_from(board: Board, rank: int, place: Place) -> dict[int, tuple[Place, list[int]]]:
-    """Who waits at which place for whom, as far as it can be reached from one rank."""
+    """Return which ranks wait at which slot for which ranks, as far as can be reached from one rank."""
     found: dict[int, tuple[Place, list[int]]] = {}
     pending = [(rank, place)]
     while pending:

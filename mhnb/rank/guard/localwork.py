@@ -1,9 +1,9 @@
-"""What a cell started without a record of it, and which the cell waits for at its end, as for launches that are recorded.
+"""Arrays that a cell started without a launch record; the cell waits for them at its end, as for recorded launches.
 
-JAX launches most programs from C++, where nothing notes them: programs of one process, those without a collective, and every one
-under `--guard off`. So JAX's list of living arrays is asked which are not ready yet. A launch whose results were all dropped is not
-in it; nothing can tell of that any more.
-It knows no JAX: arrays are anything with `is_ready`, `is_deleted`, `is_fully_addressable`, `sharding` and `block_until_ready`.
+JAX launches most programs from C++, where no launch is recorded: programs of one process, programs without a collective, and every
+program under `--guard off`. So the rank checks JAX's list of live arrays for those that are not ready yet. A launch whose results were
+all dropped is not in the list, and cannot be detected any more. This module does not import JAX: an array is any object with
+`is_ready`, `is_deleted`, `is_fully_addressable`, `sharding` and `block_until_ready`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 __all__ = ["LocalWork", "pauses_s"]
 
 _PAUSES_S = (0.0,) * 20 + (20e-6,) * 50 + (200e-6,) * 50
-"""Between two looks at what still runs. Short ones first: most launches end within 1 ms."""
+"""Pauses between two polls. Short ones come first, because most launches end within 1 ms."""
 _GROWTH = 1.02
-"""From there on a pause is 2 % of the time that was waited, from 2 ms to `_LONGEST_S`."""
+"""After those, a pause is 2 % of the time waited so far, from 2 ms to `_LONGEST_S`."""
 _FIRST_LONG_S, _LONGEST_S = 2e-3, 0.1
 _IDLE = re.compile(r"\s*(?:pass)?\s*")
-"""A cell that starts nothing."""
+"""Matches the source of a cell that starts nothing."""
 
 
 def pauses_s() -> Iterator[float]:
-    """Yield how long to sleep between two looks at what still runs, without end."""
+    """Yield the seconds to sleep between two polls, without end."""
     yield from _PAUSES_S
-    # since jax 0.10.2: each `is_ready` of an array of several devices leaks 400 bytes, so a long wait must not ask often.
+    # since jax 0.10.2: each `is_ready` of an array of several devices leaks 400 bytes, so a long wait polls rarely.
     pause_s = _FIRST_LONG_S
     while True:
         yield pause_s
@@ -36,11 +36,11 @@ def pauses_s() -> Iterator[float]:
 
 
 class LocalWork:
-    """The arrays that a cell leaves behind before they are ready.
+    """The arrays that are not ready when a cell ends.
 
     Args:
-        list_arrays: every living array, by platform, the newest first. To list 1,000 takes 15 us; to ask each, 150 us more, so that
-            what is older than one that was looked at is not looked at again.
+        list_arrays: returns every live array, by platform, the newest first. Listing 1,000 takes 15 us and polling each takes 150 us
+            more, so arrays older than one that was polled are not polled again.
     """
 
     def __init__(
@@ -52,26 +52,26 @@ class LocalWork:
         self._list, self._sleep, self._clock = list_arrays, sleep, clock
         self._is_idle = False
         self._seen: dict[int, weakref.ref[Any]] = {}
-        """Some of the arrays that were looked at, by id; what is older was looked at with them."""
+        """Some of the arrays that were polled, by id; every older array was polled with them."""
         self._left: list[weakref.ref[Any]] = []
-        """Not ready when their cell was given up: they may wait for a collective that never ends, and no later cell is held up."""
+        """Arrays not ready when their cell was given up. They may wait for a collective that never ends: no later cell waits for them."""
         self.gave_up = False
-        """Whether the cell that runs has given up on some."""
+        """Whether the running cell has given up on some arrays."""
         self.shared: list[Any] = []
-        """Those of them that other ranks have a part in."""
+        """Those of them in which other ranks have a part."""
 
     def begin_cell(self, source: str) -> None:
-        """Take note whether the cell can start anything at all."""
+        """Reset for a new cell, and record whether the cell can start anything at all."""
         self._is_idle, self.gave_up, self.shared = _IDLE.fullmatch(source) is not None, False, []
 
     def wait(self, limit_s: float | None = None) -> Exception | None:
-        """Wait until everything is ready. An interrupt ends the wait at once.
+        """Wait until all arrays are ready. An interrupt ends the wait at once.
 
         Args:
-            limit_s: give up after about so long; None waits for ever.
+            limit_s: give up after about this many seconds; None waits forever.
 
         Returns:
-            What the first failed with of those that were not ready yet: nobody can have seen it before.
+            The error of the first array that failed among those that were not ready yet: the user cannot have seen it before.
         """
         if self._is_idle:
             return None
@@ -92,7 +92,7 @@ class LocalWork:
         return arrays
 
     def _see(self, platforms: Sequence[Sequence[Any]]) -> None:
-        # A few, farther and farther back: of the newest ones many do not live long.
+        # Keep a few, at growing distances, because many of the newest arrays do not live long.
         self._seen.clear()
         for arrays in platforms:
             place = 0
@@ -110,7 +110,7 @@ class LocalWork:
         failure: Exception | None = None
         pauses, began_s = pauses_s(), self._clock()
         while waiting:
-            # The oldest first: the others may be made of it, and fail with it.
+            # The oldest first: the others may be computed from it, and fail with it.
             array = waiting[-1]
             if _is_over(array):
                 failure = failure or _failure_of(array)
@@ -129,7 +129,7 @@ def _is_over(array: Any) -> bool:
     try:
         return bool(array.is_ready())
     except RuntimeError:
-        # It is deleted; a thread of the user's may have donated it in between.
+        # The array is deleted; a user's thread may have donated it in between.
         return True
 
 
@@ -138,6 +138,6 @@ def _failure_of(array: Any) -> Exception | None:
         return None
     try:
         array.block_until_ready()
-    except Exception as error:  # noqa: BLE001 - whatever the program failed with: whoever waits raises it
+    except Exception as error:  # noqa: BLE001 - any failure of the program: the caller of `wait` raises it
         return error
     return None

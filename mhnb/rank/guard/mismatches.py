@@ -1,7 +1,7 @@
-"""What becomes of the mismatches that a cell's own code met: each is shown, or the user is told that the code caught it.
+"""`OrderMismatch` errors that the cell's own code met: each is shown, or a note reports that the code caught it.
 
-It knows exceptions, not launches: which error ends a cell is the runner's business, and what is shown the shell's.
-One in a thread of the user's is not dealt with here: it fails the cell however it is caught.
+This module knows exceptions, not launches: the cell runner decides which error ends a cell, and the shell decides what is shown. A
+mismatch in a user's thread is not handled here: it fails the cell however it is caught.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ __all__ = ["Mismatches"]
 
 
 class Mismatches:
-    """The mismatches of the cell that runs. None is kept alive that the cell has let go: its frames hold the user's arrays."""
+    """Record of the mismatches of the running cell.
+
+    It keeps no mismatch alive that the cell has dropped, because its frames hold the user's arrays.
+    """
 
     def __init__(self) -> None:
         self._untold: Counter[tuple[str, int | None]] = Counter()
@@ -26,36 +29,39 @@ class Mismatches:
         self._shown: BaseException | None = None
 
     def begin_cell(self) -> None:
-        """Another cell: what was raised before is none of its business, though it may show that once more."""
+        """Forget the mismatches of the last cell, although the new cell may show one of them once more."""
         self._untold.clear()
         self._alive.clear()
         self._shown = None
 
     def note_raised(self, error: OrderMismatch, name: str, line: int | None) -> None:
-        """Take note of one that goes to the cell's code.
+        """Record a mismatch that is raised in the cell's code.
 
         Args:
-            name: of the program that was not launched.
-            line: of the cell, 1-based; None where it is not in the cell's own text.
+            name: name of the program that was not launched.
+            line: line of the cell, 1-based; None if it is not in the cell's own text.
         """
         self._untold[name, line] += 1
         self._alive[error] = name, line
 
     def note_shown(self, error: BaseException) -> None:
-        """Take note of an error that the user sees, and with it what it came of."""
+        """Record an error that the user sees, together with its causes."""
         for each in _list_shown(error):
-            # Of most other exceptions there can be no weak reference, so that they cannot even be looked for.
+            # Most other exceptions cannot be weakly referenced, so they cannot even be looked up.
             if is_a(each, OrderMismatch) and (place := self._alive.pop(each, None)) is not None:
                 self._untold[place] -= 1
                 self._shown = error if self._shown is None else self._shown
 
     def take_shown(self) -> BaseException | None:
-        """Give the first error of a mismatch that was shown: with it the cell has not ended well, whoever caught it after that."""
+        """Return the first shown error that includes a mismatch, and forget it.
+
+        A cell with such an error has not ended well, even if a handler caught the error later.
+        """
         shown, self._shown = self._shown, None
         return shown
 
     def take_caught(self) -> list[list[Any]]:
-        """Give name and line of each launch that was refused without anybody being shown why, each once."""
+        """Return the name and line of each refused launch whose reason was not shown to the user, each once."""
         if not self._untold:
             return []
         caught = [list(place) for place, count in self._untold.items() if count]
@@ -64,7 +70,7 @@ class Mismatches:
 
 
 def _list_shown(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and all that IPython shows with it."""
+    """Yield an error and every exception that IPython shows with it."""
     seen: set[int] = set()
     rest: list[BaseException | None] = [error]
     while rest:
@@ -74,6 +80,6 @@ def _list_shown(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(each))
         yield each
         if each is error and is_a(each, (MhnbError, SystemExit)):
-            # These are shown as one text, without what they came of.
+            # These are shown as one text, without their causes.
             return
         rest += [cause_of(each), *members_of(each)]

@@ -1,4 +1,4 @@
-"""Which ranks share a host, as this process knows it. Where nobody has told it, as in a script, each rank is a host."""
+"""Host labels of the ranks, as this process knows them. If `settle` was not called, as in a script, each rank is a host."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ class _Known:
 
 
 def settle(ranks_per_host: int) -> None:
-    """Note how the ranks of this process's cluster lie: rank r is on host r // ranks_per_host."""
+    """Set how many ranks of this process's cluster are on each host: rank r is on host r // ranks_per_host."""
     _Known.ranks_per_host = ranks_per_host
 
 
 def host_label(rank: int) -> str:
-    """Name the host of a rank, as the notebook does.
+    """Return the label of a rank's host, as the notebook shows it.
 
     >>> host_label(2)
     'host2'

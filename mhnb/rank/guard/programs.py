@@ -1,4 +1,4 @@
-"""What is kept of the programs that this rank compiles and launches, to be asked about later, and when none may be launched."""
+"""Programs that this rank compiles and launches, kept for later requests; and a way to forbid launches."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _MESH_LINE = re.compile(r"^ *sdy\.mesh .*$", re.MULTILINE)
 _POINTERS = re.compile(
     r'(stablehlo\.custom_call @InspectSharding\([^)]*\) \{[^\n]*?backend_config = )"(?:[^"\\]|\\.)*"'
 )
-"""Two addresses of this process as raw bytes: of a function of XLA's, and of the Python function that it calls."""
+"""Two addresses of this process as raw bytes: of a function of XLA, and of the Python function that it calls."""
 _DEEPEST, _LONGEST_VALUE = 8, 200
 _PLUMBING = ("jax._src.buffer_callback", "jax._src.callback", "jax._src.custom_partitioning", "jax._src.debugging")
-"""Modules of JAX whose functions and objects only hold the user's."""
+"""Modules of JAX whose functions and objects only wrap the user's."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, types.EllipsisType)
 
 
@@ -68,35 +68,35 @@ class CompiledProgram:
     executable: Any
 
     def text(self) -> str:
-        """XLA's optimised text."""
+        """Return XLA's optimised text."""
         return str(self.executable.hlo_modules()[0].to_string())
 
 
 def find_meshes(module: str) -> str:
-    """Cut the lines that name meshes out of a lowered module's text; the rest of it is long."""
+    """Return the lines of a lowered module's text that name meshes; the rest of the text is long."""
     return "\n".join(_MESH_LINE.findall(module))
 
 
 def identify_module(text: str, host_callbacks: Sequence[Any], kept_alive: Sequence[Any]) -> str:
-    """Return a lowered module's text in which Python objects are named by what they are, and not by their addresses.
+    """Return a lowered module's text that describes Python objects by what they are, and not by their addresses.
 
     Args:
         text: StableHLO without locations.
-        host_callbacks: the functions that the program calls back, which the text names by their place here.
+        host_callbacks: the functions that the program calls back; the text names them by their index here.
         kept_alive: objects that XLA calls while it compiles. The text names each by its address.
     """
     # since jax 0.10: `custom_partitioning` writes `str(id(info))` into the module, `inspect_array_sharding` two pointers.
     for each in kept_alive:
-        # The whole text of an attribute. Elsewhere such a number is the user's.
+        # Only the whole text of an attribute is replaced. Elsewhere such a number is the user's.
         text = text.replace(f'backend_config = "{id(each)}"', f'backend_config = "{_describe_object(each)}"')
     text = _POINTERS.sub(r'\1""', text)
-    # What returns nothing into the program does not change its numbers: such callbacks may differ, as a print's words do.
+    # A callback that returns nothing into the program does not change its numbers: it may differ, like a print's text.
     returning = ((place, each) for place, each in enumerate(host_callbacks) if _returns_values(each))
     return "\n".join([text, *(f"{CALLBACK} {place}: {describe_callable(each)}" for place, each in returning)])
 
 
 def _returns_values(callback: Any, depth: int = 0) -> bool:
-    """Whether a host callback gives values to its program. True where JAX does not say."""
+    """Return whether a host callback returns values to its program. True if JAX does not expose that."""
     cells = _cells(callback)
     if "result_avals" in cells:
         return bool(cells["result_avals"])
@@ -105,7 +105,7 @@ def _returns_values(callback: Any, depth: int = 0) -> bool:
 
 
 def _cells(function: Any) -> dict[str, Any]:
-    """What a function has taken from around it, by name; cells that are still empty are left out."""
+    """Return the variables that a function's closure holds, by name, without cells that are still empty."""
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     cells = zip(names, getattr(function, "__closure__", None) or (), strict=False)
     return {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
@@ -113,17 +113,17 @@ def _cells(function: Any) -> dict[str, Any]:
 
 def _is_filled(cell: types.CellType) -> bool:
     try:
-        cell.cell_contents  # noqa: B018 - to read it is the only way to find out
+        cell.cell_contents  # noqa: B018 - reading it is the only way to find out
     except ValueError:
         return False
     return True
 
 
 def describe_callable(value: Any, depth: int = 0) -> str:
-    """Return what a callable is, in words that are the same in every process: its name, its code, what it was made with.
+    """Describe a callable, in the same words in every process: its name, its code, and the values bound to it.
 
-    Of what it was made with only numbers, texts, other plain constants and further callables count.
-    Of any other object its type does, since two processes have objects of their own.
+    Of these values only numbers, texts, other plain constants and further callables count. Any other object counts by its type,
+    because two processes have different objects.
 
     >>> import operator
     >>> describe_callable(functools.partial(operator.add, 2))
@@ -162,7 +162,7 @@ def _describe_function(function: types.FunctionType, depth: int) -> str:
 
 
 def _list_code(code: types.CodeType) -> list[Any]:
-    """What a code object does, without the file and the lines that it stands in."""
+    """Return what a code object does, without its file and line numbers."""
     constants = [
         _list_code(each) if isinstance(each, types.CodeType) else _describe_value(each) for each in code.co_consts
     ]
@@ -171,7 +171,7 @@ def _list_code(code: types.CodeType) -> list[Any]:
 
 
 def _describe_value(value: Any, depth: int = 0) -> str:
-    # Types are compared exactly: an int of the user's own may have a repr of its own.
+    # Types are compared exactly: a user's subclass of int may have its own repr.
     if type(value) in _PLAIN:
         text = repr(value)
         if len(text) > _LONGEST_VALUE:
@@ -185,13 +185,13 @@ def _describe_value(value: Any, depth: int = 0) -> str:
     if type(value) is tuple and depth <= _DEEPEST:
         return f"({', '.join(_describe_value(each, depth + 1) for each in value)})"
     if type(value) is frozenset and depth <= _DEEPEST:
-        # In the order of their words: a set's own order changes with the hash seed.
+        # Sorted by their text: a set's own order changes with the hash seed.
         return f"{{{', '.join(sorted(_describe_value(each, depth + 1) for each in value))}}}"
     return describe_callable(value, depth) if callable(value) else _name_type(value)
 
 
 def _describe_object(value: Any, depth: int = 0) -> str:
-    """Its type; of what JAX makes around the user's functions also those, and of another callable what it does."""
+    """Describe an object by its type; a JAX wrapper also by the user's functions in it, another callable by what it does."""
     kind = type(value)
     if depth > _DEEPEST:
         return _name_type(value)
@@ -202,18 +202,18 @@ def _describe_object(value: Any, depth: int = 0) -> str:
     if isinstance(call, types.FunctionType):
         return f"{_describe_owner(value, depth)} {describe_callable(call, depth + 1)}"
     if kind.__module__ == "operator":
-        # As `itemgetter(0)`; code of the standard library alone.
+        # Such as `itemgetter(0)`; this runs only code of the standard library.
         return f"{_name_type(value)}{_describe_value(value.__reduce__()[1], depth + 1)}"
-    # As a ufunc of NumPy's. Of a class of the user's own nothing is read: that may run code of theirs.
+    # Such as a NumPy ufunc. Nothing of a user's class is read, because that may run user code.
     return (
         f"{_name_type(value)} {value.__name__}" if kind.__module__ == "numpy" and callable(value) else _name_type(value)
     )
 
 
 def _describe_owner(value: Any, depth: int) -> str:
-    """Return an object's type, the functions that it holds, and the fields of a frozen dataclass: they stay what they are.
+    """Describe an object by its type, the functions that it holds, and the fields of a frozen dataclass, which never change.
 
-    Its other fields may be the rank's own.
+    Its other fields may differ by rank.
     """
     kind = type(value)
     frozen = getattr(inspect.getattr_static(kind, "__dataclass_params__", None), "frozen", False)
@@ -228,7 +228,7 @@ def _describe_owner(value: Any, depth: int) -> str:
 
 
 def _own_fields(value: Any) -> dict[str, Any]:
-    """An object's own fields, read without running code of its class."""
+    """Return an object's own fields, read without running code of its class."""
     try:
         fields = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -237,7 +237,7 @@ def _own_fields(value: Any) -> dict[str, Any]:
 
 
 def _describe_held(name: str, fields: Mapping[str, Any], depth: int) -> str:
-    """Return what the user's part of JAX's plumbing is; of another object of JAX's, its name and what it was made with."""
+    """Describe the user's part of a JAX wrapper; another JAX object by its name and the values bound to it."""
     held = [each for _, each in sorted(fields.items()) if callable(each) or _holds_told(each)]
     told = ", ".join(_describe_value(each, depth) for each in held)
     return told if told and name.rpartition(".")[0].startswith(_PLUMBING) else f"{name}({told})"
@@ -252,20 +252,20 @@ def _name_type(value: Any) -> str:
 
 
 def launched_programs(recorder: LaunchRecorder, seq: int) -> list[tuple[str, int, CompiledProgram]] | None:
-    """Fingerprint, launches and program of what a cell launched on several ranks; None where another cell has run since."""
+    """Return fingerprint, launch count and program of what a cell launched on several ranks; None if another cell has run since."""
     if recorder.ended_seq != seq:
         return None
     counts: dict[str, int] = {}
     for fingerprint, _, _, _, count in recorder.ended_rows:
         counts[fingerprint] = counts.get(fingerprint, 0) + count
     programs = recorder.ended_programs
-    # JAX may have let go of one that C++ launched.
+    # JAX may have dropped a program that C++ launched.
     return [(each, count, programs[each]) for each, count in counts.items() if programs[each] is not None]
 
 
 @contextmanager
 def no_launches(why: str) -> Iterator[None]:
-    """Refuse, in this thread, every launch of a program of several ranks: between cells no other rank would meet it."""
+    """Refuse every launch of a program of several ranks in this thread: between cells no other rank would meet it."""
     _thread.refusing = why
     try:
         yield
@@ -274,7 +274,7 @@ def no_launches(why: str) -> Iterator[None]:
 
 
 def check_may_launch(name: str) -> None:
-    """Hold that launches are not refused here.
+    """Check that launches are not refused in this thread.
 
     Raises:
         InvalidRequest: they are.
@@ -284,12 +284,12 @@ def check_may_launch(name: str) -> None:
 
 
 def ranks_of_devices(devices: Sequence[Any]) -> tuple[int, ...]:
-    """The rank of each device."""
+    """Return the rank of each device."""
     return tuple(device.process_index for device in devices)
 
 
 def full_name(unloaded: Any) -> str:
-    """Name and types, as `jit(add) f32[8] → f32[]`."""
+    """Format name and types, as `jit(add) f32[8] → f32[]`."""
     return f"{unloaded.name} {_types(unloaded.input_avals)} → {_types(unloaded.output_avals)}"
 
 
@@ -299,7 +299,7 @@ def _types(avals: Sequence[Any]) -> str:
 
 
 def optimised_texts(xla_executable: Any, *, whole: bool = False) -> list[str] | None:
-    """Give what XLA made of a program, with large constants if `whole`; None from a plugin that does not give it away."""
+    """Return XLA's optimised text of a program, with large constants if `whole`; None if the plugin does not expose it."""
     try:
         return [_print_whole(module) if whole else module.to_string() for module in xla_executable.hlo_modules()]
     except (AttributeError, RuntimeError):
@@ -307,10 +307,10 @@ def optimised_texts(xla_executable: Any, *, whole: bool = False) -> list[str] | 
 
 
 def _print_whole(module: Any) -> str:
-    """Write an optimised module with its large constants, which XLA leaves out otherwise."""
+    """Format an optimised module with its large constants, which XLA otherwise leaves out."""
     make_options = getattr(sys.modules[type(module).__module__], "HloPrintOptions", None)
     if make_options is None:
-        # A private name: without it the text says less, and more than none.
+        # A private name: without it the text has less detail, which is better than no text.
         return str(module.to_string())
     options = make_options()
     options.print_large_constants = True

@@ -1,16 +1,16 @@
-"""What an array of several ranks carries: a tag, `(value, producer, signature)`, made where the array is made.
+"""Tags that multi-rank arrays carry: `(value, producer, signature)`, made where the array is made.
 
-Two ranks may launch the same program on arrays that do not belong together: one that a rank made alone before it, or one
-that was chosen by the rank. So where the ranks agree on a launch they compare the tags of its arrays, too.
+Two ranks may launch the same program on arrays that do not belong together: an array that one rank made alone before it, or one that
+was chosen by rank. So where the ranks agree on a launch they compare the tags of its arrays, too.
 
 The same steps give the same value on every rank, in whatever order threads take them:
 
-- what a launch made on which the ranks agreed is known by the launch, and as which of its outputs;
-- what a program without a collective made, by the program and the values of all that went into it;
-- host data of which every rank has all, by what it holds;
-- other host data by where it was made, and as which of its kind there.
+- an output of a launch on which the ranks agreed is identified by the launch, and by which of its outputs it is;
+- an output of a program without a collective, by the program and the values of all its inputs;
+- host data of which every rank holds all, by its content;
+- other host data by where it was made, and which one of its kind it is there.
 
-What was made under `--guard off` or `parity` carries none: it is `UNKNOWN`. Nothing here reads an array.
+An array made under `--guard off` or `parity` carries no value: it is `UNKNOWN`. Nothing here reads an array.
 """
 
 from __future__ import annotations
@@ -53,69 +53,69 @@ __all__ = [
 ]
 
 ATTRIBUTE = "_mhnb_tag"
-"""Of an array: it goes where the array goes, and ends with it."""
+"""Attribute of an array: it goes where the array goes, and ends with it."""
 PENDING = "_mhnb_pending"
-"""Of an array whose content is not known yet: the `HostArray` that it was made of."""
+"""Attribute of an array whose content is not known yet: the `HostArray` that it was made of."""
 BOXES = "_mhnb_boxes"
-"""Of an array of which some ranks hold the same box, and none all: the `HostArray`s that it was made of."""
+"""Attribute of an array of which some ranks hold the same box, and none all: the `HostArray`s that it was made of."""
 _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
 class Producer(NamedTuple):
-    """What made an array, as it is told: a launch, or nothing but host data."""
+    """What made an array, as messages name it: a launch, or host data alone."""
 
     name: str
     seq: int
     line: int | None
     own: int = 0
-    """Of what pmap was given of each rank's own: where that was. Only what a program without a collective makes of it is known by it."""
+    """Where a pmap argument of each rank's own was made: it identifies only what a program without a collective computes from it."""
     is_unknown: bool = False
-    """It was made of what no rank knows: that is not compared."""
+    """The array was computed from unknown arrays: it is not compared."""
 
 
 Tag: TypeAlias = tuple[int, Producer | None, object]
-"""Its value; what made it, None for what was laid out for one launch; a token of who keeps JAX's dispatch."""
+"""Value; producer, None for an argument laid out for one launch; a token of the code that replaces JAX's dispatch."""
 UNTAGGED: Tag = (UNKNOWN, None, None)
-"""What stands for the tag of an array without one."""
+"""Used as the tag of an array without one."""
 
 
 class OutputProvenance(NamedTuple):
-    """What the outputs of a launch are to be known by."""
+    """Provenance that the outputs of a launch get."""
 
     value: int = UNKNOWN
     producer: Producer | None = None
     agreed: bool = False
-    """Every participant launches it too: whatever it is given, the outputs are alike."""
+    """Every participant makes the launch too: whatever its inputs are, the outputs are alike."""
     free: int = 0
-    """Which blocks of its arrays the ranks did not compare."""
+    """Mask of the blocks of its arrays that the ranks did not compare."""
 
 
 NOT_GUARDED = OutputProvenance()
-"""Of a launch under `--guard off` or `parity`: there the ranks may make what differs, on purpose."""
+"""Provenance of a launch under `--guard off` or `parity`, where the ranks may make different arrays on purpose."""
 
 
 def read_tags(inputs: Iterable[object]) -> list[Tag]:
-    """Give what each array carries, and nothing of the arrays themselves."""
+    """Return the tag of each array, without reading the array itself."""
     return [getattr(array, ATTRIBUTE, UNTAGGED) for array in inputs]
 
 
 def combine(tags: Iterable[Tag], free: int = 0) -> int:
-    """Hash the values of the arrays of a launch; less than 2**63.
+    """Return a hash of the tag values of a launch's arrays; less than 2**63.
 
     Args:
-        free: which are not compared on another rank.
+        free: mask of the arrays that are not compared on another rank.
     """
-    # Numbers and tuples of them hash alike in every process of one version of Python, and all ranks have one.
+    # Numbers and tuples of them have the same hash in every process of one version of Python, and all ranks have one.
     return combine_values([tag[0] for tag in tags], free)
 
 
 def for_collective(participants: tuple[int, ...], number: int, producer: Producer) -> OutputProvenance:
-    """Of a launch that communicates, the n-th on which these participants agreed in the cell."""
+    """Return the provenance of a collective launch, the n-th on which these participants agreed in the cell."""
     return OutputProvenance(hash((participants, producer.seq, number)) & MASK, producer, agreed=True)
 
 
 def for_local(fingerprint: int, tags: Sequence[Tag], producer: Producer) -> OutputProvenance:
-    """Of a launch that nobody agreed on, for it has no collective: by the program, and the values of its arrays."""
+    """Return the provenance of a launch without a collective, on which no rank agreed: from the program and its arrays' values."""
     values = [tag[0] for tag in tags]
     if ANY in values:
         values = [producer.own or value if producer is not None else value for value, producer, _ in tags]
@@ -128,7 +128,7 @@ def for_local(fingerprint: int, tags: Sequence[Tag], producer: Producer) -> Outp
 
 
 _has_unknown = False
-"""Whether an array was ever made of what no rank knows: mostly none was, and then no launch looks for it."""
+"""Whether an array was ever computed from unknown arrays: usually none was, and then no launch searches for one."""
 
 
 def _note_unknown() -> None:
@@ -149,16 +149,16 @@ def tag_outputs(
     written: Mapping[int, Any] = _NOTHING,
     passed: Mapping[int, Any] = _NOTHING,
 ) -> None:
-    """Have the outputs of a launch carry what they are known by.
+    """Set the tags of a launch's outputs.
 
     Args:
         signatures: the token of each output.
-        written: mutable arrays that take what was put out at a place.
-        passed: arguments that are put out at a place as they came: those stay what they were.
+        written: mutable arrays that receive the output of a position.
+        passed: arguments that are the output of a position unchanged: those keep their tags.
     """
     value, producer, agreed, _ = provenance
     if value == UNKNOWN:
-        # A mutable array may be written where the guard does not look.
+        # A mutable array may be written where the guard does not see it.
         for output in written.values():
             vars(output).pop(ATTRIBUTE, None)
         for output, token in zip(outputs, signatures or (), strict=False):
@@ -173,16 +173,16 @@ def tag_outputs(
             output._mhnb_tag = (value ^ mixes[place], producer, None)
         return
     for place, output in [*enumerate(outputs), *written.items()]:
-        # What is known of an argument that was made for this launch is not known to all: it may still be computed.
+        # The tag of an argument that was made for this launch is not known to all ranks: it may not be computed yet.
         if place not in passed or (agreed and read_tags([passed[place]])[0][1] is None):
             setattr(output, ATTRIBUTE, (value ^ mixes[place], producer, tokens[place]))
         else:
-            # What was made of a number for this launch is an array from here on.
+            # A number that was laid out for this launch is an array from here on.
             copy_provenance(passed[place], output, producer, tokens[place])
 
 
 def tag_array(array: Any, value: int, producer: Producer | None) -> None:
-    """Have an array that was made of host data carry its value.
+    """Tag an array that was made from host data.
 
     Args:
         producer: where it was made; None for an argument that was laid out for one launch.
@@ -191,37 +191,37 @@ def tag_array(array: Any, value: int, producer: Producer | None) -> None:
 
 
 def is_tagged(array: object) -> bool:
-    """Whether an array carries a tag; what is unknown may carry a token alone."""
+    """Return whether an array carries a tag value; an unknown array may carry a token alone."""
     return getattr(array, ATTRIBUTE, UNTAGGED)[0] != UNKNOWN
 
 
 def copy_provenance(source: object, target: Any, producer: Producer | None = None, token: object = None) -> None:
-    """Have an array carry what another one does, which it was made of as it is; `producer` where that was made for one launch."""
+    """Copy the tag of an array to one that was made from it unchanged; `producer` is for a source made for one launch."""
     for name in (PENDING, BOXES):
         if hasattr(source, name):
             setattr(target, name, getattr(source, name))
         else:
             vars(target).pop(name, None)
-    # The token says what the source looks like, and the target may look otherwise.
+    # The token describes what the source looks like, and the target may look different.
     value, known, _ = getattr(source, ATTRIBUTE, UNTAGGED)
     setattr(target, ATTRIBUTE, (value, None if value == UNKNOWN else known or producer, token))
 
 
 def provenance_of(array: object) -> tuple[int, str]:
-    """Give the value of an array, and what made it in words; those are empty where nothing is known."""
+    """Return the tag value of an array, and its producer as text; 0 and an empty string if nothing is known."""
     ((value, producer, _),) = read_tags([array])
     return (value, "") if producer is None else (value, format_producer(*producer[:3]))
 
 
 def describe_inputs(inputs: Iterable[Any], sample_of: Callable[[int], str]) -> list[InputRow]:
-    """Say what the arrays of a launch are that the ranks refused: what differs is told by all ranks' together.
+    """Return a row for each array of a refused launch. The rows of all ranks together show what differs.
 
     Args:
-        sample_of: gives a few elements of what has a value, as doubles in hex.
+        sample_of: returns a few elements of the content with a value, as doubles in hex.
     """
     rows: list[InputRow] = []
     for array, (value, producer, _) in zip(inputs, read_tags(inputs), strict=True):
-        # What is known by its place is wrong before the cell that made it, too, if that made it in another order.
+        # An array identified by its place of making is wrong before its cell, too, if that made it in another order.
         seq = 0 if producer is None or producer.name == PLACED else producer.seq
         kind = format_array(array.shape, str(array.dtype)) if hasattr(array, "dtype") else ""
         rows.append([value, seq, kind, provenance_of(array)[1], sample_of(value)])
@@ -229,7 +229,7 @@ def describe_inputs(inputs: Iterable[Any], sample_of: Callable[[int], str]) -> l
 
 
 class Uncompared:
-    """The arrays of a cell's launches that were not compared: some rank made them without the guard, or again alone."""
+    """Arrays of a cell's launches that were not compared: a rank made them without the guard, or again alone."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -239,7 +239,7 @@ class Uncompared:
         """Record a launch of these arrays."""
         values = [tag[0] for tag in tags]
         if UNKNOWN in values or ANY in values or _has_unknown:
-            # What is still computed is compared at the cell's end; what each rank has of its own is not to be.
+            # A value not computed yet is compared at the end of the cell; each rank's own data must not be compared.
             count = sum(
                 value == UNKNOWN
                 or (producer is not None and producer.is_unknown)
@@ -251,5 +251,5 @@ class Uncompared:
                 self._lines |= set() if line is None else {line}
 
     def tell(self) -> list[str]:
-        """Return the note of the cell; empty where all were compared."""
+        """Return the note of the cell; empty list if all arrays were compared."""
         return [format_uncompared(self._count, self._lines)] if self._count else []

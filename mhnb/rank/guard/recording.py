@@ -1,4 +1,4 @@
-"""What is asked of the record of a cell's launches by who runs the cells; it knows neither JAX nor the ranks' agreement."""
+"""Interface between the cell runner and the launch recorder; it knows neither JAX nor the agreement between the ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_VALUE, _MOST_NAMES = 40, 20
 
 
 def plain_names(frame: FrameType) -> dict[str, str]:
-    """Return the names of plain values in the call that a frame is at, and those values as Python writes them."""
+    """Return the plain values that a frame's current call uses, by name, as Python writes them."""
     code = frame.f_code
     positions = list(code.co_positions())
     begin, end = (positions[frame.f_lasti // 2][:2]) if frame.f_lasti >= 0 else (None, None)
@@ -39,14 +39,14 @@ def plain_names(frame: FrameType) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in sorted(names):
         value = frame.f_locals.get(name, frame.f_globals.get(name, ...))
-        # Types are compared exactly, so that no code of the user's runs.
+        # Types are compared exactly, so that no user code runs.
         if type(value) in _PLAIN and len(text := repr(value)) <= _LONGEST_VALUE and len(found) < _MOST_NAMES:
             found[name] = text
     return found
 
 
 class CellLaunches(NamedTuple):
-    """What a cell's launches come to at its end; the fields are those of `CellEnded`."""
+    """Report on a cell's launches at the end of the cell; the fields are those of `CellEnded`."""
 
     rows: list[LaunchRow]
     abandoned: int
@@ -62,49 +62,49 @@ class CellLaunches(NamedTuple):
 
 
 class Launches(Protocol):
-    """The record of what a cell launched."""
+    """Record of the launches of a cell."""
 
     is_cell_file: Callable[[str], bool]
     mismatches: Mismatches
 
     def begin_cell(self, seq: int, source: str, guard: str, chosen: Sequence[int] | None) -> None:
-        """From now on launches belong to a new cell."""
+        """Start a new cell, to which launches belong from now on."""
 
     def leave_cell(self, seq: int, outcome: Outcome) -> None:
-        """Tell the other ranks that this one is done with a cell that it did not run."""
+        """Notify the other ranks that this rank is done with a cell that it did not run."""
 
     def takes_interrupt(self) -> bool:
-        """Whether an interrupt is meant for the cell that runs."""
+        """Return whether an interrupt is meant for the running cell."""
 
     def may_be_late(self) -> bool:
-        """Whether an interrupt that comes now may be meant for the cell before."""
+        """Return whether an interrupt that comes now may be meant for the previous cell."""
 
     def is_asked_to_stop(self) -> bool:
-        """Whether the ranks were asked to stop the cell that runs."""
+        """Return whether the ranks were asked to stop the running cell."""
 
     def defer_interrupt(self) -> bool:
-        """Put an interrupt off while a launch is under way; false where none is."""
+        """Defer an interrupt while a launch is under way; return False if none is."""
 
     def use_interrupt(self, make: Callable[[], BaseException], handles: Callable[[], bool]) -> None:
-        """Have what stops the code before a launch made here; and ask here whether the code handles it already."""
+        """Set the functions that make the exception before a launch, and that check whether the code handles one already."""
 
     def note_lone_interrupt(self) -> None:
-        """The code gets an interrupt by a signal, which the ranks have not agreed on."""
+        """Record that the code gets an interrupt by a signal, on which the ranks have not agreed."""
 
     def agreed_stop(self) -> int | None:
-        """Give which launch it was that all who take part in it stopped before together; None where they did not."""
+        """Return the number of the launch before which all its participants stopped together; None if they did not."""
 
     def wait(self, limit_s: float | None = None) -> None:
-        """Wait until what was launched has finished, at most `limit_s`; raise what a launch failed with."""
+        """Wait until all launches have finished, at most `limit_s`; raise the error of a failed launch."""
 
     def close_cell(self, seq: int, outcome: Outcome) -> CellLaunches:
-        """Hand out what the cell's launches came to, and tell the other ranks that this one is done with it."""
+        """Return the report on the cell's launches, and notify the other ranks that this rank is done with the cell."""
 
     def sweep(self) -> None:
-        """Let go of what has ended; from any thread, from time to time."""
+        """Release the launches that have ended; called from time to time, from any thread."""
 
     def look(self) -> tuple[dict[tuple[int, ...], int], Flight | None]:
-        """Count launches by participants, and give the oldest that has not finished; from any thread."""
+        """Return launch counts by participants, and the oldest launch that has not finished; may be called from any thread."""
 
     def list_awaited(self) -> list[int] | None:
-        """List the ranks that this one may wait for while it is blocked in C; None where launches do not go directly."""
+        """Return the ranks that this one may wait for while it is blocked in C; None unless JAX launches directly."""

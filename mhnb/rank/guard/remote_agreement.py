@@ -1,8 +1,8 @@
-"""The table of a rank on a host without the board: it tells its wishes to the board's host, and hears the verdicts.
+"""Agreement backend of a rank on a host without the board: it sends proposals to the board's host, and receives decisions.
 
-What is sent is sent whole by who waits; what comes is read by a thread, so that an exception out of a signal handler of the
-user's cannot lose half of it. When the connection is gone, every wait ends with an error, and nothing is launched
-without a verdict. Time decides nothing here either: that the other machine is gone is the kernel's to find out.
+The waiting thread sends each message whole; another thread reads what arrives, so that an exception out of a user's signal handler
+cannot lose half of a message. When the connection is lost, every wait ends with an error, and nothing is launched without a decision.
+There is no timeout here either: the kernel detects that the other machine is gone.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from mhnb.values import Frame
 __all__ = ["RemoteTable", "find_words", "keep_alive", "reach_board", "signer_names", "take_place"]
 
 _REACH_S, _TRY_S, _AGAIN_S = 110.0, 10.0, 0.1
-"""How long the board's host may take to listen, less than a start may take; a try; and the time between two tries."""
+"""How long the board's host may take to listen, less than a start may take; one attempt; and the time between two attempts."""
 _LOOK_S = 0.02
-"""Between two looks at whether this rank was interrupted. A verdict wakes the wait at once."""
+"""Time between two checks whether this rank was interrupted. A decision wakes the wait at once."""
 _WELCOME_LOOKS = 1500
-"""So long may the board's host take to let a rank in."""
+"""How many such intervals the board's host may take to admit a rank."""
 _GONE_S = 60
-"""A host that does not answer the kernel for so long is gone: as long as JAX itself gives a rank."""
+"""A host that does not answer the kernel for this long is gone: JAX itself gives a rank as long."""
 _BUFFER_NBYTES, _LONGEST_NBYTES = 1 << 16, 1 << 24
 
 
 def signer_names(rank: int) -> tuple[bytes, bytes]:
-    """Name the two directions between a rank and the board under the key; unlike those of the link to the notebook.
+    """Return the names of the two directions between a rank and the board under the key; those of the notebook link differ.
 
     >>> signer_names(3)
     (b'r3>board', b'board>r3')
@@ -59,7 +59,7 @@ def signer_names(rank: int) -> tuple[bytes, bytes]:
 
 
 def keep_alive(connected: socket.socket) -> None:
-    """Send what is written at once, and have the kernel find out when the other machine is gone."""
+    """Set up a socket to send at once, and to let the kernel detect that the other machine is gone."""
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
@@ -79,7 +79,7 @@ def reach_board(
     """Connect to the board's host, which may still be starting.
 
     Raises:
-        HostUnreachable: nobody listened there in time.
+        HostUnreachable: nothing listened there in time.
     """
     until = clock() + limit_s
     while True:
@@ -95,16 +95,16 @@ def reach_board(
 
 
 class RemoteTable:
-    """The table of one rank.
+    """Agreement backend of one rank.
 
     Args:
-        connected: to the board's host; ours from now on.
+        connected: connection to the board's host; owned by this object from now on.
         key: the cluster's.
-        rank: our own.
-        asked: which cell the supervisor of this host was told to stop.
+        rank: this rank.
+        asked: holds the cell that the supervisor of this host was asked to stop.
 
     Raises:
-        HostUnreachable: who answers does not have the key, or nobody does.
+        HostUnreachable: the peer does not have the key, or does not answer.
     """
 
     def __init__(self, connected: socket.socket, key: bytes, rank: int, asked: InterruptWord) -> None:
@@ -119,22 +119,22 @@ class RemoteTable:
         self._number = self._answered = 0
         self._wish: Wish | None = None
         self._described: deque[Described] = deque()
-        """Not yet sent."""
+        """Outlines that are not yet sent."""
         self._verdicts: dict[int, Verdict] = {}
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._lost = ""
-        """Why the connection has ended; said by the thread alone, after everything that came."""
+        """Why the connection has ended; set by the thread alone, after everything that arrived."""
         self._why = ""
-        """What is known of it before."""
+        """The reason, if it is known before that."""
         keep_alive(connected)
         self._thread = threading.Thread(target=self._listen, name="mhnb-board", daemon=True)
         self._thread.start()
         self._greet()
 
     def _greet(self) -> None:
-        """Say who we are. Verdict 0 is the welcome."""
+        """Send this rank's number. Decision 0 is the welcome."""
         name = str(self._rank).encode()
-        # The name also stands before its seal: the seal cannot be checked without it.
+        # The number also precedes its seal, because the seal cannot be checked without it.
         self._put([name, *self._signer.sign([name])])
         for _ in range(_WELCOME_LOOKS):
             if self._is_decided(0):
@@ -147,29 +147,32 @@ class RemoteTable:
                 f"({self._lost or 'no answer'}); is another cluster at that address?"
             )
 
-    # -- what a table does
+    # -- the methods of a backend
 
     @property
     def interrupted_seq(self) -> int:
-        """What the supervisor of this host was told."""
+        """The latest cell that the supervisor of this host was asked to stop."""
         return self._asked.interrupted_seq
 
     def end_cell(self, seq: int, ending: int) -> None:
-        """Tell it; where the connection is gone, the board knows already."""
+        """Send the end of the cell; if the connection is lost, the board knows already."""
         self._send(CellOver(seq, ending))
 
     def describe(self, fingerprint: int, outline: str) -> None:
-        """Keep it for the next wish. An exception in the middle of a send here would leave half a message in the stream."""
+        """Keep the outline for the next proposal.
+
+        An exception in the middle of a send here would leave half a message in the stream.
+        """
         self._described.append(Described(fingerprint, outline))
 
     def ask(self, wish: Wish) -> None:
-        """Number the wish. It is sent by `wait`, whose exceptions are followed by `take_back`."""
+        """Number the proposal. `wait` sends it, because `take_back` follows an exception there."""
         self._number += 1
         self._wish = wish
         self._verdicts.clear()
 
     def wait(self, interrupted: Callable[[], bool]) -> None:
-        """Send the wish and wait for its verdict.
+        """Send the proposal and wait for its decision.
 
         Raises:
             RanksLost: the connection has ended without one.
@@ -192,7 +195,7 @@ class RemoteTable:
             )
 
     def take_back(self) -> bool:
-        """Ask for the wish back, and wait for what became of it."""
+        """Request the proposal back, and wait for the decision on it."""
         if self._answered == self._number:
             return True
         insist(self._withdraw)
@@ -205,19 +208,19 @@ class RemoteTable:
             self._rest()
 
     def rest(self) -> None:
-        """The delegate sees to it."""
+        """Do nothing: the agreement server does this."""
 
     def answer(self) -> Verdict:
-        """The verdict that came."""
+        """Return the decision that came."""
         self._answered = self._number
         return self._verdicts.pop(self._number)
 
     def let_go(self) -> None:
-        """Close the child's copy of the socket: the board must hear of the rank's end though a child of it lives on."""
+        """Close the child's copy of the socket: the board must learn of the rank's end even if a child of it lives on."""
         self._socket.close()
 
     def close(self) -> None:
-        """End the connection; for tests, and a start that failed."""
+        """Close the connection; for tests, and for a start that failed."""
         self._hang_up("it was closed here")
         self._thread.join()
         self._socket.close()
@@ -234,12 +237,12 @@ class RemoteTable:
             self._socket.sendall(data)
         except OSError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-                # Not the socket's own: a signal handler of the user's came in this very moment, and raised a TimeoutError, say.
+                # Not the socket's own error: a user's signal handler came just now, and raised a TimeoutError, say.
                 raise
             self._hang_up(str(error))
 
     def _hang_up(self, why: str) -> None:
-        """Have the thread find the end of the stream; first it takes what has come before that, a verdict perhaps."""
+        """Make the thread find the end of the stream; first it reads what came before that, perhaps a decision."""
         self._why = self._why or why
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -256,7 +259,7 @@ class RemoteTable:
             return
 
     def _listen(self) -> None:
-        """Take verdicts until the end of the stream. In a thread of its own."""
+        """Receive decisions until the end of the stream. Runs in a thread of its own."""
         why = "what came from there could not be read"
         try:
             why = self._take_verdicts()
@@ -265,7 +268,7 @@ class RemoteTable:
             self._wakes.put(None)
 
     def _take_verdicts(self) -> str:
-        """Return why no more will come."""
+        """Receive decisions, and return why no more will come."""
         cutter = MessageCutter(_LONGEST_NBYTES)
         try:
             while data := self._socket.recv(_BUFFER_NBYTES):
@@ -279,18 +282,18 @@ class RemoteTable:
 
 
 def find_words(spec: HostSpec) -> Board | InterruptWord | None:
-    """Find where the supervisor of this host asks its ranks for something; None where there is no such place."""
+    """Open the memory in which the supervisor of this host makes requests to its ranks; None if there is none."""
     if spec.board:
         return Board(Path(spec.run_dir), spec.process_count)
     return InterruptWord(Path(spec.run_dir), spec.supervisor or 0) if spec.board_url else None
 
 
 def take_place(spec: HostSpec, rank: int) -> Table | None:
-    """Return the table at which a rank agrees on launches; None if it has no other rank to agree with, or ipyparallel's client drives it.
+    """Connect a rank to the agreement; None if it has no other rank to agree with, or ipyparallel's client drives it.
 
     Raises:
         HostUnreachable: the board's host did not answer.
-        LaunchError: this host was told of no board.
+        LaunchError: this host has neither a board nor the address of one.
     """
     if spec.board:
         return BoardTable(Board(Path(spec.run_dir), spec.process_count), rank)
@@ -299,7 +302,7 @@ def take_place(spec: HostSpec, rank: int) -> Table | None:
         reached = reach_board(spec.board_url)
         return RemoteTable(reached, bytes.fromhex(spec.key), rank, asked)
     if spec.process_count > 1 and not spec.engine_only:
-        # Without one, nobody would notice that the guard lets everything pass.
+        # Without this error, it would go unnoticed that the guard lets everything pass.
         raise LaunchError(
             f"rank {rank} was told of no place where the {spec.process_count} ranks agree on launches: "
             "its host has no board, and no board_url. Please report this"

@@ -1,19 +1,20 @@
-"""Shared memory through which the ranks of one host exchange what they are about to launch, and ask each other to stop.
+"""Shared memory through which the ranks of one host exchange launch proposals, and receive requests to stop.
 
-The supervisor makes the board before the ranks, and each of them maps it. It stores words and does not judge: see `local_agreement`.
+The supervisor creates the board before the ranks, and each of them maps it. It stores words and decides nothing, see
+`local_agreement`.
 
-What may be relied on, on any processor. Posts, marks and ends are written under one lock (`flock`, which the kernel releases
-when its holder is killed), and under the lock a process sees all that was written under it before. Without the lock it
-sees each word late, and each as late as it likes: ARM reorders both the writes and the reads, x86 delays the writes.
+The following holds on any processor. Entries, marks and cell ends are written under one lock (`flock`, which the kernel releases when
+its holder is killed), and under the lock a process sees all that was written under it before. Without the lock it sees each word late,
+and each by any amount of time: ARM reorders both the writes and the reads, x86 delays the writes.
 
-A look without the lock decides a launch, so a post proves itself: its last word is a hash of its place (cell, number) and of all its
-other words. A mixture with words of an older post there, or of none, does not fit, and `read` returns None until it does.
-A place is never used twice, so a post that fits is this launch's. Whether a post was taken back is another rank's word and could
-be seen late. But that is written before the last participant posts, or never, and whoever posts sees it under the lock and writes it
-into its own post (`Post.taken_back`). Where all posts were read and none has it, none was taken back.
+A read without the lock decides a launch, so an entry proves itself: its last word is a hash of its slot (cell, number) and of all its
+other words. A mixture with words of an older entry there, or of none, does not match, and `read` returns None until it does. A slot is
+never used twice, so an entry that matches is this launch's. Whether an entry was withdrawn is in a word of another rank, and could be
+seen late. But it is written before the last participant posts, or never. Each participant that posts sees it under the lock, and
+records it in its own entry (`Post.taken_back`). If all entries were read and none records it, none was withdrawn.
 
-Every other look without the lock only says when a closer look is worth it, and is right though late: a post or an
-end that is seen is there, and stays.
+Every other read without the lock only shows when a closer look is worthwhile, and is right though late: an entry or an end that was
+seen exists, and stays.
 """
 
 from __future__ import annotations
@@ -39,34 +40,34 @@ __all__ = ["Board", "InterruptWord", "Place", "Post", "make_board", "make_interr
 _MAGIC = 0x6D686E6204
 _INTERRUPT, _SETS, _CLOSE, _RANKS = 1, 2, 3, 4
 _RANK_WORDS = 8
-"""Of the head, for each rank; as many are for all of them. So many words are one line of the processor's cache."""
+"""Words of the head for each rank; as many are for all of them. This many words are one cache line of the processor."""
 _ENDED, _WANT = 0, 1
 _ENDING_BITS = 4
-"""A cell's number and how it ended are one word: no reader sees the one without the other."""
+"""A cell's number and how it ended are one word: no reader sees one without the other."""
 _FOREVER = (1 << 59) - 1
-"""No cell has a number that high."""
+"""No cell has a number this high."""
 
 _SEGMENT_SETS = 256
-"""The board grows by so many sets of participants at a time. Only what is used of them takes memory."""
+"""The board grows by this many sets of participants at a time. Only the used part of them takes memory."""
 _RING = 4
-"""A participant is at most one launch ahead of another on the same set; the rest is room."""
+"""Entries per rank and set. A participant is at most one launch ahead of another on the same set; the rest is spare."""
 _SET_WORDS, _POST_WORDS = 8, 8
 _MARK = 7
-"""Of a post's words; those before are below."""
+"""Index of the mark among an entry's words; the words before it are below."""
 _POST, _AFTER_PLACE = struct.Struct("7Q"), struct.Struct("6Q")
-"""The place, what is posted, the hash of both."""
+"""The slot, the proposal, and the hash of both."""
 _ENTRY_WORDS = _RING * _POST_WORDS
-"""Of one rank in one set: its latest posts."""
+"""Words of one rank in one set: its latest entries."""
 _WORD = (1 << 64) - 1
 _TRIES = 100
-"""So often the lock is tried before the kernel is asked to wait for it: it is held for a few microseconds."""
+"""Attempts to take the lock before the kernel is asked to wait for it: it is held for a few microseconds."""
 
 yield_core: Callable[[], None] = getattr(os, "sched_yield", partial(sleep, 0))
-"""Let another process have the core."""
+"""Yield the core to another process."""
 
 
 class Place(NamedTuple):
-    """Where a launch stands: the n-th of a cell among the launches of one set of participants; n counts from 1."""
+    """Slot of a launch: the n-th of a cell among the launches of one set of participants; n counts from 1."""
 
     seq: int
     group: int
@@ -75,22 +76,22 @@ class Place(NamedTuple):
 
 
 class Post(NamedTuple):
-    """What one rank said of a launch."""
+    """One rank's proposal for a launch."""
 
     fingerprint: int
-    """Bit 0 is set, unless the rank had been asked to stop the cell when it posted. Bit 63 is, where it handles that it has stopped."""
+    """Bit 0 is set, unless the rank had been asked to stop the cell when it posted. Bit 63 is set if the rank handles its stop."""
     origin: int
-    """Where the arrays come from that it would launch on, as a hash; 0 where that is not known."""
+    """Hash of the provenance of the arrays that it would launch on; 0 if unknown."""
     thread: int
-    """The number of the thread or task that launches, see `core/guard/threads.py`; 0 where it is not known."""
+    """The number of the thread or task that launches, see `core/guard/threads.py`; 0 if unknown."""
     line: int
-    """1-based, of the cell, with those of its callers; 0 for none. How they are packed is the agreement's business."""
+    """1-based line of the cell, with those of its callers; 0 for none. The agreement defines how they are packed."""
     taken_back: int = 0
-    """1 if a participant had taken back its own post of this launch before this one was made. `post` sees to it."""
+    """1 if a participant had withdrawn its own proposal for this launch before this one was posted. Set by `post`."""
 
 
 class _Layout(NamedTuple):
-    """The sizes of a board's parts, in bytes and in words."""
+    """Sizes of a board's parts, in bytes and in words."""
 
     head_nbytes: int
     segment_nbytes: int
@@ -103,7 +104,7 @@ def _lay_out(process_count: int) -> _Layout:
 
 
 def _pages(words: int) -> int:
-    """Return the bytes of so many words, rounded up to what can be mapped."""
+    """Return the size of this many words in bytes, rounded up to what can be mapped."""
     return -(-8 * words // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 
@@ -116,13 +117,13 @@ def _outlines(run_dir: Path) -> Path:
 
 
 def make_board(run_dir: Path, process_count: int) -> int | None:
-    """Make it, before any rank looks for it.
+    """Create the board, before any rank opens it.
 
-    Where the system can, it is memory without a name, and in the folder a link to this process's descriptor of it: a home
-    over a network is slow, its locks more so, and of memory nothing is left whatever ends the processes.
+    Where the system can, it is memory without a name, and the folder has a link to this process's descriptor of it: a home over a
+    network is slow, its locks more so, and no memory is left behind however the processes end.
 
     Returns:
-        The descriptor, to be kept open while somebody may come to open the board; None where it is a file.
+        The descriptor, to be kept open while a process may still open the board; None if the board is a file.
     """
     board, programs = _paths(run_dir)
     touch_private(programs)
@@ -147,7 +148,7 @@ def _link_memory(link: Path, process_count: int) -> int | None:
     try:
         _write_blank(fd, process_count)
         link.symlink_to(f"/proc/{os.getpid()}/fd/{fd}")
-        # An opening of its own, as each rank's will be: where /proc does not allow that, a file must do.
+        # A separate opening, as each rank's will be: if /proc does not allow that, a file must do.
         os.close(os.open(link, os.O_RDWR | os.O_CLOEXEC))
     except OSError:
         link.unlink(missing_ok=True)
@@ -160,14 +161,14 @@ class Board:
     """One process's view of the board.
 
     Raises:
-        OSError: there is none in `run_dir`.
+        OSError: there is no board in `run_dir`.
         ValueError: it is of another version, or has other ranks.
     """
 
     def __init__(self, run_dir: Path, process_count: int) -> None:
         path, self._programs = _paths(run_dir)
         self._outlines = _outlines(run_dir)
-        # Opened by each process itself: an flock belongs to the opening, and children share their parent's.
+        # Opened by each process itself: an flock belongs to the open file, and children share their parent's.
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._layout = _lay_out(process_count)
         found = os.pread(self._fd, 8 * (_RANKS + 1), 0)
@@ -179,12 +180,12 @@ class Board:
         self._words = memoryview(self._maps[0]).cast("Q")
         self._segments: dict[int, memoryview] = {}
         self._sets: dict[int, memoryview] = {}
-        """The words of each set that was looked at: those of the set, and each rank's entry."""
+        """The words of each set that was used: those of the set, and each rank's entries."""
         self._indexes: dict[tuple[int, ...], int] = {}
         self._digests: dict[int, int] = {}
         """The number of each set that was found on the board, by its hash."""
         self._members: dict[int, tuple[int, ...]] = {}
-        # An flock belongs to the open file: between threads of one process it holds nobody back.
+        # An flock belongs to the open file: it does not exclude other threads of the process.
         self._threads = threading.Lock()
         self._named: set[tuple[int, int]] = set()
         self._threads_named: set[int] = set()
@@ -194,7 +195,7 @@ class Board:
         """Hold the lock of the board. Not reentrant."""
         with self._threads:
             try:
-                # Inside: a signal handler may raise as soon as the lock is ours. To release one that is not ours does nothing.
+                # Inside: a signal handler may raise as soon as the lock is taken. Releasing one not held does nothing.
                 self._acquire()
                 yield
             finally:
@@ -214,7 +215,7 @@ class Board:
 
     @property
     def interrupted_seq(self) -> int:
-        """The latest cell that was asked to stop; 0 for none."""
+        """The latest cell that was asked to stop; 0 if there is none."""
         return self._words[_INTERRUPT]
 
     def ask_interrupt(self, seq: int) -> None:
@@ -231,22 +232,22 @@ class Board:
         self._words[_CLOSE] += 1
 
     def end_cell(self, rank: int, seq: int, ending: int) -> None:
-        """Say that a rank's cell has ended, and how: from now on nothing is posted in it.
+        """Record that a rank's cell has ended, and how: from now on nothing is posted in it.
 
-        To be called under the lock: a thread of this rank is not in the middle of a post in that cell.
+        To be called under the lock, so that no thread of this rank is in the middle of a post in that cell.
         """
         self._words[self._rank_at(rank) + _ENDED] = seq << _ENDING_BITS | ending
 
     def lose(self, rank: int, ending: int) -> None:
-        """Say that a rank is gone for good: to all who ask it has ended every cell, also those to come. To be called under the lock."""
+        """Mark a rank as lost: for all others it has ended every cell, including those to come. To be called under the lock."""
         self.end_cell(rank, _FOREVER, ending)
 
     def ended_seq(self, rank: int) -> int:
-        """The latest cell that a rank has ended."""
+        """Return the latest cell that a rank has ended."""
         return self._words[self._rank_at(rank) + _ENDED] >> _ENDING_BITS
 
     def ending(self, rank: int) -> int:
-        """How that one ended."""
+        """Return how a rank's latest ended cell ended."""
         return self._words[self._rank_at(rank) + _ENDED] & (1 << _ENDING_BITS) - 1
 
     @staticmethod
@@ -257,11 +258,11 @@ class Board:
 
     @property
     def set_count(self) -> int:
-        """How many sets of participants there are; they are numbered from 0."""
+        """The number of sets of participants; they are numbered from 0."""
         return self._words[_SETS]
 
     def index_of(self, participants: Sequence[int]) -> int:
-        """Return the number of a set of participants, the same on every rank; a new one is entered, and the board grows for it.
+        """Return the number of a set of participants, the same on every rank; a new set is added, and the board grows for it.
 
         Raises:
             OSError: there is no room for it.
@@ -272,7 +273,7 @@ class Board:
         digest = int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest(), "little") | 1
         with self.locked():
             for index in range(len(self._digests), self._words[_SETS]):
-                # Two sets of one hash would be one; of 64 bits that does not happen.
+                # Two sets with one hash would be one; with 64 bits that does not happen.
                 self._digests[self._segment(index)[index % _SEGMENT_SETS]] = index
             if digest not in self._digests:
                 self._enter_set(digest)
@@ -291,7 +292,7 @@ class Board:
         self._digests[digest] = index
 
     def _segment(self, index: int) -> memoryview:
-        """Return the words of the segment that has a set, which is mapped if this process has not done that."""
+        """Return the words of the segment that contains a set, and map it if this process has not done so."""
         number, layout = index // _SEGMENT_SETS, self._layout
         if (words := self._segments.get(number)) is None:
             offset = layout.head_nbytes + number * layout.segment_nbytes
@@ -308,36 +309,36 @@ class Board:
             self._sets[index] = words
         return words
 
-    # -- posts
+    # -- entries
 
     def last_post(self, rank: int, group: int) -> tuple[int, int]:
-        """Return the cell of a rank's latest post in a set, and its number there; zeros if there is none."""
+        """Return the cell of a rank's latest entry in a set, and its number there; zeros if there is none."""
         last = self._last(rank, group)
         return last >> 32, last & 0xFFFFFFFF
 
     def _last(self, rank: int, group: int) -> int:
-        # Places only rise, so the latest is the largest. To keep it in a word of its own would be a second thing to write for a post.
+        # Slots only rise, so the latest is the largest. A word of its own for it would be a second write for each post.
         words, at = self._set(group), _entry(rank)
         return max(words[at], words[at + _POST_WORDS], words[at + 2 * _POST_WORDS], words[at + 3 * _POST_WORDS])
 
     def next_place(self, rank: int, seq: int, index: int) -> Place:
-        """Return the place of a rank's next post in a set."""
+        """Return the slot of a rank's next entry in a set."""
         last_seq, number = self.last_post(rank, index)
         return Place(seq, index, number + 1 if last_seq == seq else 1)
 
     def post(self, rank: int, place: Place, post: Post) -> None:
-        """Write what a rank is about to launch, at its next place. To be called under the lock."""
+        """Write what a rank is about to launch, in its next slot. To be called under the lock."""
         words, at = self._set(place.group), _post_at(rank, place)
         where = place.seq << 32 | place.number
         taken_back = int(words[place.number % _RING] == where)
         said = (where, *post[:4], taken_back)
         words[at + _MARK] = 0
         _AFTER_PLACE.pack_into(words, 8 * at + 8, *said[1:], hash(said) & _WORD)
-        # With this it is posted, and not before: a signal handler may raise, or the process be killed, between any two steps.
+        # Only this completes the post: a signal handler may raise, or the process be killed, between any two steps.
         words[at] = where
 
     def has_posted(self, rank: int, place: Place) -> bool:
-        """Return whether a rank has come as far."""
+        """Return whether a rank has reached a slot."""
         where = place.seq << 32 | place.number
         if self._set(place.group)[_post_at(rank, place)] == where:
             return True
@@ -345,44 +346,44 @@ class Board:
         return last >> 32 == place.seq and last >= where
 
     def read(self, rank: int, place: Place) -> Post | None:
-        """Return what a rank posted at a place; None if it has not, or not all of it is to be seen yet without the lock."""
+        """Return a rank's entry in a slot; None if there is none, or not all of it is visible yet without the lock."""
         found = _POST.unpack_from(self._set(place.group), 8 * _post_at(rank, place))
         if found[0] != place.seq << 32 | place.number or found[6] != hash(found[:6]) & _WORD:
             return None
         return Post(*found[1:6])
 
     def mark_of(self, rank: int, place: Place) -> int:
-        """Return why a post was taken back; 0 if it stands. Of another rank's post this is sure under the lock only."""
+        """Return why an entry was withdrawn; 0 if it was not. For another rank's entry this is certain only under the lock."""
         return self._set(place.group)[_post_at(rank, place) + _MARK]
 
     def mark(self, rank: int, place: Place, mark: int) -> None:
-        """Take a post back. To be called under the lock, while another participant has not posted there yet."""
+        """Withdraw an entry. To be called under the lock, while another participant has not posted in the slot yet."""
         words = self._set(place.group)
         words[_post_at(rank, place) + _MARK] = mark
         words[place.number % _RING] = place.seq << 32 | place.number
 
-    # -- who waits where
+    # -- which rank waits where
 
     def want(self, rank: int, place: Place | None) -> None:
-        """Say that a rank waits at a place, or no longer."""
+        """Record at which slot a rank waits; None if it waits no longer."""
         word = 0 if place is None else (place.group + 1) << 32 | place.number
         self._words[self._rank_at(rank) + _WANT] = word
 
     def wanted(self, rank: int, seq: int) -> Place | None:
-        """Where a rank waits in a cell."""
+        """Return the slot at which a rank waits in a cell; None if it does not wait."""
         word = self._words[self._rank_at(rank) + _WANT]
         return Place(seq, (word >> 32) - 1, word & 0xFFFFFFFF) if word else None
 
-    # -- names, for the words of an error
+    # -- names, for the text of an error
 
     def name_program(self, fingerprint: int, name: str, index: int, participants: Sequence[int]) -> None:
-        """Note what a program is called, before it is posted; asked again, it costs nothing."""
+        """Record the name of a program before it is posted; a repeated call costs nothing."""
         if (fingerprint, index) not in self._named:
             self._append([fingerprint, name, index, list(participants)])
             self._named.add((fingerprint, index))
 
     def describe_program(self, fingerprint: int, outline: str) -> None:
-        """Note what a program is, for the words of a mismatch; a program that is noted already stays as it is."""
+        """Record the outline of a program, for the text of a mismatch; an outline that is recorded already stays as it is."""
         try:
             file = os.open(
                 self._outlines / f"{fingerprint:016x}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
@@ -395,14 +396,14 @@ class Board:
             os.close(file)
 
     def program_outline(self, fingerprint: int) -> str:
-        """What was noted of a program; empty if nothing was."""
+        """Return the recorded outline of a program; empty if there is none."""
         try:
             return (self._outlines / f"{fingerprint:016x}").read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return ""
 
     def name_thread(self, kind: int, label: str) -> None:
-        """Note the label of a kind of threads, likewise."""
+        """Record the label of a kind of threads; a repeated call costs nothing."""
         if kind not in self._threads_named:
             self._append([kind, label])
             self._threads_named.add(kind)
@@ -415,18 +416,18 @@ class Board:
             os.close(file)
 
     def program_names(self) -> dict[int, str]:
-        """Every program's name, by fingerprint."""
+        """Return every program's name, by fingerprint."""
         return {row[0]: row[1] for row in self._noted(4)}
 
     def thread_labels(self) -> dict[int, str]:
-        """Every label of threads, by kind; of two that ranks have given one kind the first, so that all say the same."""
+        """Return the labels of threads, by kind; if ranks gave one kind two labels, the first, so that all ranks report the same."""
         labels: dict[int, str] = {}
         for kind, label in self._noted(2):
             labels.setdefault(kind, label)
         return labels
 
     def participants_of(self, index: int) -> tuple[int, ...]:
-        """The ranks of a set in which somebody has posted; empty where that cannot be read."""
+        """Return the ranks of a set in which a rank has posted; empty if that cannot be read."""
         if index not in self._members:
             self._members |= {row[2]: tuple(row[3]) for row in self._noted(4)}
         return self._members.get(index, ())
@@ -436,25 +437,25 @@ class Board:
             try:
                 row = json.loads(line)
             except ValueError:
-                # Written half: a full disk. What is missing is a name in the words of an error.
+                # Partly written: the disk is full. Only a name in the text of an error is missing.
                 continue
             if isinstance(row, list) and len(row) == length:
                 yield row
 
-    # -- a ring of waits, told to all of its ranks by the one that found it
+    # -- a deadlock, reported to all of its ranks by the rank that found it
 
     def tell_ring(self, rank: int, text: str) -> None:
-        """Leave a rank the words of a ring that it is part of. To be called under the lock."""
+        """Write the text of a deadlock for a rank that is part of it. To be called under the lock."""
         path = self._programs.parent / f"ring.{rank}"
         with open(path, "w", encoding="utf-8", opener=open_private) as file:
             file.write(text)
 
     def read_ring(self, rank: int) -> str:
-        """The words that were left for a rank."""
+        """Return the text of a deadlock that was written for a rank."""
         return (self._programs.parent / f"ring.{rank}").read_text(encoding="utf-8")
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         for words in (*self._sets.values(), *self._segments.values(), self._words):
             words.release()
         for mapped in self._maps:
@@ -478,16 +479,16 @@ def _interrupt_path(run_dir: Path, supervisor: int) -> Path:
 
 
 def make_interrupt_word(run_dir: Path, supervisor: int) -> None:
-    """Make the words by which the supervisor of a host without the board asks its ranks to stop a cell, or to close their connections.
+    """Create the words by which the supervisor of a host without the board asks its ranks to stop a cell or close connections.
 
-    A file of its own, named after the supervisor: several hosts may share one run directory, and only one of them the board.
+    The file is separate, and named after the supervisor: several hosts may share one run directory, but only one has the board.
     """
     with open(_interrupt_path(run_dir, supervisor), "wb", opener=open_private) as file:
         file.write(bytes(_INTERRUPT_NBYTES))
 
 
 class InterruptWord:
-    """One process's view of them: words of 8 bytes, aligned, each written at once."""
+    """One process's view of these words: 8 bytes each, aligned, each written at once."""
 
     def __init__(self, run_dir: Path, supervisor: int) -> None:
         with _interrupt_path(run_dir, supervisor).open("r+b") as file:
@@ -496,7 +497,7 @@ class InterruptWord:
 
     @property
     def interrupted_seq(self) -> int:
-        """The latest cell that was asked to stop; 0 for none."""
+        """The latest cell that was asked to stop; 0 if there is none."""
         return self._words[0]
 
     def ask_interrupt(self, seq: int) -> None:
@@ -513,6 +514,6 @@ class InterruptWord:
         self._words[1] += 1
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._words.release()
         self._map.close()

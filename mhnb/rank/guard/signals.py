@@ -1,7 +1,7 @@
-"""Handlers of the user's for signals: between the agreement on a launch and the launch they wait.
+"""Defer the user's signal handlers between the agreement on a launch and the launch.
 
-Python runs them between any two steps of the main thread, and one that raises there would leave the other ranks alone in a
-launch that this rank has agreed on. Ctrl-C is another's business.
+Python runs handlers between any two steps of the main thread. One that raises there would leave the other ranks alone in a launch that
+this rank has agreed on. Ctrl-C is handled elsewhere.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ _Handler: TypeAlias = Callable[[int, FrameType | None], Any]
 
 
 class HeldSignals:
-    """Holds back what comes while `holding` is set; one for a process."""
+    """Defers signals while `holding` is set; one instance per process."""
 
     def __init__(self) -> None:
         self.holding = False
-        """Set by the main thread alone, as it alone runs handlers."""
+        """Set only by the main thread, because only the main thread runs handlers."""
         self._held: list[tuple[_Handler, int, FrameType | None]] = []
 
     def install(self) -> None:
-        """Have every handler that is set from now on, but Ctrl-C's, wait where it must. Whoever asks for it gets it as it was set."""
+        """Patch `signal.signal` and `signal.getsignal`: handlers set from now on, except that of Ctrl-C, can be deferred.
+
+        Both functions return handlers as the user set them.
+        """
         set_handler, get_handler = signal.signal, signal.getsignal
 
         @functools.wraps(set_handler)
@@ -47,15 +50,15 @@ class HeldSignals:
                 return None
             return handler(signum, frame)
 
-        handle.__wrapped__ = handler  # type: ignore[attr-defined]  # as functools.wraps does, which wants a function's attributes
-        handle.is_mhnbs = True  # type: ignore[attr-defined]  # what is wrapped by others stays so
+        handle.__wrapped__ = handler  # type: ignore[attr-defined]  # as functools.wraps does, which requires a function's attributes
+        handle.is_mhnbs = True  # type: ignore[attr-defined]  # a handler that others wrapped is not unwrapped
         return handle
 
     def let_go(self) -> None:
-        """Run what was held back, in the order in which it came.
+        """Run the deferred handlers, in the order in which their signals came.
 
         Raises:
-            BaseException: what a handler raised; the others have run, too.
+            BaseException: the exception of a handler; the other handlers have run, too.
         """
         self.holding = False
         if self._held:
