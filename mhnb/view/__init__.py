@@ -1,4 +1,4 @@
-"""Everything a person sees: HTML, text and the live widget.
+"""Formatting of everything that users see: HTML, text and the live widget.
 
-Decides how a value of `core` looks. Knows nothing of processes, sockets or the cluster: it is handed frozen values.
+Decides how a value of `core` is displayed. It does not know about processes, sockets or the cluster: its input is frozen values.
 """

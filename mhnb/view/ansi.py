@@ -1,8 +1,8 @@
-r"""Terminal colours as HTML.
+r"""Convert terminal colours to HTML.
 
-What `\r` and `\b` overwrite is settled before, in `core`.
-Colours become JupyterLab's own classes (`ansi-red-fg`), so that each theme paints them.
-Written here because what exists costs a second or more to import (nbconvert, prompt_toolkit) or has no such classes.
+`core` has already resolved what `\r` and `\b` overwrite.
+Colours become JupyterLab's own classes (`ansi-red-fg`), so that each theme can style them.
+Written here because existing converters take a second or more to import (nbconvert, prompt_toolkit) or do not use these classes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*(?:[@-~]|$)|\][^\x07\x1b]*(?:\x07|\x
 _NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 _Color: TypeAlias = int | tuple[int, int, int] | None
-"""0-7 normal, 8-15 intense, or red, green and blue."""
+"""A colour: 0-7 normal, 8-15 intense, or red, green and blue."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pen:
-    """How the next character is drawn."""
+    """The style of the next character."""
 
     fg: _Color = None
     bg: _Color = None
@@ -94,7 +94,7 @@ def _apply_one(pen: _Pen, code: int) -> _Pen:
 
 
 def _extended(codes: list[int]) -> tuple[_Color, list[int]]:
-    """Read the rest of `38;5;N` or `38;2;R;G;B`."""
+    """Parse the rest of `38;5;N` or `38;2;R;G;B`."""
     if codes[:1] == [5] and len(codes) >= 2:
         return _palette(codes[1]), codes[2:]
     if codes[:1] == [2] and len(codes) >= 4:
@@ -104,7 +104,7 @@ def _extended(codes: list[int]) -> tuple[_Color, list[int]]:
 
 
 def _palette(index: int) -> _Color:
-    """The 256 colours of xterm: 16 named ones, a 6x6x6 cube, 24 greys."""
+    """Return one of xterm's 256 colours: 16 named ones, a 6x6x6 cube, 24 greys."""
     if index < 16:
         return index
     if index >= 232:

@@ -1,4 +1,4 @@
-"""A layout as text and as SVG, without a widget and without a style sheet."""
+"""Format a layout as text and as SVG, without a widget and without a style sheet."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _LABEL_WIDTH = 12
 
 
 def range_label(span: Range, what: str = "") -> str:
-    """Write a range of a dim, as `rows 0:2`."""
+    """Format a range of a dim, as `rows 0:2`."""
     return f"{what} {span[0]}:{span[1]}".strip()
 
 
 def pane_label(pane: Pane, ndim: int) -> str:
-    """Write where a pane lies, as `[0:1, :, :]`; empty where there is only one."""
+    """Format a pane's position along the leading dims, as `[0:1, :, :]`; an empty string if there are no leading dims."""
     if not pane.leading:
         return ""
     return format_box(pane.leading)[:-1] + ", :" * min(2, ndim) + "]"
@@ -36,7 +36,7 @@ def pane_label(pane: Pane, ndim: int) -> str:
 def format_layout_text(
     layout: Layout, *, name: str = "", places: Places | None = None, notes: Sequence[str] = ()
 ) -> str:
-    """Draw a layout as text."""
+    """Format a layout as text."""
     card = make_card(layout, _TEXT, name=name, places=places, notes=notes)
     lines = [f"{card.title}     {card.cost}"]
     for pane in card.panes:
@@ -81,7 +81,10 @@ _CELL_W, _CELL_H, _HEAD, _SIDE = 92, 30, 22, 84
 def format_layout_svg(
     layout: Layout, *, name: str = "", places: Places | None = None, notes: Sequence[str] = ()
 ) -> str:
-    """Draw a layout as SVG: a colour a host, a dashed second frame where a box has replicas, a title on each tile."""
+    """Format a layout as SVG.
+
+    Each host has a colour, a replicated shard has a dashed second frame, and each tile has a title.
+    """
     card = make_card(layout, _SVG, name=name, places=places, notes=notes)
     where = place_hosts(layout.devices, places)
     parts, y, right = [_text(4, 15, f"{card.title}     {card.cost}")], 24, len(card.title) + len(card.cost) + 5
@@ -134,7 +137,7 @@ def _tile_svg(tile: Tile, x: int, y: int, places: Places) -> str:
 
 
 def tile_color(tile: Tile, places: Places) -> str:
-    """The colour of the host that holds a tile; grey for several."""
+    """Return the colour of the host that holds a tile; grey for several hosts."""
     return host_color(places, sorted({device.rank for device in tile.owners}))
 
 

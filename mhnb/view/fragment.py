@@ -1,7 +1,7 @@
-"""HTML that a rank made, so that it can stand among the words of others.
+"""Sanitise HTML from a rank, so that it can be shown among other output.
 
-A parser closes what it left open. Scripts are left out, and style rules hold only inside.
-It does not know outputs, nor where the HTML is shown.
+A parser closes the elements that the HTML leaves open. Scripts are removed, and style rules apply only inside the fragment.
+This module does not know about outputs, or where the HTML is shown.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _ADDRESS = re.compile(r"url\([\w:/.?=&%+,;#~@!*$-]*\)")
 _CLOSES = {")": "(", "]": "[", "}": "{"}
 
 _INSIDE = "position:relative;contain:layout paint;overflow-x:auto"
-"""Nothing in it is drawn outside its box, wherever its own styles put it."""
+"""Style of the enclosing element: nothing is drawn outside its box, wherever the content's own styles position it."""
 
 
 def finds_script(html: str) -> bool:
-    """Whether HTML has a script, a handler or a frame.
+    """Return whether HTML contains a script, an event handler or a frame.
 
     >>> finds_script("<b onclick='go()'>x</b>"), finds_script("a < b, script")
     (True, False)
@@ -71,12 +71,12 @@ def finds_script(html: str) -> bool:
 
 @functools.lru_cache(maxsize=32)
 def clean_html(html: str) -> str:
-    """Write a rank's HTML as a closed fragment that changes nothing outside itself.
+    """Return a rank's HTML as a closed fragment that changes nothing outside itself.
 
     >>> clean_html("<b>1<textarea>2")
     '<div style="position:relative;contain:layout paint;overflow-x:auto"><b>12</b></div>'
     """
-    # It takes a while to import, and most cells show no HTML.
+    # nh3 takes a while to import, and most cells show no HTML.
     import nh3
 
     clean = nh3.clean(
@@ -92,7 +92,7 @@ def clean_html(html: str) -> str:
 
 
 def _scope(style: re.Match[str]) -> str:
-    """Make a style sheet hold for the elements beside it; leave it out where that cannot be known."""
+    """Limit a style sheet to the elements beside it; remove it if that cannot be guaranteed."""
     rules = _COMMENT.sub(" ", style[1]).replace("<!--", " ").replace("-->", " ")
     if not _is_balanced(_ADDRESS.sub("", _STRING.sub('""', rules))):
         return ""
@@ -100,13 +100,13 @@ def _scope(style: re.Match[str]) -> str:
 
 
 def _is_balanced(rules: str) -> bool:
-    """Whether every bracket in a style sheet closes, so that none of its rules ends what is put around it."""
+    """Return whether every bracket in a style sheet closes, so that none of its rules ends the block around it."""
     opened: list[str] = []
     for sign in rules:
         if sign in "([{":
             opened.append(sign)
         elif sign in _CLOSES and (not opened or opened.pop() != _CLOSES[sign]):
             return False
-    # A backslash, a lone quote or a comment that goes on may change what a bracket means; so may an address without quotes.
+    # A backslash, an unmatched quote, an open comment or an address without quotes may change what a bracket means.
     odd = re.search(r"\\|(?<!\")\"(?!\")|'|/\*|url\((?!\"\")", rules)
     return not opened and odd is None

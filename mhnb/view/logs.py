@@ -1,7 +1,8 @@
-"""The path of a log file in a page, so that it leads somewhere: a link that JupyterLab opens where it can, else a path to copy.
+"""Format the path of a log file in a page: as a link if JupyterLab can open it, otherwise as a path to copy.
 
-A browser opens no `file://` from a page that a server gave. JupyterLab opens a link relative to the notebook, but shows no hidden
-folder and nothing above the folder that it was started in; whether a file below the notebook's is in its reach is all that is known here.
+A browser opens no `file://` link from a page that a server delivered. JupyterLab opens a link relative to the notebook,
+but shows no hidden folder and nothing above the folder that it was started in.
+mhnb only knows whether a file is below the notebook's folder.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ __all__ = ["log_html"]
 
 
 def log_html(path: str, folder: str = "") -> str:
-    """Write a path.
+    """Format a path as a link or as text to copy.
 
     Args:
-        path: of the file.
-        folder: the notebook's; empty where it is not known.
+        path: of the log file.
+        folder: the notebook's folder; empty if it is unknown.
 
     >>> log_html("/data/nb/logs/rank0.log", "/data/nb")
     '<a href="logs/rank0.log" title="opens in JupyterLab">/data/nb/logs/rank0.log</a>'
@@ -33,7 +34,7 @@ def log_html(path: str, folder: str = "") -> str:
 
 
 def _below(path: str, folder: str) -> str:
-    """The path from the folder on; empty where it is elsewhere or hidden."""
+    """Return the path relative to the folder; an empty string if it is elsewhere or hidden."""
     if not folder or not PurePosixPath(path).is_relative_to(folder):
         return ""
     below = PurePosixPath(path).relative_to(folder)

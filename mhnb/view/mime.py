@@ -1,7 +1,7 @@
-"""One nbformat output as an HTML fragment and as text.
+"""Format one nbformat output as an HTML fragment and as text.
 
-Decides which of an output's forms is shown; an embedded image is a `data:` URI, so that it is stored with the notebook.
-A widget's view is never kept: outside its kernel it is an error message.
+Decides which MIME type of an output is shown. An embedded image is a `data:` URI, so that it is stored with the notebook.
+A widget's view is never stored, because without its kernel it is an error message.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ PRE_STYLE = "font-family:monospace;margin:0;white-space:pre-wrap;word-break:norm
 STDERR_STYLE = "background-color:rgba(230,90,80,0.14);padding:1px 4px"
 _BLANK = re.compile(r"(?<=\n)([ \t]*)\n")
 _NAMELESS = re.compile(r"<IPython(?:\.core)?\.display\.\w+ object>")
-"""What IPython says of a formula, of Markdown or of JSON instead of their source."""
+"""What IPython prints for a formula, Markdown or JSON instead of the source."""
 _SOURCES = ("text/plain", "text/markdown", "text/latex", "application/json", "application/geo+json")
 _SCRIPT = "application/javascript"
 _SCRIPT_LINES = 12
-"""Lines of a script that are shown: enough to know it by."""
+"""Maximum number of lines of a script that are shown, enough to recognise it."""
 _SIZE = re.compile(r"\s*\+?(\d{1,6})(?:\.\d*)?(?:px)?(%?)\s*")
 
 
 def output_to_html(output: Output) -> str:
-    """Write one output as an HTML fragment.
+    """Format one output as an HTML fragment.
 
     >>> output_to_html({"output_type": "stream", "name": "stdout", "text": "a<b"})[-18:]
     'a&lt;b</pre></div>'
@@ -73,7 +73,7 @@ def output_to_html(output: Output) -> str:
 
 
 def output_to_text(output: Output, *, color: bool = False) -> str:
-    """Write one output as text, with its colours when `color`.
+    """Format one output as text, with its colours if `color` is set.
 
     >>> output_to_text({"output_type": "display_data", "data": {"image/png": "…"}})
     '<image/png>'
@@ -89,28 +89,29 @@ def output_to_text(output: Output, *, color: bool = False) -> str:
 
 
 def pre(text: str, *, style: str = "") -> str:
-    """Write preformatted text: a monospace font of its own, since nbconvert's page sets none."""
+    """Format preformatted text as HTML. The style sets a monospace font, because nbconvert's page sets none."""
     return pre_html(ansi_to_html(text), style=style)
 
 
 def pre_html(html: str, *, style: str = "") -> str:
-    """The same, for what is HTML already."""
-    # A notebook becomes Markdown by nbconvert: there a blank line would end the HTML, and the rest of the text be markup.
+    """Format text that is already HTML, as `pre` does."""
+    # nbconvert converts a notebook to Markdown too. There a blank line would end the HTML, and the rest would be parsed
+    # as Markdown.
     unbroken = _BLANK.sub(r"\1&#10;", html)
     block = f'<pre style="{PRE_STYLE}{";" + style if style else ""}">{unbroken}</pre>'
-    # JupyterLab and nbconvert paint the ansi classes inside this class only, in the theme's own colours
+    # JupyterLab and nbconvert style the ansi classes only inside this class, in the theme's own colours
     return f'<div class="jp-RenderedText" style="padding:0">{block}</div>'
 
 
 def plain_nbytes(outputs: Iterable[Output]) -> int:
-    """About how much text outputs hold, beside figures and the like."""
+    """Return roughly how much text outputs hold, besides figures and similar content."""
     streams = sum(len(_joined(o["text"])) for o in outputs if o["output_type"] == "stream")
     return streams + sum(len(_joined(o.get("data", {}).get("text/plain", ""))) for o in outputs)
 
 
 def _plain(data: dict[str, Any]) -> str:
     texts = [_source(mime, data[mime]) for mime in _SOURCES if mime in data]
-    # A script means the page that it is in; that is the notebook's, and all ranks share it.
+    # A script refers to the page that contains it. That page is the notebook's, and all ranks share it.
     texts += [f"({NOT_RUN})\n{_first_lines(_joined(data[_SCRIPT]))}"] if _SCRIPT in data else []
     if told := [text for text in texts if not _NAMELESS.fullmatch(text)] or texts:
         return told[0]
@@ -132,13 +133,13 @@ def _joined(text: Any) -> str:
 
 
 def _about(metadata: Any, mime: str) -> dict[str, Any]:
-    """Return what is said about one form; a rank may say anything."""
+    """Return the metadata of one MIME type; a rank may send any value there."""
     about = metadata.get(mime) if isinstance(metadata, dict) else None
     return about if isinstance(about, dict) else {}
 
 
 def _tell_script(data: dict[str, Any], mime: str, text: str) -> str:
-    """Say it where a form is shown without the scripts that it came with."""
+    """Format a note if an output is shown without the scripts that it contained."""
     has_script = mime in ("text/html", "text/markdown", "image/svg+xml") and finds_script(text)
     if not has_script and (mime == "text/plain" or _SCRIPT not in data):
         return ""
@@ -160,13 +161,13 @@ def _write_latex(text: str, _metadata: dict[str, Any]) -> str:
 def _write_markdown(text: str, _metadata: dict[str, Any]) -> str:
     try:
         import mistune
-    except ImportError:  # it comes with nbconvert; without it the source is readable too
+    except ImportError:  # mistune comes with nbconvert; without it the source is readable too
         return pre(text)
     return clean_html(str(mistune.html(text)))
 
 
 def _write_svg(text: str, metadata: dict[str, Any]) -> str:
-    # inline <svg> is dropped from an untrusted notebook, an image is not
+    # an untrusted notebook loses inline <svg>, but not an image
     return _img("image/svg+xml", base64.b64encode(text.encode()).decode(), metadata)
 
 
@@ -180,7 +181,7 @@ def _img(mime: str, encoded: str, metadata: dict[str, Any]) -> str:
 
 
 def _size(side: str, value: Any) -> str:
-    """Write a size as JupyterLab does, which sets whatever it is given as the attribute: pixels, or a percentage."""
+    """Format a size as JupyterLab does, which uses any value as the attribute: pixels or a percentage."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return ""
     found = _SIZE.fullmatch(str(value))
@@ -195,4 +196,4 @@ _WRITERS: tuple[tuple[str, Callable[[str, dict[str, Any]], str]], ...] = (
     *((mime, _image_writer(mime)) for mime in ("image/png", "image/jpeg", "image/gif", "image/webp")),
     ("text/plain", _write_plain),
 )
-"""In the order of JupyterLab's own preference."""
+"""Writers in JupyterLab's own order of preference."""

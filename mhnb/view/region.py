@@ -1,4 +1,4 @@
-"""A place at the end of a terminal that is drawn anew as often as one likes, and leaves nothing behind."""
+"""Area at the end of a terminal that can be redrawn any number of times, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["Region", "open_region"]
 
 
 class Region(Protocol):
-    """Lines at the end of a terminal."""
+    """Lines at the end of a terminal that can be redrawn."""
 
     @property
     def height(self) -> int:
-        """How many lines there is room for."""
+        """Return the number of lines that fit."""
 
     def show(self, text: str) -> None:
-        """Draw other text in the place of the last; a line that is too long is cut."""
+        """Replace the text that is shown; cut a line that is too long."""
 
     def close(self) -> None:
-        """Take it away: what is printed next begins where it began."""
+        """Remove the area; the next output begins where the area began."""
 
 
 class _TerminalRegion:
@@ -30,10 +30,10 @@ class _TerminalRegion:
         from rich.live import Live
 
         self._console = console
-        # What is printed meanwhile, late output of an earlier cell say, rich puts above it.
+        # rich places other output, such as late output of an earlier cell, above the area.
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
-        # A process that is killed now would leave the terminal without a cursor.
+        # A process that is killed while the cursor is hidden would leave the terminal without one.
         console.show_cursor(True)
 
     @property
@@ -50,12 +50,12 @@ class _TerminalRegion:
 
 
 def open_region() -> Region | None:
-    """Open one on this process's terminal; None where the output goes elsewhere, or nothing on it can be taken back."""
+    """Open an area on this process's terminal; return None if the output is not a terminal, or cannot be redrawn."""
     if not sys.stdout.isatty():
         return None
-    # It takes a while to import, and most processes have no terminal.
+    # rich takes a while to import, and most processes have no terminal.
     from rich.console import Console
 
-    # What others print beside it is text, whatever stands in it.
+    # Other output that is printed meanwhile is plain text, whatever characters it contains.
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     return _TerminalRegion(console) if console.is_terminal and not console.is_dumb_terminal else None

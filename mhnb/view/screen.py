@@ -1,6 +1,6 @@
-"""Where a view appears: a notebook's front end, or a terminal. The one part of `view` that acts.
+"""Where a view appears: a notebook's front end or a terminal. The only part of `view` that has side effects.
 
-Decides how something is shown, replaced and closed; not what.
+Decides how a view is shown, replaced and closed, but not what it contains.
 """
 
 from __future__ import annotations
@@ -20,50 +20,51 @@ __all__ = ["LiveBox", "NotebookScreen", "Screen", "TextScreen", "detect_screen"]
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 Act: TypeAlias = Callable[[str], None]
-"""Does what a button says: interrupt, where, all, fold."""
+"""Handles a button: interrupt, where, all or fold."""
 
 
 class LiveBox(Protocol):
     """A widget that shows a running cell."""
 
     hides_draft: bool
-    """Whether the display that `draft_id` names is hidden as long as this lives."""
+    """Whether the display that `draft_id` names is hidden while this widget exists."""
 
     def show(self, frame: LiveFrame, now_s: float) -> None:
-        """Show another frame; it may be left out where too much was sent of late, since another one follows."""
+        """Show another frame. It may be skipped if too much was sent recently, because another one follows."""
 
     def close(self) -> None:
-        """Take the widget out of the front end and the kernel."""
+        """Remove the widget from the front end and the kernel."""
 
 
 class Screen(Protocol):
-    """A place where views appear, bound to the cell that is current when it is made."""
+    """A place where views appear, bound to the cell that is current when it is created."""
 
     rich: bool
-    """Whether it shows HTML and widgets; else only `write` is of use."""
+    """Whether it shows HTML and widgets; if not, only `write` is useful."""
     color: bool
-    """Whether text may carry colours."""
+    """Whether text may contain colours."""
 
     def show(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Make a display in the current cell."""
+        """Create a display in the current cell."""
 
     def replace(self, data: Mapping[str, Any], display_id: str) -> None:
         """Replace a display."""
 
     def show_late(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Make a display in the cell that this screen is bound to, from any thread, also after it ended."""
+        """Create a display in the cell that this screen is bound to, from any thread, also after the cell ended."""
 
     def replace_late(self, data: Mapping[str, Any], display_id: str) -> None:
         """Replace a display, from any thread."""
 
     def open_live(self, frame: LiveFrame, text: str, display_id: str, act: Act) -> LiveBox | None:
-        """Make a display with a widget in it; None where widgets are missing.
+        """Create a display with a widget in it; return None if widgets are not available.
 
-        `act` is called with interrupt, where, all or fold when a button is pressed, in a thread of its own, also while the cell blocks.
+        `act` is called with interrupt, where, all or fold when a button is pressed, in a thread of its own, also while the cell
+        blocks.
         """
 
     def open_region(self) -> Region | None:
-        """Make a place for text that is replaced again and again; None where text cannot be."""
+        """Open an area for text that is replaced repeatedly; return None if text cannot be replaced."""
 
     def write(self, text: str) -> None:
         """Print text."""
@@ -73,7 +74,7 @@ class Screen(Protocol):
 
 
 class _Streams:
-    """Plain text out."""
+    """Plain text output."""
 
     def write(self, text: str) -> None:
         """Print text."""
@@ -101,29 +102,29 @@ class TextScreen(_Streams):
     replace = show_late = replace_late = show
 
     def open_live(self, frame: LiveFrame, text: str, display_id: str, act: Act) -> LiveBox | None:  # noqa: ARG002
-        """Give none: a terminal has no widgets."""
+        """Return None, because a terminal has no widgets."""
         return None
 
     def open_region(self) -> Region | None:
-        """Make one where this is a terminal, and no file."""
+        """Open an area if this is a terminal and not a file."""
         return open_region() if self.color else None
 
 
 class NotebookScreen(_Streams):
-    """The front end of the kernel that this process is."""
+    """The front end of this process's kernel."""
 
     rich = True
     color = False
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        # the cell that is current now, so that late output finds its way back to it
+        # the current cell, so that late output is displayed in it
         self._parent = dict(shell.get_parent() or {})
         self._replaced: dict[str, Mapping[str, Any]] = {}
-        """Displays that were replaced late, since the last cell began."""
+        """Displays that were replaced late, since the last cell began. They are sent again when the next one begins."""
 
     def show(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Make a display in the current cell."""
+        """Create a display in the current cell."""
         self._shell.display_pub.publish(dict(data), metadata={}, transient={"display_id": display_id})
 
     def replace(self, data: Mapping[str, Any], display_id: str) -> None:
@@ -131,16 +132,17 @@ class NotebookScreen(_Streams):
         self._shell.display_pub.publish(dict(data), metadata={}, transient={"display_id": display_id}, update=True)
 
     def show_late(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Make a display in the cell that this screen was made in."""
+        """Create a display in the cell that this screen was created in."""
         self._send("display_data", data, display_id, parent=self._parent)
 
     def replace_late(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Replace a display; its id finds it, and nbclient reads only what has the running cell as its parent.
+        """Replace a display by its id. nbclient reads only messages whose parent is the running cell.
 
-        What comes between two cells has none, so all is sent once more when the next one begins.
+        Messages between two cells have no such parent, so all of them are sent again when the next cell begins.
         """
         self._replaced[display_id] = data
-        # Always, and afterwards: the next cell may begin at this very moment. Twice is once.
+        # Register each time, and after the display is recorded, because the next cell may begin at this moment.
+        # Registering twice has the same effect as once.
         self._shell.events.register("pre_run_cell", self._send_again)
         self._send("update_display_data", data, display_id, parent=self._shell.get_parent())
 
@@ -151,13 +153,13 @@ class NotebookScreen(_Streams):
             self._send("update_display_data", data, display_id, parent=self._shell.get_parent())
 
     def _send(self, kind: str, data: Mapping[str, Any], display_id: str, *, parent: Any) -> None:
-        # Not through display_pub: it takes no parent, and ipykernel before 7.4 cannot set one for a thread alone.
+        # Not through display_pub: it takes no parent, and ipykernel before 7.4 cannot set one for a single thread.
         kernel = self._shell.kernel
         content = {"data": dict(data), "metadata": {}, "transient": {"display_id": display_id}}
         kernel.session.send(kernel.iopub_socket, kind, content, parent=parent, ident=b"display_data")
 
     def open_live(self, frame: LiveFrame, text: str, display_id: str, act: Act) -> LiveBox | None:
-        """Make a display with a widget in it."""
+        """Create a display with a widget in it."""
         for kind in (_PartsBox, _HtmlBox):
             try:
                 box: _PartsBox | _HtmlBox = kind(frame, display_id, act)
@@ -168,12 +170,12 @@ class NotebookScreen(_Streams):
         return None
 
     def open_region(self) -> Region | None:
-        """Give none: a notebook has displays."""
+        """Return None, because a notebook has displays."""
         return None
 
 
 class _PartsBox:
-    """A widget of our own, which is sent what has changed."""
+    """mhnb's own widget, which receives only what has changed."""
 
     hides_draft = True
 
@@ -200,11 +202,11 @@ class _PartsBox:
 
 
 class _HtmlBox:
-    """An ipywidgets HTML widget in a box, below it a row of buttons once they are offered."""
+    """An ipywidgets HTML widget in a box, with a row of buttons below it once they are offered."""
 
     hides_draft = False
 
-    def __init__(self, frame: LiveFrame, display_id: str, act: Act) -> None:  # noqa: ARG002  # the same as the other's
+    def __init__(self, frame: LiveFrame, display_id: str, act: Act) -> None:  # noqa: ARG002  # same signature as _PartsBox
         import ipywidgets  # type: ignore[import-untyped]  # it has no types
 
         self._ipywidgets, self._act = ipywidgets, act
@@ -215,7 +217,7 @@ class _HtmlBox:
         self.view = self._box._repr_mimebundle_()[_WIDGET_VIEW]
 
     def show(self, frame: LiveFrame, now_s: float) -> None:  # noqa: ARG002
-        """Show other HTML."""
+        """Replace the HTML, and add the buttons once they are offered."""
         self._html.value = frame_to_html(frame)
         if frame.acts and not self._offered:
             self._offered = True
@@ -247,7 +249,7 @@ def _close(widget: Any) -> None:
 
 
 def detect_screen() -> Screen:
-    """Choose the screen of this process, bound to the cell that runs now."""
+    """Return the screen of this process, bound to the cell that is running now."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return TextScreen() if getattr(shell, "kernel", None) is None else NotebookScreen(shell)

@@ -1,7 +1,7 @@
-"""The few looks that the HTML views share, and what each may use.
+"""Styles that the HTML views share, and what each may contain.
 
-An untrusted notebook loses `<style>`, `name`, `role` and `aria-*`; inline styles stay, but not `var()`.
-So inline styles carry what must survive and take no colour that only one theme can show;
+An untrusted notebook loses `<style>`, `name`, `role` and `aria-*`. Inline styles stay, but not `var()`.
+So inline styles carry everything that is essential, and use no colour that only one theme can show.
 `<style>` adds tabs and polish.
 """
 
@@ -16,14 +16,14 @@ __all__ = ["ANSI_CSS", "BAD", "CHANGED", "GRID", "GRID_CARD", "QUIET", "TABS_CSS
 
 QUIET = "opacity:.65"
 BAD = "#d55e00"
-"""A stroke beside what failed; never text, which would not read on both white and black."""
+"""Colour of a line beside what failed, never of text, which would not be readable on both white and black."""
 CHANGED = "background-color:rgba(230,159,0,.25);text-decoration:underline;text-underline-offset:2px"
-"""A word that differs: underlined too, for who does not see the colour."""
+"""Style of a word that differs; underlined too, for users who do not see the colour."""
 GRID = "display:grid;grid-template-columns:repeat(auto-fill,minmax(14em,1fr));gap:6px;margin-top:3px"
 GRID_CARD = "border:1px solid rgba(128,128,128,.45);padding:3px 6px;min-width:0"
 
 _HOST_COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a800", "#7f7fd5")
-"""Okabe and Ito's, which colour-blind people tell apart; the host's name stands beside them."""
+"""The colours of Okabe and Ito, which colour-blind users can distinguish. The host's name is shown beside them."""
 _SEVERAL = "#8c8c8c"
 _DIGITS = re.compile(r"(\d+)$")
 
@@ -40,13 +40,13 @@ ANSI_CSS = "".join(
         ("blue", "#4a86d8"), ("magenta", "#b565b5"), ("cyan", "#2b9bab"),
     )
 )  # fmt: skip
-"""For pages that do not know JupyterLab's classes; its own rules are more specific and win."""
+"""For pages that do not have JupyterLab's classes; JupyterLab's own rules are more specific and take precedence."""
 
 RUN_CSS = (
     ".mhnb .mhnb-run th,.mhnb .mhnb-run td{padding:0 .7em 0 0;border:0;background:none;text-align:right;font-weight:normal;"
     "vertical-align:top}.mhnb .mhnb-run th{opacity:.75}"
 )
-"""For tables of many cells, which would store the same style in each."""
+"""For tables of many cells, which would otherwise store the same style in each cell."""
 
 TABS_CSS = (
     "@supports selector(::details-content){{"
@@ -57,15 +57,15 @@ TABS_CSS = (
     ".{uid}>details>summary::-webkit-details-marker{{display:none}}"
     ".{uid}>details[open]>summary{{border-bottom-color:var(--jp-brand-color1,#0072b2);font-weight:bold;pointer-events:none}}"
     ".{uid}>details>div{{border:0!important;padding-left:0!important;margin-left:0!important}}"
-    # There what is transparent is drawn: every tab would look open.
+    # In forced-colors mode transparent borders are drawn, so every tab would look open.
     "@media (forced-colors:active){{.{uid}>details:not([open])>summary{{border-bottom-color:Canvas}}}}"
     "}}"
 )
-"""Turns the `<details>` inside `uid` into tabs. Without it they are a list that opens and closes."""
+"""Turns the `<details>` inside `uid` into tabs. Without it they are a list of items that open and close."""
 
 
 def host_color(places: Places, ranks: Sequence[int]) -> str:
-    """The colour of the host that holds all of `ranks`; grey for several or none known."""
+    """Return the colour of the host that holds all of `ranks`; grey for several hosts or an unknown one."""
     host = places.host_of(ranks)
     if host is None:
         return _SEVERAL
@@ -75,7 +75,7 @@ def host_color(places: Places, ranks: Sequence[int]) -> str:
 
 
 def wrap(body: str, *, css: str = "") -> str:
-    """Put a view's HTML into its frame, with the style sheet that it needs."""
+    """Wrap a view's HTML in its outer element, with the style sheet that it needs."""
     ansi = ANSI_CSS if "ansi-" in body else ""
     runs = RUN_CSS if "mhnb-run" in body else ""
     return f'<div class="mhnb"><style>{_CSS}{ansi}{runs}{css}</style>{body}</div>'

@@ -1,4 +1,4 @@
-"""Names of displays that no other of the notebook has, also not one that an earlier kernel left in it."""
+"""Display ids that are unique in the notebook, also among displays that an earlier kernel left in it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from itertools import count
 
 __all__ = ["new_uid"]
 
-# Once: random bytes are a call of the system, and every cell takes a name.
+# Created once, because random bytes need a system call and every cell needs an id.
 _PROCESS, _COUNT = secrets.token_hex(6), count(1)
 
 
 def new_uid() -> str:
-    """Give the next one; from any thread."""
+    """Return the next id; safe to call from any thread."""
     return f"mhnb-{_PROCESS}-{next(_COUNT)}"

@@ -1,4 +1,4 @@
-"""Small words that every view writes alike: seconds, bytes, ranks, and where a rank lives."""
+"""Text helpers that every view shares: seconds, bytes, ranks, and the host and log file of each rank."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _MAX_ERROR_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where each rank lives and writes, by rank. A rank that is missing is shown without."""
+    """Host and log file of each rank. A rank that is missing is shown without them."""
 
     hosts: Mapping[int, str] = field(default_factory=dict)
-    """Host label, as `host2`."""
+    """Host label by rank, as `host2`."""
     logs: Mapping[int, str] = field(default_factory=dict)
-    """Path of the log file that has everything the rank ever said."""
+    """Path of the log file with the rank's complete output."""
     cluster: str = ""
     """The cluster's name."""
     folder: str = ""
-    """The notebook's folder, from which a front end opens files; empty where it is unknown."""
+    """The notebook's folder, from which a front end opens files; empty if it is unknown."""
     script: str = ""
-    """The file that runs instead of cells; empty where cells do."""
+    """The file that runs instead of cells; empty if cells run."""
 
     def name_source(self, seq: int) -> str:
-        """Name what a line number is of."""
+        """Return what a line number refers to: the script, or else the cell."""
         return self.script or f"cell {seq}"
 
     def host_of(self, ranks: Iterable[int]) -> str | None:
-        """The one host that holds all of `ranks`; None when there are several or it is unknown."""
+        """Return the host that holds all of `ranks`; None if there are several or it is unknown."""
         hosts = {self.hosts.get(rank) for rank in ranks}
         return hosts.pop() if len(hosts) == 1 else None
 
 
 def format_error(error: RankError) -> str:
-    """Name an error in one line, where the card has the rest.
+    """Format an error in one line, for views in which a failure report has the rest.
 
     >>> format_error(RankError("ValueError", "no", ())), format_error(RankError("KeyboardInterrupt", "", ()))
     ('ValueError: no', 'KeyboardInterrupt')
@@ -51,7 +51,7 @@ def format_error(error: RankError) -> str:
 
 
 def format_hosts_of(places: Places, ranks: Iterable[int]) -> str:
-    """Name the hosts that ranks are on; empty where they are unknown, or all there are.
+    """Format the hosts that ranks are on; an empty string if one is unknown, or if they are all of several hosts.
 
     >>> format_hosts_of(Places(hosts={0: "host0", 1: "host1", 2: "host2"}), (1, 2))
     'host[1-2]'
@@ -61,12 +61,12 @@ def format_hosts_of(places: Places, ranks: Iterable[int]) -> str:
     if len(known) < len(hosts) or (len(known) > 1 and set(known) == set(places.hosts.values())):
         return ""
     named = format_hosts(known)
-    # A long list reads as its number does, and the ranks before it say the rest.
+    # A long list is shown as a count, because the ranks before it identify the hosts.
     return named if len(named) <= _MAX_HOSTS_CHARS else f"{len(set(known))} hosts"
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a duration with two or three digits.
+    """Format a duration with two or three digits.
 
     >>> [format_seconds(s) for s in (0.004, 0.21, 1.44, 23.4, 200.0)]
     ['4 ms', '0.21 s', '1.4 s', '23 s', '3 min 20 s']
@@ -82,7 +82,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def join_words(words: Sequence[str]) -> str:
-    """List words as a sentence does.
+    """Join words as in a sentence.
 
     >>> join_words(["jax", "mhnb", "flax"])
     'jax, mhnb and flax'
