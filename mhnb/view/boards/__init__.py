@@ -1,1 +1,1 @@
-"""What is no cell: the start, the status, the variables, the hang card, what a look at the machines found."""
+"""Displays other than cells: the start, the status, the variables, the hang report, the preflight report."""

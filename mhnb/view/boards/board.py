@@ -1,6 +1,6 @@
-"""Shows what is no cell: a start while it goes on, the status, the variables.
+"""Displays other than cells: a start while it is in progress, the status, the variables.
 
-Decides how it appears and that a start leaves one display, its summary. The values come from the caller.
+Decides how each is shown, and that a start leaves one display, its summary. The values come from the caller.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = ["ProgressLine", "StartBoard", "show_check", "show_preflight", "show_s
 
 
 class _OneDisplay:
-    """One display, shown once and then replaced by what follows."""
+    """One display, shown once and then replaced by its updates."""
 
     def __init__(self, screen: Screen | None = None, *, uid: str | None = None) -> None:
         self._screen = screen or detect_screen()
@@ -55,7 +55,7 @@ class _OneDisplay:
         self._region: Region | None = None
 
     def _follow(self, html: str, text: str) -> None:
-        """Show how far it is: in the display, or in a place of the terminal that is taken away again."""
+        """Show the progress: in the display, or in an area of the terminal that is removed again."""
         if self._screen.rich:
             self._show({"text/html": html, "text/plain": text})
             return
@@ -75,9 +75,10 @@ class _OneDisplay:
 
 
 class StartBoard(_OneDisplay):
-    """One display that follows a start and becomes its summary, in a terminal too; where text is for ever, the summary alone.
+    """One display that follows a start and becomes its summary, also in a terminal.
 
-    As a context it leaves, when the start fails, how far each rank had come.
+    Where text cannot be replaced, only the summary is shown.
+    As a context manager it shows how far each rank had come if the start fails.
     """
 
     _last: StartSnapshot | None = None
@@ -93,48 +94,51 @@ class StartBoard(_OneDisplay):
             self._fail(self._last, "failed" if issubclass(kind, Exception) else "was broken off")
 
     def update(self, snapshot: StartSnapshot) -> None:
-        """Show how far the ranks are, and so how long it has taken."""
+        """Show how far the ranks have come, and how long it has taken."""
         self._warm_up()
         self._last, self._last_at = snapshot, self._clock()
         self._follow(format_start_html(snapshot), format_start_text(snapshot))
 
     def finish(self, summary: StartSummary) -> None:
-        """Show what has started."""
+        """Show the summary of the start."""
         self._warm_up()
         self._show({"text/html": format_summary_html(summary), "text/plain": format_summary_text(summary)})
 
     def break_off(self, how: str) -> None:
-        """Leave how far each rank had come, with what came of it."""
+        """Show how far each rank had come, and how the start ended."""
         if self._last is not None:
             self._fail(self._last, how)
 
     def _warm_up(self) -> None:
-        """While the ranks come up there is time; not sooner, since imports keep the interpreter from who launches them."""
+        """Load the widget's libraries while the ranks start.
+
+        Not earlier, because imports would keep the interpreter busy while the ranks are launched.
+        """
         if self._is_cold and self._screen.rich:
             self._is_cold = False
             threading.Thread(target=warm_up, name="mhnb-warm-up", daemon=True).start()
 
     def _fail(self, snapshot: StartSnapshot, how: str) -> None:
-        """Leave the last phases without a bar that no longer moves; the error says why."""
+        """Show the last phases without a bar that no longer moves; the error gives the reason."""
         lasted_s = snapshot.elapsed_s and snapshot.elapsed_s + self._clock() - self._last_at
         text = format_failed_start(replace(snapshot, elapsed_s=lasted_s), how)
         self._show({"text/html": pre(text), "text/plain": text})
 
 
 class ProgressLine(_OneDisplay):
-    """One line that follows something step by step and becomes its outcome; where text is for ever, the outcome alone."""
+    """One line that follows a task step by step and becomes its outcome; where text cannot be replaced, only the outcome."""
 
     def update(self, text: str, share: float) -> None:
-        """Show how far it is.
+        """Show the progress.
 
         Args:
-            share: from 0 to 1.
+            share: the completed share, from 0 to 1.
         """
         bar = f' <progress max="1" value="{share:.3f}"></progress>'
         self._follow(wrap(f"<div>{escape(text)}{bar}</div>"), text)
 
     def finish(self, text: str) -> None:
-        """Show what came of it, in place of the line; a text may have several lines."""
+        """Show the outcome in place of the line; the text may have several lines."""
         self._show({"text/html": pre(text), "text/plain": text})
 
 
@@ -145,24 +149,24 @@ def show_status(status: Status, screen: Screen | None = None) -> None:
 
 
 def show_vars(rows: Sequence[VarRow], screen: Screen | None = None) -> None:
-    """Show what the ranks hold."""
+    """Show the variables that the ranks hold."""
     data = {"text/html": format_vars_html(rows), "text/plain": format_vars_text(rows)}
     (screen or detect_screen()).show(data, new_uid())
 
 
 def show_check(rows: Sequence[CheckRow], screen: Screen | None = None) -> None:
-    """Show whether the ranks hold the same."""
+    """Show whether the ranks hold the same values."""
     data = {"text/html": format_check_html(rows), "text/plain": format_check_text(rows)}
     (screen or detect_screen()).show(data, new_uid())
 
 
 def show_collectives(reports: Sequence[Report], *, why: bool = False, screen: Screen | None = None) -> None:
-    """Show what programs communicate."""
+    """Show the communication of programs."""
     html, text = format_collectives_html(reports, why=why), format_collectives_text(reports, why=why)
     (screen or detect_screen()).show({"text/html": html, "text/plain": text}, new_uid())
 
 
 def show_preflight(report: PreflightReport, screen: Screen | None = None) -> None:
-    """Show what preflight found."""
+    """Show the preflight report."""
     data = {"text/html": format_preflight_html(report), "text/plain": format_preflight_text(report)}
     (screen or detect_screen()).show(data, new_uid())

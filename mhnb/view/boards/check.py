@@ -1,4 +1,4 @@
-"""What `%mhjax check` shows: for each array of a name whether the ranks hold the same, and where they do not."""
+"""The table of `%mhjax check`: for each array of a name, whether the ranks hold the same, and where they differ."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["format_check_html", "format_check_text"]
 
 
 def format_check_text(rows: Sequence[CheckRow]) -> str:
-    """Write the rows; those that differ come first, then those that cannot be compared.
+    """Format the rows; those that differ come first, then those that cannot be compared.
 
     >>> print(format_check_text([CheckRow("w", "f32[2]", True, "value held by ranks 0-1: equal")]))
     w   f32[2]   value held by ranks 0-1: equal
@@ -26,7 +26,7 @@ def format_check_text(rows: Sequence[CheckRow]) -> str:
 
 
 def format_check_html(rows: Sequence[CheckRow]) -> str:
-    """Write the rows as HTML."""
+    """Format the rows as HTML."""
     bad = sum(row.same is False for row in rows)
     told = "it differs" if len(rows) == 1 else f"{bad} of {len(rows)} {'differs' if bad == 1 else 'differ'}"
     heading = f'<div class="mhnb-bad"><b>{told}</b></div>' if bad else ""

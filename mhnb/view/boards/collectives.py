@@ -1,4 +1,4 @@
-"""The communication report as text and HTML: a table for each program, totals, and what the marks mean where there are any."""
+"""Format the communication report as text and HTML: a table per program, totals, and the meaning of marks that are used."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _DEFINITION = "bytes/device: what one device puts in, each time; across hosts: t
 _PLAIN = "not jitted: this is the program that jax.jit would make of it; called as it is, it launches its operations one by one"
 _PRINTED = "printed while it was traced (nothing has run):"
 _Cells = tuple[str, str, str, str, str, str, str]
-"""op, shape, axis, count, bytes a device, bytes across hosts, line."""
+"""op, shape, axis, count, bytes per device, bytes across hosts, line."""
 
 
 def format_collectives_text(reports: Sequence[Report], *, why: bool = False) -> str:
-    """Write reports as text.
+    """Format reports as text.
 
     >>> print(format_collectives_text([Report("jit(f)", ())]))
     jit(f)  launches no collective
@@ -47,7 +47,7 @@ def _format_report(report: Report, *, why: bool) -> str:
     rows = [_cells(row) for row in report.rows]
     table: list[_Cells] = [(_title(report), "", *_HEADER), *rows, *_totals(report)]
     widths = [max(len(cells[column]) for cells in table[1:]) for column in range(len(_RIGHT))]
-    # The title may reach over the first two columns.
+    # The title may extend over the first two columns.
     widths = [max(width, len(table[0][column])) if column > 1 else width for column, width in enumerate(widths)]
     head = max(widths[0] + widths[1] + 5, len(table[0][0]))
     widths[1] += head - (widths[0] + widths[1] + 5)
@@ -116,7 +116,7 @@ def _total_mark(rows: Sequence[Collective]) -> str:
 
 
 def _notes(rows: Sequence[Collective]) -> list[str]:
-    """Explain the marks that were used."""
+    """Format an explanation of each mark that is used."""
     notes = []
     if any(row.count is None for row in rows):
         notes.append("?  in a loop whose length XLA does not state: counted once in the total")
@@ -130,7 +130,9 @@ def _notes(rows: Sequence[Collective]) -> list[str]:
 
 
 def format_collectives_html(reports: Sequence[Report], *, why: bool = False) -> str:
-    """Write reports as HTML: the table keeps its sense without a style sheet; each row opens to say why it is there.
+    """Format reports as HTML.
+
+    The table is readable without a style sheet. Each row opens to show why the collective is there.
 
     Args:
         reports: of programs.
@@ -140,7 +142,7 @@ def format_collectives_html(reports: Sequence[Report], *, why: bool = False) -> 
         return wrap(f'<span style="{QUIET}">no program of several ranks was launched</span>')
     body = "".join(_report_html(report, why=why) for report in reports)
     rows = [row for report in reports for row in report.rows]
-    # Without a row there is no column that had to be explained.
+    # Without a row there are no columns to explain.
     notes = [*_notes(rows), *_plain_note(reports), *([_DEFINITION] if rows else []), *_rings(reports)]
     quiet = "".join(f"<div>{escape(note, quote=False)}</div>" for note in notes)
     printed = (
@@ -174,12 +176,12 @@ def _tr(cells: Sequence[str], tag: str, row: Collective | None = None, *, why: b
         if row.why is not None:
             fold = "<details open>" if why else "<details>"
             texts[0] = f"{fold}<summary>{texts[0]}</summary>{escape(str(row.why), quote=False)}</details>"
-        # A second cue beside the word: what leaves the host is bold.
+        # A second cue beside the text: an axis that crosses hosts is bold.
         texts[2] = f"<b>{texts[2]}</b>" if row.crosses else texts[2]
     return f"<tr>{''.join(_cell(tag, text, place) for place, text in enumerate(texts))}</tr>"
 
 
 def _cell(tag: str, text: str, place: int) -> str:
-    # The first cell may hold a reason, which is long.
+    # The first cell may hold a reason, which is long, so it may wrap.
     style = f"text-align:{'right' if _RIGHT[place] else 'left'};vertical-align:top;padding:1px 10px 1px 0"
     return f'<{tag} style="{style}{"" if place == 0 else ";white-space:nowrap"}">{text}</{tag}>'

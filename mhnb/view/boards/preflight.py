@@ -1,4 +1,4 @@
-"""What preflight found, as text and HTML: a table of hosts and checks, then each fault with its cure."""
+"""Format the preflight report as text and HTML: a table of hosts and checks, then each finding with its hint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIGNS = {"failure": "✗", "warning": "!", "note": "·"}
 
 
 def format_preflight_text(report: PreflightReport) -> str:
-    """Write the report as text.
+    """Format the report as text.
 
     >>> from mhnb.core.preflight.report import Column
     >>> print(format_preflight_text(PreflightReport(("a",), (Column("login", {0: Cell("ok")}),), ())))
@@ -33,7 +33,7 @@ def format_preflight_text(report: PreflightReport) -> str:
 
 
 def format_preflight_html(report: PreflightReport) -> str:
-    """Write the report as HTML."""
+    """Format the report as HTML."""
     color = "" if report.ok else ' class="mhnb-bad"'
     table = format_table_html(*_table(report))
     return wrap(f"<div{color}><b>{escape(_heading(report))}</b></div>{table}{''.join(map(_finding, report.findings))}")

@@ -1,4 +1,4 @@
-"""A cluster that starts: a line with each rank's phase, and the summary it becomes."""
+"""Format the start of a cluster: a line with each rank's phase, and the summary that replaces it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PER_LINE = 4
 
 @dataclass(frozen=True, slots=True)
 class RankStart:
-    """How far one rank has come."""
+    """Start progress of one rank."""
 
     rank: int
     host: str
@@ -35,34 +35,34 @@ class RankStart:
     """The last phase it reached; None before its process exists."""
     pid: int | None = None
     devices: int = 0
-    """Local devices, once it is ready."""
+    """Number of local devices, once the rank is ready."""
     machine: str = ""
-    """The host's own name, where it is another machine."""
+    """The host's own name, if it is another machine."""
     host_is_up: bool = False
     """Whether its host has reported."""
 
     @property
     def place(self) -> str:
-        """The host as people know it: label, and the machine's own name."""
+        """Return the host as users know it: its label, and the machine's own name."""
         return f"{self.host} {self.machine}" if self.machine else self.host
 
 
 @dataclass(frozen=True, slots=True)
 class StartSnapshot:
-    """A start that goes on."""
+    """A start in progress."""
 
     ranks: tuple[RankStart, ...]
     elapsed_s: float
-    """Seconds; 0 before there is any process."""
+    """Seconds; 0 before any process exists."""
     standing: str = ""
-    """What they wait for, as their place in a scheduler's queue; empty where they come up."""
+    """What the start waits for, as its position in a scheduler's queue; empty if the ranks are starting."""
     is_takeover: bool = False
-    """Whether the ranks are there already, and it is their notebook that is new."""
+    """Whether the ranks already exist, and only their notebook is new."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartSummary:
-    """A start that has ended well."""
+    """A start that succeeded."""
 
     ranks: tuple[RankStart, ...]
     ready_s: float
@@ -74,14 +74,14 @@ class StartSummary:
     log_dir: str = ""
     notes: tuple[str, ...] = ()
     looked_s: float | None = None
-    """What the look at the hosts took; None where there was none."""
+    """Duration of the preflight checks; None if there were none."""
 
 
-# -- while it starts
+# -- during the start
 
 
 def format_start_text(snapshot: StartSnapshot) -> str:
-    """Write one line: how many ranks, how long, and who is where.
+    """Format one line: the number of ranks, the elapsed time, and the phase of each rank.
 
     >>> format_start_text(StartSnapshot((RankStart(0, "host0", "jax"), RankStart(1, "host1", "connected")), 1.2))
     'mhjax · starting 2 ranks · 1.2 s · rank 0 jax · rank 1 connected'
@@ -90,7 +90,7 @@ def format_start_text(snapshot: StartSnapshot) -> str:
 
 
 def format_start_html(snapshot: StartSnapshot) -> str:
-    """Write a bar over all ranks, and each rank's phase."""
+    """Format a progress bar over all ranks, and each rank's phase."""
     steps = sum(map(_steps, snapshot.ranks))
     bar = f'<progress max="{len(PHASES) * len(snapshot.ranks)}" value="{steps}"></progress>'
     head = f"<div>{escape(_start_heading(snapshot))} {bar}</div>"
@@ -102,7 +102,7 @@ def format_start_html(snapshot: StartSnapshot) -> str:
 
 
 def format_failed_start(snapshot: StartSnapshot, how: str) -> str:
-    """Write how far each rank had come in a start that did not end well, above the error that says why.
+    """Format how far each rank had come in a start that did not succeed; the error below gives the reason.
 
     >>> format_failed_start(StartSnapshot((RankStart(0, "host0", "jax"),), 1.2), "failed")
     'mhjax · the start of 1 rank failed after 1.2 s · rank 0 jax'
@@ -124,7 +124,7 @@ def _whereabouts(snapshot: StartSnapshot) -> list[str]:
 
 
 def _phase_words(snapshot: StartSnapshot) -> list[str]:
-    """Ranks by phase, the furthest first."""
+    """Format the ranks by phase, the furthest phase first."""
     by_word: dict[str, list[int]] = {}
     for rank in sorted(snapshot.ranks, key=lambda r: (-_steps(r), not r.host_is_up)):
         by_word.setdefault(_word(rank, snapshot), []).append(rank.rank)
@@ -154,7 +154,7 @@ def _bar(rank: RankStart) -> str:
     return f"border-left:3px solid {host_color(Places({rank.rank: rank.host}), (rank.rank,))};padding-left:8px"
 
 
-# -- when it has started
+# -- after the start
 
 
 def _summary_heading(summary: StartSummary) -> str:
@@ -175,7 +175,7 @@ def _rank_words(rank: RankStart) -> str:
 
 
 def format_summary_text(summary: StartSummary) -> str:
-    """Write the summary: one line for the cluster, then the ranks, four a line."""
+    """Format the summary: one line for the cluster, then the ranks, four per line."""
     logs = f"        logs {summary.log_dir}" if summary.log_dir else ""
     words = list(map(_rank_words, summary.ranks[:_MAX_ROWS]))
     lines = ["  " + "   ".join(words[at : at + _PER_LINE]) for at in range(0, len(words), _PER_LINE)]
@@ -185,10 +185,10 @@ def format_summary_text(summary: StartSummary) -> str:
 
 
 def format_summary_html(summary: StartSummary) -> str:
-    """Write the summary, the ranks behind a click when they are many."""
+    """Format the summary as HTML; the ranks are collapsed if there are many."""
     logs = f' <span style="{QUIET}">logs {escape(summary.log_dir)}</span>' if summary.log_dir else ""
     rows = "".join(
-        # Blocks, so that they are lines where styles are dropped.
+        # Block elements, so that they stay lines where styles are dropped.
         f'<div style="{_bar(rank)};margin-right:14px;display:inline-block">{escape(_rank_words(rank))}</div> '
         for rank in summary.ranks
     )

@@ -1,4 +1,4 @@
-"""Small tables as text and HTML, and the two that the magics show: the ranks' status and their variables."""
+"""Format small tables as text and HTML, and the two that the magics show: the ranks' status and their variables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class StatusRow:
-    """One rank's line in the status."""
+    """One rank's row in the status."""
 
     rank: int
     host: str
@@ -46,7 +46,7 @@ class StatusRow:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What `%mhjax status` shows."""
+    """The content of `%mhjax status`."""
 
     heading: str
     """As `default · clean · generation 1 · 4 ranks × 2 CPU devices · guard lockstep`."""
@@ -57,7 +57,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class VarRow:
-    """One name that the ranks hold."""
+    """One variable that the ranks hold."""
 
     name: str
     kind: str
@@ -65,14 +65,14 @@ class VarRow:
     shape: tuple[int, ...] | None = None
     dtype: str | None = None
     spec: str | None = None
-    """As `P('data', None)`; None where it is no global array."""
+    """As `P('data', None)`; None if it is not a global array."""
     nbytes_per_device: int | None = None
     differs: str = ""
-    """As `missing on rank 2`; empty where all ranks hold the same."""
+    """As `missing on rank 2`; empty if all ranks hold the same."""
 
 
 def format_table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Align cells in columns: numbers to the right, words to the left.
+    """Align cells in columns: numbers to the right, text to the left.
 
     >>> print(format_table_text(["rank", "host"], [["0", "host0"], ["10", "host1"]]))
     rank  host
@@ -92,7 +92,7 @@ def format_table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> s
 
 
 def format_table_html(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Write a table that keeps its alignment without a style sheet."""
+    """Format a table that keeps its alignment without a style sheet."""
     right, whole = _right_columns(header, rows), find_widest(rows)
     lines = [_tr(header, right, set(), "th"), *(_tr(line, right, whole[at], "td") for at, line in enumerate(rows))]
     return in_scroller(f'<table style="border-collapse:collapse;margin:2px 0">{"".join(lines)}</table>')
@@ -109,9 +109,9 @@ def _tr(line: Sequence[str], right: set[int], whole: set[int], tag: str) -> str:
 
 
 def find_widest(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
-    """Tell by row the columns in which it has the longest cell, where that is short: it breaks no lines, so that the column is wide enough.
+    """Return, by row, the columns whose longest cell is in that row, if that cell is short.
 
-    Else a long cell beside them would squeeze the short ones.
+    Such a cell does not wrap, so that its column is wide enough. Otherwise a long cell beside the short ones would squeeze them.
     """
     found: dict[int, set[int]] = defaultdict(set)
     for column, cells in enumerate(zip(*rows, strict=True)):
@@ -122,7 +122,7 @@ def find_widest(rows: Sequence[Sequence[str]]) -> Mapping[int, set[int]]:
 
 
 def in_scroller(table: str) -> str:
-    """Have a table that is wider than the page scroll by itself."""
+    """Wrap a table so that it scrolls by itself if it is wider than the page."""
     return f'<div style="overflow-x:auto">{table}</div>'
 
 
@@ -135,13 +135,16 @@ def _right_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> set[
 
 
 NO_BREAK = ";white-space:nowrap"
-"""Style of a cell that `find_widest` has found."""
+"""Style of a cell that `find_widest` returned."""
 _SHORT = 32
 _LONG = ";overflow-wrap:anywhere;min-width:8em"
-"""Style of a longer one. It breaks inside a word too: else one long word pushes what follows out of sight; but into no narrow strip."""
+"""Style of a longer cell: it may break inside a word, but has a minimum width.
+
+Otherwise one long word would push the following cells out of sight, or the cell would become a narrow strip.
+"""
 _STATUS_HEADER = ("rank", "host", "pid", "state", "devices", "memory", "last cell", "log")
 _WHERE_KNOWN = ("memory", "last cell")
-"""Columns that are left out where no rank has anything in them."""
+"""Columns that are left out if no rank has a value in them."""
 _VARS_HEADER = ("name", "kind", "shape", "spec", "bytes/device", "differs")
 
 
@@ -161,12 +164,12 @@ def _status_cells(row: StatusRow) -> tuple[str, ...]:
 
 
 def format_status_text(status: Status) -> str:
-    """Write the status as text."""
+    """Format the status as text."""
     return "\n".join([status.heading, format_table_text(*_status_table(status)), *status.notes])
 
 
 def format_status_html(status: Status) -> str:
-    """Write the status as HTML."""
+    """Format the status as HTML."""
     color = ' class="mhnb-bad"' if status.state in ("dead", "tainted", "split") else ""
     notes = "".join(f"<div>{escape(note, quote=False)}</div>" for note in status.notes)
     table = format_table_html(*_status_table(status))
@@ -180,18 +183,18 @@ def _var_cells(row: VarRow) -> tuple[str, ...]:
 
 
 def _vars_table(rows: Sequence[VarRow]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Leave out the column of what differs where nothing does."""
+    """Build the table, without the column of differences if there are none."""
     shown = len(_VARS_HEADER) - (not any(row.differs for row in rows))
     return _VARS_HEADER[:shown], [_var_cells(row)[:shown] for row in rows]
 
 
 def format_vars_text(rows: Sequence[VarRow]) -> str:
-    """Write what the ranks hold as text."""
+    """Format the variables that the ranks hold as text."""
     return format_table_text(*_vars_table(rows)) if rows else "the ranks hold no variables yet"
 
 
 def format_vars_html(rows: Sequence[VarRow]) -> str:
-    """Write what the ranks hold as HTML."""
+    """Format the variables that the ranks hold as HTML."""
     if not rows:
         return wrap(f'<span style="{QUIET}">the ranks hold no variables yet</span>')
     return wrap(format_table_html(*_vars_table(rows)))

@@ -1,4 +1,4 @@
-"""The hang card as people read it: text, and HTML for the live view."""
+"""Format the hang report as text, and as HTML for the live view."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _WORDS = {
 
 
 def format_where_text(card: WhereCard, *, name: str = "", ends: str = "the stop button or %mhjax interrupt") -> str:
-    """Write who waits where, who is absent and where those are, and what can be done.
+    """Format which ranks wait where, which are missing and where those are, and how to end the cell.
 
     Args:
-        card: the card.
-        name: the cluster's, for the command that shows the card in a terminal.
-        ends: what the user has at hand to end the cell.
+        card: the hang report.
+        name: the cluster's name, for the command that shows the report in a terminal.
+        ends: how the user can end the cell.
     """
     rows = list(_rows(card))
     width = max(len(head) for head, _ in rows)
@@ -43,13 +43,16 @@ def format_where_text(card: WhereCard, *, name: str = "", ends: str = "the stop 
 
 
 def format_where_html(card: WhereCard, *, name: str = "") -> str:
-    """Write the same for the live view, under the cell's output. A verb would wait behind the cell that it is to interrupt."""
+    """Format the report for the live view, below the cell's output.
+
+    It names the buttons, because a command would wait behind the cell that it should interrupt.
+    """
     text = escape(format_where_text(card, name=name, ends="the stop button or Interrupt"), quote=False)
     return f'<div style="border-left:3px solid #d9822b;margin:3px 0;padding-left:8px"><pre style="{PRE_STYLE}">{text}</pre></div>'
 
 
 def _rows(card: WhereCard) -> Iterator[tuple[str, str]]:
-    """Give each place with its head: those who wait first, then those they wait for, then the others."""
+    """Yield each place with its heading: ranks that wait first, then the ranks they wait for, then the others."""
     age = format_seconds(card.age_s)
     others = "elsewhere" if card.waiting else f"running {age}"
     heads = {rank: others for place in card.places for rank in place.ranks}
@@ -67,13 +70,13 @@ def _rows(card: WhereCard) -> Iterator[tuple[str, str]]:
 
 
 def _split(place: Place, heads: dict[int, str]) -> list[tuple[str, tuple[int, ...]]]:
-    """Part the ranks of a place by what they are to the others: stacks alone may be equal."""
+    """Split the ranks of a place by their heading, because ranks with different headings may have equal stacks."""
     words = dict.fromkeys(heads[rank] for rank in place.ranks)
     return [(word, tuple(rank for rank in place.ranks if heads[rank] == word)) for word in words]
 
 
 def _describe(place: Place | ThreadPlace) -> str:
-    """Write where a rank is, as `in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)`."""
+    """Format where a rank is, as `in sleep, data.py:31 read_shard ← line 3:  batch = next(batches)`."""
     word = _WORDS.get(place.activity)
     if word is None:
         word = f"in {place.what or 'a call'}" if place.what else _nameless(place.activity)
