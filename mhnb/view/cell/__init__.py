@@ -1,1 +1,1 @@
-"""A cell's result, as HTML and text that need no kernel, and the card of one that failed."""
+"""Format a cell's result as HTML and text that need no kernel, and the report of a cell that failed."""

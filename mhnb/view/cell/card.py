@@ -1,4 +1,7 @@
-"""The card of a cell that failed: who failed first, with the line, the cure and the traceback; who else; who was left waiting."""
+"""Format the failure report of a cell as HTML.
+
+The first failure is shown with its line, hint and traceback, then the other failures, then the ranks that only waited.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,17 @@ _JUMP = (
     "if(v){v.dispatch({selection:{anchor:v.posAtDOM(l)},scrollIntoView:true});v.focus()}"
     "else if(c){(l||c.querySelector('.jp-InputArea')||c).scrollIntoView({block:'center'})}})"
 )
-"""Puts the cursor on the n-th line of the cell above, or the nearest one with the same text. It needs nothing that is loaded."""
+"""JavaScript that puts the cursor on the n-th line of the cell above, or the nearest one with the same text.
+
+It uses nothing that would have to be loaded.
+"""
 _HEAD_LINES, _TAIL_LINES, _LINE_CHARS = 24, 8, 1000
-"""What a card shows of a long message without a click."""
+"""Limits on what the report shows of a long message without a click."""
 _LINK = "all:unset;cursor:pointer;text-decoration:underline;text-underline-offset:2px"
 
 
 def failure_card(result: CellResult, seen: Digest, places: Places) -> str:
-    """Write the card."""
+    """Format the failure report."""
     heading = f'<div><b class="mhnb-bad">✗ {escape(seen.failure_heading)}</b></div>'
     failed = [failure for failure in seen.failures if not failure.waited]
     parts = [_failure(f, result.seq, places, first=at == 0, several=len(failed) > 1) for at, f in enumerate(failed)]
@@ -59,7 +65,10 @@ def _waited(failure: Failure, seq: int, places: Places) -> str:
 
 
 def failure_summary(failure: Failure, seq: int) -> str:
-    """Write the cell's line, the message and the cure; the line's number leads to the line. The middle of a long message is folded."""
+    """Format the cell's line, the message and the hint of a failure.
+
+    The line's number is a button that moves the cursor to the line. The middle of a long message is collapsed.
+    """
     lines = list(failure_lines(failure, f"cell {seq}"))
     error = failure.error
     if not lines or error is None:
@@ -77,7 +86,7 @@ def failure_summary(failure: Failure, seq: int) -> str:
 
 
 def _shorten(lines: Sequence[str]) -> list[str]:
-    """Keep the beginning and the end of a message, and of each of its lines."""
+    """Shorten a message to its beginning and end, and each of its lines likewise."""
     shown = [cut_line(line, _LINE_CHARS) for line in lines]
     head, middle, tail = shown[:_HEAD_LINES], shown[_HEAD_LINES:-_TAIL_LINES], shown[-_TAIL_LINES:]
     return [*head, left_out_line(middle, where="the fold below"), *tail] if len(middle) > 1 else shown
@@ -87,7 +96,7 @@ def _trace(failure: Failure, *, is_first: bool) -> str:
     error = failure.error
     if error is None or not error.traceback:
         return ""
-    # the cell's own line is shown above; more frames of the user's are worth seeing without a click
+    # the cell's own line is shown above; further frames of the user's are worth seeing without a click
     is_open = is_first and says_more(error)
     inner = "".join(_trace_part(part.text, part.label) for part in fold_traceback(trim_traceback(error)))
     return _trace_details(trace_label(failure), inner, is_open=is_open)
@@ -103,7 +112,7 @@ def _trace_details(label: str, inner: str, *, is_open: bool = False, indent: str
 
 
 def label_html(ranks: Sequence[int], places: Places) -> str:
-    """Name ranks, and the hosts they are on where those are known and not all."""
+    """Format ranks, and their hosts if these are known and are not all hosts."""
     host = format_hosts_of(places, ranks)
     where = f' <span style="{QUIET}">{escape(host)}</span>' if host else ""
     return f"<b>{say_ranks(ranks)}</b>{where}"

@@ -1,7 +1,7 @@
-"""What a cell's result says, put in the order in which a person should read it.
+"""Summary of a cell's result, in the order in which users should read it.
 
-Decides who is the odd one out, which failure comes first, who was left waiting and which ranks share a block;
-HTML and text both draw from it.
+Decides which ranks differ from the majority, which failure comes first, which ranks only waited and which ranks share a block.
+HTML and text are both built from it.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ __all__ = [
 ]
 
 MAX_READ_NBYTES = 192 * 1024
-"""Text of one rank that is folded: its beginning and its end. More is never shown, and would cost time."""
+"""Text of one rank that is compared: its beginning and its end. More is never shown, and would cost time."""
 _LONG_LINE_NBYTES = MAX_READ_NBYTES // 8
 _MUCH_ALIKE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Ranks that said the same, but for numbers that the block tells."""
+    """Ranks with the same output, except for numbers that the block lists."""
 
     folded: Folded
     rows: tuple[Row, ...] = ()
-    """How it differs from the majority; empty for the majority itself, and where the two have little in common."""
+    """Differences from the majority; empty for the majority itself, and if the two have little in common."""
     usual: tuple[int, ...] = ()
-    """The majority's ranks, where `rows` are told."""
+    """The majority's ranks, if `rows` is set."""
     omitted_nbytes: int = 0
-    """Bytes that the notebook never got; only the log file has them."""
+    """Bytes that the notebook never received; only the log file has them."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Whose it is."""
+        """Return the ranks with this output."""
         return self.folded.ranks
 
     @property
     def is_silent(self) -> bool:
-        """Whether its ranks said nothing."""
+        """Return whether the ranks have no output."""
         return not self.folded.parts
 
 
@@ -69,45 +69,45 @@ class Digest:
     heading: str
     """As `ranks 0-3 · 0.21 s`."""
     verdict: str
-    """As `rank 2 differs`; empty when all agree."""
+    """As `rank 2 differs`; empty if all ranks agree."""
     blocks: tuple[Block, ...]
-    """The odd ones out first, the majority last; by rank where there is no majority. Empty when all were silent."""
+    """Blocks that differ come first, the majority last; by rank if there is no majority. Empty if no rank has output."""
     odd: frozenset[int]
-    """Ranks outside the majority; empty where there is none. One that failed before it said anything is none of them."""
+    """Ranks outside the majority; empty without a majority. A rank that failed before it had any output is not included."""
     failures: tuple[Failure, ...]
-    """The first to fail on top, then by rank; those who waited for it last."""
+    """The first failure on top, then by rank; ranks that waited for it last."""
     failure_heading: str
-    """As `ValueError on rank 2 · ranks 0-1,3 finished`; empty when nothing failed."""
+    """As `ValueError on rank 2 · ranks 0-1,3 finished`; empty if nothing failed."""
     notes: tuple[str, ...]
     noise: tuple[tuple[tuple[int, ...], str], ...] = ()
-    """Ranks, and what C++ libraries said on them."""
+    """Ranks, and what C++ libraries printed on them."""
     name: str = ""
-    """As `cell 12`: what other cells and verbs call it."""
+    """As `cell 12`: the name that other cells and commands use."""
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to show."""
+        """Return whether there is nothing to show."""
         return not (self.blocks or self.failures or self.notes)
 
     @property
     def alarming(self) -> frozenset[int]:
-        """The odd ranks, unless the others were silent: that only some ranks speak is common."""
+        """Return the ranks that differ, unless the others have no output, because it is common that only some ranks print."""
         return self.odd if self.blocks and not self.blocks[-1].is_silent else frozenset()
 
     @property
     def is_literal(self) -> bool:
-        """Whether the blocks show each rank's text as it was said."""
+        """Return whether the blocks show each rank's text verbatim."""
         return all(block.folded.is_literal and not block.rows for block in self.blocks)
 
 
 def digest(result: CellResult) -> Digest:
-    """Put a result in reading order."""
+    """Build the summary of a result."""
     failures = find_failures(result)
     blocks = _blocks(result)
     spoke = any(not block.is_silent or block.omitted_nbytes for block in blocks)
     majority = find_majority([block.folded for block in blocks])
     odd = {rank for block in blocks if block.folded is not majority for rank in block.ranks} if majority else set()
-    # That one which failed said nothing is no difference of its own: its card tells why.
+    # A failed rank without output is not a difference of its own: the failure report gives the reason.
     odd -= {
         r.rank for r in result.ranks if r.failure is not None and not (without_errors(r).outputs or r.omitted_nbytes)
     }
@@ -125,7 +125,7 @@ def digest(result: CellResult) -> Digest:
 
 
 def _compared_note(result: CellResult, blocks: Sequence[Block]) -> tuple[str, ...]:
-    """Say so where ranks share a block and only the ends of what they said were compared."""
+    """Return a note if ranks share a block although only the beginning and the end of their output were compared."""
     shared = {rank for block in blocks if len(block.ranks) > 1 for rank in block.ranks}
     long = [r for r in result.ranks if r.rank in shared and sum(len(_text_of(o)) for o in r.outputs) > MAX_READ_NBYTES]
     if not long or len(group_by_outputs(without_errors(r) for r in long)) == 1:
@@ -142,7 +142,7 @@ def _noise(result: CellResult) -> tuple[tuple[tuple[int, ...], str], ...]:
 
 
 def noise_label(result: CellResult) -> str:
-    """Count the lines of noise by who wrote them, as `6 lines of C++ libraries (Gloo 4, absl 2)`; empty for none."""
+    """Count the lines that C++ libraries printed, as `6 lines of C++ libraries (Gloo 4, absl 2)`; an empty string if none."""
     lines = [line for r in result.ranks for line in r.noise.splitlines()]
     if not lines:
         return ""
@@ -152,7 +152,7 @@ def noise_label(result: CellResult) -> str:
 
 
 def heading(result: CellResult) -> str:
-    """Say who runs the cell, and for how long; while it runs also for whom it waits."""
+    """Format which ranks run the cell, and for how long; while it runs, also the ranks that it waits for."""
     label = say_ranks([r.rank for r in result.ranks])
     if len(result.ranks) < result.process_count:
         label += f" of {result.process_count}"
@@ -176,7 +176,7 @@ def _handling_words(result: CellResult) -> str:
 
 def _blocks(result: CellResult) -> tuple[Block, ...]:
     if not any(r.outputs or r.omitted_nbytes for r in result.ranks):
-        return ()  # most cells say nothing, and are to cost nothing
+        return ()  # most cells print nothing, and should cost nothing
     groups = group_by_outputs(without_errors(r) for r in result.ranks)
     outputs = _shorten([g.outputs for g in groups])
     omitted = {r.rank: r.omitted_nbytes for r in result.ranks}
@@ -188,14 +188,14 @@ def _blocks(result: CellResult) -> tuple[Block, ...]:
 
 
 def _block(folded: Folded, majority: Folded | None, usual: list[tuple[str, str]], omitted_nbytes: int) -> Block:
-    # A figure is shown, not told; and of a template there is no one text to compare.
+    # A figure has no lines to compare, and a template has no single text to compare.
     is_told = all(isinstance(part, Text) for part in folded.parts) and not folded.varies
     if majority is None or folded is majority or not is_told or not folded.parts or not usual:
         return Block(folded, omitted_nbytes=omitted_nbytes)
     lines = pass_over_bars(said_lines(folded), usual)
     rows = compare_lines(lines, usual)
     if len(folded.ranks) == 1:
-        # Its own number is no difference, also where the text beside it did not let it be known for that.
+        # A rank's own number is not a difference, even if the text beside it did not let it be recognised as such.
         own = compare_lines(_of_rank(lines, folded.ranks[0]), _of_rank(usual, folded.ranks[0]))
         rows = min(rows, own, key=lambda rows: sum(row.kind != "same" for row in rows))
     alike = sum(row.count for row in rows if row.kind in ("same", "changed"))
@@ -209,7 +209,7 @@ def _of_rank(lines: list[tuple[str, str]], rank: int) -> list[tuple[str, str]]:
 
 
 def _shorten(groups: Sequence[Sequence[Output]]) -> list[Sequence[Output]]:
-    """Take the same lines from the beginning and the end of each, so that ranks that say alike still do."""
+    """Keep the same number of lines from both ends of each, so that ranks with the same output still have the same."""
     size = max((sum(len(_text_of(o)) for o in outputs) for outputs in groups), default=0)
     if size <= MAX_READ_NBYTES:
         return list(groups)
@@ -224,7 +224,7 @@ def _shorten(groups: Sequence[Sequence[Output]]) -> list[Sequence[Output]]:
 
 
 def _cut_lines(output: Output) -> Output:
-    """Cut lines that alone would fill what is read."""
+    """Cut very long lines, so that one line cannot use up all of the text that is read."""
     lines = _text_of(output).split("\n")
     if all(len(line) <= _LONG_LINE_NBYTES for line in lines):
         return output
@@ -232,7 +232,7 @@ def _cut_lines(output: Output) -> Output:
 
 
 def _clip_lines(outputs: Sequence[Output], keep: int) -> list[Output]:
-    """Keep `keep` lines of each end."""
+    """Keep `keep` lines at each end."""
     clipped = []
     for output in outputs:
         lines = _text_of(output).split("\n")
@@ -246,7 +246,10 @@ def _clip_lines(outputs: Sequence[Output], keep: int) -> list[Output]:
 
 
 def without_errors(result: RankResult) -> RankResult:
-    """Leave out a failure, which has its own place above; what did not end the cell, of a `__repr__` say, is told where it came."""
+    """Remove the error that ended the cell, because it is shown above.
+
+    An error that did not end the cell, such as one in a `__repr__`, becomes text where it occurred.
+    """
     if all(output["output_type"] != "error" for output in result.outputs):
         return result
     if result.outcome == "ok":
@@ -279,7 +282,7 @@ def _verdict(blocks: Sequence[Block], odd: Sequence[int]) -> str:
 def _what_varies(block: Folded) -> str:
     if any(isinstance(part, Text) and part.template.varying for part in block.parts):
         lines = [item for item in block_items(block) if not isinstance(item, Picture)]
-        # The speed of progress bars always differs.
+        # The speed that progress bars show always differs.
         return "numbers differ by rank" if any(line.slots for line in lines) else ""
     pictures = [part for part in block.parts if isinstance(part, Picture) and len(part.variants) > 1]
     kinds = {kind for picture in pictures for _, output in picture.variants for kind in output.get("data", ())}
@@ -287,7 +290,7 @@ def _what_varies(block: Folded) -> str:
 
 
 def _lost_numbers(blocks: Sequence[Block]) -> list[int]:
-    """Ranks that have a nan or inf where others have a number."""
+    """Return the ranks that have a nan or inf where others have a number."""
     lost: set[int] = set()
     for block in blocks:
         for part in block.folded.parts:
@@ -301,13 +304,13 @@ def _lost_numbers(blocks: Sequence[Block]) -> list[int]:
     return sorted(lost)
 
 
-# -- too much text
+# -- long text
 
 
 def clip_outputs(outputs: Sequence[Output], limit_nbytes: int, *, where: str) -> tuple[Output, ...]:
-    r"""Keep the beginning and the end of what was printed, and say in between how much is left out and `where` it is.
+    r"""Keep the beginning and the end of printed text, with a line between that gives the amount left out and `where` it is.
 
-    Figures and HTML stay: they have a limit of their own.
+    Figures and HTML are kept, because they have a limit of their own.
 
     >>> clip_outputs([{"output_type": "stream", "name": "stdout", "text": "abcdef"}], 4, where="a.log")[0]["text"]
     'ab\n… 2 B left out, all of it is in a.log …\nef'
@@ -317,7 +320,7 @@ def clip_outputs(outputs: Sequence[Output], limit_nbytes: int, *, where: str) ->
         return tuple(outputs)
     begin, end = limit_nbytes // 2, total - (limit_nbytes - limit_nbytes // 2)
     middle = "".join(map(_text_of, outputs))[begin:end]
-    # What the rank left out itself lies there too.
+    # Include what the rank itself left out in this part.
     left_out = end - begin + sum(int(gap[1].replace(",", "")) - len(gap[0]) for gap in GAP.finditer(middle))
     note = f"\n… {format_nbytes(left_out)} left out, all of it is in {where} …\n"
     kept, at = [], 0

@@ -1,6 +1,6 @@
-"""Who failed in a cell, and how: ranks that failed in the same way are told of once, who failed first before the others.
+"""Group the failures of a cell: ranks that failed in the same way are shown once, the first failure before the others.
 
-Decides what the same way is (the same but for numbers), and who only waited for a rank that had failed.
+Decides what counts as the same way (equal except for numbers), and which ranks only waited for a rank that had failed.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from mhnb.view.cell.trace import full_message, is_frame, says_more, trim_traceba
 __all__ = ["Failure", "MISMATCH", "failure_heading", "find_failures"]
 
 MISMATCH = "OrderMismatch"
-"""The guard's error: its text is a report of several lines, the first of which says what became of the cluster."""
+"""The guard's error. Its text is a report of several lines; the first line gives the effect on the cluster."""
 _LONGEST = 4096
-"""Characters of a message that is searched for numbers; a longer one holds a whole report."""
+"""Characters of a message that is searched for numbers; a longer one contains a whole report."""
 _ALL_CHARS = 64 * 1024
-"""Characters that all messages of a cell may have together, and twice as many of their tracebacks."""
+"""Characters that all messages of a cell may have together. Their tracebacks may have twice as many."""
 _FRAME_CHARS = 1024
 _FEW = 4
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 _CONTEXT = re.compile(r" +\d+(?: .*)?")
-"""A line of code around the one that failed. Of a function on one line stack_data shows more or less of them, by chance."""
+"""A line of code around the one that failed. For a function on one line, stack_data shows a varying number of them."""
 
 _SIDE = re.compile(r"^ *ranks? ([\d,-]+) (.*)   line (\d+)\b", re.MULTILINE)
-"""One side of the guard's report: its ranks, what they wanted, and the line of the cell on which they stood."""
+"""One side of the guard's report: its ranks, what they wanted to launch, and the line of the cell that they were on."""
 _IN_THREAD = re.compile(r" in (?:a thread|thread|task) ")
-"""Where the launch was a thread's or a task's own. The main thread was refused later, on a line that says nothing more."""
+"""Matches a launch by a thread or a task. The main thread was refused later, on a line that adds no information."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +44,26 @@ class Failure:
 
     ranks: tuple[int, ...]
     word: str
-    """The exception's name, or the outcome where there is none: died, killed, interrupted, refused."""
+    """The exception's name, or the outcome if there is no exception: died, killed, interrupted, refused."""
     error: RankError | None = None
     waited: bool = False
     """Whether they only waited for ranks that had failed before."""
     rank: int = 0
-    """Whose error this is: of these ranks the first to fail."""
+    """The rank with this error: the first of these ranks to fail."""
     message: tuple[str, ...] = ()
-    """What the error says, as lines, where the ranks' numbers in it differ: with what each of them wrote. Empty: as in `error`."""
+    """Lines of the message with each rank's numbers, if these differ. Empty if the message is as in `error`."""
     several_lines: bool = False
-    """Whether they stood on several lines of the cell, each of which the error's text names with its ranks."""
+    """Whether the ranks were on several lines of the cell. The error's text names each line with its ranks."""
 
 
 def find_failures(result: CellResult) -> tuple[Failure, ...]:
-    """Put the ranks that failed together by how: the first to fail on top, then by rank; those who waited for it last."""
+    """Group the ranks that failed by how they failed.
+
+    The first failure is on top, the others follow by rank, and ranks that only waited for it are last.
+    """
     kinds: dict[tuple[object, ...], list[RankResult]] = {}
     words = {_word(failed) for failed in result.failed}
-    # Who only waited is told of by the line, without the report.
+    # Ranks that only waited are shown with their line, without the report.
     kind = _kind_by_report if words == {MISMATCH} else _kind
     for failed in result.failed:
         kinds.setdefault(kind(failed), []).append(failed)
@@ -71,13 +74,14 @@ def find_failures(result: CellResult) -> tuple[Failure, ...]:
     ]
     order = {failed.rank: at for at, failed in enumerate(result.failed)}
     told = sorted(failures, key=lambda failure: (failure.waited, order[failure.rank]))
-    # Who failed first is the news. When the others did is chance: they are looked up by rank.
+    # Show the first failure first. Sort the rest by rank, because their timing is arbitrary and users look them up by
+    # rank.
     later = sorted(told[1:], key=lambda failure: (failure.waited, failure.error is None, failure.ranks[0]))
     return tuple(_bound(failure, len(told)) for failure in (*told[:1], *later))
 
 
 def _bound(failure: Failure, count: int) -> Failure:
-    """Shorten a message and a traceback, so that `count` failures together stay small; the cell's result has all of them."""
+    """Shorten a message and a traceback, so that `count` failures together stay small. The cell's result has the full text."""
     error, limit = failure.error, max(_LONGEST, _ALL_CHARS // count)
     if error is None or len(error.evalue) + sum(map(len, error.traceback)) <= 3 * limit:
         return failure
@@ -96,18 +100,21 @@ def _word(failed: RankResult) -> str:
 
 
 def _kind(failed: RankResult) -> tuple[object, ...]:
-    """What must be the same where errors are told of once: what was raised, at which line, its cure, and the way it came."""
+    """Return what must be equal for errors to be shown once: the exception, its line, its hint, and its call path."""
     error = failed.error
     if error is None:
         return (failed.outcome,)
-    # Only where it ends with the message: what a traceback says before that is the way.
+    # Remove the message only at the end: what a traceback contains before it belongs to the call path.
     way = "\n".join(map(_without_context, trim_traceback(error))).rstrip().removesuffix(_plain(error.evalue).rstrip())
     lines = tuple(line.rstrip() for line in way.splitlines() if line.strip())
     return (failed.outcome, error.ename, error.line, error.code, error.hint, lines)
 
 
 def _kind_by_report(failed: RankResult) -> tuple[object, ...]:
-    """As `_kind`, but where the guard's report names the rank's line and there is no more to its way, the report is all of it."""
+    """Return the same as `_kind`, or only the guard's report.
+
+    The report suffices if it names the rank's line and the traceback adds nothing to it.
+    """
     error = failed.error
     if error is None or says_more(error) or not _names_line(error, failed.rank):
         return _kind(failed)
@@ -123,7 +130,7 @@ def _names_line(error: RankError, rank: int) -> bool:
 
 
 def _is_among(rank: int, ranks: str) -> bool:
-    """Whether a rank is one of `0,2-3`."""
+    """Return whether a rank is one of `0,2-3`."""
     runs = [re.findall(r"\d+", run) for run in ranks.split(",")]
     return any(run and int(run[0]) <= rank <= int(run[-1]) for run in runs)
 
@@ -136,7 +143,7 @@ def _without_context(piece: str) -> str:
 
 
 def _fold(ranks: Sequence[RankResult]) -> Iterator[Failure]:
-    """Put ranks of one kind together whose errors say the same, but for numbers.
+    """Merge ranks of one kind whose errors are equal except for numbers.
 
     Args:
         ranks: the first to fail first.
@@ -157,13 +164,16 @@ def _fold(ranks: Sequence[RankResult]) -> Iterator[Failure]:
 
 
 def _reads_well(block: Folded) -> bool:
-    """Whether a template reads better than a few messages below each other: with letters for several numbers it does not."""
+    """Return whether a template reads better than a few separate messages. With letters for several numbers it does not."""
     numbers = sum(len(part.template.varying) for part in block.parts if isinstance(part, Text))
     return numbers < 2 or len(block.ranks) > _FEW
 
 
 def _is_foldable(failed: RankResult) -> bool:
-    """Whether an error's numbers can be told apart without loss: no report, which names every rank itself, no address, no progress bar."""
+    """Return whether an error's numbers can be separated from its text without loss.
+
+    This excludes a guard report, which names every rank itself, a memory address and a progress bar.
+    """
     error = failed.error
     if error is None or error.ename == MISMATCH:
         return False
@@ -180,7 +190,7 @@ def _failure(same: Sequence[RankResult]) -> Failure:
 
 
 def _plain(text: str) -> str:
-    """Leave out colours, and addresses in memory."""
+    """Remove colours and memory addresses."""
     return _ADDRESS.sub(" at 0x", strip_ansi(text))
 
 
@@ -189,7 +199,7 @@ def _output(text: str) -> Output:
 
 
 def failure_heading(result: CellResult, failures: Sequence[Failure]) -> str:
-    """Say what failed where, as `ValueError on rank 2 · ranks 0-1,3 finished`; empty when nothing did."""
+    """Format what failed where, as `ValueError on rank 2 · ranks 0-1,3 finished`; an empty string if nothing failed."""
     by_word: dict[str, list[int]] = {}
     for failure in failures:
         if not failure.waited:

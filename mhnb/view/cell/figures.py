@@ -1,6 +1,7 @@
-"""Displays of figures that only a front end can draw, below what else a cell said: each different one once, named after its ranks.
+"""Displays of figures that only a front end can draw, below the cell's other output.
 
-They are stored with the notebook and drawn again without a kernel or a network, wherever the front end has the figure's extension.
+Each different figure is shown once, labelled with its ranks. The figures are stored with the notebook.
+They are drawn again without a kernel or a network, wherever the front end has the figure's extension.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from mhnb.view.words import format_nbytes
 __all__ = ["FigureDisplays", "MAX_FIGURES", "figure_bundles"]
 
 MAX_FIGURES = 8
-"""So many different figures of a cell are drawn; a browser draws hundreds no more in time to be looked at."""
+"""Different figures of a cell that are drawn at most, because a browser does not draw hundreds in a useful time."""
 
 _Bundle: TypeAlias = Mapping[str, Any]
 _NOTHING: _Bundle = {"text/html": "", "text/plain": ""}
 
 
 def figure_bundles(result: CellResult) -> list[_Bundle]:
-    """Give the displays of a cell's figures: a line that names whose it is, and the figure; a last line where some are not drawn."""
+    """Return the displays of a cell's figures: a line with the ranks, then the figure; a last line if some are not drawn."""
     figures = gather_figures(result.ranks)
     fitting = [figure for figure in figures if figure.nbytes <= MAX_RICH_NBYTES]
     bundles = [bundle for figure in fitting[:MAX_FIGURES] for bundle in _drawn(figure)]
@@ -73,16 +74,16 @@ class FigureDisplays:
         self._seen: list[Any] = []
 
     def show(self, result: CellResult, *, late: bool) -> None:
-        """Show what is new, and replace what has changed; `late` is after the cell's end."""
+        """Show new figures, and replace those that have changed; `late` means after the cell's end."""
         if not self._screen.rich:
             return
         seen = [output["data"] for rank in result.ranks for output in rank.outputs if "data" in output]
         if seen == self._seen:
-            # Figures are large, and a thread may go on printing.
+            # Figures are large, and a thread may continue to print.
             return
         self._seen = seen
         bundles = figure_bundles(result)
-        # What was cleared cannot be taken away, but need not be seen.
+        # The display of a figure that was cleared cannot be removed, but it can be emptied.
         bundles += [_NOTHING] * (len(self._shown) - len(bundles))
         for at, bundle in enumerate(bundles):
             display_id = f"{self._uid}-figure-{at}"

@@ -1,6 +1,6 @@
-"""A folded block as lines, before they become text or HTML: what is shown of a template, of its numbers and of a difference.
+"""Lines of an output block, before they become text or HTML: those of a template, of its numbers and of a difference.
 
-Decides how numbers are told (each rank's, or by value), how a long block is shortened, and how a difference reads.
+Decides how numbers are listed (per rank, or by value), how a long block is shortened, and how a difference is written.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ __all__ = [
 ]
 
 OWN_MARK, SLOT_MARK = "\ufdd0", "\ufdd1"
-"""Stand in a line's text for a rank's own number and for a slot. Unicode keeps them for use inside a program."""
+"""Placeholders in a line's text for a rank's own number and for a slot. Unicode reserves them for use inside a program."""
 _MARKS = re.compile(f"[{OWN_MARK}{SLOT_MARK}]")
 _BYTES_OF, _AT_LEAST = " bytes of ", "at least "
-"""Where the ranks left out different amounts, the least is told: the others are in the same place."""
+"""If the ranks left out different amounts, the smallest is shown. The others are in the same place."""
 _LEFT_OUT = re.compile(r"… (?:(\d+) lines?(?: and ((?:at least )?[\d,]+) bytes more)?) left out: all of it is in .* …")
 _STEPS = "▁▂▃▄▅▆▇█"
 LINE_NBYTES, _SLOT_NBYTES = 13, 90
 _EACH = 16
-"""Of more ranks least, middle and greatest are told before the values."""
+"""For more ranks, minimum, median and maximum are shown before the values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,15 @@ class ShownLine:
 
     channel: str
     text: str
-    """With marks for the slots."""
+    """The line's text, with marks for the slots."""
     slots: tuple[Slot, ...] = ()
-    """Those that vary, in order of their marks."""
+    """Slots that vary, in the order of their marks."""
     each: tuple[str, ...] = ()
-    """What every rank's own progress bar says, where the line draws them as one."""
+    """The text of every rank's own progress bar, if the line draws them as one."""
 
     @property
     def nbytes(self) -> int:
-        """About how much it takes to store it, a line of a notebook's JSON included."""
+        """Return roughly how many bytes it takes to store the line, including a line of a notebook's JSON."""
         numbers = sum(_SLOT_NBYTES + sum(len(value) + 8 for value in slot.values) for slot in self.slots)
         marks = self.text.count(OWN_MARK) * 20
         return len(self.text) + LINE_NBYTES + marks + numbers + sum(len(text) + 8 for text in self.each)
@@ -77,7 +77,7 @@ Item: TypeAlias = ShownLine | Picture
 
 
 def block_items(block: Folded) -> list[Item]:
-    """Part a block into lines and pictures; bars of several ranks are one line."""
+    """Split a block into lines and pictures; progress bars of several ranks are one line."""
     items: list[Item] = []
     for part in block.parts:
         if isinstance(part, Picture):
@@ -113,9 +113,10 @@ def _write(literals: Sequence[str], values: Sequence[str]) -> str:
 
 
 def said_lines(block: Folded, *, named: bool = True) -> list[SaidLine]:
-    """Write a block as lines that can be compared with another's; a picture is one line.
+    """Format a block as lines that can be compared with another block's; a picture is one line.
 
-    The slots of each line have letters, unless it is to stand in another block, where those would name what is there.
+    The slots of each line have letters if `named` is set.
+    Unset it for lines that are shown in another block, because the letters would refer to slots of that block.
     """
     lines: list[SaidLine] = []
     for item in block_items(block):
@@ -129,7 +130,7 @@ def said_lines(block: Folded, *, named: bool = True) -> list[SaidLine]:
 
 
 def tell_lines(block: Folded) -> list[str]:
-    """Write a block of text as plain lines, each slot with a letter, and every rank's numbers below the line.
+    """Format a block of text as plain lines, each slot with a letter, and every rank's numbers below the line.
 
     >>> from mhnb.core.output.alike import fold_outputs
     >>> said = [((r,), [{"output_type": "stream", "name": "stderr", "text": f"rank {r} lost {r + 7} of 9"}]) for r in (0, 1)]
@@ -145,9 +146,9 @@ def tell_lines(block: Folded) -> list[str]:
 
 
 def clip_items(items: Sequence[Item], limit_nbytes: int, *, where: str) -> list[Item]:
-    """Keep the beginning and the end of a block, and say in between how much is left out and `where` it is.
+    """Keep the beginning and the end of a block, with a line between that gives the amount left out and `where` it is.
 
-    So it says where a rank left text out itself, be that among what is kept.
+    A gap that a rank left itself is labelled in the same way, also in what is kept.
     """
     if sum(item.nbytes for item in items if isinstance(item, ShownLine)) <= limit_nbytes:
         return [_name_log(item, where) for item in items]
@@ -172,9 +173,10 @@ def _name_log(item: Item, where: str) -> Item:
 
 
 def left_out_line(lines: Sequence[str], *, where: str) -> str:
-    """Say that lines are left out here, and `where` they are; one that says so itself counts as what it stands for.
+    """Format a line that gives the number of lines left out and `where` they are.
 
-    Of what a rank left out the notebook knows no lines, only bytes: they are told beside the lines.
+    A line that is itself such a note counts as the lines that it replaces.
+    Of text that a rank left out, the notebook knows only the bytes, not the lines. They are given beside the lines.
 
     >>> left_out_line(["a", left_out_line(["b"] * 7, where="the log file")], where="a.log")
     '… 8 lines left out: all of it is in a.log …'
@@ -201,7 +203,7 @@ def _least(text: str) -> str:
 
 
 def cut_line(text: str, limit_nbytes: int) -> str:
-    """Leave out the middle of a very long line.
+    """Remove the middle of a very long line.
 
     >>> cut_line("a" * 5000, 8)
     'aaaa … 4.9 KiB left out … aaaa'
@@ -212,14 +214,14 @@ def cut_line(text: str, limit_nbytes: int) -> str:
 
 
 def _cut(line: ShownLine, limit_nbytes: int) -> ShownLine:
-    """Cut a line; one with numbers of its own for each rank stays as it is."""
+    """Cut a line; a line with separate numbers for each rank stays as it is."""
     if line.nbytes <= limit_nbytes or line.slots or line.each:
         return line
     return replace(line, text=cut_line(strip_ansi(line.text), limit_nbytes))
 
 
 def clip_told(lines: Sequence[str], limit_nbytes: int, *, where: str) -> list[str]:
-    """Keep the beginning and the end of lines that are written already, with the same words between."""
+    """Keep the beginning and the end of lines that are already formatted, with the same note between."""
     sizes = [len(line) + LINE_NBYTES for line in lines]
     if sum(sizes) <= limit_nbytes:
         return list(lines)
@@ -241,7 +243,7 @@ def _fitting(sizes: Sequence[int], limit_nbytes: int) -> int:
 
 
 def letter(at: int) -> str:
-    """Name the at-th slot.
+    """Return the name of the slot at an index.
 
     >>> letter(0), letter(27)
     ('a', 'b1')
@@ -250,14 +252,14 @@ def letter(at: int) -> str:
 
 
 def sparkline(slot: Slot) -> str:
-    """Draw the values as steps, in rank order; × is not finite.
+    """Draw the values as steps, in rank order; × means not finite.
 
     >>> sparkline(Slot(("1", "8", "nan")))
     '▁█×'
     """
     finite = [number for number in slot.numbers if number is not None and math.isfinite(number)]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
-    # Halved: the range of two finite numbers need not be.
+    # Halved, because the range of two finite numbers may not be finite.
     span = high / 2 - low / 2
     return "".join(_step(number, low, span) for number in slot.numbers)
 
@@ -271,7 +273,7 @@ def _step(number: float | None, low: float, span: float) -> str:
 
 
 def summarise_slot(slot: Slot, ranks: Sequence[int]) -> str:
-    """Tell the least, the middle and the greatest of many values; empty for few.
+    """Format minimum, median and maximum of many values; an empty string for few.
 
     >>> summarise_slot(Slot(tuple(map(str, range(20)))), range(20))
     'min 0 (rank 0) · median 9 · max 19 (rank 19)'
@@ -286,7 +288,7 @@ def summarise_slot(slot: Slot, ranks: Sequence[int]) -> str:
 
 
 def tell_values(slot: Slot, ranks: Sequence[int]) -> str:
-    """Write every value, by value where many ranks share few of them, else by rank.
+    """Format every value: by value if many ranks share few of them, otherwise by rank.
 
     >>> tell_values(Slot(("0.3", "0.3", "0.7", "0.3")), (0, 1, 2, 3)), tell_values(Slot(("1", "2")), (4, 5))
     ('0.7 ≠ rank 2 · 0.3 ranks 0-1,3', '4: 1 · 5: 2')
@@ -295,7 +297,7 @@ def tell_values(slot: Slot, ranks: Sequence[int]) -> str:
 
 
 def tell_each(line: ShownLine, ranks: Sequence[int]) -> str:
-    """Write what every rank's bar says; empty for a line that is none."""
+    """Format the text of every rank's progress bar; an empty string if the line is not a progress bar."""
     return " · ".join(f"{rank}: {text}" for rank, text in zip(ranks, line.each, strict=bool(line.each)))
 
 

@@ -1,4 +1,4 @@
-"""A folded block as HTML that is stored: its lines, the numbers in it, its pictures, and how it differs from the majority."""
+"""Format an output block as HTML that is stored: its lines, their numbers, its pictures, its differences from the majority."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _CELL = "padding:0 .7em 0 0;text-align:right;border:0;background:none;font-weigh
 
 
 class Pictures:
-    """The figures of a page: one that was shown already is named instead of stored again."""
+    """The figures of a page. A figure that was shown already is named instead of stored again."""
 
     def __init__(self) -> None:
         self._seen: dict[bytes, str] = {}
 
     def show(self, output: Output, whose: str) -> str:
-        """Write an output, or say whose figure it equals."""
+        """Format an output, or name the ranks that have the same figure."""
         html = output_to_html(output)
         if len(html) < _SMALL_NBYTES:
             return html
@@ -62,22 +62,22 @@ class Pictures:
         return html
 
     def show_rich(self, output: Output, whose: str) -> str:
-        """Write an output; only what is not mere text is remembered."""
+        """Format an output; only outputs other than plain text are remembered."""
         return output_to_html(output) if is_plain(output) else self.show(output, whose)
 
 
 def block_to_html(
     block: Block, pictures: Pictures, *, limit_nbytes: int, where: str, folder: str = "", brief: bool = False
 ) -> str:
-    """Write a block.
+    """Format a block as HTML.
 
     Args:
-        block: what its ranks said.
+        block: ranks and their output.
         pictures: those of the page so far.
         limit_nbytes: text it may store; the rest is in the log.
         where: the log file's path, or a word for it.
-        folder: the notebook's, where it is known.
-        brief: whether of progress bars the one that stands for all is enough, for now.
+        folder: the notebook's folder, if it is known.
+        brief: whether to show only the one progress bar that stands for all, for now.
     """
     if block.rows:
         return _pre_lines("stdout", clip_told(list(_row_lines(block)), limit_nbytes, where=escape(where)))
@@ -118,8 +118,8 @@ _Named: TypeAlias = tuple[str, Slot]
 def _lines(
     lines: Sequence[ShownLine], named: Sequence[Sequence[_Named]], ranks: Sequence[int], *, table: bool
 ) -> list[str]:
-    """Write lines, and below each its numbers where no table has them. The names of slots go on from line to line."""
-    # Together, since a colour may go on at the next line's beginning.
+    """Format lines, and below each its numbers if no table has them. The names of slots continue from line to line."""
+    # Converted together, because a colour may continue on the next line.
     plain = ansi_to_html("\n".join(line.text for line in lines)).split("\n")
     written: list[str] = []
     for line, html, slots in zip(lines, plain, named, strict=True):
@@ -132,7 +132,7 @@ def _lines(
 
 
 def _marked(html: str, names: Sequence[str]) -> str:
-    """Put names where the marks are."""
+    """Replace the marks by names."""
     shown = html.replace(OWN_MARK, f"<i>{OWN}</i>")
     for name in names:
         shown = shown.replace(SLOT_MARK, f"<b>‹{name}›</b>", 1)
@@ -145,7 +145,7 @@ def _told(slot: Slot, ranks: Sequence[int]) -> str:
 
 
 def _every_value(named: Sequence[_Named], ranks: Sequence[int]) -> str:
-    """Every value of slots that were only summarised above."""
+    """Format every value of slots that were only summarised above."""
     return _closed(
         [
             f"<b>{name}</b> {escape(tell_values(slot, ranks), quote=False)}"
@@ -156,7 +156,7 @@ def _every_value(named: Sequence[_Named], ranks: Sequence[int]) -> str:
 
 
 def _closed(rows: Sequence[str]) -> str:
-    """Every value, closed, since they are many."""
+    """Format the rows of every value, collapsed because there are many."""
     if not rows:
         return ""
     summary = f'<summary style="cursor:pointer;{QUIET}">every value of every rank</summary>'
@@ -202,13 +202,13 @@ def _table_row(name: str, slot: Slot, ranks: Sequence[int]) -> str:
 
 
 def _beside(steps: str, told: str) -> str:
-    """Put words beside many ranks' steps where there is room, else below; of very many ranks a line holds 64."""
+    """Place text beside the steps of many ranks if there is room, otherwise below. A line has steps for at most 64 ranks."""
     lines = "<br>".join(steps[at : at + _STEPS] for at in range(0, len(steps), _STEPS))
     return f'<div style="display:flex;flex-wrap:wrap;gap:0 1em"><div style="white-space:pre">{lines}</div><div>{told}</div></div>'
 
 
 def _run(run: Run, ranks: Sequence[int], names: Sequence[str]) -> str:
-    """Write lines of one form: the form, how many there are, and a table for each field."""
+    """Format lines of one form: the form, the number of lines, and a table per field."""
     form = f'{_marked(ansi_to_html(run.text), names)}   <span style="{QUIET}">× {run.count} lines</span>'
     tables = "".join(_run_table(table) for table in run_tables(run, ranks, names))
     flex = "display:flex;flex-wrap:wrap;gap:0 1.5em;overflow-x:auto"
@@ -244,7 +244,7 @@ def _values(slot: Slot) -> Iterator[str]:
         yield f'<td style="{_CELL}">{f"<b>{text}&nbsp;≠</b>" if at in odd else text}</td>'
 
 
-# -- a difference
+# -- differences
 
 
 def _row_lines(block: Block) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A cell's result as HTML that is stored in the notebook and needs no kernel, script or style to be read."""
+"""Format a cell's result as HTML that is stored in the notebook and can be read without a kernel, script or style."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ __all__ = ["MAX_CELL_NBYTES", "MAX_EACH_NBYTES", "View", "format_cell_html", "ra
 View: TypeAlias = Literal["fold", "tabs", "grid"]
 
 MAX_CELL_NBYTES = 128 * 1024
-"""Text that a cell stores as HTML, beside its figures; each block gets an equal part, and at least 1 KiB. The log files have all."""
+"""Text that a cell stores as HTML, beside its figures.
+
+Each block gets an equal part, and at least 1 KiB. The log files have all of it.
+"""
 MAX_EACH_NBYTES = 24 * 1024
-"""Where blocks are folded, what each rank said word for word is stored too, up to so much text."""
+"""If blocks are merged, each rank's verbatim output is stored too, up to this much text."""
 
 _MAX_OPEN = 8
 _MAX_ROWS = 64
@@ -45,11 +48,11 @@ def format_cell_html(
     badge: bool = False,
     seen: Digest | None = None,
 ) -> str:
-    """Write what every rank said as HTML. Empty when there is nothing to say.
+    """Format every rank's output as HTML. Return an empty string if there is nothing to show.
 
-    `badge` says that the ranks ran it, also when they said nothing.
+    `badge` adds a line saying that the ranks ran the cell, also if they have no output.
     `uid` is unique in the notebook: it names the group of tabs.
-    `seen` is the result's digest, where the caller has it.
+    `seen` is the result's summary, if the caller has it.
     """
     seen = seen or digest(result)
     if badge:
@@ -74,11 +77,14 @@ def format_cell_html(
     return wrap("".join(parts), css=css)
 
 
-# -- folded
+# -- merged blocks
 
 
 def _heading(seen: Digest) -> str:
-    """Say who ran it and how they differ; a panel has said the first already. The cell's number is its tip."""
+    """Format which ranks ran the cell and how they differ. The cell's number is the tooltip.
+
+    A panel shows the ranks in its own head, so its heading is empty.
+    """
     tip = f' title="{seen.name}"' if seen.name else ""
     if seen.alarming:
         head = f'<span style="{QUIET}">{escape(seen.heading)} ·</span> ' if seen.heading else ""
@@ -107,7 +113,7 @@ def _fold_part(seen: Digest, places: Places, pictures: Pictures) -> str:
 
 
 def _open_indexes(count: int) -> set[int]:
-    """The first blocks are the odd ones out, the last is the majority: those are seen without a click."""
+    """Return the blocks that are seen without a click: the first ones, which differ, and the last one, the majority."""
     return set(range(count)) if count <= _MAX_OPEN else {*range(_MAX_OPEN - 1), count - 1}
 
 
@@ -116,7 +122,7 @@ def _is_long(block: Block) -> bool:
 
 
 def _is_short(block: Block) -> bool:
-    """Whether a block is a few lines of text, so that it fits beside its label."""
+    """Return whether a block is a few lines of text, so that it fits beside its label."""
     if block.omitted_nbytes:
         return False
     if block.rows:
@@ -163,7 +169,7 @@ def _block_body(block: Block, blocks: int, places: Places, pictures: Pictures) -
 
 
 def _noise_part(result: CellResult, seen: Digest) -> str:
-    """What C++ libraries say of themselves, counted and closed."""
+    """Format what C++ libraries printed: counted and collapsed."""
     lines = "".join(f"<div>{say_ranks(ranks)}</div>{pre(text.rstrip())}" for ranks, text in seen.noise)
     return f'<details><summary style="cursor:pointer;{QUIET}">{noise_label(result)}</summary>{lines}</details>'
 
@@ -172,7 +178,7 @@ def _noise_part(result: CellResult, seen: Digest) -> str:
 
 
 def _each_part(result: CellResult, seen: Digest, places: Places, uid: str, pictures: Pictures) -> str:
-    """What each rank said word for word, closed, where the blocks tell it otherwise."""
+    """Format each rank's verbatim output, collapsed, if the blocks show it in another form."""
     if seen.is_literal:
         return ""
     if sum(plain_nbytes(r.outputs) for r in result.ranks) > MAX_EACH_NBYTES:
@@ -194,7 +200,7 @@ def _tabs(result: CellResult, seen: Digest, places: Places, uid: str, pictures: 
 
 
 def _first_seen(result: CellResult, seen: Digest) -> int:
-    """Give the rank whose tab is open: the odd one out, which is seen without a click."""
+    """Return the rank whose tab is open: one that differs, else one that failed, else the first."""
     failed = (r.rank for r in result.ranks if r.failure is not None)
     return min(seen.odd, default=next(failed, result.ranks[0].rank))
 
@@ -228,7 +234,7 @@ def _mark(rank: RankResult, seen: Digest) -> str:
 
 
 def _failed(rank: RankResult, seen: Digest) -> str:
-    """One line; the card above has the rest."""
+    """Format the error in one line; the failure report above has the rest."""
     if rank.failure is None:
         return ""
     waited = any(failure.waited and rank.rank in failure.ranks for failure in seen.failures)
@@ -237,7 +243,7 @@ def _failed(rank: RankResult, seen: Digest) -> str:
 
 
 def _rank_bodies(result: CellResult, places: Places, pictures: Pictures) -> list[str]:
-    """Write each rank's outputs; where all are too much, equal ones once."""
+    """Format each rank's outputs; if there is too much, store equal ones once."""
     ranks = [without_errors(r) for r in result.ranks]
     limit = max(1024, MAX_CELL_NBYTES // len(ranks))
     first = {r.rank: r.rank for r in ranks}
@@ -257,7 +263,7 @@ def _rank_bodies(result: CellResult, places: Places, pictures: Pictures) -> list
 def rank_body_html(
     rank: RankResult, places: Places, *, pictures: Pictures | None = None, limit_nbytes: int = MAX_CELL_NBYTES
 ) -> str:
-    """Write what one rank said, word for word, errors left out."""
+    """Format one rank's output verbatim, without errors."""
     log = places.logs.get(rank.rank)
     shown: Sequence[Output] = clip_outputs(without_errors(rank).outputs, limit_nbytes, where=log or "the log file")
     label = say_ranks((rank.rank,))

@@ -1,6 +1,7 @@
-"""Long lines that differ in a few words: the words, with what stands near them.
+"""Shorten long lines that differ in a few words to those words and the text near them.
 
-What is left out is as in the majority's line, which its own block shows whole; each rank's lines stay whole word for word and in its log.
+The text left out is as in the majority's line, which its own block shows in full.
+Each rank's lines stay complete in the verbatim output and in its log.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ __all__ = ["near_changes", "shorten"]
 
 _LONG = 160
 _NEAR = 40
-"""Characters on each side of a word that differs."""
+"""Characters kept on each side of a word that differs."""
 
 
 def near_changes(row: Row) -> tuple[Span, ...]:
-    """Give a line's stretches; those that are as elsewhere, and what others have, are cut down where the line is long.
+    """Return a line's spans. If the line is long, equal spans and the text of other ranks are shortened.
 
     >>> [span.here for span in near_changes(Row("changed", "", (Span("a " * 200), Span("x", "y"), Span(" b" * 200))))][1:]
     ['x', ' b b b b b b b b b b b b b b b b b b b …']
@@ -25,7 +26,7 @@ def near_changes(row: Row) -> tuple[Span, ...]:
     if max(len(row.here), len(row.there)) <= _LONG:
         return row.spans
     if all(span.there is None for span in row.spans):
-        # The same line among others that differ.
+        # An equal line among others that differ.
         return (Span(shorten(row.here)),)
     return tuple(_cut(row.spans))
 
@@ -40,13 +41,13 @@ def _cut(spans: tuple[Span, ...]) -> Iterator[Span]:
         if len(head) + len(tail) + 5 >= len(span.here):
             yield span
         else:
-            # Whole words, where there are any.
+            # Whole words, if there are any.
             head, tail = head.rpartition(" ")[0] or head, tail.partition(" ")[2] or tail
             yield Span(f"{head} … {tail}" if head and tail else f"{head} …" if head else f"… {tail}")
 
 
 def shorten(text: str) -> str:
-    """Keep the ends of a long text that stands whole elsewhere.
+    """Keep the ends of a long text that is shown in full elsewhere.
 
     >>> len(shorten("x" * 1000)), shorten("short")
     (83, 'short')

@@ -1,6 +1,7 @@
-"""Lines of one form, one below the other, as a training loop writes them: the form once, and of each field a table, a row a line.
+"""Tables from repeated lines of one form, as a training loop prints them: the form once, and a table per field.
 
-Decides what recurs, and in which columns it is told. A number that differs from line to line only (the step) names the rows.
+Decides which lines repeat, and which columns show them. A table has a row per line.
+A number that differs from line to line only (the step) names the rows.
 """
 
 from __future__ import annotations
@@ -18,26 +19,29 @@ from mhnb.view.cell.folded import SLOT_MARK, Item, ShownLine, sparkline, summari
 __all__ = ["Cells", "Run", "Table", "find_runs", "format_table", "run_tables"]
 
 _LEAST = 3
-"""So many lines recur; fewer are told line by line."""
+"""Minimum number of lines for a table; fewer are shown line by line."""
 _SHARE = 4
-"""One in so many of them, at least, must have numbers that differ by rank: else the few that do are easier to see as lines."""
+"""One in this many lines, at least, must have numbers that differ by rank.
+
+Otherwise the few lines that do are easier to see as lines.
+"""
 _WIDE = 16
-"""Of more ranks a row tells least, middle and greatest, and the values after it."""
+"""For more ranks, a row shows minimum, median and maximum, and the values after them."""
 _BLANKS = re.compile(r"\s+")
 
 _Place: TypeAlias = str | Slot
-"""What a line has at a place: the same on all ranks, or each rank's own."""
+"""What a line has at a place: text that all ranks share, or a slot with each rank's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Lines of one form."""
+    """Repeated lines of one form."""
 
     channel: str
     text: str
     """The form, with a mark for each column."""
     columns: tuple[tuple[str, ...] | tuple[Slot, ...], ...]
-    """A text for each line where all ranks say the same; else a slot for each line."""
+    """Per column, a text for each line if all ranks have the same; otherwise a slot for each line."""
     count: int
     """Number of lines."""
 
@@ -47,36 +51,36 @@ class Cells:
     """A row of a table."""
 
     label: tuple[str, ...]
-    """What names the line."""
+    """Values that name the line."""
     steps: str
     """The values drawn as steps."""
     values: tuple[str, ...]
-    """Each rank's; of many ranks one text with least, middle and greatest."""
+    """Each rank's value; for many ranks, one text with minimum, median and maximum."""
     odd: frozenset[int]
-    """Places among `values` that are marked."""
+    """Indexes of `values` that are marked."""
     told: str
-    """Every rank's value; empty where `values` has them."""
+    """Every rank's value; empty if `values` has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One field of a run: a row each line, a column each rank."""
+    """One field of repeated lines: a row per line, a column per rank."""
 
     name: str
     labels: tuple[str, ...]
-    """What the columns of the label are called."""
+    """Headings of the label's columns."""
     ranks: tuple[int, ...]
     """Empty for many ranks, which have no columns."""
     rows: tuple[Cells, ...]
 
 
 def _is_wide(ranks: Sequence[int]) -> bool:
-    """Whether there are too many ranks for a column each."""
+    """Return whether there are too many ranks for a column each."""
     return len(ranks) > _WIDE
 
 
 def find_runs(items: Sequence[Item], ranks: Sequence[int]) -> list[Item | Run]:
-    """Put lines of one form together where three or more follow each other, and ranks differ on many of them.
+    """Group lines of one form if three or more follow each other and ranks differ on many of them.
 
     Args:
         items: a block's lines and pictures.
@@ -90,7 +94,7 @@ def find_runs(items: Sequence[Item], ranks: Sequence[int]) -> list[Item | Run]:
 
 
 def _form(at: int, item: Item) -> tuple[object, ...]:
-    """What lines of one form share; a picture or a progress bar shares nothing."""
+    """Return what lines of one form share; a picture or a progress bar shares nothing."""
     if isinstance(item, Picture) or item.each or any(slot.is_bar for slot in item.slots):
         return (at,)
     literals, places = _part(item)
@@ -98,7 +102,7 @@ def _form(at: int, item: Item) -> tuple[object, ...]:
 
 
 def _join(lines: Sequence[Item], ranks: Sequence[int]) -> list[Item | Run]:
-    """Make a run of all, or of those from the first on which ranks differ to the last, where those are enough of them."""
+    """Group all lines, or those from the first to the last line on which ranks differ, if enough of them differ."""
     vary = [at for at, line in enumerate(lines) if isinstance(line, ShownLine) and line.slots]
     for first, end in ((0, len(lines)), (vary[0], vary[-1] + 1)) if vary else ():
         if end - first >= _LEAST and _SHARE * len(vary) >= end - first:
@@ -114,14 +118,14 @@ def _run(same: Sequence[ShownLine], ranks: Sequence[int]) -> Run:
         column = _column(places, len(ranks))
         if column is not None:
             columns.append(column)
-            # What pads its numbers is no part of the form.
+            # Padding of its numbers is not part of the form.
             text = f"{text.rstrip(' ')} " if text.endswith(" ") else text
         text += (SLOT_MARK if column is not None else str(places[0])) + literal
     return Run(same[0].channel, text, tuple(columns), len(same))
 
 
 def _part(line: ShownLine) -> tuple[list[str], list[_Place]]:
-    """Part a line into what stands between its numbers, and the numbers, slots or not."""
+    """Split a line into the text between its numbers, and the numbers, whether they are slots or not."""
     literals: list[str] = []
     places: list[_Place] = []
     pending, slots = "", iter(line.slots)
@@ -141,7 +145,7 @@ def _part(line: ShownLine) -> tuple[list[str], list[_Place]]:
 
 
 def _column(places: Sequence[_Place], ranks: int) -> tuple[str, ...] | tuple[Slot, ...] | None:
-    """The column of a place; None where every line and every rank has the same."""
+    """Return the column of a place; None if every line and every rank has the same."""
     texts = tuple(place for place in places if isinstance(place, str))
     if len(texts) == len(places):
         return texts if len(set(texts)) > 1 else None
@@ -149,11 +153,11 @@ def _column(places: Sequence[_Place], ranks: int) -> tuple[str, ...] | tuple[Slo
 
 
 def run_tables(run: Run, ranks: Sequence[int], names: Sequence[str]) -> Iterator[Table]:
-    """Give a table for each field.
+    """Yield a table for each field.
 
     Args:
         run: the lines.
-        ranks: whose they are.
+        ranks: the ranks that printed them.
         names: of the run's columns.
     """
     told = list(zip(names, run.columns, strict=True))
@@ -172,12 +176,12 @@ def _cells(label: tuple[str, ...], slot: Slot, ranks: Sequence[int]) -> Cells:
         return Cells(label, sparkline(slot), tuple(value.strip() for value in slot.values), slot.odd, "")
     every = tell_values(slot, ranks)
     summary = summarise_slot(slot, ranks) if len(set(slot.values)) > 1 else ""
-    # Where few values are shared by many, telling them all is the summary.
+    # If many ranks share few values, listing all values is the summary.
     return Cells(label, sparkline(slot), (summary or every,), frozenset(), every if summary else "")
 
 
 def format_table(table: Table) -> Iterator[str]:
-    """Write a table as aligned text."""
+    """Format a table as aligned text."""
     if not table.ranks:
         for row in table.rows:
             yield "  ".join(filter(None, (table.name, *row.label, row.steps, *row.values, row.told)))
@@ -185,7 +189,7 @@ def format_table(table: Table) -> Iterator[str]:
     head = [table.name, *table.labels, "", *map(str, table.ranks)]
     body = [["", *row.label, row.steps, *row.values] for row in table.rows]
     for at in sorted({at for row in table.rows for at in row.odd}):
-        # The mark has a place of its own, so that the figures stay one below the other.
+        # The mark has its own position, so that the figures stay aligned.
         column = len(head) - len(table.ranks) + at
         head[column] += "  "
         for cells, row in zip(body, table.rows, strict=True):

@@ -1,4 +1,4 @@
-"""A cell's result as text: for a terminal, and as the form that is stored beside the HTML."""
+"""Format a cell's result as text: for a terminal, and as the form that is stored beside the HTML."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ __all__ = ["MAX_TEXT_NBYTES", "failure_lines", "format_cell_text", "trace_label"
 MAX_TEXT_NBYTES = 32 * 1024
 """Text of all blocks together; each gets an equal part, and at least 1 KiB."""
 _CONTEXT = 3
-"""So many lines that are as everywhere are repeated between differences; more are counted."""
+"""Up to this many lines that are equal everywhere are repeated between differences; more are counted."""
 _BESIDE = 40
-"""Characters of a list of ranks that stands beside what they said; a longer one stands above."""
+"""Characters of a list of ranks that is shown beside their output; a longer one is shown above it."""
 _DRAWN = 16
 
 _BOLD, _RED, _QUIET, _RESET = "\x1b[1m", "\x1b[1;31m", "\x1b[2m", "\x1b[0m"
@@ -54,9 +54,9 @@ def format_cell_text(
     badge: bool = False,
     seen: Digest | None = None,
 ) -> str:
-    """Write what every rank said. Empty when there is nothing to say, unless a `badge` says that the ranks ran it.
+    """Format every rank's output. Return an empty string if there is nothing to show and `badge` is not set.
 
-    `seen` is the result's digest, where the caller has it.
+    `badge` adds a line saying that the ranks ran the cell. `seen` is the result's summary, if the caller has it.
     """
     seen, where = seen or digest(result), places or Places()
     if seen.empty:
@@ -75,9 +75,9 @@ def format_cell_text(
 
 
 class _Painter:
-    """Colours, or none."""
+    """Adds terminal colours, or none."""
 
-    def __init__(self, color: bool) -> None:  # noqa: FBT001  # the one thing it is about
+    def __init__(self, color: bool) -> None:  # noqa: FBT001  # the only option
         self.color = color
 
     def __call__(self, code: str, text: str) -> str:
@@ -100,7 +100,7 @@ def _failure_part(seen: Digest, painter: _Painter, source: str) -> Iterator[str]
 
 
 def waited_words(failure: Failure) -> str:
-    """Say where ranks stood that only waited for one that had failed."""
+    """Format where ranks were that only waited for one that had failed."""
     error = failure.error
     line = (
         f" at line {error.line}:  {(error.code or '').strip()}" if error is not None and error.line is not None else ""
@@ -109,12 +109,12 @@ def waited_words(failure: Failure) -> str:
 
 
 def failure_lines(failure: Failure, source: str) -> Iterator[str]:
-    """Write a failure without its traceback: the line of the cell or script that is `source`, the message, the cure."""
+    """Format a failure without its traceback: the line of the cell or script that is `source`, the message, the hint."""
     error = failure.error
     if error is None:
         return
     if error.ename == MISMATCH and "\n" in error.evalue:
-        # It names every side with its line itself; its first line is the heading's.
+        # The report itself names every side with its line; its first line is in the heading.
         yield from (line.removeprefix("  ") for line in strip_ansi(error.evalue).splitlines()[1:])
         return
     if error.line is not None:
@@ -126,12 +126,12 @@ def failure_lines(failure: Failure, source: str) -> Iterator[str]:
 
 
 def trace_label(failure: Failure) -> str:
-    """Name the traceback that is shown, and whose it is where the ranks' errors differ in numbers, or in their lines."""
+    """Return the label of a traceback. It names the rank if the ranks' errors differ in numbers, or in their lines."""
     return f"traceback of rank {failure.rank}" if failure.message or failure.several_lines else "traceback"
 
 
 def _trace_lines(failure: Failure, *, color: bool) -> Iterator[str]:
-    """The traceback where it says more than the cell's line does."""
+    """Yield the traceback if it adds to the cell's line."""
     error = failure.error
     if error is None or not says_more(error):
         return
@@ -154,7 +154,7 @@ def _block_part(seen: Digest, painter: _Painter, places: Places) -> Iterator[str
     for label, block in zip(labels, seen.blocks, strict=True):
         shown = label
         if len(label) > width:
-            # Else every line of every block would be moved right by the longest list of ranks.
+            # Otherwise the longest list of ranks would indent every line of every block.
             yield painter(_BOLD, label)
             shown = ""
         for line in _block_lines(block, len(seen.blocks), painter, places):
@@ -199,7 +199,7 @@ def _item_lines(item: Item | Run, ranks: Sequence[int], painter: _Painter) -> It
 
 
 def _row_lines(block: Block, painter: _Painter) -> Iterator[str]:
-    """Write an outlier against the majority: `loss 0.731 ← 0.312 elsewhere`."""
+    """Format a block's differences from the majority: `loss 0.731 ← 0.312 elsewhere`."""
     marked = any(row.kind in ("added", "missing") for row in block.rows)
     lines, at = said_lines(block.folded), 0
     for row in block.rows:

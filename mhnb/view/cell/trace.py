@@ -1,7 +1,7 @@
-"""A traceback with the frames folded that are not the user's.
+"""Collapse the frames of a traceback that are not the user's.
 
-Reads the list of strings that IPython makes, colours and all.
-A frame of JAX or of mhnb is theirs; any other is the user's.
+Reads the list of strings that IPython creates, including colours.
+Frames of JAX, mhnb and IPython are library frames; all others are the user's.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ _LIBRARIES = (
 
 @dataclass(frozen=True, slots=True)
 class TracePart:
-    """A stretch of a traceback."""
+    """A section of a traceback."""
 
     text: str
     label: str = ""
-    """As `… 12 frames inside jax` where the stretch is folded; empty where it is the user's own."""
+    """As `… 12 frames inside jax` if the section is collapsed; empty for the user's own frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
     text: str
     owner: str | None
-    """The library whose frame this is; None for the user's frames and everything that is no frame."""
+    """The library that the frame belongs to; None for the user's frames and for text that is not a frame."""
     frames: int
 
 
 def fold_traceback(traceback: Iterable[str]) -> tuple[TracePart, ...]:
-    r"""Fold each run of library frames into one part with a label.
+    r"""Collapse each run of library frames into one part with a label.
 
     >>> fold_traceback(["File /v/site-packages/jax/_src/core.py:7, in f\n----> 7 raise", "TypeError: no"])[0].label
     '… 1 frame inside jax'
@@ -76,7 +76,7 @@ def fold_traceback(traceback: Iterable[str]) -> tuple[TracePart, ...]:
 def _read(text: str) -> _Item:
     plain = strip_ansi(text)
     hidden = _HIDDEN.match(plain)
-    if hidden:  # JAX marks its own frames as hidden, and so do we
+    if hidden:  # JAX marks its own frames as hidden, and mhnb does the same
         return _Item(text, "jax", int(hidden[1]))
     frame = _FRAME.match(plain)
     path = frame["path"] if frame else None
@@ -91,12 +91,15 @@ def _label(items: list[_Item]) -> str:
 
 
 def is_frame(plain: str) -> bool:
-    """Whether a piece of a traceback, without colours, is a frame with its lines of code; no title, and no message."""
+    """Return whether a piece of a traceback, without colours, is a frame with its lines of code, not a title or a message."""
     return _FRAME.match(plain) is not None
 
 
 def trim_traceback(error: RankError) -> tuple[str, ...]:
-    """Leave out what is said above it already: the exception's name as a title, and its message at the end, with its notes."""
+    """Remove what is already shown above the traceback.
+
+    That is the title with the exception's name, and the message at the end with its notes.
+    """
     kept = []
     for text in error.traceback[: len(error.traceback) - len(_notes(error))]:
         plain = strip_ansi(text).strip()
@@ -107,7 +110,7 @@ def trim_traceback(error: RankError) -> tuple[str, ...]:
 
 
 def full_message(error: RankError) -> str:
-    """Write what an error says, without its name: the message, and the notes that were added to it (PEP 678)."""
+    """Return an error's message with the notes that were added to it (PEP 678), without the exception's name."""
     return "\n".join([strip_ansi(error.evalue), *_notes(error)])
 
 
@@ -116,7 +119,7 @@ def _last_words(error: RankError) -> str:
 
 
 def _notes(error: RankError) -> list[str]:
-    """Give what follows the message at a traceback's end."""
+    """Return what follows the message at a traceback's end."""
     notes: list[str] = []
     for text in reversed(error.traceback):
         plain = strip_ansi(text).rstrip()
@@ -127,19 +130,22 @@ def _notes(error: RankError) -> list[str]:
 
 
 def count_user_frames(traceback: Iterable[str]) -> int:
-    """How many frames are the user's own; one means that the cell's line says it all."""
+    """Return the number of the user's own frames; one means that the cell's line is enough."""
     items = [_read(text) for text in traceback]
     return sum(item.frames for item in items if item.owner is None)
 
 
 def says_more(error: RankError) -> bool:
-    """Whether the traceback says more than the cell's line and the message: other frames, a cause, the errors of a group, a caret."""
+    """Return whether a traceback adds to the cell's line and the message.
+
+    Other frames, a cause, the errors of a group and a caret do.
+    """
     if error.line is None or error.ename in _SYNTAX or count_user_frames(error.traceback) > 1:
         return True
     return _CHAIN.search("\n".join(error.traceback)) is not None
 
 
 def format_trace_text(traceback: Iterable[str], *, color: bool) -> str:
-    """Write a folded traceback as text, each folded run as its label."""
+    """Format a traceback as text, with a label for each collapsed run of frames."""
     text = "\n".join(f"    {part.label}" if part.label else part.text for part in fold_traceback(traceback))
     return text if color else strip_ansi(text)
