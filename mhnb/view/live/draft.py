@@ -1,6 +1,6 @@
-"""A running cell as the notebook's file may come to hold it: no file holds a widget, and not every cell comes to its end.
+"""Placeholder of a running cell for the notebook's file, because a file stores no widget and not every cell ends.
 
-Decides what a display beside the widget says of the cell so far, and how often. The cell's end empties it.
+Decides what a display beside the widget shows of the cell so far, and how often. The cell's end empties it.
 """
 
 from __future__ import annotations
@@ -28,27 +28,33 @@ __all__ = [
 ]  # fmt: skip
 
 DRAFT_AFTER_S = 5.0
-"""When the first draft of all that was said comes, which may take half a second to write; later ones are as far apart, at first."""
+"""Seconds until the first placeholder with all output, which may take half a second to format.
+
+Later ones follow at the same interval, at first.
+"""
 _SELDOM_S = 30.0
 _PART_OF_CELL = 20
-"""Of a cell that has run for so many times five seconds a draft may be older than five seconds."""
+"""Once a cell has run for this many times five seconds, its placeholder may be older than five seconds."""
 _FIRST_LINES = 40
 _READ_NBYTES, _MIN_READ_NBYTES = 512 * 1024, 8 * 1024
-"""Text of all ranks together that a draft is made of, and of each at least: it is made in the thread that waits for the ranks."""
+"""Text of all ranks together from which a placeholder is formatted, and at least of each rank.
+
+It is limited because the placeholder is formatted in the thread that waits for the ranks.
+"""
 
 
 class Showing(Protocol):
-    """The part of a screen that a draft needs."""
+    """The part of a screen that a placeholder needs."""
 
     def show(self, data: Mapping[str, Any], display_id: str) -> None:
-        """Make a display in the current cell."""
+        """Create a display in the current cell."""
 
     def replace(self, data: Mapping[str, Any], display_id: str) -> None:
         """Replace a display."""
 
 
 def draft_id(uid: str) -> str:
-    """Name the draft's display, and the class of its HTML, by which a living widget hides it.
+    """Return the id of the placeholder's display. It is also the class of its HTML, by which an open widget hides it.
 
     >>> draft_id("mhnb-7")
     'mhnb-7-draft'
@@ -57,7 +63,10 @@ def draft_id(uid: str) -> str:
 
 
 class DraftDisplay:
-    """Keeps the draft of one cell: its last lines as soon as it lasts, also of none, since it stands for the widget; all of them later."""
+    """Keeps the placeholder of one cell up to date: the last lines once the cell has run for a while, later all of them.
+
+    It is shown without output too, because it stands in for the widget.
+    """
 
     def __init__(self, screen: Showing, uid: str, places: Places) -> None:
         self._screen, self._uid, self._places = screen, uid, places
@@ -66,7 +75,7 @@ class DraftDisplay:
         self._is_shown = False
 
     def update(self, snapshot: CellResult) -> None:
-        """Show the cell as far as it has come, where it is time and something was said since."""
+        """Show the cell as far as it has come, if an update is due and there is new output."""
         if snapshot.wall_s < self._due_s:
             return
         if snapshot.wall_s < DRAFT_AFTER_S:
@@ -77,7 +86,7 @@ class DraftDisplay:
         self._update(_shorten(snapshot, self._places))
 
     def _update(self, short: CellResult) -> None:
-        # Who is a line ahead at this moment is no odd one out.
+        # A rank that is a line ahead at this moment does not count as different.
         seen = replace(digest(short), verdict="", odd=frozenset())
         told = (seen.blocks, seen.failures, _stuck_text(short, self._places))
         if told == self._told:
@@ -94,7 +103,10 @@ class DraftDisplay:
         self._is_shown = True
 
     def close(self) -> None:
-        """Empty it. A display cannot be taken back; an empty one has no height, and without any type nbconvert would complain."""
+        """Empty the placeholder, because a display cannot be removed.
+
+        An empty one has no height. Without any MIME type nbconvert would complain.
+        """
         if self._is_shown:
             self._is_shown = False
             self._screen.replace({"text/html": "", "text/plain": ""}, draft_id(self._uid))
@@ -103,7 +115,7 @@ class DraftDisplay:
 def format_draft(
     snapshot: CellResult, seen: Digest, *, uid: str = "mhnb-0", places: Places | None = None
 ) -> dict[str, str]:
-    """Write a running cell so that it can be read without a kernel: what was said, where the ranks hang, where the rest is."""
+    """Format a running cell so that it can be read without a kernel: output, where the ranks hang, where the rest is."""
     where = places or Places()
     name, note = draft_id(uid), _saved_words(snapshot, where)
     html = format_cell_html(snapshot, uid=name, places=where, seen=seen)
@@ -116,7 +128,7 @@ def format_draft(
 
 
 def format_first_draft(snapshot: CellResult, *, uid: str = "mhnb-0", places: Places | None = None) -> dict[str, str]:
-    """Write a cell that has only begun to last, as it is seen live: its last lines, for which little need be looked at."""
+    """Format a cell that has run for a short time as the live view shows it: its last lines, for which little output is read."""
     where = places or Places()
     note = _saved_words(snapshot, where)
     html = _draft_html(frame_to_html(make_frame(snapshot, where)), note, draft_id(uid))
@@ -124,12 +136,12 @@ def format_first_draft(snapshot: CellResult, *, uid: str = "mhnb-0", places: Pla
 
 
 def _draft_html(html: str, note: str, name: str) -> str:
-    # The widget above it is gone where this is read.
+    # The widget above it no longer exists where this is read.
     return hide_dead_widget(f'{html}<div style="{QUIET}">{escape(note, quote=False)}</div>', uid=name)
 
 
 def format_widget_text(snapshot: CellResult, *, places: Places | None = None) -> str:
-    """Write what stands in the widget's place where no widget can be shown, as in a file that was saved while the cell ran."""
+    """Format the text that replaces the widget where no widget can be shown, as in a file saved while the cell ran."""
     return f"{heading(snapshot)}\n  {_saved_words(snapshot, places or Places())}"
 
 

@@ -1,6 +1,7 @@
-"""What a live view shows of a running cell, as small named parts, so that only those that changed are sent.
+"""Content of the live view of a running cell, as small named parts, so that only those that changed are sent.
 
-Decides what of a long output is seen while it runs, and how many bytes a second may be sent. The size of a frame is bounded.
+Decides which part of a long output is shown while the cell runs, and how many bytes per second may be sent.
+The size of a frame is bounded.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ __all__ = [
 ]
 
 BLOCKS, CHUNKS = 24, 16
-"""Parts there are: blocks of output, and chunks of the strip."""
+"""Number of parts: blocks of output, and chunks of the status strip."""
 ACTS_AFTER_S = 1.0
-"""A cell that ends sooner needs no buttons, and is not to flash any."""
+"""A cell that ends sooner needs no buttons, and should not flash any."""
 _CHUNK = 4
 _FULL = 100
 _LINES = 12
@@ -54,12 +55,12 @@ _TEXT_BUDGET = 12_000
 
 
 LiveView: TypeAlias = Literal["fold", "rows", "tabs", "grid"]
-"""How the ranks' lines are laid out: equal ones together, or each rank's by itself."""
+"""How the ranks' lines are laid out: equal ones together, or each rank's separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveBlock:
-    """The last lines of ranks that say the same."""
+    """The last lines of ranks with the same output."""
 
     label: str
     color: str
@@ -69,17 +70,17 @@ class LiveBlock:
 
 @dataclass(frozen=True, slots=True)
 class LiveFrame:
-    """One picture of a running cell."""
+    """The content of the live view at one moment."""
 
     head: str
     strip: tuple[StripCell, ...]
     blocks: tuple[LiveBlock, ...]
     more: str = ""
-    """Ranks that found no place."""
+    """Ranks that did not fit."""
     card: str = ""
-    """Where the ranks hang, as HTML."""
+    """The hang report, as HTML."""
     acts: bool = False
-    """Whether buttons are offered: the cell lasts."""
+    """Whether buttons are offered, because the cell has run for a while."""
     view: LiveView = "fold"
 
 
@@ -91,14 +92,14 @@ def make_frame(
     view: LiveView = "fold",
     talking: bool = False,
 ) -> LiveFrame:
-    """Make the picture of a cell as far as it has come.
+    """Build the frame of a cell as far as it has come.
 
     Args:
         snapshot: the cell.
-        places: where the ranks live.
-        asked: whether the user wants to see where the ranks are, also when nothing hangs.
+        places: host and log file of each rank.
+        asked: whether the user requested to see where the ranks are, also if none hangs.
         view: how the ranks' lines are laid out.
-        talking: whether something was printed of late: then nobody hangs, unless some wait for others.
+        talking: whether something was printed recently. Then no rank counts as hanging, unless some wait for others.
     """
     where = places or Places()
     groups = fold_tails(snapshot.ranks) if view == "fold" else _each(snapshot)
@@ -119,7 +120,10 @@ def make_frame(
 
 
 def hangs(card: WhereCard, *, talking: bool) -> bool:
-    """Whether the card is worth showing unasked; `talking` where something was printed of late: then only who waits for others hangs."""
+    """Return whether to show the hang report although it was not requested.
+
+    `talking` means that something was printed recently. Then only ranks that wait for others count as hanging.
+    """
     return card.stuck and (bool(card.waiting) or not talking)
 
 
@@ -128,10 +132,10 @@ def _each(snapshot: CellResult) -> list[Folded]:
 
 
 def fold_tails(ranks: Sequence[RankResult], lines: int = _LINES) -> list[Folded]:
-    """Fold the last lines alone: comparing all of a large output ten times a second would cost too much.
+    """Merge the last lines only, because comparing all of a large output ten times per second would cost too much.
 
     Returns:
-        The one that is behind, or fails, first: it is what one looks for.
+        The blocks. A rank that is behind or has failed comes first, because that is what users look for.
     """
     by_failure: dict[str, list[RankResult]] = {}
     for rank in ranks:
@@ -148,20 +152,23 @@ def _fold_some(ranks: Sequence[RankResult], lines: int) -> list[Folded]:
     blocks = fold_outputs(_share_tails(ranks, lines))
     if not any(block.varies for block in blocks):
         return list(blocks)
-    # Ranks that are at different steps: of those the last line says it all, or the bars that are drawn together.
+    # The ranks are at different steps. Then the last line is enough, or the progress bars that are drawn together.
     drawn = max(_count_bars(_tail(rank, lines)) for rank in ranks)
     return list(fold_outputs(_share_tails(ranks, max(1, drawn))))
 
 
 def _count_bars(text: str) -> int:
-    """Count the progress bars at the end of a text; above the last one only those that still run."""
+    """Count the progress bars at the end of a text; above the last one, only those that are still running."""
     bars = [read_bar(line) for line in reversed(text.splitlines())]
     running = takewhile(lambda bar: bar is not None and bar.percent < _FULL, bars[1:])
     return 1 + len(list(running)) if bars and bars[0] is not None else 0
 
 
 def _share_tails(ranks: Sequence[RankResult], lines: int) -> list[tuple[list[int], list[Output]]]:
-    """Give each text with the ranks that have it: of text that is all numbers, folding alone would not find those."""
+    """Return each text with the ranks that have it.
+
+    Merging alone would not find these ranks if the text consists of numbers only.
+    """
     shared: dict[str, list[int]] = {}
     for rank in ranks:
         shared.setdefault(_tail(rank, lines), []).append(rank.rank)
@@ -177,7 +184,7 @@ def _printed(text: str) -> list[Output]:
 
 
 def tail_text(outputs: Sequence[Output], *, max_lines: int, max_chars: int) -> str:
-    r"""Take the last lines of what was printed or shown; a figure is named, not drawn.
+    r"""Return the last lines of what was printed or shown; a figure is named, not drawn.
 
     >>> tail_text([{"output_type": "stream", "name": "stdout", "text": "a\nb\nc\n"}], max_lines=2, max_chars=80)
     'b\nc'
@@ -195,7 +202,7 @@ def tail_text(outputs: Sequence[Output], *, max_lines: int, max_chars: int) -> s
 
 
 def _join_pieces(pieces: Sequence[str], outputs: Sequence[Output]) -> str:
-    """Have what follows another stream begin a line: a bar leaves its own open."""
+    """Join pieces; a piece from another stream begins a line, because a progress bar leaves its own line open."""
     text, before = "", None
     for piece, output in zip(pieces, outputs, strict=True):
         kind = (output["output_type"], output.get("name"))
@@ -236,14 +243,14 @@ def _live_block(
 
 
 def frame_parts(frame: LiveFrame) -> dict[str, str]:
-    """Name the parts of a frame; each is text, the lists as JSON."""
+    """Return the parts of a frame by name; each is text, the lists as JSON."""
     strip = [asdict(cell) for cell in frame.strip]
     parts = {"head": frame.head, "card": frame.card, "more": frame.more, "acts": "yes" if frame.acts else ""}
     parts["view"] = frame.view
     parts |= {f"strip_{at}": "" for at in range(CHUNKS)} | {f"block_{at}": "" for at in range(BLOCKS)}
     for at in range(0, len(strip), _CHUNK):
         chunk = min(at // _CHUNK, CHUNKS - 1)
-        # What finds no chunk of its own goes into the last one.
+        # Cells for which there is no further chunk go into the last one.
         earlier = json.loads(parts[f"strip_{chunk}"] or "[]")
         parts[f"strip_{chunk}"] = json.dumps([*earlier, *strip[at : at + _CHUNK]], ensure_ascii=False)
     for at, block in enumerate(frame.blocks):
@@ -252,7 +259,7 @@ def frame_parts(frame: LiveFrame) -> dict[str, str]:
 
 
 def changed_parts(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """Give the parts that differ.
+    """Return the parts that differ.
 
     >>> changed_parts({"head": "1 s", "more": ""}, {"head": "2 s", "more": ""})
     {'head': '2 s'}
@@ -262,7 +269,7 @@ def changed_parts(before: Mapping[str, str], after: Mapping[str, str]) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class ByteBudget:
-    """How much may be sent to the browser: a burst, then a steady rate."""
+    """Limit on the bytes sent to the browser: a burst, then a steady rate."""
 
     rate_nbytes_per_s: float = 48 * 1024
     burst_nbytes: float = 128 * 1024
@@ -270,7 +277,7 @@ class ByteBudget:
     at_s: float = 0.0
 
     def spend(self, nbytes: int, now_s: float) -> ByteBudget | None:
-        """Give what is left after sending `nbytes`; None where that is too much for now.
+        """Return the budget that remains after sending `nbytes`; None if that is too much for now.
 
         >>> ByteBudget(rate_nbytes_per_s=10, burst_nbytes=20, left_nbytes=20).spend(15, 0).spend(15, 0.5)
         """

@@ -1,7 +1,7 @@
-"""One cell on the screen, from its first snapshot to output that comes after its end.
+"""Controller of one cell's display, from its first snapshot to output that arrives after its end.
 
-Decides when a widget is opened, when nothing is shown, and that no widget is left behind.
-It knows no clock and no cluster: time comes with the snapshots.
+Decides when a widget is opened, when nothing is shown, and that no widget stays open.
+It uses no clock and no cluster: the time is in the snapshots.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from mhnb.view.words import Places
 __all__ = ["CellView", "LIVE_AFTER_S"]
 
 QUIET_AFTER_S = 3.0
-"""A cell that has printed nothing for so long may hang, if its ranks do not move either."""
+"""A cell that has printed nothing for this long may hang, if its ranks do not move either."""
 LIVE_AFTER_S = 0.15
 """A cell that ends sooner shows only its static form."""
 
 
 class CellView:
-    """Shows one cell. Make it when the cell starts, in the cell's own thread, for a `with` block that ends with `finish`.
+    """Shows one cell. Create it at the cell's start, in the cell's own thread, for a `with` block that ends with `finish`.
 
-    A view that fails says so in one line and falls back to text; it never raises.
+    A view that fails reports it in one line and falls back to text; it never raises.
 
     Args:
         view: fold, tabs or grid.
         quiet: Show nothing unless the cell failed.
-        places: Where the ranks live and log.
-        badge: Say where the cell ran, also when it said nothing: it was a plain cell, sent by auto mode.
+        places: Host and log file of each rank.
+        badge: Show where the cell ran, also without output: it was a notebook cell, sent by auto mode.
         screen: Where to show; the process's own by default.
-        uid: Unique in the notebook; one that no other has, by default.
+        uid: Unique in the notebook; a new id by default.
     """
 
     def __init__(
@@ -64,36 +64,36 @@ class CellView:
         self._draft = DraftDisplay(self._screen, self._uid, self._places)
         self._region: Region | None = None
         self.interrupt: Callable[[], None] | None = None
-        """Interrupts the cell; called by a button, from another thread."""
+        """Interrupts the cell; a button calls it from another thread."""
         self._asked_where, self._show_all = False, view != "fold"
         self._said: object = None
         self._said_at_s = 0.0
         self._latest: CellResult | None = None
         self._shown = False
         self.is_blank = False
-        """The cell has ended, and nothing of it was shown."""
+        """Whether the cell has ended and nothing of it was shown."""
         self._finished = False
         self._broken = False
         self._early_late: CellResult | None = None
         self._written = ""
 
     def update(self, snapshot: CellResult) -> None:
-        """Show a cell that still runs, at most ten times a second."""
+        """Show a cell that is still running, at most ten times per second."""
         with self._lock:
             if not self._finished:
                 self._guarded(self._update, snapshot)
 
     def finish(self, result: CellResult) -> None:
-        """Replace whatever is shown with the form that is stored."""
+        """Replace whatever is shown by the form that is stored."""
         with self._lock:
             self._finished = True
             self._guarded(self._close_region)
             last, self._early_late = self._early_late or result, None
             if last.is_silent and not (self._shown or self._badge):
-                # Most cells only bind names: nothing is put in order, to find that there is nothing.
+                # Most cells only bind names, so no summary is built to find that there is nothing to show.
                 self.is_blank = True
                 return
-            # Before the widget goes, which hides it.
+            # Before the widget closes, because it hides the placeholder.
             self._guarded(self._draft.close)
             if not self._guarded(self._finish, last):
                 self._fall_back(last)
@@ -104,7 +104,7 @@ class CellView:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Without a result nothing follows the cell any more; what its ranks had said stays."""
+        """After an exception there is no result. The output so far stays, and nothing more is shown."""
         if kind is None:
             return
         with self._lock:
@@ -116,7 +116,7 @@ class CellView:
             self._guarded(self._close_live)
 
     def late(self, result: CellResult) -> None:
-        """Show a cell again whose output went on after its end; from any thread."""
+        """Show a cell again whose output continued after its end; safe to call from any thread."""
         with self._lock:
             if not self._finished:
                 self._early_late = result
@@ -125,7 +125,7 @@ class CellView:
             else:
                 self._guarded(self._show_figures, result, late=True)
 
-    # -- what each does
+    # -- the steps
 
     def _update(self, snapshot: CellResult) -> None:
         if self._quiet or self._broken:
@@ -173,7 +173,7 @@ class CellView:
             self._region.show(text)
 
     def act(self, name: str) -> None:
-        """Do what a button says: interrupt, where, all or fold; called from another thread while the cell blocks."""
+        """Handle a button: interrupt, where, all or fold. It is called from another thread while the cell blocks."""
         if name == "interrupt":
             if self.interrupt is not None:
                 self.interrupt()
@@ -210,7 +210,10 @@ class CellView:
             self._figures.show(result, late=late)
 
     def _bundle(self, result: CellResult) -> dict[str, str]:
-        """The stored form; a display that was opened is replaced also where nothing was said: by who ran, and for how long."""
+        """Return the stored form.
+
+        A display that was opened is replaced also if there is no output: by the ranks that ran, and for how long.
+        """
         if found := self._bundle_if_any(result, badge=self._badge) or self._bundle_if_any(result, badge=True):
             return found
         return {"text/html": "", "text/plain": ""}
@@ -231,7 +234,7 @@ class CellView:
         text = format_cell_text(result, color=self._screen.color, places=self._places, badge=self._badge, seen=seen)
         if not text or text == self._written:
             return
-        # Of several blocks the lines before tell whose the new ones are.
+        # With several blocks, the earlier lines show which ranks the new lines belong to.
         news = _new_lines(self._written, text) if len(seen.blocks) == 1 else text
         self._screen.write(f"cell {result.seq} went on after its end:\n{news}" if late else text)
         self._written = text
@@ -249,7 +252,7 @@ class CellView:
     # -- when a view fails
 
     def _guarded(self, act: Callable[..., None], *arguments: Any, **named: Any) -> bool:
-        """Run a step of the view; report, once, that it failed."""
+        """Run a step of the view; if it fails, report that once."""
         try:
             act(*arguments, **named)
         except Exception as error:  # noqa: BLE001  # a view that fails never fails the cell
@@ -264,7 +267,7 @@ class CellView:
             self._screen.complain(line.replace("\n", " ")[:400])
 
     def _fall_back(self, result: CellResult) -> None:
-        """Say what the ranks said with as little machinery as possible, in the place of a widget where one is open."""
+        """Print the ranks' output with as little code as possible, in place of a widget if one is open."""
         lines = list(_plain_lines(result)) if not (self._quiet and result.ok) else []
         if self._live is not None and self._guarded(self._screen.replace, {"text/plain": "\n".join(lines)}, self._uid):
             return
@@ -273,7 +276,7 @@ class CellView:
 
 
 def _new_lines(written: str, text: str) -> str:
-    """Leave out what stands on the screen already; nothing where it has changed."""
+    """Remove text that is on the screen already; remove nothing if it has changed."""
     return text.removeprefix(f"{written}\n")
 
 

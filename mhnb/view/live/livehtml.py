@@ -1,4 +1,4 @@
-"""A running cell as one small piece of HTML, where no widget of our own can be shown."""
+"""Format a running cell as one small piece of HTML, for use where mhnb's own widget cannot be shown."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from mhnb.view.words import Places
 __all__ = ["MAX_LIVE_NBYTES", "format_live_html", "frame_to_html"]
 
 MAX_LIVE_NBYTES = 40_000
-"""One update is never larger."""
+"""Maximum size of one update."""
 
 
 def format_live_html(snapshot: CellResult, *, places: Places | None = None, asked: bool = False) -> str:
-    """Write a running cell: who is still busy, the last lines of each group of ranks, and where they hang.
+    """Format a running cell: ranks that are still busy, the last lines of each group of ranks, and where they hang.
 
     Args:
         snapshot: the cell as far as it has come.
-        places: where the ranks live.
-        asked: whether the user wants to see where the ranks are, also when nothing hangs.
+        places: host and log file of each rank.
+        asked: whether the user requested to see where the ranks are, also if none hangs.
     """
     return frame_to_html(make_frame(snapshot, places, asked=asked))
 
 
 def frame_to_html(frame: LiveFrame) -> str:
-    """Write a frame; a panel has a head of its own."""
+    """Format a frame; a panel has a head of its own."""
     more = f'<div style="{QUIET}">{escape(frame.more)}</div>' if frame.more else ""
     head = f'<div><span style="{QUIET}">{escape(frame.head)}</span></div>' if frame.head else ""
     return wrap(head + "".join(map(_block, frame.blocks)) + more + frame.card)

@@ -1,4 +1,4 @@
-"""A running cell as a few lines of text, drawn anew in a terminal as long as it runs."""
+"""Format a running cell as a few lines of text, redrawn in a terminal while it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mhnb.view.words import Places
 __all__ = ["format_running_text"]
 
 _FEWER = (12, 6, 3, 1)
-"""Last lines of each rank that are tried, until all find room."""
+"""Numbers of last lines per rank that are tried, until all fit."""
 
 
 def format_running_text(
@@ -27,14 +27,14 @@ def format_running_text(
     color: bool = False,
     talking: bool = False,
 ) -> str:
-    """Write how a cell stands: who is still busy, the last lines of each group of ranks, who failed, and where they hang.
+    """Format the state of a cell: busy ranks, the last lines of each group of ranks, failures, and where ranks hang.
 
     Args:
         snapshot: the cell as far as it has come.
-        places: where the ranks live.
-        height: lines that there is room for; of more the first is kept, and the last.
-        color: whether it may carry colours.
-        talking: whether something was printed of late: then nobody hangs, unless some wait for others.
+        places: host and log file of each rank.
+        height: number of lines that fit; of more, the first and the last ones are kept.
+        color: whether the text may contain colours.
+        talking: whether something was printed recently. Then no rank counts as hanging, unless some wait for others.
     """
     where = places or Places()
     below = [*_failed_lines(snapshot), *_card_lines(snapshot, where, talking=talking)]

@@ -1,8 +1,8 @@
 // The live view of a cell and the panel over a result, one widget for both. It draws what the kernel decides.
-// No build step: the kernel hands this file over as it is.
+// No build step: the kernel sends this file unchanged.
 
 const ALL = "all";
-// The clock of a running cell moves each second.
+// The kernel updates the clock of a running cell every second.
 const SILENT_MS = 10000;
 const SILENCE = " · no word from the kernel since then";
 
@@ -20,7 +20,7 @@ function button(text, title, onclick) {
   return make("button", { type: "button", class: "mhnb-button", title, onclick }, text);
 }
 
-// One tab stop for a row of things; arrow keys, Home and End move inside it.
+// One tab stop for a row of elements; arrow keys, Home and End move inside it.
 function rove(row, pick) {
   const items = () => [...row.children].filter((node) => !node.hidden && node.tagName === "BUTTON");
   row.addEventListener("keydown", (event) => {
@@ -36,7 +36,7 @@ function rove(row, pick) {
   });
 }
 
-// -- a cell that runs
+// -- a running cell
 
 function stripCell(cell) {
   const line = cell.line === null ? "" : `line ${cell.line}`;
@@ -63,7 +63,7 @@ function renderLive({ model, el }) {
     button("Interrupt", "KeyboardInterrupt on every rank", act("interrupt")),
     button("Where", "where each rank is now", act("where")), all);
   const root = make("div", { class: "mhnb mhnb-panel", "data-lm-suppress-shortcuts": "true" }, head, strip, tabs, blocks, more, card, row);
-  // What the file holds of this cell in case that it never ends; hidden while this shows more, and shows it still.
+  // The file's placeholder for a cell that never ends. It is hidden while this widget shows more and is up to date.
   const cover = make("style");
   const draft = CSS.escape(model.get("draft"));
   const covering = `.${draft}, .jp-OutputArea-child:has(.${draft}) { display: none !important; }`;
@@ -82,7 +82,7 @@ function renderLive({ model, el }) {
   };
   const drawTabs = () => {
     tabs.hidden = !isTabbed();
-    // Those that are there stay: whoever moves among them keeps the focus.
+    // Keep existing tabs, so that a user who moves among them keeps the focus.
     const shown = tabs.hidden ? [] : said.map((block, at) => ({ block, at })).filter(({ block }) => block);
     while (tabs.children.length > shown.length) tabs.lastChild.remove();
     shown.forEach(({ block, at }, place) => {
@@ -190,7 +190,7 @@ class Panel {
     el.append(this.root);
     this.take = (message) => {
       for (const [rank, html] of Object.entries(message.bodies ?? {})) this.bodies.set(Number(rank), html);
-      // The fold shows none of them: drawn anew it would lose what the user has opened, and the focus.
+      // The fold view shows none of these bodies. Redrawing it would close what the user has opened, and lose the focus.
       if (message.bodies && !this.folds) this.draw();
     };
     this.renew = () => {
@@ -205,7 +205,7 @@ class Panel {
     this.draw();
   }
 
-  // A cell that has ended is silent for good; one that runs says how long.
+  // Show a notice if the kernel sends nothing for SILENT_MS while a cell runs; an ended cell sends nothing more.
   hear() {
     clearTimeout(this.timer);
     this.silence = "";
@@ -299,7 +299,7 @@ class Panel {
     const ranks = this.ranks();
     const filtered = ranks.length < this.model.get("ranks").length;
     this.folds = this.view === "fold" && !filtered;
-    // What ranks share is written for all of them: some of them alone are cards, until the filter is empty again.
+    // Shared blocks name all their ranks, so filtered ranks are shown as cards until the filter is empty again.
     const view = this.view === "fold" && filtered ? "grid" : this.view;
     for (const node of this.layouts.children) {
       const on = node.dataset.view === view;
@@ -328,7 +328,7 @@ class Panel {
 
   drawTabs(ranks) {
     const open = ranks.find((one) => one.rank === this.chosen);
-    // Until somebody picks a tab, that of a rank that differs is seen without a click.
+    // Until the user picks a tab, open that of a rank that differs.
     if (!open || (!this.picked && !open.odd)) this.chosen = (ranks.find((one) => one.odd) ?? open ?? ranks[0]).rank;
     const focused = this.tabs.contains(document.activeElement);
     this.tabs.replaceChildren(...ranks.map((one) => make("button", {
@@ -429,7 +429,7 @@ class Panel {
       await navigator.clipboard.writeText(text);
       this.tell("copied");
     } catch {
-      // A page that is not served securely has no clipboard: select it, so that the keys copy it.
+      // A page that is not served securely has no clipboard. Select the text, so that the keyboard can copy it.
       getSelection().selectAllChildren(this.body);
       this.tell(document.execCommand("copy") ? "copied" : "selected: copy it with the keyboard");
     }

@@ -1,7 +1,7 @@
-"""The one widget of our own: a running cell as parts that change, and the panel over a result.
+"""mhnb's own widget: a running cell as parts that change, and the panel over a result.
 
-ipywidgets' HTML would send the whole page with every change and has no keyboard of its own. What is drawn is decided elsewhere;
-where anywidget is missing the HTML forms are shown instead.
+ipywidgets' HTML would send the whole page with every change, and has no keyboard handling of its own.
+Other modules decide what is drawn. Without anywidget the HTML forms are shown instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLASSES: dict[str, Any] = {}
 
 
 def _widget_class() -> Any:
-    """Make the class when it is first needed: importing anywidget takes a while.
+    """Create the class when it is first needed, because importing anywidget takes a while.
 
     Raises:
         ImportError: anywidget is not installed.
@@ -56,17 +56,20 @@ def _widget_class() -> Any:
 
 
 def warm_up() -> None:
-    """Load what a widget needs, so that the first cell that lasts need not wait for it; without anywidget there is nothing to load."""
+    """Load what a widget needs, so that the first long cell does not wait for it.
+
+    Without anywidget there is nothing to load.
+    """
     with contextlib.suppress(ImportError):
         _widget_class()
 
 
 def make_live_widget(parts: Mapping[str, str], draft: str, act: Callable[[str], None]) -> Any:
-    """Make the widget of a running cell.
+    """Create the widget of a running cell.
 
     Args:
         parts: as `frame_parts` names them.
-        draft: the class of what it hides as long as it is kept up to date.
+        draft: the class of the placeholder, which the widget hides while it is kept up to date.
         act: called with the name of a button, from another thread.
 
     Raises:
@@ -79,11 +82,11 @@ def make_live_widget(parts: Mapping[str, str], draft: str, act: Callable[[str], 
 
 
 def make_panel_widget(state: Mapping[str, Any], body_of: Callable[[int], str]) -> Any:
-    """Make the panel.
+    """Create the panel widget.
 
     Args:
         state: head, page, ranks, runs, view and number.
-        body_of: writes what one rank said as HTML; asked for ranks that somebody looks at.
+        body_of: formats one rank's output as HTML; called for ranks that the user looks at.
 
     Raises:
         ImportError: anywidget is not installed.
@@ -99,10 +102,10 @@ def make_panel_widget(state: Mapping[str, Any], body_of: Callable[[int], str]) -
 
 
 def work_while_blocked(widget: Any) -> None:
-    """Have what the browser says to a widget handled while a cell blocks.
+    """Make the kernel handle a widget's messages from the browser while a cell blocks.
 
-    since ipykernel 7.4: it is handled where the widget was made, which is the thread that the cell blocks.
-    So it stays in the subshell that it comes through.
+    Since ipykernel 7.4 a message is handled where the widget was created, which is the thread that the cell blocks.
+    So it stays in the subshell through which it arrives.
     """
     if hasattr(widget.comm, "_reply_subshell_for"):
         widget.comm._reply_subshell_for = lambda _data, default: default  # noqa: SLF001 - it has no public name

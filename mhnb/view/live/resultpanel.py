@@ -1,7 +1,7 @@
-"""The panel over a result: fold, tabs and grid, filter, search and differences, in a widget; it goes on to the next results.
+"""Panel over a result: fold, tabs and grid, filter, search and differences, in a widget that follows later results.
 
-When it is closed its display is replaced by the stored form, so that a notebook keeps no widget of it; for one that is never closed
-words stand beside it that a notebook keeps.
+When it is closed, its display is replaced by the stored form, so that a notebook stores no widget of it.
+For a panel that is never closed, a text beside it is stored with the notebook.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class ResultPanel:
-    """One panel. A terminal gets the result as text instead; without anywidget the stored form takes its place."""
+    """One panel. A terminal shows the result as text instead; without anywidget the stored form takes its place."""
 
     def __init__(
         self, result: CellResult, places: Places, *, view: View = "fold", screen: Screen | None = None
@@ -43,11 +43,11 @@ class ResultPanel:
 
     @property
     def is_rich(self) -> bool:
-        """Whether there is a front end that shows more than text."""
+        """Return whether the front end shows more than text."""
         return self._screen.rich
 
     def open(self) -> None:
-        """Show it in the current cell."""
+        """Show the panel in the current cell."""
         if not self._screen.rich:
             self._screen.write(
                 format_cell_text(self._result, color=self._screen.color, places=self._places)
@@ -65,7 +65,7 @@ class ResultPanel:
         self._screen.show({_WIDGET_VIEW: bundle[_WIDGET_VIEW], "text/plain": LIVE_TEXT}, self._uid)
 
     def body_of(self, rank: int) -> str:
-        """Write what a rank said."""
+        """Format a rank's output."""
         found = [one for one in self._result if one.rank == rank]
         if not found:
             return "(this rank did not run the cell)"
@@ -75,7 +75,7 @@ class ResultPanel:
         return failed + (rank_body_html(found[0], self._places) if said or not failed else "")
 
     def update(self, snapshot: CellResult, places: Places) -> None:
-        """Show a cell that runs now; its ranks may live elsewhere than those of the one before."""
+        """Show a cell that is running now; its ranks may be on other hosts than those of the previous cell."""
         if self._widget is None:
             return
         html = frame_to_html(replace(make_frame(snapshot, places), head=""))
@@ -101,7 +101,7 @@ class ResultPanel:
             self._widget.number = self._number
 
     def close(self) -> None:
-        """Put the stored form in its place."""
+        """Replace the panel by the stored form."""
         widget, self._widget = self._widget, None
         if widget is not None:
             self._screen.replace_late({"text/html": "", "text/plain": ""}, self._still_uid)
@@ -122,18 +122,18 @@ class ResultPanel:
 
 
 def panel_state(result: CellResult, places: Places, *, uid: str, view: View, page: str | None = None) -> dict[str, Any]:
-    """Say what the panel starts with: the folded page, and the ranks with the marks of those that differ.
+    """Return the initial state of the panel: the collapsed page, and the ranks with the marks of those that differ.
 
     Args:
         result: what is shown.
-        places: where the ranks live.
+        places: host and log file of each rank.
         uid: unique in the notebook.
         view: how it is laid out first.
-        page: the folded page, where the caller has another than the stored form.
+        page: the collapsed page, if the caller has one other than the stored form.
     """
     seen = digest(result)
     if page is None:
-        # Its head says who ran and for how long; the page says only how they differ.
+        # The panel's head shows which ranks ran and for how long, so the page shows only how they differ.
         page = format_cell_html(result, uid=uid, places=places, seen=replace(seen, heading="")) or "(it said nothing)"
     ranks = [
         {

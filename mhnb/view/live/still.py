@@ -1,7 +1,7 @@
-"""What stands for a panel where it cannot live: in a saved notebook whose kernel is gone, in nbconvert, on GitHub.
+"""Static replacement of a panel where its widget cannot exist: in a saved notebook without its kernel, nbconvert, GitHub.
 
-A front end does not save a widget, and shows an error in its place. So these words are a display of their own before the widget's;
-while the widget lives, a style of their own hides them.
+A front end does not save a widget, and shows an error in its place. So this text is a display of its own before the widget's.
+While the widget exists, a style hides the text.
 """
 
 from __future__ import annotations
@@ -20,32 +20,26 @@ __all__ = ["LIVE_TEXT", "format_still", "hide_dead_widget"]
 LIVE_TEXT = "mhjax · the panel itself; it needs its kernel"
 """The text of the widget's own display."""
 _DEAD = ".jp-OutputArea-child:not(:has(.jp-OutputArea-output>*))"
-"""For a widget that does not live JupyterLab writes bare words about a missing one."""
+"""If a widget does not exist, JupyterLab shows bare text about a missing one. This selects that output."""
 _CSS = (
-    # A panel that lives says it all.
+    # A panel whose widget exists shows everything itself.
     ".jp-OutputArea-child:has(.{uid}):has(+.jp-OutputArea-child .mhnb-panel),"
     ".jp-OutputArea-child:has(.{uid})+" + _DEAD + "{{display:none}}"
 )
 
 
 def hide_dead_widget(html: str, *, uid: str) -> str:
-    """Have a view that stands right below a widget hide what a front end writes in the widget's place once it is gone.
+    """Add a style to a view directly below a widget. It hides what a front end shows in place of a missing widget.
 
     Args:
-        html: the view, which says by itself all that a reader needs.
-        uid: unique in the notebook; the class of what is given back.
+        html: the view, which contains all that a reader needs.
+        uid: unique in the notebook; the class of the returned element.
     """
     return f'<div class="{uid}"><style>{_DEAD}:has(+.jp-OutputArea-child .{uid}){{display:none}}</style>{html}</div>'
 
 
 def format_still(result: CellResult, places: Places, *, uid: str) -> dict[str, str]:
-    """Write it.
-
-    Args:
-        result: what the panel shows.
-        places: where the ranks live.
-        uid: unique in the notebook; the widget's display must follow this one at once.
-    """
+    """Format the static replacement."""
     line = (
         f"mhjax · panel over cell {result.seq} · {heading(result)} · it lives while its kernel does: "
         "run the cell again, then %mhjax panel brings it back"

@@ -1,6 +1,6 @@
-"""The status strip of a running cell: state, line, time and memory of each rank; of many ranks by group.
+"""Status strip of a running cell: state, line, time and memory of each rank; of many ranks, by group.
 
-It says the same as the hang card, shorter, and of cells that do not hang.
+It contains the same as the hang report in a shorter form, and also covers cells that do not hang.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mhnb.view.words import format_nbytes, format_seconds
 __all__ = ["MAX_EACH", "StripCell", "make_strip"]
 
 MAX_EACH = 32
-"""Of more ranks those in the same state share a cell."""
+"""Of more ranks, those in the same state share a cell."""
 _ENDED = {
     "ok": ("✓", "ended"),
     "error": ("✗", "failed"),
@@ -30,7 +30,7 @@ class StripCell:
 
     label: str
     sign: str
-    """The second cue beside the colour."""
+    """A second cue beside the colour."""
     state: str
     line: int | None = None
     time: str = ""
@@ -39,7 +39,7 @@ class StripCell:
 
 
 def make_strip(snapshot: CellResult) -> tuple[StripCell, ...]:
-    """Say how each rank stands."""
+    """Build the cells that show the state of each rank."""
     states = [(rank.rank, *_state(rank, snapshot)) for rank in snapshot.ranks]
     walls = {rank.rank: rank.wall_s for rank in snapshot.ranks if rank.outcome != "running"}
     held = snapshot.where.memory_nbytes if snapshot.where is not None else {}
