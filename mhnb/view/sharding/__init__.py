@@ -1,1 +1,1 @@
-"""Layouts, meshes and plans as tables and maps."""
+"""Format layouts, meshes and plans as tables and maps."""

@@ -1,6 +1,6 @@
-"""A layout as HTML: a table that is read without a style sheet or a script, and gains from both.
+"""Format a layout as an HTML table that is readable without a style sheet or a script, and better with both.
 
-An untrusted notebook loses `<style>`, `tabindex` and what a slider does. Then the panes are blocks to open one by one;
+An untrusted notebook loses `<style>`, `tabindex` and the script of a slider. Then the panes are blocks to open one by one;
 the colours, the titles and the text form stay.
 """
 
@@ -20,7 +20,10 @@ __all__ = ["format_layout_html"]
 
 _HTML = Fineness(rows=24, columns=24, panes=16, tiles=576)
 _MAX_STOPS = 64
-"""Tiles that Tab stops at; more would lock a keyboard user in. Of more the names are not coloured either: that takes room."""
+"""Maximum number of tiles with a tab stop; more would trap a keyboard user.
+
+With more tiles the names are not coloured either, because that takes space.
+"""
 _STRIPES = 4
 
 _CSS = (
@@ -40,7 +43,7 @@ _SLIDE = (
 def format_layout_html(
     layout: Layout, *, name: str = "", places: Places | None = None, notes: Sequence[str] = (), uid: str = "mhnb-0"
 ) -> str:
-    """Draw a layout as HTML; `uid` is unique in the notebook."""
+    """Format a layout as HTML; `uid` is unique in the notebook."""
     card = make_card(layout, _HTML, name=name, places=places, notes=notes)
     where = place_hosts(layout.devices, places)
     head = f'<div><b>{escape(card.title)}</b> <span style="{QUIET}">{escape(card.cost)}</span></div>'
@@ -98,7 +101,7 @@ def _cell(tile: Tile | None, places: Places, *, stops: bool, short: bool) -> str
     if short and len(words) > 12:
         words = f"{tile.owners[0]} +{len(tile.owners) - 1}"
     elif stops and len(tile.hosts) > 1 and str(tile.owners[-1]) in words.split():
-        # They are named one by one: each name has the colour of its host, which stripes of the whole tile would miss.
+        # Each name is listed and has the colour of its host, which stripes across the whole tile would not match.
         colors = {str(device): host_color(places, (device.rank,)) for device in tile.owners}
         words, fill = " ".join(_colored(word, colors.get(word)) for word in words.split()), "none"
     mark = f' <small style="{QUIET}">×{tile.replicas}</small>' if tile.replicas > 1 and not tile.partial else ""
@@ -111,7 +114,7 @@ def _colored(word: str, color: str | None) -> str:
 
 
 def _fill(tile: Tile, places: Places) -> str:
-    """A stripe a host; grey where there are too many to tell apart."""
+    """Return a background with one stripe per host; grey if there are too many to distinguish."""
     ranks = list({places.hosts[device.rank]: device.rank for device in tile.owners}.values())
     if not 1 < len(ranks) <= _STRIPES:
         return f"{tile_color(tile, places)}40"

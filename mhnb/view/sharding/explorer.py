@@ -1,6 +1,6 @@
-"""The controls of the what-if explorer. It decides nothing about shardings, nor where the answer is shown.
+"""Controls of the what-if explorer. They decide nothing about shardings, or about where the answer is shown.
 
-The answer is no widget: front ends do not save widgets, and what was found out is to be read in the stored notebook.
+The answer is not a widget, because front ends do not save widgets and it should be readable in the stored notebook.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int32", "int8", "
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the controls say; texts as typed."""
+    """Values of the controls; text as typed."""
 
     hosts: int = 4
     devices_per_host: int = 2
@@ -31,12 +31,12 @@ class Wish:
 
 
 class Explorer:
-    """Widgets for a wish.
+    """Widgets for the input of a plan.
 
     Args:
-        wish: what to begin with.
-        answer: shows what comes of a wish, whatever was typed; called for each change.
-        axes: gives the names of the axes in the mesh's text; empty where it cannot be read.
+        wish: the initial values.
+        answer: shows the result for the values, whatever was typed; called for each change.
+        axes: returns the names of the axes in the mesh's text; empty if it cannot be parsed.
     """
 
     def __init__(self, wish: Wish, answer: Callable[[Wish], None], axes: Callable[[str], Sequence[str]]) -> None:
@@ -69,13 +69,13 @@ class Explorer:
 
     @property
     def data(self) -> dict[str, Any]:
-        """What a front end shows; where it has the widgets no more, in a stored notebook, it says what stood there."""
+        """Return what a front end shows. Its text is for a stored notebook, where the widgets no longer exist."""
         shown: dict[str, Any] = self.box._repr_mimebundle_()
         return {**shown, "text/plain": "mhjax · the controls of %mhjax plan; they need their kernel"}
 
     @property
     def wish(self) -> Wish:
-        """What the controls say now."""
+        """Return the current values of the controls."""
         arrays = tuple(_read_row(row) for row in self.rows.children)
         return Wish(self.hosts.value, self.devices.value, self.mesh.value, arrays, self.program.value.strip())
 
@@ -127,7 +127,7 @@ class Explorer:
         self._changed()
 
     def _program_changed(self, _: Any) -> None:
-        """A program that is known brings its own arrays."""
+        """Replace the arrays by the program's own if the program is a known one."""
         if self.program.value in PROGRAMS[1:]:
             arrays = example_arrays(self.program.value, self._axes(self.mesh.value))
             self.rows.children = tuple(self._row(array) for array in arrays)
@@ -137,7 +137,7 @@ class Explorer:
         try:
             self._answer(self.wish)
             self.problem.value = ""
-        except Exception as error:  # noqa: BLE001 - a view that fails says so and lives on
+        except Exception as error:  # noqa: BLE001 - a view that fails reports it and stays usable
             self.problem.value = f"<pre>{escape(f'{type(error).__name__}: {error}')}</pre>"
 
 
@@ -146,6 +146,6 @@ def _read_row(row: Any) -> PlannedArray:
     sizes = [part for part in shape.value.strip(" ()[]").split(",") if part.strip()]
     array = PlannedArray(name.value.strip(), (), spec.value.strip() or "P()", dtype.value)
     if not all(part.strip().isdecimal() for part in sizes):
-        # Said in the drawing as what it is: a size that is none.
+        # The drawing reports it as an invalid size.
         return replace(array, shape=(-1,))
     return replace(array, shape=tuple(map(int, sizes)))

@@ -1,4 +1,4 @@
-"""A pytree's arrays as a table: text, and HTML whose columns sort where scripts run."""
+"""Format a pytree's arrays as a table: text, and HTML whose columns can be sorted where scripts run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["format_tree_html", "format_tree_text"]
 _HEADER = ("path", "array", "spec", "bytes", "bytes/device", "replication", "waste", "")
 _NUMBERS = ("bytes", "bytes/device", "replication", "waste")
 _MAX_ROWS = 300
-"""Rows of HTML, about 180 KB; `to_csv()` has all."""
+"""Maximum number of rows in HTML, about 180 KB; `to_csv()` has all."""
 _SORT = (
     "var h=this.parentNode,n=h.cellIndex,t=h.closest('table').tBodies[0],u=h.getAttribute('aria-sort')!='ascending';"
     "h.parentNode.querySelectorAll('th').forEach(function(e){e.removeAttribute('aria-sort')});"
@@ -37,7 +37,7 @@ def _cells(row: LayoutRow, tree: LayoutTree) -> tuple[str, ...]:
 
 
 def _values(row: LayoutRow) -> tuple[float | None, ...]:
-    """What numeric columns sort by; None for words."""
+    """Return what numeric columns sort by; None for text columns."""
     layout = row.layout
     if layout is None:
         return (None, None, None, -1, -1, -1, -1, None)
@@ -59,13 +59,13 @@ def _title(name: str, tree: LayoutTree) -> str:
 
 
 def format_tree_text(tree: LayoutTree, *, name: str = "", notes: tuple[str, ...] = ()) -> str:
-    """Write the table as text, what stands out marked with an arrow."""
+    """Format the table as text; an arrow marks rows that stand out."""
     rows = [("→" if row.path in tree.fallen_back else "", *_cells(row, tree)) for row in tree.rows]
     return "\n".join([_title(name, tree), format_table_text(("", *_HEADER), rows), *notes])
 
 
 def format_tree_html(tree: LayoutTree, *, name: str = "", notes: tuple[str, ...] = ()) -> str:
-    """Write the table as HTML; a click, Enter or Space on a heading sorts by it."""
+    """Format the table as HTML; a click, Enter or Space on a heading sorts by it."""
     shown = tree.rows[:_MAX_ROWS]
     said = [*notes]
     if len(tree.rows) > len(shown):

@@ -1,4 +1,4 @@
-"""A mesh as a map: devices by host, axes as directions, which axis crosses hosts and which of those should not."""
+"""Format a mesh as a map: devices by host, axes as directions, which axis crosses hosts and which of those should not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mhnb.view.words import Places
 __all__ = ["format_mesh_html", "format_mesh_text"]
 
 _ROWS, _COLUMNS = 64, 16
-"""More of them are left out in the middle; the map says how many."""
+"""Maximum numbers of rows and columns. Further rows, and columns in the middle, are left out; the map says how many."""
 
 
 def _title(mesh: MeshShape, hosts: Mapping[int, str], name: str) -> str:
@@ -33,7 +33,7 @@ def _say_reach(reach: Sequence[AxisReach]) -> str:
 
 
 def _rows(mesh: MeshShape) -> list[tuple[str, tuple[DeviceRef, ...]]]:
-    """The lines along the last axis, each with its place along the others."""
+    """Return the lines along the last axis, each with its position along the others."""
     if not mesh.axes:
         return [("", mesh.devices)]
     size, outer = mesh.axes[-1][1], mesh.axes[:-1]
@@ -65,7 +65,7 @@ def _shorten(devices: Sequence[DeviceRef]) -> list[str]:
 
 
 def format_mesh_text(mesh: MeshShape, *, name: str = "", places: Places | None = None) -> str:
-    """Draw a mesh as text."""
+    """Format a mesh as text."""
     hosts = place_hosts(mesh.devices, places).hosts
     reach = axis_reach(mesh, hosts)
     rows = _rows(mesh)
@@ -81,7 +81,7 @@ def format_mesh_text(mesh: MeshShape, *, name: str = "", places: Places | None =
 
 
 def format_mesh_html(mesh: MeshShape, *, name: str = "", places: Places | None = None) -> str:
-    """Draw a mesh as HTML."""
+    """Format a mesh as HTML."""
     where = place_hosts(mesh.devices, places)
     reach = axis_reach(mesh, where.hosts)
     rows = _rows(mesh)

@@ -1,7 +1,7 @@
-"""What a layout's card shows, as a value: panes of tiles. Decides what is merged where there are more boxes than an eye takes in.
+"""Panes of tiles that show a layout, as a value. Decides which shards are merged if there are too many to take in.
 
-An array of more than two dims is cut into panes along its leading dims; each pane is a grid over the last two.
-Boxes that lie beside each other become one tile where the grid would be too fine. Nothing here knows text, HTML or SVG.
+An array of more than two dims is divided into panes along its leading dims; each pane is a grid over the last two.
+Neighbouring shards become one tile if the grid would be too fine. This module does not know text, HTML or SVG.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from mhnb.view.words import Places
 __all__ = ["Card", "Fineness", "Pane", "Tile", "format_devices", "make_card", "place_hosts"]
 
 _LISTED = 8
-"""Devices that are named one by one; more are named by their ranks."""
+"""Maximum number of devices that are listed one by one; more are named by their ranks."""
 _NAMED = 24
 """Characters in which ranks are named; longer lists are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fineness:
-    """How much a form of the card can hold."""
+    """How much one output form can show."""
 
     rows: int
     columns: int
     panes: int
     tiles: int
-    """Over all panes."""
+    """Total over all panes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One box, or several that lie side by side, with who holds them."""
+    """One shard, or several neighbouring ones, with the devices that hold them."""
 
     box: Box
     owners: tuple[DeviceRef, ...]
     hosts: tuple[str, ...]
-    """Labels, in the order of the owners."""
+    """Host labels, in the order of the owners."""
     boxes: int
     nbytes: int
-    """Of one box."""
+    """Bytes of one shard."""
     partial: bool
     """Whether the owners hold parts of a sum instead of replicas."""
 
     @property
     def replicas(self) -> int:
-        """Devices that hold each box."""
+        """Return the number of devices that hold each shard."""
         return len(self.owners) // max(1, self.boxes)
 
     @property
     def devices(self) -> str:
-        """The owners in a few words; parts of a sum with a plus between them."""
+        """Format the owners briefly; parts of a sum have a plus between them."""
         return format_devices(self.owners, " + " if self.partial else " ")
 
     @property
     def about(self) -> str:
-        """Everything about it in one line, for hover and keyboard."""
+        """Format everything about the tile in one line, for hover and keyboard."""
         many = f"{self.boxes} boxes of " if self.boxes > 1 else ""
         kind = "sum of " if self.partial else f"{self.replicas} replicas on " if self.replicas > 1 else ""
         where = f" ({', '.join(self.hosts)})" if len(self.hosts) <= 4 else f" ({len(self.hosts)} hosts)"
@@ -72,19 +72,19 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """A grid over the last two dims, at one place of the dims before them."""
+    """A grid over the last two dims, at one position of the dims before them."""
 
     leading: Box
     """Empty for an array of at most two dims."""
     rows: tuple[Range, ...]
     columns: tuple[Range, ...]
     tiles: tuple[tuple[Tile | None, ...], ...]
-    """By row and column; None where no device holds anything."""
+    """Tiles by row and column; None if no device holds anything there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """All that is shown of a layout."""
+    """Everything that is shown of a layout."""
 
     title: str
     """As `x  f32[8,6]  P('data', None) on mesh (data 4, model 2)`."""
@@ -93,12 +93,12 @@ class Card:
     ndim: int
     panes: tuple[Pane, ...]
     steps: tuple[int, ...]
-    """Places along each leading dim; their product is the number of panes."""
+    """Positions along each leading dim; their product is the number of panes."""
     notes: tuple[str, ...] = ()
 
 
 def place_hosts(layout_devices: Sequence[DeviceRef], places: Places | None) -> Places:
-    """Give every rank a host: as known, else one host a rank."""
+    """Return a host for every rank: the known one, otherwise one host per rank."""
     known = places.hosts if places is not None else {}
     ranks = {device.rank for device in layout_devices}
     return Places({rank: known.get(rank, f"host{rank}") for rank in ranks})
@@ -107,7 +107,7 @@ def place_hosts(layout_devices: Sequence[DeviceRef], places: Places | None) -> P
 def make_card(
     layout: Layout, fineness: Fineness, *, name: str = "", places: Places | None = None, notes: Sequence[str] = ()
 ) -> Card:
-    """Decide what is shown of a layout."""
+    """Build the panes that show a layout."""
     ndim = len(layout.shape)
     ranges = [sorted({box[dim] for box in layout.owners_by_box}) for dim in range(ndim)]
     groups = [_group(found, many) for found, many in zip(ranges, _limits(ranges, fineness), strict=True)]
@@ -125,12 +125,12 @@ class _Group:
 
     spans: tuple[Range, ...]
     index: dict[Range, int]
-    """Where each range went."""
+    """The index in `spans` that contains each range."""
 
 
 def _group(ranges: Sequence[Range], many: int) -> _Group:
     least = -(-len(ranges) // many) if ranges else 1
-    # Groups of one size read better than the fewest possible.
+    # Groups of equal size read better than the fewest possible groups.
     size = next((size for size in range(least, 2 * least) if len(ranges) % size == 0), least)
     parts = [ranges[start : start + size] for start in range(0, len(ranges), size)]
     spans = tuple((part[0][0], max(stop for _, stop in part)) for part in parts)
@@ -138,7 +138,7 @@ def _group(ranges: Sequence[Range], many: int) -> _Group:
 
 
 def _limits(ranges: Sequence[Sequence[Range]], fineness: Fineness) -> list[int]:
-    """How many places each dim may have at most."""
+    """Return how many positions each dim may have at most."""
     counts = [max(1, len(found)) for found in ranges]
     inner = len(counts) - 2
     if counts:
@@ -224,7 +224,7 @@ def _padding_note(layout: Layout) -> list[str]:
 
 
 def format_devices(devices: Sequence[DeviceRef], between: str = " ") -> str:
-    """Name devices one by one, or, where there are many, by their ranks.
+    """Format devices one by one or, if there are many, by their ranks.
 
     >>> format_devices([DeviceRef(0, 0), DeviceRef(1, 0)])
     '0:0 1:0'

@@ -1,4 +1,4 @@
-"""A what-if as text and HTML: a table of the arrays, what cannot be with JAX's own reason, the boxes, the collectives."""
+"""Format a what-if plan as text and HTML: a table of the arrays, refusals with JAX's own reason, the shards, the collectives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mhnb.view.style import QUIET, wrap
 __all__ = ["format_plan_html", "format_plan_text"]
 
 _DRAWN = 8
-"""Arrays whose boxes are drawn; the table has all."""
+"""Maximum number of arrays whose shards are drawn; the table has all."""
 
 
 def _title(plan: Plan) -> str:
@@ -32,7 +32,7 @@ def _refusals(plan: Plan) -> list[tuple[str, Refusal]]:
 
 
 def _lines(plan: Plan) -> list[str]:
-    """What is said of the mesh beside the arrays."""
+    """Format the lines about the mesh, which are shown beside the arrays."""
     if plan.mesh is None:
         return []
     reach = axis_reach(plan.mesh)
@@ -43,7 +43,7 @@ def _lines(plan: Plan) -> list[str]:
 
 
 def format_plan_text(plan: Plan, report: Report | None = None, *, problem: str = "") -> str:
-    """Write a what-if as text; `problem` says why there is no report where one was asked for."""
+    """Format a plan as text; `problem` explains why there is no report although one was requested."""
     parts = [_title(plan), *_lines(plan)]
     for name, refusal in _refusals(plan):
         parts.append(f"✗ {name}: {refusal.reason}" + (f"\n  JAX: … {refusal.jax_says}" if refusal.jax_says else ""))
@@ -56,7 +56,7 @@ def format_plan_text(plan: Plan, report: Report | None = None, *, problem: str =
 
 
 def format_plan_html(plan: Plan, report: Report | None = None, *, problem: str = "", uid: str = "mhnb-0") -> str:
-    """Write a what-if as HTML; `uid` is unique in the notebook."""
+    """Format a plan as HTML; `uid` is unique in the notebook."""
     parts = [f"<div><b>{escape(_title(plan))}</b></div>"]
     parts += [f'<div style="{QUIET}">{escape(line)}</div>' for line in _lines(plan)]
     parts += [_refusal_html(name, refusal) for name, refusal in _refusals(plan)]

@@ -1,4 +1,4 @@
-"""A reshard as two stills and a list of what moves between them."""
+"""Format a reshard as two static layouts and a list of what moves between them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _line(move: Move, plan: Reshard) -> str:
 
 
 def format_reshard_text(plan: Reshard, *, name: str = "", places: Places | None = None) -> str:
-    """Draw a reshard as text: the sums, before, after, and the first pieces that move."""
+    """Format a reshard as text: the sums, the layouts before and after, and the first slices that move."""
     stills = [format_layout_text(layout, name=word, places=places) for word, layout in _stills(plan)]
     return "\n".join([f"{_title(plan, name)}     {_sums(plan)}", *stills, *_lines(plan)])
 
@@ -56,7 +56,7 @@ def _stills(plan: Reshard) -> tuple[tuple[str, Layout], ...]:
 
 
 def format_reshard_html(plan: Reshard, *, name: str = "", places: Places | None = None, uid: str = "mhnb-0") -> str:
-    """Draw a reshard as HTML; `uid` is unique in the notebook."""
+    """Format a reshard as HTML; `uid` is unique in the notebook."""
     stills = "".join(
         f'<div style="margin:0 24px 0 0">{format_layout_html(layout, name=word, places=places, uid=f"{uid}-{word}")}</div>'
         for word, layout in _stills(plan)
