@@ -1,1 +1,1 @@
-"""Whether the ranks did the same: the rules of the guard, the agreement before a launch, and what arrays were made of."""
+"""The guard's pure rules: agreement before a launch, comparison of launches after a cell, provenance and host data of arrays."""

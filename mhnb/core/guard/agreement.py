@@ -1,4 +1,4 @@
-"""What the participants of a launch make of what each of them posted: launch, stop, or say where they differ.
+"""Decide from the participants' proposals for a launch whether to launch it, to stop, or to report how they differ.
 
 Every participant decides from the same facts, so all of them decide the same.
 """
@@ -40,13 +40,15 @@ __all__ = [
 Ending: TypeAlias = Outcome | Literal["left"]
 
 ENDINGS: tuple[Ending, ...] = ("ok", "error", "interrupted", "skipped", "died", "left")
-"""How a cell ended on a rank; its place here is what goes on the board. `left`: it refused a launch for what it had left before."""
+"""How a cell ended on a rank; the board stores the index in this tuple. `left`: the rank refused a launch because of a collective
+that it had abandoned before.
+"""
 
 MARKS = ("stands", "interrupted", "ring", "cell ended", "lost")
-"""What became of a post; its place here is what goes on the board."""
+"""What happened to a posted proposal; the board stores the index in this tuple."""
 
 MOST_LINES, LINE_LIMIT = 3, 1 << 21
-"""A message names at most so many lines for a launch: the innermost and two that called it. Each is below the limit."""
+"""Most lines that a message names for a launch (the innermost and two that called it), and the number that each is below."""
 
 _WORDS: dict[Ending, str] = {
     "error": "raised an error before it",
@@ -70,44 +72,44 @@ _ONE_THREAD = (
 
 @dataclass(frozen=True, slots=True)
 class MismatchDetails:
-    """What a mismatch names beside its programs."""
+    """What a mismatch message names in addition to the programs."""
 
     differences: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
-    """What each of several programs of one name has where the others have something else, by fingerprint."""
+    """How each of several programs with one name differs from the others, by fingerprint."""
     threads: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
-    """The labels of threads, by kind."""
+    """Labels of threads, by kind."""
 
 
 _NO_DETAILS = MismatchDetails()
 _MAGIC_LINE = re.compile(r"^(\s*)[%!].*$", re.MULTILINE)
 _RANK = re.compile(r"process_index|process_id|\b(?:my_?)?rank\b")
-"""In a condition: it asks which rank this is."""
+"""Matches an expression that depends on which rank evaluates it."""
 _AFTER_LEFT = "  Wait until that one ends, if it does; else %mhjax restart --replay"
 
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """Where one participant stands at a launch."""
+    """One participant's vote on a launch: the program that it proposes, or how its cell ended."""
 
     rank: int
     fingerprint: int | None = None
-    """None: its cell ended without the launch."""
+    """None if its cell ended without the launch."""
     lines: tuple[int, ...] = ()
-    """Of the cell: the innermost, and those that called it."""
+    """Lines of the cell: the innermost, and those that called it."""
     stopped: bool = False
-    """It had been asked to stop when it posted, or was stopped while it waited."""
+    """Whether the rank had been asked to stop when it posted, or was stopped while it waited."""
     handles: bool = False
-    """It had stopped together with others before, and wants this to handle that."""
+    """Whether the rank was stopped together with others before, and makes this launch to handle that interrupt."""
     ending: Ending = "ok"
-    """How its cell ended; of meaning only where it did not post."""
+    """How its cell ended; meaningful only if the rank did not post."""
     origin: int = 0
-    """What the arrays are known by that it would launch on, as a hash."""
+    """Provenance hash of the arrays that it would launch on."""
     thread: int = UNKNOWN_THREAD
-    """Which thread or task of the cell would launch it."""
+    """Number of the thread or task of the cell that would launch it."""
 
 
 def leave_state_out(text: str) -> str:
-    """Return the words of a mismatch without the state: a rank knows of its own launch, and not what else the cell did.
+    """Return the text of a mismatch without the cluster state: a rank knows its own launch but not what else the cell did.
 
     >>> leave_state_out("nothing was launched, the cluster is clean")
     'nothing was launched'
@@ -116,13 +118,13 @@ def leave_state_out(text: str) -> str:
 
 
 def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
-    """Say what all participants do: `launch`, `interrupt`, `mismatch`, or `again`.
+    """Decide what all participants do: `launch`, `interrupt`, `mismatch`, or `again`.
 
-    Again they are asked, about those arrays only that can be compared on every rank.
+    After `again` each participant proposes once more, with the provenance of only those arrays that every rank can compare.
 
     Args:
-        stands: every participant's.
-        interrupted: the cell was asked to stop.
+        stands: one per participant.
+        interrupted: whether the cell was asked to stop.
 
     >>> judge_launch([Stand(0, 7), Stand(1, 7)], interrupted=False)
     'launch'
@@ -134,7 +136,8 @@ def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
     if any(stand.stopped for stand in stands):
         return "interrupt"
     if len({stand.handles for stand in stands if stand.fingerprint is not None}) > 1:
-        # One is past the stop and another before it: the same program on both would mix values of two places in the cell.
+        # One rank is past the interrupt and another before it: the same program on both would mix values of two points
+        # of the cell.
         return "interrupt"
     if interrupted and any(stand.fingerprint is None and stand.ending == "interrupted" for stand in stands):
         return "interrupt"
@@ -144,7 +147,7 @@ def judge_launch(stands: Sequence[Stand], *, interrupted: bool) -> str:
 
 
 def want_the_same(stands: Sequence[Stand]) -> bool:
-    """Whether all want one program, in the same thread of the cell, on arrays that came about alike.
+    """Check whether all propose one program, in the same thread of the cell, on arrays with the same provenance.
 
     >>> want_the_same([Stand(0, 7, origin=5), Stand(1, 7, origin=5)]), want_the_same([Stand(0, 7, origin=5), Stand(1, 7)])
     (True, False)
@@ -156,7 +159,7 @@ def want_the_same(stands: Sequence[Stand]) -> bool:
 
 
 def _threads_differ(stands: Sequence[Stand]) -> bool:
-    """Whether two threads of the cell would meet: one that is not known meets any.
+    """Check whether two different threads of the cell would meet; an unknown thread matches any other.
 
     >>> _threads_differ([Stand(0, 7, thread=5), Stand(1, 7, thread=6)]), _threads_differ([Stand(0, 7, thread=5), Stand(1, 7)])
     (True, False)
@@ -169,7 +172,7 @@ def _conflict(stands: Sequence[Stand]) -> list[int]:
 
 
 def letter_origins(stands: Sequence[Stand]) -> dict[int, str]:
-    """Name the arrays of each side by a letter where all want the same program, but not of the same arrays; else none.
+    """Label each provenance with a letter if all propose the same program on different arrays; otherwise return an empty dict.
 
     >>> letter_origins([Stand(1, 7), Stand(0, 7, origin=5), Stand(2, 7)]), letter_origins([Stand(0, 7, origin=5), Stand(1)])
     ({5: 'A', 0: 'B'}, {})
@@ -191,13 +194,13 @@ def format_mismatch(
     source: str,
     details: MismatchDetails = _NO_DETAILS,
 ) -> str:
-    r"""Say who wants what, the same words on every rank.
+    r"""Format which rank proposes which program; the text is the same on every rank.
 
     Args:
         names: of programs, by fingerprint.
         number: of the launch among those of these participants in the cell, from 1.
         source: the cell's text.
-        details: what differs in programs of one name, and the labels of threads.
+        details: how programs with one name differ, and the labels of threads.
 
     >>> print(format_mismatch([Stand(0, 7, (2,)), Stand(1)], {7: "jit(f)"}, number=1, seq=4, source="").split("\n", 1)[1])
     launch 1 of cell 4 differs
@@ -231,7 +234,7 @@ def _format_differences(sides: Sequence[LaunchSide], differences: Mapping[int, s
     if len(told) < 2:
         return []
     width = max(len(who) for who, _ in told)
-    # The result of a callback is part of the program's numbers.
+    # The result of a callback affects the numbers that the program computes.
     called = any(text.startswith(CALLBACK) for _, text in told)
     cure = (
         ["  A callback that must differ by rank is one function, which asks jax.process_index() itself."]
@@ -246,7 +249,7 @@ def _format_differences(sides: Sequence[LaunchSide], differences: Mapping[int, s
 
 
 def _suffix(stand: Stand, letters: Mapping[int, str], threads: Mapping[int, str] | None) -> str:
-    """What is said of a launch beside its program's name."""
+    """Return what follows the program's name: the arrays' letter and the thread."""
     of = f" of arrays {letters[stand.origin]}" if letters else ""
     known = threads is not None and stand.thread != UNKNOWN_THREAD
     return f"{of} in {format_thread(stand.thread, threads or {})}" if known else of
@@ -262,7 +265,7 @@ def _side(same: Sequence[Stand], names: Mapping[int, str], why: str, suffix: str
 
 
 def format_outside(name: str, participants: Sequence[int], chosen: Sequence[int]) -> str:
-    """Say that a launch of a `--ranks` cell needs ranks that do not run the cell.
+    """Format the message for a launch of a `--ranks` cell that needs ranks which do not run the cell.
 
     >>> print(format_outside("jit(f)", (0, 1, 2), (0, 1)))
     nothing was launched, the cluster is clean
@@ -277,7 +280,7 @@ def format_outside(name: str, participants: Sequence[int], chosen: Sequence[int]
 
 
 def format_behind(ranks: Sequence[int]) -> str:
-    """Say that this rank has given up more launches than the others can be told of.
+    """Format the message for a rank that has withdrawn more launches than the board can keep for the other ranks.
 
     >>> print(format_behind([2]))
     nothing was launched, the cluster is clean
@@ -292,10 +295,10 @@ def format_behind(ranks: Sequence[int]) -> str:
 
 
 def format_ring(waits: Mapping[int, tuple[str, int | None, Sequence[int]]], seq: int) -> str:
-    """Say who waits for whom in a ring of waits.
+    """Format which rank waits for which in a deadlock.
 
     Args:
-        waits: by rank, the program it wants, the line of the cell, and the ranks it waits for.
+        waits: by rank, the program that it proposes, the line of the cell, and the ranks that it waits for.
 
     >>> print(format_ring({0: ("jit(f)", 2, (1,)), 1: ("jit(g)", None, (0,))}, 5))
     nothing was launched, the cluster is clean
@@ -312,11 +315,11 @@ def format_ring(waits: Mapping[int, tuple[str, int | None, Sequence[int]]], seq:
 
 
 def _cure(source: str, lines: Sequence[int]) -> str:
-    """The way out where the cell's own text shows what is wrong."""
+    """Return a hint if the cell's own text shows what is wrong; otherwise an empty string."""
     try:
         tree = ast.parse(_MAGIC_LINE.sub(r"\1pass", source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        # A cell that only IPython can read: there is nothing to say beyond the lines.
+        # Only IPython can parse this cell: there is no hint beyond the lines.
         return ""
     for line in lines:
         if (condition := _rank_condition(tree, line)) is not None:
@@ -325,7 +328,7 @@ def _cure(source: str, lines: Sequence[int]) -> str:
 
 
 def _rank_condition(tree: ast.AST, line: int) -> str | None:
-    """The innermost condition around a line that asks which rank this is."""
+    """Return the innermost condition around a line that depends on the rank."""
     found = None
     for node in ast.walk(tree):
         if not isinstance(node, ast.If | ast.While | ast.IfExp):

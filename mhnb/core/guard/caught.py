@@ -1,4 +1,4 @@
-"""Which ranks were refused a launch and caught the reason: said in a note, or nobody would hear of it."""
+"""Notes on launches that were refused with an `OrderMismatch` which the cell's code caught; only these notes report them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = 3
 
 
 def note_caught(caught: Mapping[int, Sequence[Sequence[Any]]]) -> list[str]:
-    """Say who caught a mismatch, a note a launch, of many launches the first ones.
+    """Return one note per refused launch whose mismatch was caught; of many launches only the first ones.
 
     Args:
         caught: by rank, name and line of each launch that it was refused; None for a line outside the cell.

@@ -1,6 +1,6 @@
-"""Whether the ranks hold the same where they say that they do: copies of a box, and values of their own, compared by hash.
+"""Compare by hash what the ranks hold under one name, for `%mhjax check`: replicas of a box, and each rank's own values.
 
-It decides from shapes and hashes; how those are made is the ranks' business.
+This module compares shapes and hashes; the ranks compute the hashes.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ __all__ = ["CheckRow", "compare_leaves"]
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """One array, or other value, of a name, compared over the ranks."""
+    """One array, or other value, of a name, compared across the ranks."""
 
     name: str
-    """With its path inside the value, as `params['w']`."""
+    """With its path inside the value, such as `params['w']`."""
     kind: str
-    """As `f32[8,6]`, as the first rank has it."""
+    """Such as `f32[8,6]`, as on the first rank."""
     same: bool | None
-    """None where it cannot be compared."""
+    """None if it cannot be compared."""
     text: str
-    """What was compared, or where the ranks differ; one line a difference."""
+    """What was compared, or where the ranks differ; one line per difference."""
 
 
 def compare_leaves(name: str, leaves_by_rank: Mapping[int, Sequence[Mapping[str, Any]]]) -> tuple[CheckRow, ...]:
-    """Compare what each rank says of a name.
+    """Compare what each rank reports for a name.
 
     Args:
         leaves_by_rank: for each rank its leaves as `{"path", "kind", "boxes": [[box, digest], ...]}`; a box is the text of
-            its ranges, empty for a value of the rank's own. A global array has an "origin" too, hash and words, and as "placed"
-            a hash of which device holds what. What cannot be compared says why as "unread".
+            its ranges, empty for a value of the rank's own. A global array also has its provenance as "origin", a hash and a text, and
+            as "placed" a hash of which device holds what. A leaf that cannot be compared has the reason as "unread".
 
     >>> leaf = {"path": "", "kind": "f32[2]", "boxes": [["0:2", "a1"]]}
     >>> compare_leaves("w", {0: [leaf], 1: [leaf]})[0].text

@@ -1,8 +1,8 @@
-"""Whether the ranks put the same host data into the arrays that they hold together, as their rows at a cell's end tell.
+"""Check at the end of a cell whether the ranks built their shared arrays from the same host data.
 
-JAX takes each rank's word for it: replicas built from different values are read as different values, without an error.
-Compared is what was made on the same line, as often, over the same devices; a rank that made none, or more, is nobody's alarm.
-What a launch was given, and could not be compared before it, is compared here by the launch, whatever the line.
+JAX does not compare host data across ranks: replicas built from different values are read as different values, without an error.
+Arrays are compared if they were made on the same line, equally often, over the same devices. A rank that made none, or more, raises
+no alarm. Inputs of a launch that could not be compared before it are compared here per launch, whatever the line.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ __all__ = [
 ]
 
 HostDataRow: TypeAlias = list[Any]
-"""Arrays that a rank made of host data, of one line: [line, ranks, place, kinds, boxes].
+"""Arrays that a rank made of host data on one line: [line, ranks, place, kinds, boxes].
 
-`ranks` share the array; `place` stands for devices and spec. `kinds` is a `RunningHash` of shapes and types. `boxes` maps the
+`ranks` share the array; `place` identifies devices and spec. `kinds` is a `RunningHash` of shapes and types. `boxes` maps the
 text of each box that another rank holds too to a `RunningHash` of its bytes.
 
-RunningHash: [count, groups, in order, in any order, last, sample]. The middle three are hashes: of how many were made between which
-two launches, of what was made there, and of all of it whatever its order. `last` is what was made last: a kind as `f32[8]`, or a
-hash. Of a box there are a few values of the last one, too, as doubles in hex; empty, or missing, where there are none.
+RunningHash: [count, groups, in order, in any order, last, sample]. The middle three are hashes: of how many arrays were made between
+which two launches, of what was made there, and of everything regardless of order. `last` describes the array made last: a kind such as
+`f32[8]`, or a hash. For a box, `sample` holds a few values of the last array as doubles in hex; it is empty or missing if there are
+none.
 """
 
 LAUNCH_INPUT = "given "
-"""Before the place of what launches were given, whatever the line. Its hashes hold which launch it was, and which argument."""
+"""Prefix of `place` in rows of launch inputs, whatever the line. Their hashes include which launch it was, and which argument."""
 GAPS = -1
-"""The count of a `RunningHash` of which something is missing: it is compared with none."""
+"""Count of an incomplete `RunningHash`, which is not compared."""
 _COUNT, _GROUPS, _ORDERED, _TOTAL, _LAST, _SAMPLE = range(6)
 _EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7, "c64": 2.0**-23, "c128": 2.0**-52}
 _LAST_DIGITS = 64
-"""Values that are so many times the smallest step of their type apart differ by how they were rounded on the way."""
+"""Values at most this many times their type's smallest step apart count as rounding differences."""
 _NEARLY = ("the sign of zero", "the last digits")
 _SAME_ROUNDING = (
     "Processors that are not alike round differently: compute it on one rank and broadcast it, or in one program of all ranks."
@@ -55,31 +56,31 @@ _SAME_ROUNDING = (
 UNEQUAL_CURE = "Make the values equal first: the same seed, or read them on one rank and broadcast."
 OWN_DATA = "Data of each rank's own goes in by jax.make_array_from_process_local_data."
 _ON_LINE = " on line "
-"""Between the hash of what a launch was given last and its line, in words."""
+"""Separates the hash of the last launch input from the text of its line."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostDataMismatch:
-    """Arrays that should be the same on their ranks, and are not."""
+    """Arrays that should be equal on their ranks, and differ."""
 
     line: int | None
     box: str
-    """The box whose bytes differ; empty where shapes or types do."""
+    """The box whose bytes differ; empty if shapes or types differ."""
     kind: str
-    """As the lowest rank made the last one."""
+    """Of the last array on the lowest rank."""
     count: int
     by_what: dict[str, tuple[int, ...]]
-    """What the ranks made last, and which ranks."""
+    """What was made last, and on which ranks."""
     given: bool = False
-    """Launches were given it."""
+    """Whether the arrays were inputs of launches."""
     launched: bool = False
-    """A launch has taken what differs: what was computed from it differs, too."""
+    """Whether a launch used an array that differs: its results differ, too."""
     gap: str = ""
-    """How far the values differ, where a few of each are known."""
+    """How far the values differ, if a few of each are known."""
 
 
 def compare_host_data(rows_by_rank: Mapping[int, Sequence[HostDataRow]]) -> tuple[HostDataMismatch, ...]:
-    """Find what differs, in the order of the lines.
+    """Return the mismatches, in the order of the lines.
 
     Args:
         rows_by_rank: of the ranks that ran the cell.
@@ -103,7 +104,7 @@ def compare_host_data(rows_by_rank: Mapping[int, Sequence[HostDataRow]]) -> tupl
     taken = [each for each in given if each is not None]
     found = [replace(each, launched=bool(taken)) for each in made if each is not None]
     if not any(each.box for each in found):
-        # Where a line tells of other values already, they are not told twice.
+        # If a line already reports different values, the launch inputs would repeat it.
         found += taken
     return tuple(sorted(found, key=lambda each: (each.line or 0, each.kind)))
 
@@ -113,7 +114,7 @@ def _compare_given(
 ) -> HostDataMismatch | None:
     kinds = {(row[3][_COUNT], row[3][_TOTAL]) for row in by_rank.values()}
     if set(by_rank) != set(ranks) or len(kinds) > 1:
-        # One that gave an array of another making there is nobody's alarm.
+        # A rank whose launch input was an array of another kind raises no alarm.
         return None
     first = by_rank[min(by_rank)][3]
     for box in sorted({box for row in by_rank.values() for box in row[4]}):
@@ -144,9 +145,9 @@ def _compare_place(
 
 
 def _differ(sums: Mapping[int, Sequence[Any]]) -> bool:
-    """Whether the ranks made different things, as often.
+    """Check whether the ranks made different arrays, equally often.
 
-    Where each made as many between the same two launches, the order counts too; elsewhere only what there is in all.
+    The order counts if each rank made as many between the same two launches; otherwise only the total counts.
     """
     if not _can_be_compared(sums):
         return False
@@ -172,7 +173,7 @@ def _find_gap(kind: str, sums: Mapping[int, Sequence[Any]]) -> str:
 
 
 def read_sample(sample: str) -> tuple[float, ...]:
-    """Read a few values of an array as a rank has written them.
+    """Parse a few values of an array as written by a rank.
 
     >>> read_sample("0000000000000040"), read_sample("")
     ((2.0,), ())
@@ -182,10 +183,10 @@ def read_sample(sample: str) -> tuple[float, ...]:
 
 
 def format_gap(kind: str, samples: Sequence[Sequence[float]]) -> str:
-    """Say how far arrays differ, by a few values of each at the same places; empty where these are equal, or not known.
+    """Describe how far arrays differ, by a few values of each at the same positions; empty if these are equal or unknown.
 
     Args:
-        kind: as `f32[8]`.
+        kind: such as `f32[8]`.
 
     >>> format_gap("f32[2]", [(0.0, 1.0), (-0.0, 1.0)]), format_gap("f32[2]", [(0.0, 1.0), (0.0, 1.0)])
     ('they differ in the sign of zero', '')
@@ -224,7 +225,7 @@ def _largest(pair: tuple[float, float]) -> float:
 
 
 def format_host_data(difference: HostDataMismatch, source: str = "") -> str:
-    """Say which line made what on which ranks.
+    """Format which line made which arrays on which ranks.
 
     Args:
         source: the cell's text.
@@ -248,7 +249,7 @@ def format_host_data(difference: HostDataMismatch, source: str = "") -> str:
     if len({what.partition(_ON_LINE)[0] for what in difference.by_what}) == 1:
         told = "earlier ones differ, or their order; the last is equal"
     many = f" ({difference.count} arrays made {'so' if difference.given else 'there'})" if difference.count > 1 else ""
-    # A scalar has no ranges to tell.
+    # A scalar has no ranges to show.
     box = f"box [{difference.box}]: " if difference.box not in ("", "whole") else ""
     head, cure = _find_cure(difference)
     gap = [f"  {difference.gap}"] if difference.gap else []
@@ -256,7 +257,7 @@ def format_host_data(difference: HostDataMismatch, source: str = "") -> str:
 
 
 def _find_cure(difference: HostDataMismatch) -> tuple[str, str]:
-    """Say what kind of difference it is, and what to do about it."""
+    """Return the kind of the difference, and a hint."""
     if difference.box:
         for nearly in _NEARLY:
             if nearly in difference.gap:

@@ -1,6 +1,6 @@
-"""What programs of one name and shape differ in: the first line of their lowered modules that is not the same, and names of the call.
+"""Find how programs of one name and shape differ: the first different line of their lowered modules, and variables of the call.
 
-An outline of each program travels as one bounded text, and is read only when the ranks disagree.
+Each program's outline is sent as one text of limited size, and is parsed only if the ranks disagree.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import NamedTuple
 __all__ = ["CALLBACK", "MOST_PACKED", "Outline", "find_differences", "pack_outline", "unpack_outline"]
 
 CALLBACK = "host callback"
-"""Begins the line of an outline that says which Python function a program calls."""
+"""Prefix of an outline's lines that name the Python functions which a program calls."""
 MOST_PACKED = 1 << 18
-"""Characters of an outline as it travels. Of a longer module only the first lines are compared."""
+"""Most characters of a packed outline. Of a longer module only the first lines are compared."""
 _MOST_LINES, _LONGEST_LINE = 20_000, 2_000
 _AROUND, _MOST_SHOWN = 70, 160
-"""Characters shown before the first difference in a line, and in all."""
+"""Characters shown before the first difference in a line, and in total."""
 _MOST_NAMES = 5
 _VALUE = re.compile(r"^%[\w:#, %]* = ")
 _CALLBACK = re.compile(rf"{CALLBACK} \d+: ")
@@ -33,13 +33,13 @@ class Outline(NamedTuple):
     """What is kept of a program to explain a mismatch."""
 
     names: Mapping[str, str]
-    """Values of plain variables of the call that compiled it, as Python writes them."""
+    """Values of plain variables of the call that compiled it, as their `repr`."""
     lines: Sequence[str]
-    """Of the lowered module."""
+    """Lines of the lowered module."""
 
 
 def pack_outline(module: str, names: Mapping[str, str]) -> str:
-    r"""Write an outline as one text of at most `MOST_PACKED` characters.
+    r"""Pack an outline into one text of at most `MOST_PACKED` characters.
 
     >>> unpack_outline(pack_outline("a\nb", {"k": "2"}))
     Outline(names={'k': '2'}, lines=['a', 'b'])
@@ -54,7 +54,7 @@ def pack_outline(module: str, names: Mapping[str, str]) -> str:
 
 
 def unpack_outline(packed: str) -> Outline | None:
-    """Read an outline; None if it cannot be read, as when it was written only in part.
+    """Unpack an outline; None if it cannot be read, for example because it was only partly written.
 
     >>> unpack_outline("half of one")
     """
@@ -69,7 +69,7 @@ def unpack_outline(packed: str) -> Outline | None:
 
 
 def find_differences(outlines: Mapping[int, Outline]) -> dict[int, str]:
-    """Return for each program what it has where the others have something else; empty if the outlines are equal.
+    """Return for each program how it differs from the others; empty if the outlines are equal.
 
     Args:
         outlines: by fingerprint, of two programs or more.
@@ -96,7 +96,7 @@ def _first_different(texts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _cut(lines: Sequence[str]) -> list[str]:
-    """Show of each line the part around the first character that differs, without the numbers of its values."""
+    """Return the part of each line around the first character that differs, without the numbers of its values."""
     lines = [_VALUE.sub("", line) for line in lines]
     if len(set(lines)) == 1:
         return list(lines)

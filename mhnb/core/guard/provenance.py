@@ -1,8 +1,8 @@
-"""What the arrays of a launch carry, as the ranks compare it before the launch; and where they differ, in words.
+"""Compare the provenance of a launch's arrays across ranks before the launch, and describe how it differs.
 
-An array has a value: of the launch that made it, of what it holds, or of where it was made of host data. Equal values are equal arrays.
-Two values have a meaning of their own. `ANY` is equal to every other: it is not computed yet, say. `UNKNOWN` is what an array has that
-carries none: it was made where the guard does not look, and is equal to such arrays only.
+An array's value is a hash of the launch that made it, of its contents, or of where it was made of host data. Equal values mean equal
+arrays. Two values are special. `ANY` matches every other: for example, the array is not computed yet. `UNKNOWN` belongs to an array
+without provenance: the guard did not see where it was made, and it matches only other such arrays.
 """
 
 from __future__ import annotations
@@ -36,25 +36,27 @@ __all__ = [
 ]
 
 InputRow: TypeAlias = list[Any]
-"""An array of a launch that was refused, as one rank has it: [value, cell that made it, kind, what made it, sample].
+"""An array of a launch that was refused, as on one rank: [value, cell that made it, kind, what made it, sample].
 
-The cell is 0 where none did, or where each cell has as good a state. `kind` is as `f32[8]`. What made it is in words; empty for what was
-laid out for this launch alone. The sample is a few of its elements, as doubles in hex; empty where they are not known.
+The cell is 0 if no cell made it, or if the state before that cell is no better. `kind` is such as `f32[8]`. What made it is a text;
+it is empty for an array that was laid out for this launch only. The sample is a few of its elements as doubles in
+hex; it is empty if they are not known.
 """
 
 HOST_DATA = "host data"
-"""What made an array that no launch made."""
+"""Producer of an array that was not made by a launch."""
 PLACED = f"sharded {HOST_DATA}"
-"""What made one of which no rank holds all: it is known by where it was made."""
+"""Producer of an array of which no rank holds all: its value depends on where it was made."""
 UNKNOWN = 0
-"""The value of an array that carries none."""
+"""Value of an array without provenance."""
 ANY = (1 << 63) - 1
-"""The value of what cannot be compared before the launch: it is equal to every other."""
+"""Value of an array that cannot be compared before the launch: it matches every other."""
 MASK = (1 << 62) - 1
-"""Every other value is at most this."""
+"""Largest of all other values."""
 _PARTIAL, _BLOCKS = 1 << 62, 31
-"""The value of several arrays, some of which are `ANY`: this bit, a bit for each block of arrays that holds such a one, a hash of the
-rest. Up to so many arrays are a block each."""
+"""Value of several arrays, some of which are `ANY`: this bit, one bit for each block of arrays that holds such an array, and a hash of
+the rest. Up to this many arrays, each is a block of its own.
+"""
 _SHOWN_LINES, _SHOWN_ARRAYS = 4, 3
 _UNGUARDED = "from where the guard does not look (--guard off or parity)"
 _NOT_GUARDED = "Make it in the same cell, under one guard, on every rank."
@@ -62,10 +64,10 @@ _SORT = "Sort what you list; make each array on the same line, as often on every
 
 
 def combine_values(values: Sequence[int], free: int = 0) -> int:
-    """Hash what the arrays of a launch are known by; less than 2**63.
+    """Hash the values of a launch's arrays; the result is less than 2**63.
 
     Args:
-        free: which blocks of arrays are `ANY` on another rank, as `what_is_free` gives it.
+        free: blocks of arrays that are `ANY` on another rank, as returned by `what_is_free`.
 
     >>> combine_values([5, 7]) == combine_values([7, 5]), combine_values([5, UNKNOWN]) == combine_values([5, UNKNOWN])
     (False, True)
@@ -86,9 +88,9 @@ def _block(place: int, count: int) -> int:
 
 
 def find_conflict(values: Iterable[int]) -> list[int]:
-    """Give those that contradict each other, in their order; none where all may be of the same arrays.
+    """Return the values that contradict each other, in their order; empty if all may be of the same arrays.
 
-    Which arrays are `ANY` must be the same of two for them to be compared: see `join_free`.
+    Two values are compared only if the same arrays are `ANY` in both: see `join_free`.
 
     >>> find_conflict([5, 7, 5, ANY]), find_conflict([5, combine_values([ANY, 7])])
     ([5, 7], [])
@@ -102,7 +104,7 @@ def find_conflict(values: Iterable[int]) -> list[int]:
 
 
 def join_free(values: Iterable[int]) -> int:
-    """Return which arrays are `ANY` on some rank, where that is not the same on all; 0 where it is.
+    """Return the blocks of arrays that are `ANY` on some rank, as bits; 0 if they are the same on all ranks.
 
     >>> join_free([5, 5]), join_free([combine_values([ANY, 7])]), join_free([5, combine_values([ANY, 7])])
     (0, 0, 1)
@@ -112,7 +114,7 @@ def join_free(values: Iterable[int]) -> int:
 
 
 def what_is_free(value: int) -> int:
-    """Tell which blocks of a launch's arrays are not compared, a bit each; 0 for none.
+    """Return the blocks of a launch's arrays that are not compared, one bit each; 0 if all are compared.
 
     >>> what_is_free(combine_values([5, 7])), what_is_free(combine_values([5, ANY]))
     (0, 2)
@@ -121,7 +123,10 @@ def what_is_free(value: int) -> int:
 
 
 def masked_places(free: int, count: int) -> list[int]:
-    """Return the places of the arrays that are not compared, of as many as a launch takes.
+    """Return the positions of the arrays that are not compared.
+
+    Args:
+        count: of the launch's arrays.
 
     >>> masked_places(what_is_free(combine_values([ANY, 7, ANY])), 3), masked_places(0, 3)
     ([0, 2], [])
@@ -130,9 +135,9 @@ def masked_places(free: int, count: int) -> list[int]:
 
 
 def find_divergence(rows: Iterable[Sequence[InputRow]]) -> int:
-    """Give the first cell in which ranks made arrays apart that they would launch on together; 0 where none is known.
+    """Return the first cell in which ranks made different arrays for one launch; 0 if none is known.
 
-    The later maker of an array that differs is meant: what the other ranks still have is of before.
+    Of the cells that made an array which differs, the latest counts, because the other ranks still hold an earlier version.
 
     Args:
         rows: by rank.
@@ -146,7 +151,7 @@ def find_divergence(rows: Iterable[Sequence[InputRow]]) -> int:
 
 
 def are_input_rows(rows: Any) -> bool:
-    """Whether a rank may have said this of the arrays of a launch.
+    """Check whether a rank's message about the arrays of a launch is well-formed.
 
     >>> are_input_rows([[5, 2, "f32[8]", "jit(f) (cell 2)", ""]]), are_input_rows([[5, 2]])
     (True, False)
@@ -163,7 +168,7 @@ def _is_input_row(row: Any) -> bool:
 
 
 def describe_divergence(rows: Mapping[int, Sequence[InputRow]]) -> list[str]:
-    """Say of a launch that was refused which of its arrays differ, what each rank has there, and what to do about it.
+    """Describe which arrays of a refused launch differ, what each rank has there, and how to fix it.
 
     >>> one, two = ([[value, 0, "f32[]", "", f"000000000000{n}40"]] for value, n in ((5, "00"), (6, "40")))
     >>> print(describe_divergence({0: one, 1: two, 2: two})[0])
@@ -205,10 +210,10 @@ def _describe_array(number: int, by_rank: Mapping[int, InputRow]) -> tuple[str, 
 
 
 def describe_provenance(known: Mapping[int, tuple[int, str]]) -> str:
-    """Say where the ranks have one array from, where that is not the same; empty where it is.
+    """Describe where one array comes from on each rank; empty if that is the same on all.
 
     Args:
-        known: by rank, the value of it, and what made it in words.
+        known: by rank, the array's value, and what made it as text.
 
     >>> describe_provenance({0: (7, "jit(f) (cell 2)"), 1: (5, "host data"), 2: (5, "host data")})
     'from host data on ranks 1-2, from jit(f) (cell 2) on rank 0'
@@ -224,7 +229,7 @@ def describe_provenance(known: Mapping[int, tuple[int, str]]) -> str:
 
 
 def format_uncompared(count: int, lines: Iterable[int]) -> str:
-    """Say how many arrays of a cell's launches were not compared, and which lines took them.
+    """Format the note of how many arrays of a cell's launches were not compared, and which lines launched on them.
 
     >>> format_uncompared(1, [2])
     '1 array was not compared: made with --guard off, parity or --ranks, or not seen by the guard (line 2)'
@@ -238,7 +243,7 @@ def format_uncompared(count: int, lines: Iterable[int]) -> str:
 
 
 def format_producer(name: str, seq: int, line: int | None) -> str:
-    """Name what made an array.
+    """Format the launch that made an array.
 
     >>> format_producer("jit(multiply)", 4, 2)
     'jit(multiply) (cell 4, line 2)'

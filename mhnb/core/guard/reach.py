@@ -1,4 +1,4 @@
-"""Whether a compiled program reaches other devices, from the text that XLA made of it."""
+"""Check in a compiled program's HLO text whether it communicates with other devices."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ _CUSTOM_CALL = re.compile(r"\bcustom-call(?:-start|-done|-update)?\(.*")
 """With the rest of its line."""
 _TARGET = re.compile(r'\bcustom_call_target="([^"]*)"')
 _LOCAL = re.compile(
-    # CPU's linear algebra, the greatest elements, Python's callbacks; then the libraries of GPUs, and what lays memory out.
+    # CPU linear algebra, top-k, Python callbacks; then the GPU libraries, and memory layout.
     r"lapack_\w+|blas_\w+|__onednn\$\w+|TopK|ApproxTopK|PartialReduce|xla_(?:ffi_)?python_(?:cpu|gpu)_callback"
     r"|xla_ffi_partitioned_python_\w+|xla_buffer_python_(?:cpu|gpu)_callback\w*"
     r"|__cu(?:blas|blasLt|dnn|b|solver|sparse)\$.*|cu(?:solver|blas|sparse|_threefry)\w*|hip(?:solver|blas|sparse|_threefry)\w*"
-    # Kernels of jaxlib's own for GPUs: one device's arrays in, one device's arrays out. `hybrid` ones compute on the host.
+    # jaxlib's own GPU kernels: one device's arrays in, one device's arrays out. `hybrid` ones compute on the host.
     r"|(?:cu|hip)_(?:cholesky_update|lu_pivots_to_permutation|tridiagonal_solve_perturbed)\w*|(?:cu|hip)(?:hybrid|dnn_rnn)_\w+"
-    # cuDNN's scaled products, and Triton: JAX and XLA link no library for communication to what Triton compiles.
+    # cuDNN's scaled products, and Triton: JAX and XLA link no communication library into code that Triton compiles.
     r"|__op\$block_scaled_dot|xla\.scaled_dot|__gpu\$xla\.gpu\.triton|triton_kernel_call(?:_ffi)?"
-    # TPU's linear algebra.
+    # TPU linear algebra.
     r"|Cholesky|Eigh|LuDecomposition|Qr|ProductOfElementaryHouseholderReflectors"
     r"|AllocateBuffer|MoveToHost|MoveToDevice|annotate_device_placement|X64\w*|SliceToDynamic|PadToStatic"
 )
-"""Targets of custom calls that are known to stay on their device; of any other one nobody knows."""
+"""Targets of custom calls that are known to stay on their device; any other target is unknown."""
 _KERNEL = re.compile(r"mosaic_gpu_v\d+|tpu_custom_call")
-"""Kernels that the user has written: Mosaic can read and write the memory of other devices, also of other processes."""
+"""Kernels written by the user: Mosaic can read and write the memory of other devices, also of other processes."""
 _SAYS_LOCAL = re.compile(r'uses_xla_collective_metadata\s*[=:]\s*(?:false|0)\b|\\?"custom_call_config\\?"')
 _SAYS_REMOTE = re.compile(r"nvshmem|xla_replica_ids|has_communication|collective_id")
-"""What the compilers of such kernels note beside them. Where they note nothing that is known here, a kernel may communicate."""
+"""Metadata that the compilers of such kernels add. A kernel without any known metadata may communicate."""
 
 
 def may_communicate(text: str) -> bool:
-    """Say whether a program has a collective, or a custom call that could be one.
+    """Check whether a program has a collective, or a custom call that could be one.
 
     Args:
-        text: optimised HLO; XLA's partitioner puts most collectives in after lowering.
+        text: optimised HLO, because XLA's partitioner adds most collectives after lowering.
 
     >>> may_communicate('x = f32[] all-reduce(y)'), may_communicate('x = custom-call(y), custom_call_target="new"')
     (True, True)

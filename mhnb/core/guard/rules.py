@@ -1,6 +1,6 @@
-"""The guard's rules: whether the ranks launched the same programs in the same order, and the state that follows.
+"""Check whether the ranks launched the same programs in the same order, and derive the cluster state.
 
-It decides from what the ranks recorded; how a launch is seen, and when, is not its business.
+This module decides from the ranks' records; how and when launches are recorded is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ __all__ = [
 ]
 
 FREE_PREFIX = "free:"
-"""Begins the fingerprint of a program that never communicates: its order among the ranks is of no consequence."""
+"""Prefix of the fingerprint of a program that never communicates: its order across ranks does not matter."""
 
 WAY_OUT = "%mhjax restart --replay"
-"""As the notes name it; who knows what it costs says so there."""
+"""The command as the notes name it; a caller that knows its cost adds that."""
 
 TAINTED = f"tainted: later values could be wrong · {WAY_OUT}, or %mhjax accept"
-"""The last note of what is tainted."""
+"""Last note of a tainted cell."""
 
 STILL_LEFT = "which this rank has left and which still runs or waits"
-"""In the message of a launch that is refused because it would meet a collective of an earlier cell."""
+"""Part of the message for a launch that is refused because it would meet a collective of an earlier cell."""
 
 _Participants: TypeAlias = tuple[int, ...]
 _Rows: TypeAlias = tuple[LaunchRow, ...]
@@ -47,28 +47,28 @@ _Rows: TypeAlias = tuple[LaunchRow, ...]
 
 @dataclass(frozen=True, slots=True)
 class LaunchSide:
-    """What some ranks launched at the place where the ranks differ."""
+    """What a group of ranks launched at the point where the ranks differ."""
 
     ranks: tuple[int, ...]
     fingerprint: str | None
-    """None: these ranks ended the cell without a further launch."""
+    """None if these ranks ended the cell without a further launch."""
     name: str | None
     line: int | None
-    """1-based line of the cell, on the first of `ranks`; None where the cell's own lines were not involved."""
+    """1-based line of the cell, on the first of `ranks`; None if none of the cell's own lines was involved."""
     why: str = ""
-    """What these ranks did instead, where that is known better than "ended the cell without it"."""
+    """What these ranks did instead, if more is known than "ended the cell without it"."""
     callers: tuple[int, ...] = ()
-    """Lines of the cell that called that one, from the inside out."""
+    """Lines of the cell that called `line`, innermost first."""
 
     @property
     def lines(self) -> tuple[int, ...]:
-        """All lines that are known, from the inside out."""
+        """All known lines, innermost first."""
         return (*((self.line,) if self.line is not None else ()), *self.callers)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchDifference:
-    """The first launch in which two ranks that take part differ."""
+    """The first launch in which two of its participants differ."""
 
     index: int
     """0-based, among the launches that the differing ranks have in common."""
@@ -77,7 +77,7 @@ class LaunchDifference:
 
 
 def communicates(fingerprint: str) -> bool:
-    """Whether launches of this program meet those of other ranks.
+    """Check whether the program has collectives, so that its launches must match those of other ranks.
 
     >>> communicates("free:52c1"), communicates("52c1")
     (False, True)
@@ -86,10 +86,10 @@ def communicates(fingerprint: str) -> bool:
 
 
 def compare_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> LaunchDifference | None:
-    """Find the first launch that differs between any two ranks, among those in which both take part.
+    """Return the first launch that differs between any two ranks, among those in which both take part.
 
-    A participant that is not in `rows_by_rank` launched nothing. Lines and names are told, not compared.
-    The time it takes grows with the number of rows, not with their counts.
+    A participant that is not in `rows_by_rank` launched nothing. Lines and names are reported, not compared.
+    The time grows with the number of rows, not with their counts.
 
     >>> compare_launches({0: [["a", "f", [0, 1], 1, 9]], 1: [["a", "f", [0, 1], 1, 8], ["a", "f", [0, 1], 2, 1]]})
     >>> compare_launches({0: [["a", "f", [0, 1], 1, 9]], 1: [["a", "f", [0, 1], 1, 8]]}).index
@@ -104,10 +104,10 @@ def compare_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> LaunchD
 
 
 def format_difference(difference: LaunchDifference, seq: int | None = None, source: str = "") -> str:
-    """Say what each rank launched, a line a side.
+    """Format what each rank launched, one line per group of ranks.
 
     Args:
-        source: the cell's text; with it each line number is followed by that line.
+        source: the cell's text, from which each line number is followed by its line.
 
     >>> one, two = LaunchSide((0, 2), "a1", "jit(add)", 2), LaunchSide((1, 3), None, None, None)
     >>> print(format_difference(LaunchDifference(2, (one, two)), seq=14))
@@ -120,7 +120,7 @@ def format_difference(difference: LaunchDifference, seq: int | None = None, sour
 
 
 def format_sides(sides: Sequence[LaunchSide], source: str = "") -> list[str]:
-    """Say what the ranks of each side launched and where, in columns, a line a side.
+    """Format what each group of ranks launched and where, in columns, one line per group.
 
     >>> format_sides([LaunchSide((0,), "a1", "jit(f)", 1), LaunchSide((1,), "b2", "jit(g)", 1)], "h(x)")
     ['  rank 0   jit(f)   line 1:  h(x)', '  rank 1   jit(g)   line 1:  h(x)']
@@ -128,7 +128,7 @@ def format_sides(sides: Sequence[LaunchSide], source: str = "") -> list[str]:
     named = [side.name for side in sides if side.name is not None]
     who = [say_ranks(side.ranks) for side in sides]
     what = [_what(side, ambiguous=named.count(side.name or "") > 1) for side in sides]
-    # The words of a side that ended stand alone on their line, and do not widen the column of the names.
+    # The text of a group without a launch has no column after it, so it does not widen the column of names.
     widths = [len(text) for text, side in zip(what, sides, strict=True) if side.name is not None]
     who_width, what_width = max(map(len, who)), max(widths)
     return [
@@ -138,7 +138,7 @@ def format_sides(sides: Sequence[LaunchSide], source: str = "") -> list[str]:
 
 
 IN_STEP = "the ranks are in step; variables that this cell sets may differ"
-"""The note of a cell that ended on some ranks only, and left no launch apart."""
+"""Note of a cell that ended differently on some ranks, without a launch that differs."""
 
 
 def judge_state(
@@ -150,15 +150,15 @@ def judge_state(
     seq: int | None = None,
     source: str = "",
 ) -> tuple[ClusterState, tuple[str, ...]]:
-    """Judge the cluster when a cell has ended on every rank that ran it; the first rule that matches wins.
+    """Derive the cluster state after a cell has ended on every rank that ran it; the first rule that matches wins.
 
     Args:
-        rows_by_rank: None when there is no launch record: `--guard off`, or the guard is unavailable.
-        left_by_rank: the first launch that a rank stopped waiting for, in words; no rank that waited for all.
-        lost_ranks: ranks that are gone, the first to go first. A lost hub is the caller's to judge.
+        rows_by_rank: None if there is no launch record: `--guard off`, or the guard is unavailable.
+        left_by_rank: the first launch that a rank abandoned, as text; without the ranks that waited for all of theirs.
+        lost_ranks: ranks that are lost, in the order in which they were lost. The caller judges a lost hub.
 
     Returns:
-        The state, and notes for the user, each with the next step where there is one to take.
+        The state, and notes for the user, each with the next step if there is one.
 
     >>> judge_state({0: "ok", 1: "error"}, {0: [], 1: []}, {}, ())[0]
     'clean'
@@ -173,18 +173,19 @@ def judge_state(
         taints += (format_difference(difference, seq, source),)
     if taints:
         return "tainted", (*taints, TAINTED)
-    # Without a record an interrupt may have left a collective behind, also where all ranks were interrupted alike.
+    # Without a record an interrupt may have left a collective behind, even if all ranks were interrupted in the same
+    # way.
     unknown = rows_by_rank is None and "interrupted" in ran.values()
     if len(set(ran.values())) < 2 and not unknown:
         return "clean", ()
     if rows_by_rank is None:
         return "split", (f"{_outcome_words(ran)} · no launch record to judge by: %mhjax accept, or {WAY_OUT}",)
-    # Who raised stands above it already, in the heading of the failure.
+    # The heading of the failure already names the ranks that raised.
     return "clean", (IN_STEP,)
 
 
 class _Record:
-    """The launches of every rank that communicate, and the comparisons already made."""
+    """The launches with collectives of every rank, and a cache of comparisons."""
 
     def __init__(self, rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> None:
         rows = {rank: tuple(r for r in rows if communicates(r[0])) for rank, rows in rows_by_rank.items()}
@@ -192,7 +193,7 @@ class _Record:
         everyone = set(rows).union(*(ranks for mine in sets.values() for ranks in mine))
         self._rows: dict[int, _Rows] = {rank: rows.get(rank, ()) for rank in sorted(everyone)}
         self._sets = {rank: sets.get(rank, frozenset()) for rank in everyone}
-        # Ranks with equal records share a class: of 64 ranks that did the same, no two are compared.
+        # Ranks with equal records share a class, so 64 ranks with the same launches need no comparison.
         classes: dict[tuple[object, ...], int] = {}
         self._class = {
             rank: classes.setdefault(tuple((r[0], tuple(r[2]), r[4]) for r in mine), len(classes))
@@ -206,7 +207,7 @@ class _Record:
                 yield a, b
 
     def differ(self, pair: tuple[int, int]) -> tuple[int, LaunchRow | None, LaunchRow | None] | None:
-        """The place where two ranks first differ, and what each has there."""
+        """Return the index at which two ranks first differ, and what each launched there."""
         a, b = pair
         shared = frozenset(ranks for ranks in self._sets[a] | self._sets[b] if a in ranks and b in ranks)
         if not shared:
@@ -217,7 +218,7 @@ class _Record:
         return self._known[key]
 
     def sides(self, pair: tuple[int, int], index: int) -> tuple[LaunchSide, ...]:
-        """Who launched what at the place where this pair differs: the pair, and each rank that came as far with it."""
+        """Return who launched what where this pair differs: the pair, and each rank that got as far with it."""
         place = self.differ(pair)
         assert place is not None
         at = {pair[0]: place[1], pair[1]: place[2]}
@@ -230,7 +231,7 @@ class _Record:
         return tuple(_side(tuple(ranks), at[ranks[0]]) for ranks in members.values())
 
     def _beside(self, pair: tuple[int, int], rank: int, index: int) -> dict[int, LaunchRow | None]:
-        """What a third rank launched there, if its place is the same: the same launches shared with both before it."""
+        """Return what a third rank launched there if it shares the same launches with both before that point; otherwise an empty dict."""
         a, b = pair
         common = frozenset(p for p in self._sets[a] | self._sets[b] if a in p and b in p)
         if not all(rank in ranks for ranks in common):
@@ -250,7 +251,7 @@ def _among(rows: _Rows, shared: Collection[_Participants]) -> list[LaunchRow]:
 def _first_difference(
     mine: Iterable[LaunchRow], theirs: Iterable[LaunchRow]
 ) -> tuple[int, LaunchRow | None, LaunchRow | None] | None:
-    """Walk two run-length-encoded sequences side by side, without expanding them."""
+    """Compare two run-length-encoded sequences without expanding them."""
     index, a, b = 0, _Cursor(mine), _Cursor(theirs)
     while a.row is not None and b.row is not None and _program(a.row) == _program(b.row):
         step = min(a.left, b.left)
@@ -261,7 +262,7 @@ def _first_difference(
 
 
 class _Cursor:
-    """A place in a run-length-encoded sequence: the row it is in, and how many of its launches are left."""
+    """A position in a run-length-encoded sequence: the current row, and how many of its launches remain."""
 
     def __init__(self, rows: Iterable[LaunchRow]) -> None:
         self._rest = iter(rows)
@@ -295,7 +296,7 @@ def _side(ranks: tuple[int, ...], row: LaunchRow | None) -> LaunchSide:
 def _what(side: LaunchSide, *, ambiguous: bool) -> str:
     if side.name is None or side.fingerprint is None:
         return side.why or "ended the cell without it"
-    # Equal names, other programs: a constant, a sharding or a donation differs.
+    # Programs with equal names differ in a constant, a sharding or a donation.
     return f"{side.name} (program {side.fingerprint.removeprefix(FREE_PREFIX)[:6]})" if ambiguous else side.name
 
 

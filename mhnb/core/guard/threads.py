@@ -1,7 +1,7 @@
-"""How the threads and tasks of a cell are known to the guard: by a number that is the same on every rank, and a label.
+"""Numbers and labels for the threads and tasks of a cell; a thread's number is the same on every rank.
 
-The number holds a hash of the kind (what started the thread, and which function it runs), and which of its kind it is.
-Thread names that Python counts itself, and worker threads of a pool, differ by rank: neither is part of it.
+The number combines a hash of the kind (what started the thread, and which function it runs) with a count within that kind.
+Thread names that Python numbers itself, and worker threads of a pool, differ by rank, so neither is part of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 __all__ = ["MAIN_THREAD", "UNKNOWN_THREAD", "format_thread", "kind_of", "number_thread"]
 
 UNKNOWN_THREAD = 0
-"""A thread that no Python code of a cell has started; it is not compared."""
+"""A thread that was not started by Python code of a cell; it is not compared."""
 MAIN_THREAD = 1
 
 _COUNT_BITS = 24
@@ -40,10 +40,10 @@ def kind_of(number: int) -> int:
 
 
 def format_thread(number: int, labels: Mapping[int, str]) -> str:
-    """Name a thread as messages do.
+    """Format a thread for messages.
 
     Args:
-        labels: by kind; one that ends with `#` is followed by which of its kind the thread is.
+        labels: by kind; a label that ends with `#` is followed by the thread's count within its kind.
 
     >>> format_thread(7 << 24 | 2, {7 << 24: "task score #"}), format_thread(9 << 24 | 1, {9 << 24: "thread prefetch"})
     ('task score #2', 'thread prefetch')

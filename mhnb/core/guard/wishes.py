@@ -1,7 +1,7 @@
-"""What a rank of another host and the host of the board say to each other about a launch, and how each is written.
+"""Messages about launches between a rank of another host and the host of the shared board, and their JSON encoding.
 
-A rank sends its wish and waits for the verdict. It may ask for the wish back, and tells when its cell has ended.
-One frame of JSON a message; what carries the frames, and how they are signed, is not known here.
+A rank sends its proposal and waits for the decision. It may withdraw the proposal, and reports when its cell has ended.
+Each message is one frame of JSON; transport and signing are handled elsewhere.
 """
 
 from __future__ import annotations
@@ -38,49 +38,49 @@ VerdictKind: TypeAlias = Literal["launch", "again", "interrupt", "mismatch", "ri
 
 
 class Wish(NamedTuple):
-    """What a rank is about to launch."""
+    """A rank's proposal: the launch that it is about to make."""
 
     seq: int
-    """The cell."""
+    """Number of the cell."""
     fingerprint: int
     """Odd, less than 2**63."""
     name: str
     participants: tuple[int, ...]
     lines: tuple[int, ...]
-    """1-based, of the cell: the innermost, and those that called it; empty where it is not in the cell's own text."""
+    """1-based lines of the cell: the innermost, and those that called it; empty if the launch is outside the cell's own text."""
     handles: bool = False
-    """The ranks have stopped together, and this is what the cell does about it: it is not stopped once more."""
+    """The ranks were stopped together, and the cell's code makes this launch to handle that: it is not stopped again."""
     origin: int = 0
-    """What the arrays are known by that it launches on, as a hash, less than 2**63."""
+    """Provenance hash of the arrays that it launches on, less than 2**63."""
     thread: int = UNKNOWN_THREAD
-    """Which thread or task of the cell launches it; see `core/guard/threads.py`."""
+    """Number of the thread or task of the cell that launches it; see `core/guard/threads.py`."""
     thread_label: str = ""
-    """Of the thread's kind."""
+    """Label of the thread's kind."""
 
     @property
     def line(self) -> int | None:
-        """The innermost of the lines."""
+        """The innermost of the lines; None if there is none."""
         return self.lines[0] if self.lines else None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a wish. Anything but `launch` means that no rank launches it; after `again` all ask once more."""
+    """The decision on a proposal. Except for `launch`, no rank launches it; after `again` all participants propose once more."""
 
     kind: VerdictKind
     agreed: bool = False
-    """Of an interrupt: every participant had come as far, and wanted the same launch."""
+    """Of an interrupt: whether every participant had reached this launch, and proposed the same."""
     number: int = 0
-    """Of a mismatch: which launch of these participants in the cell it is, from 1."""
+    """Of a mismatch: number of the launch among those of these participants in the cell, from 1."""
     stands: tuple[Stand, ...] = ()
     names: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     """Of a mismatch: the programs' names, by fingerprint."""
     differences: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Of a mismatch of programs with one name: what each has where the others have something else, by fingerprint."""
+    """Of a mismatch of programs with one name: how each differs from the others, by fingerprint."""
     threads: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     """Of a mismatch: the labels of threads, by kind."""
     text: str = ""
-    """Of what is told in words that were made where the board is."""
+    """Message that was formatted on the host of the board, for the kinds that need one."""
 
 
 LAUNCH = Verdict("launch")
@@ -88,7 +88,7 @@ LAUNCH = Verdict("launch")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A rank wants to launch. Its wishes are numbered; it makes one at a time."""
+    """A rank proposes a launch. Its proposals are numbered; it makes one at a time."""
 
     number: int
     wish: Wish
@@ -96,25 +96,25 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """A rank wants a wish back, if it is not too late; the verdict says what became of it."""
+    """A rank withdraws a proposal, if it is not too late; the decision reports the result."""
 
     number: int
     mark: int
-    """The place of the reason in MARKS."""
+    """Index of the reason in MARKS."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellOver:
-    """A cell has ended on a rank: it wishes for nothing more in it."""
+    """A cell has ended on a rank, which proposes nothing more in it."""
 
     seq: int
     ending: int
-    """The place of how it ended in ENDINGS."""
+    """Index in ENDINGS of how the cell ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a program is that a rank has compiled, before it wants to launch it."""
+    """Outline of a program that a rank has compiled, sent before the rank proposes to launch it."""
 
     fingerprint: int
     outline: str
@@ -125,7 +125,7 @@ RankMessage: TypeAlias = Asked | Withdrawn | CellOver | Described
 
 
 def encode_from_rank(message: RankMessage) -> list[bytes]:
-    """Write what a rank says.
+    """Encode a rank's message.
 
     >>> encode_from_rank(CellOver(7, 0))
     [b'["over", 7, 0]']
@@ -143,10 +143,10 @@ def encode_from_rank(message: RankMessage) -> list[bytes]:
 
 
 def decode_from_rank(frames: Sequence[Frame], rank: int, process_count: int) -> RankMessage:
-    """Read what a rank says, and hold that it can be: a number out of place would end up in another rank's words.
+    """Decode and check a rank's message, because an invalid number would show up in another rank's message.
 
     Raises:
-        UnknownMessage: it cannot be.
+        UnknownMessage: the message is not valid.
 
     >>> decode_from_rank([b'["withdrawn", 3, 1]'], 1, 2)
     Withdrawn(number=3, mark=1)
@@ -193,7 +193,7 @@ def _can_be(wish: Wish, rank: int, process_count: int) -> bool:
 
 
 def encode_verdict(number: int, verdict: Verdict) -> list[bytes]:
-    """Write what became of a rank's wish.
+    """Encode the decision on a rank's proposal.
 
     >>> encode_verdict(3, LAUNCH)
     [b'[3, "launch", false, 0, [], [], [], [], ""]']
@@ -207,10 +207,10 @@ def encode_verdict(number: int, verdict: Verdict) -> list[bytes]:
 
 
 def decode_verdict(frames: Sequence[Frame]) -> tuple[int, Verdict]:
-    """Read the number of a wish and what became of it.
+    """Decode the number of a proposal and the decision on it.
 
     Raises:
-        UnknownMessage: it is no verdict.
+        UnknownMessage: it is not a decision.
 
     >>> decode_verdict(encode_verdict(3, LAUNCH)) == (3, LAUNCH)
     True
