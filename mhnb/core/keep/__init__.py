@@ -1,1 +1,1 @@
-"""What lasts longer than a cluster: the journal, its replay, and the export to a script."""
+"""What outlives a cluster: the journal, its replay, and the export to a script."""

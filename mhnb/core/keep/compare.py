@@ -1,4 +1,4 @@
-"""Whether a cell that ran again did what it did before, and in words where it did not."""
+"""Compare a replayed cell with its journal record, and describe the differences."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 def describe_difference(before: CellRecord, now: CellRecord) -> str:
-    """Say where a cell that ran again did other than before, a line for each set of ranks; empty: it did the same.
+    """Describe how a replayed cell differed from its record, one line per set of ranks; empty if it did the same.
 
-    Compared are each rank's outcome, the name of what it raised, and its launches.
+    The comparison covers each rank's outcome, the name of the exception that it raised, and its launches.
 
     >>> before, now = ({0: "ok", 1: "ok"}, {0: "ok", 1: "error"})
     >>> describe_difference(CellRecord(1, 4, "f()", outcomes=before), CellRecord(2, 4, "f()", outcomes=now))
@@ -65,7 +65,7 @@ def _by_rank(traces: Iterable[LaunchTrace]) -> dict[int, LaunchTrace]:
 
 
 def _launch_words(before: LaunchTrace | None, now: LaunchTrace | None) -> str:
-    """Where two sequences part, in words; empty when they are equal."""
+    """Describe where two launch sequences diverge; empty if they are equal."""
     if (before and before.hash) == (now and now.hash):
         return ""
     index, was, is_ = _first_difference(before.rows if before else (), now.rows if now else ())
@@ -80,7 +80,10 @@ def _launch_words(before: LaunchTrace | None, now: LaunchTrace | None) -> str:
 def _first_difference(
     before: Sequence[TraceRow], now: Sequence[TraceRow]
 ) -> tuple[int, TraceRow | None, TraceRow | None]:
-    """The 0-based number of the first launch that differs, and what was there. Runs are maximal, so equal ones have equal lengths."""
+    """Return the 0-based number of the first launch that differs, and both rows there.
+
+    Runs are maximal, so equal runs have equal lengths.
+    """
     index = 0
     for at, (was, is_) in enumerate(zip_longest(before, now)):
         if was is None or is_ is None or (was[0], was[2]) != (is_[0], is_[2]):

@@ -1,6 +1,6 @@
-"""The notebook as a script: the cells in order as one SPMD program that runs under srun, without mhnb.
+"""Export a notebook as a script: its cells in order as one SPMD program that runs under srun, without mhnb.
 
-Pure text: it neither reads a journal nor writes a file.
+This module only produces text: it neither reads a journal nor writes a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mhnb.errors import InvalidRequest
 __all__ = ["CellStep", "Exported", "MARK", "PushStep", "Step", "export_script", "format_sbatch"]
 
 MARK = "Exported by mhnb"
-"""In the first lines of each script: an export writes over its own work only."""
+"""Marker in the first lines of each script: an export overwrites only files that contain it."""
 
 
 _SLICES = (
@@ -30,20 +30,20 @@ class CellStep:
     """A cell that goes into the script."""
 
     name: str
-    """As `cell 4`."""
+    """Such as `cell 4`."""
     source: str
     ranks: tuple[int, ...] | None = None
-    """None for all."""
+    """None for all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushStep:
-    """Values that the notebook gave to the ranks."""
+    """Values that the notebook pushed to the ranks."""
 
     names: tuple[str, ...]
     ranks: tuple[int, ...] | None = None
     literals: Mapping[str, str] = field(default_factory=dict)
-    """Name -> the value as Python; a name that is missing was too large, or has no such form."""
+    """Name -> the value as Python source; without names whose value was too large, or has no such form."""
 
 
 Step = CellStep | PushStep
@@ -51,7 +51,7 @@ Step = CellStep | PushStep
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A script, and what its author should know."""
+    """A script, and notes for its author."""
 
     text: str
     notes: tuple[str, ...] = ()
@@ -65,17 +65,17 @@ def export_script(
     devices: int | None = None,
     left_out: Iterable[str] = (),
 ) -> Exported:
-    """Write the script.
+    """Build the script.
 
     Args:
         steps: in the order in which they ran.
-        name: the file's name, for its own text.
+        name: the file's name, which the script's own text mentions.
         process_count: of the notebook's cluster.
-        devices: CPU devices of each simulated rank; None where they were the machine's own.
+        devices: CPU devices per simulated rank; None if the ranks used the devices of their machines.
         left_out: a sentence for each cell that is not in the script.
 
     Raises:
-        InvalidRequest: something has no form in a script; all such places are named.
+        InvalidRequest: a part of a cell or a pushed value cannot be exported; the message lists all of them.
 
     >>> export_script([CellStep("cell 1", "x = 1")], name="a.py", process_count=2).text.splitlines()[-1]
     'x = 1'
@@ -128,7 +128,7 @@ def _warn(step: Step) -> str:
     return f"{step.name} runs on {where}: a collective in it that needs others would wait for ever"
 
 
-# -- the parts
+# -- parts of the script
 
 
 def _head(
@@ -222,10 +222,10 @@ def _body(step: Step, cells: Mapping[str, Translated]) -> str:
 
 
 def format_sbatch(script: str, *, nodes: int, tasks_per_node: int) -> str:
-    """Write a batch script for Slurm.
+    """Build a batch script for Slurm.
 
     Args:
-        script: the script's file name; the job is submitted from its folder.
+        script: the script's file name; the job is submitted from its directory.
         nodes: machines.
         tasks_per_node: processes on each.
 

@@ -1,6 +1,6 @@
-"""One cell as plain Python: what only IPython understands is translated, or refused by name.
+"""Translate one cell to plain Python; IPython syntax without a translation is refused by name.
 
-Decides from the text alone, and never runs it. How cells become a script is `export`'s business.
+The translation uses only the text and never runs it. `export` combines cells into a script.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Translated:
     """A cell as plain Python."""
 
     text: str
-    """Its lines; as many as there were, a dropped one is empty."""
+    """As many lines as the cell had; a dropped line is empty."""
     notes: tuple[str, ...] = ()
     """What was changed or dropped, each with its line."""
     refused: tuple[str, ...] = ()
-    """What cannot be translated, each with its line; then the text means nothing."""
+    """What cannot be translated, each with its line; if there is anything, `text` is not valid."""
     futures: tuple[str, ...] = ()
-    """Names from `__future__`: they must stand at the head of the script."""
+    """Names from `__future__`, which must be imported at the top of the script."""
     shows: bool = False
     """Whether its last expression became a call of `_show`."""
     displays: bool = False
@@ -48,7 +48,7 @@ class Translated:
 
 
 def translate_cell(source: str) -> Translated:
-    r"""Make plain Python of a cell.
+    r"""Translate a cell to plain Python.
 
     >>> translate_cell("%time y = f(x)\ny").text
     'y = f(x)\n_show(y)'
@@ -79,7 +79,7 @@ def translate_cell(source: str) -> Translated:
 
 
 def _take_cell_magic(lines: list[str], notes: list[str]) -> list[str]:
-    """Take off the `%%` lines that head a cell; return what is refused."""
+    """Remove the leading `%%` lines of a cell; return those that are refused."""
     for at, line in enumerate(lines):
         if line.strip() and not line.startswith("%%"):
             break
@@ -93,7 +93,7 @@ def _take_cell_magic(lines: list[str], notes: list[str]) -> list[str]:
 
 
 def _parse(lines: list[str], notes: list[str], refused: list[str]) -> ast.Module | None:
-    """Parse the cell, turning the lines that stop the parser into Python one by one."""
+    """Parse the cell, translating the lines that stop the parser to Python one by one."""
     for _ in range(len(lines) + 1):
         try:
             return ast.parse("\n".join(lines))
@@ -108,7 +108,7 @@ def _parse(lines: list[str], notes: list[str], refused: list[str]) -> ast.Module
 
 
 def _find_magic(lines: Sequence[str], lineno: int) -> int | None:
-    """Where the magic is that stops the parser: at the line it names, else the first that looks like one."""
+    """Return the index of the magic that stops the parser: the line that it names, else the first that looks like a magic."""
     likely = [at for at, line in enumerate(lines) if _MAGIC.search(line)]
     named = min(lineno, len(lines)) - 1
     return named if named in likely else next(iter(likely), None)
@@ -123,7 +123,7 @@ def _translate_line(lines: list[str], at: int, notes: list[str], refused: list[s
         lines[at] = indent + rest.strip()
     elif word in _DROPPED:
         notes.append(f"line {at + 1}: {line} dropped")
-        # A block may not be left empty.
+        # A block must not be empty.
         lines[at] = f"{indent}pass" if indent else ""
     else:
         refused.append(f"line {at + 1}: {line}: {_why_refused(line)}")
@@ -139,7 +139,7 @@ def _why_refused(line: str) -> str:
     return _HINTS.get(sign, "a magic of the notebook; write it as Python")
 
 
-# -- what a script has not
+# -- what does not exist in a script
 
 
 def _find_foreign(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -153,7 +153,7 @@ def _find_foreign(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def _awaits(node: ast.AST) -> int:
-    """The line of what needs a running event loop; 0 for everything else."""
+    """Return the line of a node that needs a running event loop; 0 for any other node."""
     if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith):
         return node.lineno
     if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp) and any(part.is_async for part in node.generators):
@@ -162,7 +162,7 @@ def _awaits(node: ast.AST) -> int:
 
 
 def _at_top_level(node: ast.AST) -> Iterator[ast.AST]:
-    """Everything that is in no function of its own."""
+    """Yield every node that is not inside a function."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             yield child
@@ -170,7 +170,7 @@ def _at_top_level(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _imported(node: ast.AST) -> str:
-    """The part of mhnb that a statement imports; empty for everything else."""
+    """Return the module of mhnb that a statement imports; empty for any other statement."""
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
     if isinstance(node, ast.ImportFrom) and not node.level:
         names = [node.module or ""]
@@ -192,7 +192,7 @@ def _reads(tree: ast.Module, name: str) -> bool:
     return bool(names) and not bound and all(isinstance(node.ctx, ast.Load) for node in names)
 
 
-# -- what changes
+# -- changes to the cell's lines
 
 
 def _take_futures(tree: ast.Module, lines: list[str]) -> tuple[str, ...]:
@@ -206,13 +206,13 @@ def _take_futures(tree: ast.Module, lines: list[str]) -> tuple[str, ...]:
 
 
 def _show_last(tree: ast.Module, lines: list[str]) -> bool:
-    """A notebook shows the value of a cell's last expression: let the script print it. Say whether it does."""
+    """Make the script print the value of a cell's last expression, as a notebook does; return whether it does."""
     last = tree.body[-1] if tree.body else None
     if not isinstance(last, ast.Expr) or _is_print(last.value) or _ends_with_semicolon(last, lines):
         return False
     opening, closing = ("_show((", "))") if isinstance(last.value, ast.Tuple) else ("_show(", ")")
     end = last.end_lineno or last.lineno
-    # From the end: an insertion moves what is behind it.
+    # Insert from the end, because an insertion moves what follows it.
     _insert(lines, end, last.end_col_offset or 0, closing)
     _insert(lines, last.lineno, last.col_offset, opening)
     return True
@@ -228,7 +228,7 @@ def _ends_with_semicolon(last: ast.Expr, lines: Sequence[str]) -> bool:
 
 
 def _insert(lines: list[str], lineno: int, col_offset: int, text: str) -> None:
-    """Put text at a place as the parser counts it: in bytes."""
+    """Insert text at a column as the parser counts it: in bytes."""
     line = lines[lineno - 1].encode()
     lines[lineno - 1] = (line[:col_offset] + text.encode() + line[col_offset:]).decode()
 
@@ -237,7 +237,7 @@ def _insert(lines: list[str], lineno: int, col_offset: int, text: str) -> None:
 
 
 def indent_code(text: str) -> str:
-    r"""Indent Python by four, but for lines inside a string: they are part of its value.
+    r"""Indent Python by four spaces, except lines inside a string, because they are part of its value.
 
     >>> indent_code('x = 1\ny = 2')
     '    x = 1\n    y = 2'
@@ -250,7 +250,7 @@ def indent_code(text: str) -> str:
 
 
 def _strings(text: str) -> Iterator[tuple[int, int]]:
-    """First and last line of each string; f-strings are several tokens from Python 3.12 on."""
+    """Yield the first and last line of each string; f-strings are several tokens from Python 3.12 on."""
     opened: list[int] = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         kind = tokenize.tok_name[token.type]

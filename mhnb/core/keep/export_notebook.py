@@ -1,6 +1,6 @@
-"""A notebook's file as steps of an export: which of its cells go to the ranks, with what was pushed before them.
+"""Convert a notebook file to export steps: the cells that run on the ranks, and the values pushed before them.
 
-Pure: it is given the file's JSON. Whether a cell worked is read from its stored outputs; nothing is run.
+The input is the file's JSON. Stored outputs show whether a cell failed; nothing is run.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _RAISES = "raises-exception"
 
 @dataclass(slots=True)
 class NotebookSteps:
-    """What a notebook does with its ranks."""
+    """A notebook's steps on its ranks, and the state while its cells are read."""
 
     steps: list[Step] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    """A sentence for each cell that failed, or is meant to."""
+    """A sentence for each cell that failed or is meant to fail, or that the caller left out."""
     process_count: int = 4
     devices: int | None = 2
     auto: bool = False
     """Whether plain cells go to the ranks at this point."""
     literals: dict[str, str] = field(default_factory=dict)
-    """What plain cells have bound to a literal: it can be pushed."""
+    """Variables that plain cells have bound to a literal, which can therefore be pushed."""
 
 
 def read_notebook(notebook: Mapping[str, Any], without: Sequence[str] = ()) -> NotebookSteps:
@@ -42,10 +42,10 @@ def read_notebook(notebook: Mapping[str, Any], without: Sequence[str] = ()) -> N
 
     Args:
         notebook: the JSON of an .ipynb file.
-        without: what is left out: numbers of code cells, counted from 1, and names that are pushed.
+        without: what to leave out: numbers of code cells, counted from 1, and names that are pushed.
 
     Raises:
-        InvalidRequest: this is no notebook, or a `%%mhjax` line that cannot be.
+        InvalidRequest: the file is not a notebook, or a `%%mhjax` line is invalid.
 
     >>> read_notebook({"cells": [{"cell_type": "code", "source": "%%mhjax\nx = 1"}]}).steps[0].source
     'x = 1'
@@ -68,7 +68,7 @@ def read_notebook(notebook: Mapping[str, Any], without: Sequence[str] = ()) -> N
 
 
 def drop_pushed(steps: Sequence[Step], without: Sequence[str]) -> tuple[list[Step], list[str]]:
-    """Leave out pushed names as asked; return the steps, and a sentence for each that is not there.
+    """Leave out the requested pushed names; return the steps, and a sentence for each name that was left out.
 
     >>> drop_pushed([PushStep(("a", "b"))], ["b", "3"])[1]
     ['push b: as asked; the script has no b until you write it in']
@@ -98,7 +98,7 @@ def _take(found: NotebookSteps, name: str, text: str, cell: Mapping[str, Any]) -
 
 
 def _split(text: str) -> tuple[str | None, str]:
-    """The flags of a `%%mhjax` line and what is below it; None for the flags of a plain cell."""
+    """Split a cell into the flags of its `%%mhjax` line and the rest; the flags are None for a plain cell."""
     lines = text.lstrip("\n").split("\n")
     if lines[0].split()[:1] != ["%%mhjax"]:
         return None, text
@@ -124,7 +124,7 @@ def _why_left_out(cell: Mapping[str, Any]) -> str:
 
 
 def _take_plain(found: NotebookSteps, text: str) -> None:
-    """A cell of the notebook's own process: it starts the ranks, binds what is pushed, or does not matter here."""
+    """Read a cell of the notebook's own process: it may start the ranks, push values or bind literals; the rest is ignored."""
     ours = [line.strip() for line in text.splitlines() if line.strip().startswith("%mhjax ")]
     code = [line for line in text.splitlines() if not line.lstrip().startswith(("%", "!"))]
     found.literals |= dict(_bound("\n".join(code)))
@@ -142,7 +142,7 @@ def _take_start(found: NotebookSteps, rest: str) -> None:
     machines, devices = _flag(rest, "--hosts"), _flag(rest, "--devices")
     hosts = len(machines.split(",")) if machines else int(_flag(rest, "-n") or 4)
     found.process_count = hosts * int(_flag(rest, "--per-host") or 1)
-    # Simulated hosts have two devices each unless told otherwise; machines have their own.
+    # Simulated hosts have two devices each by default; real machines have their own.
     is_simulated = machines is None and (_flag(rest, "--profile") or "local") == "local"
     found.devices = int(devices) if devices else 2 if is_simulated else None
 
@@ -158,7 +158,7 @@ def _bound(code: str) -> Iterator[tuple[str, str]]:
     try:
         tree = ast.parse(code)
     except SyntaxError:
-        # Magics inside a block, or the like: nothing of it is known.
+        # For example magics inside a block: the cell's literals are unknown.
         return
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -171,7 +171,7 @@ def _bound(code: str) -> Iterator[tuple[str, str]]:
 
 
 def write_literal(value: object) -> str | None:
-    """Write a value as Python that makes it again; None where it is too large, or has no such form.
+    """Format a value as a Python literal; None if it is too large, or has no such form.
 
     >>> write_literal({"lr": 0.1}), write_literal(object()), write_literal(float("nan"))
     ("{'lr': 0.1}", None, None)

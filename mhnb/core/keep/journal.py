@@ -1,6 +1,6 @@
-"""The journal's records: what was done to a cluster, one JSON line each, and what a cell launched as one short hash.
+"""The journal's record types: one JSON line per action on a cluster, and a short hash of what each cell launched.
 
-It decides what is kept of a cell. Where the lines are, and what a replay makes of them, is not its business.
+This module decides what is kept of a cell. Storing the lines and replaying them are handled elsewhere.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 KEPT_ROWS = 32
-"""So many runs of equal launches are kept in words; the hash covers them all."""
+"""Number of runs of equal launches that are kept as text; the hash covers all runs."""
 
 TraceRow: TypeAlias = tuple[str, str, str, int | None, int]
-"""A run of equal launches: fingerprint, name, participants as `0-3`, line of the cell or None, count."""
+"""A run of equal launches: fingerprint, name, participants such as `0-3`, line of the cell or None, count."""
 
 _Compared: TypeAlias = tuple[tuple[str, str, int], ...]
 
@@ -50,9 +50,9 @@ class LaunchTrace:
     hash: str
     """Over fingerprint, participants and count of every launch that the guard compares, in order."""
     count: int
-    """Launches in all."""
+    """Launches in total."""
     rows: tuple[TraceRow, ...]
-    """The first runs, in words; neighbours of the same program are one run."""
+    """The first runs, as text; adjacent launches of the same program are one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,10 @@ class StartRecord:
     kind: ClassVar[str] = "start"
     generation: int
     shape: str
-    """In words, as `4 hosts x 2 devices`; a replay needs the same."""
+    """As text, such as `4 hosts x 2 devices`; a replay needs the same."""
     jax: str = ""
     after: int = 0
-    """The generation whose place it took, in the same journal; 0 for none."""
+    """The generation that this one replaced, in the same journal; 0 for none."""
     when: float = 0.0
     """Unix time in seconds, here as in every record."""
 
@@ -79,19 +79,19 @@ class CellRecord:
     seq: int
     source: str
     ranks: tuple[int, ...] | None = None
-    """As asked for; None for all."""
+    """As requested; None for all."""
     guard: str = "lockstep"
     timeout_s: float | None = None
     outcomes: Mapping[int, Outcome] = field(default_factory=dict)
-    """By rank, of those that were to run it."""
+    """By rank, for the ranks that were to run it."""
     errors: Mapping[int, str] = field(default_factory=dict)
-    """The names of what ranks raised."""
+    """Names of the exceptions that ranks raised."""
     launches: tuple[LaunchTrace, ...] | None = ()
-    """None: nothing was recorded, with the guard off or unavailable."""
+    """None if nothing was recorded: the guard was off or unavailable."""
     how: str = ""
     """"" normally; "interrupted" or "timeout"."""
     state: ClusterState = "clean"
-    """As judged when it ended."""
+    """The cluster state after it ended."""
     wall_s: float = 0.0
     replayed: bool = False
     when: float = 0.0
@@ -106,11 +106,11 @@ class PushRecord:
     names: tuple[str, ...]
     ranks: tuple[int, ...] | None
     values: tuple[dict[str, Any], ...] = ()
-    """How each value is made of the parts, as the ranks are told."""
+    """How each value is built from the parts, as sent to the ranks."""
     sizes: tuple[int, ...] = ()
     """Bytes of each part, in the order in which the file holds them."""
     file: str = ""
-    """Beside the journal; empty when the bytes were not kept."""
+    """File beside the journal; empty if the bytes were not kept."""
     why_not: str = ""
     """Why the bytes were not kept."""
     replayed: bool = False
@@ -119,12 +119,12 @@ class PushRecord:
 
 @dataclass(frozen=True, slots=True)
 class AcceptRecord:
-    """The user took a split or tainted cluster as it is."""
+    """The user accepted a split or tainted cluster."""
 
     kind: ClassVar[str] = "accept"
     generation: int
     state: ClusterState
-    """What it was."""
+    """The state before."""
     when: float = 0.0
 
 
@@ -135,12 +135,12 @@ class ReplayRecord:
     kind: ClassVar[str] = "replay"
     generation: int
     source_generation: int
-    """Whose cells were run again."""
+    """The generation whose cells ran again."""
     to: int | None
     complete: bool
-    """Whether it came to the end that was asked for."""
+    """Whether it reached the requested end."""
     told: str = ""
-    """What the user was told when it stopped before."""
+    """The message to the user if it stopped earlier."""
     when: float = 0.0
 
 
@@ -157,7 +157,7 @@ _write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def trace_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[LaunchTrace, ...]:
-    """Sum up what each rank launched. Programs that never communicate and lines do not count, nor do ranks without a launch.
+    """Summarise what each rank launched, without programs that never communicate, lines, and ranks that launched nothing.
 
     >>> trace_launches({0: [["a", "f", [0, 1], 1, 2]], 1: [["a", "f", [0, 1], 1, 1], ["a", "f", [0, 1], 2, 1]]})[0].ranks
     (0, 1)
@@ -184,7 +184,7 @@ def trace_launches(rows_by_rank: Mapping[int, Sequence[LaunchRow]]) -> tuple[Lau
 
 
 def _merge(rows: Iterable[LaunchRow]) -> list[TraceRow]:
-    """Join neighbours of the same program: the ranks break their runs at each line."""
+    """Merge adjacent rows of the same program, because the ranks start a new run at each line."""
     runs: list[TraceRow] = []
     among: dict[tuple[int, ...], str] = {}
     for fingerprint, name, participants, line, count in rows:
@@ -203,11 +203,11 @@ def _hash(compared: object) -> str:
     return hashlib.blake2b(_write_json(compared).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-# -- lines
+# -- JSON lines
 
 
 def format_record(record: Record, *, when: float | None = None) -> bytes:
-    """Write a record as one line, its end included.
+    """Format a record as one line, including its line end.
 
     Args:
         when: Unix time in seconds, in place of the record's own.
@@ -229,10 +229,10 @@ def format_record(record: Record, *, when: float | None = None) -> bytes:
 
 
 def parse_record(line: bytes) -> Record:
-    """Read a line.
+    """Parse a line.
 
     Raises:
-        InvalidRequest: it is no record: cut short, or of another version.
+        InvalidRequest: the line is not a record: cut short, or of another version.
 
     >>> parse_record(b'{"kind":"accept","generation":1,"state":"split","when":5.0}')
     AcceptRecord(generation=1, state='split', when=5.0)
@@ -257,7 +257,7 @@ def parse_record(line: bytes) -> Record:
 
 
 def is_start(line: bytes) -> bool:
-    """Tell from a line's first characters whether it is a start, which is faster than to read it.
+    """Check by a line's first characters whether it is a start record, which is faster than parsing it.
 
     >>> is_start(format_record(StartRecord(1, "2 x 1"))), is_start(format_record(AcceptRecord(1, "split")))
     (True, False)
@@ -266,10 +266,10 @@ def is_start(line: bytes) -> bool:
 
 
 def parse_records(text: bytes) -> tuple[list[Record], list[str]]:
-    """Read a whole journal.
+    """Parse a whole journal.
 
     Returns:
-        The records, and a sentence for each line that is none: a full disk cuts a line short.
+        The records, and a sentence for each line that is not a record: a full disk cuts a line short.
 
     >>> records, faults = parse_records(format_record(AcceptRecord(1, "split")) + b'{"kind":')
     >>> len(records), len(faults)
@@ -286,7 +286,7 @@ def parse_records(text: bytes) -> tuple[list[Record], list[str]]:
 
 
 def _fold(by_rank: Mapping[int, str]) -> dict[str, str]:
-    """Ranks by what they have: one word for all, at any number of ranks."""
+    """Group ranks by value, so that one value for all ranks is one entry at any number of ranks."""
     ranks: dict[str, list[int]] = {}
     for rank, word in by_rank.items():
         ranks.setdefault(word, []).append(rank)

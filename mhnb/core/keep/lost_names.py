@@ -1,4 +1,4 @@
-"""Names that only cells set which are not in a script, or which a replay leaves out: there they do not exist."""
+"""Find names that only left-out cells define: in the script or the replay they do not exist."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["find_setter", "note_lost_names"]
 
 
 def note_lost_names(kept: Mapping[str, str], left_out: Mapping[str, str], pushed: Iterable[str] = ()) -> list[str]:
-    """Say of each such name which cell reads it, and which set it.
+    """Return for each such name which cell reads it, and which cell sets it.
 
     Args:
-        kept: the text of each cell of the script, by what it is called.
-        left_out: likewise of those that are not in it. What is not plain Python says nothing.
-        pushed: names that the script sets besides.
+        kept: the text of each cell of the script, by the cell's name.
+        left_out: likewise of the cells that are not in it. A text that is not plain Python is ignored.
+        pushed: names that the script also sets.
 
     >>> note_lost_names({"cell 3": "print(n)"}, {"cell 2": "n = f()"})
     ['cell 3 reads n, which only cell 2 sets, and that is left out']
@@ -33,10 +33,10 @@ def note_lost_names(kept: Mapping[str, str], left_out: Mapping[str, str], pushed
 
 
 def find_setter(name: str, left_out: Iterable[tuple[str, str]]) -> str | None:
-    """Find the last cell that sets a name.
+    """Return the last cell that sets a name; None if there is none.
 
     Args:
-        left_out: what each cell is called and its text, in order. What is not plain Python says nothing.
+        left_out: each cell's name and text, in order. A text that is not plain Python is ignored.
 
     >>> find_setter("n", [("cell 2", "n = f()"), ("cell 3", "m = 1")])
     'cell 2'
@@ -46,7 +46,7 @@ def find_setter(name: str, left_out: Iterable[tuple[str, str]]) -> str | None:
 
 
 def _names(source: str, *, stored: bool) -> Iterator[str]:
-    """Every name that the text sets or reads, in whatever scope: a function's own is set where it is read."""
+    """Yield every name that the text sets or reads, in any scope: a function's own names are set where they are read."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

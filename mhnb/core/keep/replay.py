@@ -1,6 +1,6 @@
-"""What a replay does: which records of a journal are run again, and what is left out and why.
+"""Plan a replay: which records of a journal run again, which are left out, and why.
 
-Pure: it neither reads the journal nor runs a cell.
+This module neither reads the journal nor runs a cell.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["LeftOut", "Plan", "ReplayCost", "plan_replay", "say_who_set", "trace
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Something that a replay does not do again."""
+    """A cell or push that a replay leaves out."""
 
     what: str
-    """As `cell 4` or `push x`."""
+    """Such as `cell 4` or `push x`."""
     why: str
     seq: int = 0
-    """The cell's number; of a push, that of the cell before it."""
+    """The cell's number; for a push, the number of the cell before it."""
     source: str = ""
     """The cell's text."""
 
@@ -35,12 +35,12 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a replay does."""
+    """What a replay runs and what it leaves out."""
 
     generation: int
-    """Whose records these are."""
+    """The generation that the records are from."""
     steps: tuple[CellRecord | PushRecord, ...] = ()
-    """In the order in which they were done."""
+    """In their original order."""
     left_out: tuple[LeftOut, ...] = ()
 
     @property
@@ -50,10 +50,10 @@ class Plan:
 
 
 def plan_replay(records: Sequence[Record], generation: int, to: int | None = None) -> Plan:
-    """Choose what to do again: what made the state that the user had before the last restarts.
+    """Choose the steps that produced the state which the user had before the last restarts.
 
-    That is the newest generation in which the user did something, or which was replayed to its end.
-    One that only came back in part, or was never used, does not count: its source still does.
+    They are those of the newest generation in which the user did something, or which was fully replayed.
+    A generation that was only partly replayed, or never used, does not count; its source generation still does.
 
     Args:
         records: the whole journal.
@@ -61,7 +61,7 @@ def plan_replay(records: Sequence[Record], generation: int, to: int | None = Non
         to: the number of the last cell to run; None for all.
 
     Raises:
-        InvalidRequest: there is no such cell.
+        InvalidRequest: the journal has no cell `to`.
 
     >>> plan_replay([StartRecord(1, "2 x 1"), CellRecord(1, 1, "x = 1"), StartRecord(2, "2 x 1", after=1)], 2).cells
     (1,)
@@ -78,7 +78,7 @@ def plan_replay(records: Sequence[Record], generation: int, to: int | None = Non
 
 
 def trace_left_out(records: Sequence[Record], generation: int) -> tuple[LeftOut, ...]:
-    """List what a generation lacks: what would be left out of a replay of it, and what was left out of those that led to it.
+    """List what a generation lacks: what its replay would leave out, and what the replays that led to it left out.
 
     >>> old, new = CellRecord(1, 2, "f()", state="tainted"), ReplayRecord(2, 1, None, complete=True)
     >>> [str(each) for each in trace_left_out([StartRecord(1, "1 x 1"), old, StartRecord(2, "1 x 1", after=1), new], 2)]
@@ -94,11 +94,11 @@ _UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 
 
 def say_who_set(evalue: str, left_out: Sequence[LeftOut], seq: int) -> str:
-    """Say of a name that a cell misses which cell or push that was left out had set it; empty where none is known.
+    """Describe which left-out cell or push had set a name that a cell lacks; empty if none is known.
 
     Args:
         evalue: the text of the cell's NameError.
-        seq: the cell's number: what came after it had set nothing yet.
+        seq: the cell's number: later cells and pushes had not set anything yet.
 
     >>> say_who_set("name 'tqdm' is not defined", [LeftOut("cell 12", "interrupted", 12, "import tqdm")], 14)
     '`tqdm` was set by cell 12, which was left out (interrupted)'
@@ -124,17 +124,17 @@ def _lacked(records: Sequence[Record], replay: ReplayRecord) -> tuple[LeftOut, .
 
 
 def _source(records: Sequence[Record], newest: int) -> int:
-    """Follow what came after what: a journal may also have the starts of a notebook that took another cluster over meanwhile."""
+    """Follow the `after` links, because a journal may also have starts of a notebook that took over another cluster meanwhile."""
     starts = {record.generation: record for record in records if isinstance(record, StartRecord)}
     used = {record.generation for record in records if _is_used(record)}
     generation = newest
-    # Cells of other ranks cannot be compared with those of these.
+    # Cells that ran on a cluster of another shape cannot be compared with cells of this one.
     while generation in starts and starts[generation].shape == starts[newest].shape:
         if generation in used:
             return generation
         generation = starts[generation].after
         if generation not in starts:
-            # Its start could not be written, on a full disk, say; what came before it is there.
+            # Its start record is missing, for example because the disk was full; earlier records exist.
             generation = max((number for number in starts if number < generation), default=0)
     return newest
 
@@ -167,7 +167,7 @@ def _sort_out(records: Sequence[Record]) -> tuple[tuple[CellRecord | PushRecord,
 
 
 def why_left_out(record: CellRecord) -> str:
-    """Say why a cell is not run again; empty when it is: it ended clean, also when it raised.
+    """Return why a cell is left out of a replay; empty if it runs again: it left the cluster clean, even if it raised.
 
     >>> why_left_out(CellRecord(1, 2, "f()", state="tainted")), why_left_out(CellRecord(1, 2, "f()"))
     ('tainted', '')
@@ -188,35 +188,36 @@ def why_left_out(record: CellRecord) -> str:
 
 
 class ReplayCost:
-    """What bringing the state of a generation back takes, counted as its cells end."""
+    """Estimate of how long a replay of a generation takes, updated as its cells end."""
 
     def __init__(self) -> None:
         self._cells, self._about_s = 0, 0.0
         self._seqs: list[int] = []
 
     def start(self, took_s: float) -> None:
-        """The ranks were ready after so long."""
+        """Record how long the ranks took to become ready."""
         self._about_s = took_s
 
     def add(self, record: CellRecord) -> None:
-        """A cell has ended; one that a replay leaves out costs nothing."""
+        """Record a cell that has ended; one that a replay leaves out costs nothing."""
         self._seqs.append(record.seq)
         if not why_left_out(record):
             self._cells += 1
             self._about_s += record.wall_s
 
     def way_before(self, seq: int) -> str:
-        """Name the command that brings back the state before a cell; empty where nothing is.
+        """Return the command that restores the state before a cell; empty if there was no earlier cell.
 
         >>> ReplayCost().way_before(22), ReplayCost().way_before(1)
         ('%mhjax restart --replay --to 21', '')
         """
-        # Numbers that a replay has left out are none to stop at; of a cluster that was taken over earlier ones are not known.
+        # A replay cannot stop at a number that an earlier replay left out; of a cluster that was taken over, earlier
+        # numbers are unknown.
         to = max((known for known in self._seqs if known < seq), default=seq - 1)
         return f"%mhjax restart --replay --to {to}" if to > 0 else ""
 
     def way_out(self) -> str:
-        """Name the command that brings the state back, and what it costs where that is known.
+        """Return the command that restores the state, and how long it takes if that is known.
 
         >>> ReplayCost().way_out()
         '%mhjax restart --replay'

@@ -1,4 +1,4 @@
-"""How a replay goes and how it went, in the user's words."""
+"""Format a replay's progress and its summary."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ __all__ = ["ReplayReport", "ReplayStep", "format_report", "format_step", "format
 
 @dataclass(frozen=True, slots=True)
 class ReplayStep:
-    """A replay that is about to do something."""
+    """The step that a replay is about to run."""
 
     what: str
-    """As `cell 7`."""
+    """Such as `cell 7`."""
     done: int
-    """Steps before it."""
+    """Number of steps before it."""
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """A replay that has ended."""
+    """The result of a replay that has ended."""
 
     plan: Plan
     done: int
-    """How many of the plan's steps did the same as before."""
+    """Number of the plan's steps that did the same as before."""
     wall_s: float
     notes: tuple[str, ...] = ()
-    """What is to be said of the journal itself."""
+    """Notes on the journal itself."""
     stop: str = ""
-    """Why it stopped before its end; several lines. Empty when it did not."""
+    """Why it stopped before its end, in several lines; empty if it did not."""
 
     @property
     def cells(self) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ class ReplayReport:
 
     @property
     def pushes(self) -> int:
-        """How many pushes were made again."""
+        """The number of pushes that were made again."""
         return self.done - len(self.cells)
 
     @property
@@ -58,7 +58,7 @@ class ReplayReport:
 
 
 def step_name(step: CellRecord | PushRecord) -> str:
-    """Name a step of a plan.
+    """Return the name of a plan's step.
 
     >>> step_name(CellRecord(1, 7, "f()")), step_name(PushRecord(1, ("x", "y"), None))
     ('cell 7', 'push x y')
@@ -67,7 +67,7 @@ def step_name(step: CellRecord | PushRecord) -> str:
 
 
 def format_step(step: ReplayStep) -> str:
-    """Write the one line of a replay that goes on.
+    """Format the one progress line of a running replay.
 
     >>> format_step(ReplayStep("push x", 2, Plan(1)))
     'mhjax · replaying push x'
@@ -77,10 +77,10 @@ def format_step(step: ReplayStep) -> str:
 
 
 def format_report(report: ReplayReport, took: str) -> str:
-    """Write what a replay did that came to its end: a line, and one for each thing that was left out.
+    """Format the summary of a replay that reached its end: one line, and one for each item that was left out.
 
     Args:
-        took: its duration in words.
+        took: its duration as text.
 
     >>> print(format_report(ReplayReport(Plan(1, left_out=(LeftOut("cell 4", "interrupted"),)), 0, 0.1), "0.10 s"))
     mhjax · nothing to replay: no cell ended clean
@@ -95,7 +95,7 @@ def format_report(report: ReplayReport, took: str) -> str:
 
 
 def format_stop(report: ReplayReport, state: str) -> str:
-    """Write why a replay stopped, what is there now, and how to go on.
+    """Format why a replay stopped, the state that it left, and how to go on.
 
     Args:
         state: the cluster's.
@@ -122,7 +122,7 @@ def _tail(report: ReplayReport) -> list[str]:
 
 
 def say_cells(seqs: Sequence[int]) -> str:
-    """Name cells by number.
+    """Format cell numbers.
 
     >>> say_cells([7]), say_cells([1, 2, 3, 5])
     ('cell 7', 'cells 1-3,5')
