@@ -1,1 +1,1 @@
-"""How a cluster and its cells go on: events in, commands out, and the state that a cell leaves."""
+"""State of a cluster and its cells: events in, commands out."""

@@ -1,4 +1,4 @@
-"""What a notebook makes of ranks that another one has left: where they stand, and whether they are in step."""
+"""Derive the state of ranks that another notebook has detached from: their last cell, and whether they are in step."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ __all__ = ["Taken", "judge_taken", "tell_busy"]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Where a cluster stands that was taken over."""
+    """State of a cluster that was taken over."""
 
     next_seq: int
     """The number of the next cell."""
     behind: Mapping[int, int]
-    """Ranks that have yet to count cells, and the number that each of them expects."""
+    """Ranks that have not yet counted the latest cells, and the number that each of them expects next."""
     state: ClusterState
     reason: str
     unseen: CellRecord | None = None
-    """The last cell, where it ended after its notebook: the journal does not have it yet."""
+    """The last cell if it ended after its notebook: the journal has no record of it yet."""
 
     def commands(self, generation: int) -> list[Command]:
-        """Say what is to be done: note and tell of the cell that nobody saw end, and have those that are behind count on."""
+        """Return the takeover's commands: record and report the unseen cell, and make ranks that are behind skip its numbers."""
         missed = [(rank, seq) for rank, begin in self.behind.items() for seq in range(begin, self.next_seq)]
         unseen: list[Command] = [] if self.unseen is None else [KeepRecord(self.unseen), TellUser(_tell(self.unseen))]
         return [*unseen, *(SendToRank(rank, SkipCell(generation, seq)) for rank, seq in missed)]
@@ -48,11 +48,11 @@ def _tell(unseen: CellRecord) -> str:
 def judge_taken(
     standing: Sequence[Mapping[str, Any]], records: Sequence[Record], generation: int, *, guard_available: bool = True
 ) -> Taken:
-    """Judge by what each rank says of its last cell, and by the journal.
+    """Derive the state from the ranks' reports on their last cell, and from the journal.
 
     Args:
         standing: by rank: `seq`, the number that it expects next; `last`, the fields of its last `CellEnded`; and `cell`, the source,
-            guard and ranks of that cell where the rank ran it.
+            guard and ranks of that cell if the rank ran it.
         records: the journal's.
         generation: of the ranks.
         guard_available: whether the ranks record what they launch.
@@ -78,7 +78,7 @@ def judge_taken(
 
 
 def tell_busy(ranks: Sequence[int], waited_s: float) -> list[Command]:
-    """Say why a takeover has not ended yet; nothing where no rank explains it.
+    """Notify the user why a takeover has not ended yet; no command if no rank explains it.
 
     >>> tell_busy([], 20.0)
     []
@@ -93,7 +93,7 @@ def tell_busy(ranks: Sequence[int], waited_s: float) -> list[Command]:
 
 
 def _known_state(records: Sequence[Record], generation: int, seq: int) -> ClusterState | None:
-    """The journal's word on the last cell; None where it ended after its notebook."""
+    """Return the last cell's state by the journal; None if the cell ended after its notebook."""
     states: list[tuple[int, ClusterState]] = []
     for record in records:
         if isinstance(record, CellRecord) and record.generation == generation:
@@ -106,7 +106,7 @@ def _known_state(records: Sequence[Record], generation: int, seq: int) -> Cluste
 
 
 def _is_of_replay(unseen: CellRecord, records: Sequence[Record]) -> bool:
-    """Whether a replay was broken off in it: else what had not come back yet would count as given up."""
+    """Check whether a replay was cut short in this cell; otherwise the cells not yet replayed would count as discarded."""
     own = [each for each in records if each.generation == unseen.generation]
     if any(isinstance(each, ReplayRecord) or not getattr(each, "replayed", True) for each in own):
         return False
@@ -118,10 +118,10 @@ def _is_of_replay(unseen: CellRecord, records: Sequence[Record]) -> bool:
 def _judge_unseen(
     standing: Sequence[Mapping[str, Any]], generation: int, seq: int, *, guard_available: bool
 ) -> tuple[ClusterState, str, CellRecord | None]:
-    """Judge the last cell by the ranks' own words, as if their replies had just come."""
+    """Judge the last cell by the ranks' reports, as if their replies had just arrived."""
     ran = {rank: said for rank, said in enumerate(standing) if said["cell"] is not None and said["last"]["seq"] == seq}
     if not ran:
-        # Counted everywhere, and run nowhere: a replay leaves such numbers.
+        # Every rank counted this number and none ran it: a replay leaves such numbers.
         return "clean", "", None
     source, guard, ranks = next(iter(ran.values()))["cell"]
     request = CellRequest(source, None if ranks is None else tuple(ranks), guard)

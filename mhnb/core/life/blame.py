@@ -1,4 +1,4 @@
-"""What a rank's death during a cell is called: its own doing, or the end of an interrupt that it did not follow."""
+"""Classify a rank's death during a cell: crashed, or killed because it did not follow an interrupt."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["blame"]
 
 
 def blame(exited: RankExited, *, killed: bool) -> tuple[Outcome, RankError]:
-    """Give the outcome and the error of the rank that died first.
+    """Return the outcome and the error of the rank that died first.
 
     Args:
-        killed: whether the interrupt had come to the kill by then.
+        killed: whether the interrupt had escalated to the kill by then.
 
     >>> blame(RankExited(1, None, 9, []), killed=True)[1].evalue
     'rank 1 did not end after the interrupt and was killed'
     """
     slow = killed and exited.signum == signal.SIGKILL
     why = TOO_SLOW if slow else describe_exit(exited)
-    # What aborted in native code raised nothing: its last words are all there is to know it by.
+    # An abort in native code raises no exception: the process's last output is the only information about it.
     aborted = exited.signum == signal.SIGABRT
     hint = find_hint("RankDied", "\n".join(exited.last_lines)) if aborted else None
     return "killed" if slow else "died", RankError("RankDied", f"rank {exited.rank} {why}", hint=hint)

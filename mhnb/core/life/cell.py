@@ -1,4 +1,4 @@
-"""One cell in flight: what each rank has said so far, who has ended, and the result it makes."""
+"""One cell in flight: the ranks' reports so far, the ranks that have ended it, and its result."""
 
 from __future__ import annotations
 
@@ -21,23 +21,25 @@ from mhnb.values import ClusterState, Outcome, RankError
 __all__ = ["Cell", "HANDLES_AFTER_S", "record_cell"]
 
 HANDLES_AFTER_S = 2.0
-"""Code that runs on so long after it got its interrupt handles it. One that has ended waits 1.5 s for what it has launched."""
+"""Code that runs on for this long after it received its interrupt handles it. Code that has ended waits 1.5 s for its launches."""
 
 
 class Cell:
-    """A cell from its send to long after its end, since output may still come."""
+    """A cell from its send until long after its end, because output may still arrive."""
 
     def __init__(self, ticket: int, request: CellRequest, *, seq: int, ranks: tuple[int, ...], now: float) -> None:
         self.ticket, self.request, self.seq, self.ranks = ticket, request, seq, ranks
         self.started_at = now
         self.wall_s: float | None = None
         self.ladder: Ladder | None = None
-        """How it is being stopped; None while nobody asked for that."""
+        """The escalation that stops the cell; None if no stop was requested."""
         self.how = ""
         self.state: ClusterState = "running"
         self.notes: tuple[str, ...] = ()
         self.left_by: tuple[int, ...] = ()
-        """Ranks with a collective of an earlier cell: for their sake it runs in lockstep, whatever guard was asked for."""
+        """Ranks with an abandoned collective of an earlier cell: because of them the cell runs in lockstep, whatever guard was
+        requested.
+        """
         self.parts = {rank: RankPart(OutputFolder(execution_count=seq)) for rank in ranks}
 
     def _is_looked_at(self) -> bool:
@@ -50,11 +52,11 @@ class Cell:
 
     @property
     def is_running(self) -> bool:
-        """Whether some rank has not ended it; asked at the end of each, so no list of all is made."""
+        """Whether some rank has not ended it; called at the end of each rank, so it builds no list of all."""
         return any(part.outcome == "running" for part in self.parts.values())
 
     def hear(self, told: RankStatus | InterruptTaken, now: float) -> None:
-        """Take in what a rank says of itself in the middle of a cell; what is not of this one changes nothing."""
+        """Record a rank's report in the middle of a cell; a report on another cell is ignored."""
         part = self.parts.get(told.rank)
         if part is None or told.seq != self.seq:
             return
@@ -64,11 +66,11 @@ class Cell:
             part.note_taken(now, taken=told.taken)
 
     def is_overdue(self, now: float) -> bool:
-        """Whether its time limit has passed."""
+        """Check whether its time limit has passed."""
         return self.request.timeout_s is not None and now - self.started_at > self.request.timeout_s
 
     def interrupt(self, now: float, how: str, *, guard_available: bool, frees: bool) -> None:
-        """Ask it to stop; a second time, or by its time limit, without patience for what its code does about that."""
+        """Stop the cell; a second request, or the time limit, gives its interrupt handlers no more time."""
         if self.ladder is None:
             agrees = guard_available and self.guard == "lockstep"
             self.ladder, self.how = Ladder.begin(self.seq, now, agrees=agrees, frees=frees), how
@@ -78,15 +80,16 @@ class Cell:
             self.ladder.insist(now)
 
     def climb(self, now: float) -> list[Command]:
-        """Say what is to be done now to stop it."""
+        """Return the commands that are now due to stop the cell."""
         if self.ladder is None:
             return []
         running, handling, since = self.running_ranks, self._handling_ranks(), self.ladder.asked_at
         inside = {rank for rank in running if self.parts[rank].is_in_collective(since)}
         if not self.ladder.insists:
-            # Nothing tells that it sits in a collective, and its code has got the interrupt: a signal reaches it.
+            # There is no evidence that it is in a collective, and its code has received the interrupt: a signal reaches
+            # it.
             inside -= {rank for rank in handling if rank in inside and self.parts[rank].looks[-1].number is None}
-        # Who waits for a rank that computes its part of the launch does not hang.
+        # A rank that waits for another rank's computation of the same launch does not hang.
         at_work = {rank for rank in running if self.parts[rank].is_at_work(since)}
         inside = {rank for rank in inside if at_work.isdisjoint(self.parts[rank].looks[-1].participants or ())}
         spared = {
@@ -98,12 +101,12 @@ class Cell:
         return self.ladder.climb(now, running, stuck, handling)
 
     def _is_finishing(self, rank: int, now: float) -> bool:
-        """Whether a rank's code has ended a moment ago: it waits for its launches, and ends the cell by itself."""
+        """Check whether a rank's code ended a moment ago: it waits for its launches, and then ends the cell by itself."""
         since = self.parts[rank].finishes_since
         return since is not None and now - since <= INTERRUPT_KILL_S
 
     def _is_joined(self, rank: int, inside: Set[int]) -> bool:
-        """Whether all who take part in the collective that a rank sits in have come to it: it is under way."""
+        """Check whether all participants of the collective that a rank is in have reached it, so that it is under way."""
         look = self.parts[rank].looks[-1]
         others = [self.parts[other].looks[-1] for other in look.participants or () if other in inside]
         same = [other for other in others if (other.what, look_key(other)) == (look.what, look_key(look))]
@@ -113,7 +116,7 @@ class Cell:
         return tuple(rank for rank in self.running_ranks if self.parts[rank].handles_since is not None)
 
     def _cleaning_ranks(self, now: float) -> tuple[int, ...]:
-        """Who handles the interrupt for longer than it takes code to end that does not."""
+        """Return the ranks that have handled the interrupt for longer than code needs to end if it does not handle it."""
         if self.ladder is None or self.ladder.insists:
             return ()
         since = {rank: self.parts[rank].handles_since for rank in self.running_ranks}
@@ -121,37 +124,37 @@ class Cell:
 
     @property
     def is_killed(self) -> bool:
-        """Whether its interrupt has come to the kill."""
+        """Whether its interrupt has escalated to the kill."""
         return self.ladder is not None and self.ladder.killed
 
     @property
     def slow_ranks(self) -> tuple[int, ...]:
-        """Who was killed because it did not end; its error may be what it said before that, the interrupt, say."""
+        """Ranks that were killed because they did not end; their error may be an earlier one, such as the interrupt."""
         return tuple(rank for rank, part in self.parts.items() if self.is_killed and part.outcome == "killed")
 
     def is_uneventful(self) -> bool:
-        """Whether all ranks ended it well, and nothing was launched, made or left that could be compared."""
+        """Check whether all ranks ended it without error, and nothing was launched, made or abandoned that could be compared."""
         return self.ladder is None and not any(
             part.outcome != "ok" or part.launches or part.made or part.abandoned or part.error
             for part in self.parts.values()
         )
 
     def freed_notes(self) -> tuple[str, ...]:
-        """What freeing ranks from a collective has cost."""
+        """Return the note on what disconnecting ranks from a collective has cost."""
         return () if self.ladder is None else self.ladder.notes()
 
     def broke_off(self) -> bool:
-        """Whether a collective failed on some rank as one does whose connections are gone."""
+        """Check whether a collective failed on some rank the way it does when connections are closed."""
         return any(part.error is not None and "Gloo" in part.error.evalue for part in self.parts.values())
 
     def met_left(self) -> bool:
-        """Whether a launch was refused because a collective of an earlier cell still waits."""
+        """Check whether a launch was refused because a collective of an earlier cell still waits."""
         return any(part.error is not None and STILL_LEFT in part.error.evalue for part in self.parts.values())
 
     def left(self) -> dict[int, str]:
-        """Name the first launch that each rank left before its end; those that failed because connections were closed, too.
+        """Name the first launch that each rank abandoned, including those that failed because connections were closed.
 
-        What still runs where another rank failed in a callback may wait for that one, and never ends.
+        A launch that still runs while another rank failed in a callback may wait for that rank forever.
         """
         freed = () if self.ladder is None else self.ladder.freed
         failed = {rank for rank, part in self.parts.items() if part.failed}
@@ -162,10 +165,10 @@ class Cell:
         }
 
     def told_by_ranks(self, way_before: Callable[[int], str]) -> tuple[str, ...]:
-        """What the ranks themselves had to say of the cell's end, each once, with the state it led to.
+        """Return the ranks' own notes on the cell's end, each once, with the resulting state.
 
         Args:
-            way_before: names the command that brings back the state before a cell.
+            way_before: names the command that restores the state before a cell.
         """
         said = dict.fromkeys(note for part in self.parts.values() for note in part.notes)
         told = (
@@ -191,7 +194,7 @@ class Cell:
         ]
 
     def _say_waited(self) -> str:
-        """Say who waited before a launch that not all had come to."""
+        """Describe which ranks waited before a launch that not all participants had reached."""
         places: dict[tuple[int, int | None], list[int]] = {}
         for rank, part in self.parts.items():
             if part.came_to:
@@ -204,7 +207,10 @@ class Cell:
         return f"{' and '.join(waited)} for others" if waited else "no rank was in a launch"
 
     def _parting_notes(self, way_before: Callable[[int], str]) -> list[str]:
-        """Which arrays a launch was refused for, and the way out: a replay of all cells would make them apart again."""
+        """Describe the arrays that caused a refusal, and which replay helps.
+
+        A full replay would make them differ again.
+        """
         taken = {rank: part.taken for rank, part in self.parts.items() if part.taken}
         parted = find_divergence(taken.values())
         way = way_before(parted) if parted else ""
@@ -224,20 +230,20 @@ class Cell:
         return "lockstep" if self.left_by else self.request.guard
 
     def end_rank(self, ended: CellEnded) -> None:
-        """Take in a rank's one reply."""
+        """Record a rank's final reply."""
         self.parts[ended.rank].end(ended)
 
     def lose_rank(self, rank: int, outcome: Outcome, error: RankError) -> None:
-        """A rank's process ended before the cell did."""
+        """Record that a rank's process ended before the cell did."""
         part = self.parts[rank]
         part.outcome, part.error = outcome, part.error or error
 
     def has_record(self, *, guard_available: bool) -> bool:
-        """Whether the ranks' launches are known, so that the cell can be judged by them."""
+        """Check whether the ranks' launches are known, so that the cell can be judged by them."""
         return guard_available and self.guard != "off"
 
     def where(self, now: float, process_count: int) -> WhereCard:
-        """Judge where every rank of the cluster is."""
+        """Build the report of where every rank of the cluster is."""
         seen = [self._seen(rank, now) for rank in range(process_count)]
         return make_card(self.seq, self.request.source, seen, age_s=now - self.started_at)
 
@@ -249,7 +255,7 @@ class Cell:
         return RankSeen(rank, part.outcome, latest, before, now - part.looked_at, part.launches, spoke=part.spoke)
 
     def result(self, now: float, process_count: int) -> CellResult:
-        """Make the value that the user and the view see; also while the cell runs."""
+        """Build the result for the user and the view; also while the cell runs."""
         ranks = tuple(
             RankResult(
                 rank,

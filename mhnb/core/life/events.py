@@ -1,6 +1,6 @@
-"""What happens to a cluster (events, participles) and what is to be done about it (commands, imperatives).
+"""Events (participles) that a cluster receives, and the commands (imperatives) that result.
 
-Messages of `protocol` are events too; those here arise in the notebook's own process.
+Messages of `protocol` are events too; the events here originate in the notebook's own process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CellRequest:
-    """One cell as the user asked for it."""
+    """One cell as the user requested it."""
 
     source: str
     ranks: tuple[int, ...] | None = None
@@ -53,7 +53,7 @@ class CellRequest:
     guard: str = "parity"
     timeout_s: float | None = None
     again: int | None = None
-    """The number that a replayed cell had, and gets again; None for a new cell."""
+    """The number that a replayed cell had, and keeps; None for a new cell."""
 
 
 # -- events
@@ -61,7 +61,7 @@ class CellRequest:
 
 @dataclass(frozen=True, slots=True)
 class CellSubmitted:
-    """Somebody wants a cell run; the ticket names who waits for it."""
+    """A caller requests to run a cell; the ticket identifies the caller."""
 
     ticket: int
     request: CellRequest
@@ -72,33 +72,33 @@ class InterruptRequested:
     """Ctrl-C, the stop button or `%mhjax interrupt`."""
 
     ticket: int | None = None
-    """Whose cell; None for whichever runs."""
+    """The caller whose cell is meant; None for the running cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostsQueued:
-    """A scheduler has not given the hosts yet. Told again and again; the time for a start begins when it has."""
+    """A scheduler has not allocated the hosts yet. Sent repeatedly; the start timeout begins at the last one."""
 
     standing: str
-    """Where they stand in its queue."""
+    """The hosts' position in its queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The user takes a split or tainted cluster as it is."""
+    """The user accepts a split or tainted cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The cluster is being stopped by its user."""
+    """The user stops the cluster."""
 
     gone: str = ""
-    """Why it is not there any more for this notebook, where its ranks live on."""
+    """Why this notebook has lost the cluster although its ranks are alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostExited:
-    """A supervisor is gone, and its ranks with it."""
+    """A supervisor has ended, and its ranks with it."""
 
     supervisor: int
     cause: str
@@ -106,7 +106,7 @@ class HostExited:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time went on."""
+    """Time has passed."""
 
 
 Event: TypeAlias = (
@@ -119,7 +119,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class SendToRank:
-    """Send a cell, or the word to skip it."""
+    """Send a cell, or the message to skip it."""
 
     rank: int
     message: RunCell | SkipCell
@@ -127,7 +127,7 @@ class SendToRank:
 
 @dataclass(frozen=True, slots=True)
 class SendToHosts:
-    """Send every supervisor the same."""
+    """Send the same message to every supervisor."""
 
     message: BeginRanks
 
@@ -149,29 +149,29 @@ class AskInterrupt:
 
 @dataclass(frozen=True, slots=True)
 class FreeRanks:
-    """Close the connections of all ranks to each other, so that what is stuck in a collective fails."""
+    """Close the connections between all ranks, so that ranks which are stuck in a collective fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class KillRanks:
-    """End these ranks now."""
+    """Kill these ranks now."""
 
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class FinishCell:
-    """The cell has ended; hand the result to who waits."""
+    """The cell has ended; hand the result to its caller."""
 
     ticket: int
     result: CellResult
     record: CellRecord | None = field(default=None, compare=False)
-    """What the journal keeps of it."""
+    """Its record for the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepRecord:
-    """The journal is to have this, of a cell that nobody waits for."""
+    """Write the record of a cell that has no waiting caller to the journal."""
 
     record: CellRecord
 
@@ -186,26 +186,26 @@ class RefuseCell:
 
 @dataclass(frozen=True, slots=True)
 class ReportReady:
-    """Every rank can take cells."""
+    """Every rank can run cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailStart:
-    """The start did not work out; end what was started."""
+    """The start failed; end what was started."""
 
     error: MhnbError = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ShowLate:
-    """Output came for a cell that had ended."""
+    """Output arrived for a cell that had ended."""
 
     result: CellResult
 
 
 @dataclass(frozen=True, slots=True)
 class TellUser:
-    """Something the user must know although no cell runs."""
+    """Notify the user of something while no cell runs."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""The words in which a cluster that takes no cell says so, and the ways out of each state."""
+"""Format the error of a cell that the cluster refuses because of its state, with the ways out of each state."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _WAYS_OUT = {
 
 
 def make_refusal(state: ClusterState, reason: str, replay: str) -> MhnbError:
-    """Make the error of a cell that came to a cluster which takes none.
+    """Build the error of a cell that was submitted to a cluster which runs no cells in its state.
 
     Args:
-        replay: what to type for fresh processes, and what that costs.
+        replay: the command that starts fresh processes, and its cost.
 
     >>> make_refusal("stopped", "", "")
     NotStarted('the cluster is stopped; %mhjax start starts a cluster')
@@ -28,6 +28,6 @@ def make_refusal(state: ClusterState, reason: str, replay: str) -> MhnbError:
     if state == "stopped":
         return NotStarted(f"the cluster is stopped{': ' + reason if reason else ''}; {way_out}", state=state)
     if state == "dead":
-        # It ends with the same way out.
+        # The reason ends with the same way out.
         reason = reason.removesuffix(replay).rstrip()
     return NotClean(f"the cluster is {state}: {reason}\n  nothing was sent · {way_out}", state=state)

@@ -1,4 +1,4 @@
-"""When every host is there, and what each is then told: the addresses that nobody could know before."""
+"""Start barrier: wait for every host, then release all with the addresses that were not known before."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Gathering:
     """Waits for the supervisors of several hosts.
 
     Args:
-        hosts: the supervisors that hold ranks, in rank order; the first one's machine gets the coordinator.
-        hub: the supervisor that holds the hub.
+        hosts: the supervisors that have ranks, in rank order; the first one's machine gets the coordinator.
+        hub: the supervisor that runs the hub.
         coordinator: `address:port` that the user has chosen; None: the first host's own choice.
     """
 
@@ -28,7 +28,7 @@ class Gathering:
         return tuple(k for k in (*self._hosts, self._hub) if k not in self._up)
 
     def note(self, up: HostUp) -> BeginRanks | None:
-        """Take in a report; when it was the last one, say what all are told.
+        """Record a report; after the last one, return the message for all supervisors.
 
         >>> gathering = Gathering([0], hub=1)
         >>> gathering.note(HostUp(0, 7, "a", None, "10.0.0.1", [20001, 20002]))

@@ -1,4 +1,4 @@
-"""Cells that have ended, kept because output may still come for them, or an update of a display that they made."""
+"""Finished cells that are retained because late output, or an update of a display that they made, may still arrive."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _KEPT_CELLS = 32
 
 
 class KeptCells:
-    """The latest of them, by number."""
+    """The latest finished cells, by number."""
 
     def __init__(self) -> None:
         self._cells: OrderedDict[int, Cell] = OrderedDict()
 
     def keep(self, cell: Cell) -> None:
-        """Keep a cell, and let the oldest go."""
+        """Retain a cell, and drop the oldest beyond the limit."""
         self._cells[cell.seq] = cell
         while len(self._cells) > _KEPT_CELLS:
             self._cells.popitem(last=False)
 
     def find(self, seq: int, rank: int) -> Cell | None:
-        """The cell of that number if it is kept and the rank ran it."""
+        """Return the cell with that number if it is retained and the rank ran it."""
         cell = self._cells.get(seq)
         return cell if cell is not None and rank in cell.parts else None
 
     def pass_updates(self, cell: Cell, rank: int) -> list[Cell]:
-        """Give a rank's updates of displays that an older cell made to the latest cell that has each; return those cells."""
+        """Apply a rank's display updates for older cells to the latest cell that has each display; return those cells."""
         touched: dict[int, Cell] = {}
         for update in cell.parts[rank].folder.take_foreign_updates():
             for old in reversed(self._cells.values()):

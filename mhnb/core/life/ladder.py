@@ -1,4 +1,4 @@
-"""How a cell is stopped: the ranks are asked to stop before the same launch, signalled again and again, freed, killed."""
+"""Interrupt escalation: ask the ranks to stop before the same launch, signal them repeatedly, disconnect them, kill them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["AGAIN_AFTER_S", "INTERRUPT_AGREE_S", "INTERRUPT_FREE_S", "INTERRUPT_
 INTERRUPT_AGREE_S = 0.2
 """How long ranks in lockstep have to stop before the same launch, until each is signalled."""
 INTERRUPT_FREE_S = 2.0
-"""When ranks that no signal gets out of a collective are freed by closing the connections of all ranks to each other."""
+"""When ranks that signals cannot get out of a collective are freed by closing the connections between all ranks."""
 INTERRUPT_KILL_S = 4.0
-"""A rank that has not ended its cell so long after an interrupt is killed, with all others, unless some handle theirs."""
+"""A rank that has not ended its cell this long after an interrupt is killed, with all others, unless some handle theirs."""
 
 AGAIN_AFTER_S = 1.0
-"""An interrupt that comes so long after the first is a second one; two at once are one that was pressed twice."""
+"""An interrupt this long after the first counts as a second one; an earlier one counts as a double press."""
 
 TOO_SLOW = "did not end after the interrupt and was killed"
 
@@ -32,36 +32,36 @@ class Ladder:
     seq: int
     asked_at: float
     rungs_from: float
-    """From when the times of the rungs are counted: when it was asked, and later by as long as the ladder stood still."""
+    """Start of the time from which the steps are due: the first request, delayed by as long as the escalation was paused."""
     next_signal_at: float
     frees: bool
-    """Whether connections can be closed here: the ranks have found which ones are meant."""
+    """Whether connections can be closed here: the ranks have found which of their connections carry collectives."""
     insists: bool = False
-    """What the cell's code makes of the interrupt has no more time than the rest."""
+    """Whether the cell's interrupt handlers get no extra time any more."""
     freed: tuple[int, ...] = ()
-    """The ranks for whose sake they were closed."""
+    """The ranks for which the connections were closed."""
     killed: bool = False
-    """The last rung was climbed."""
+    """Whether the last step was taken."""
     still_since: float | None = None
-    """Since when every rank that runs handles its interrupt; the ladder stands still as long."""
+    """Since when every running rank handles its interrupt; the escalation is paused for as long."""
     stood_still: bool = False
-    """Whether it ever did, or spared ranks for the sake of others."""
+    """Whether it was ever paused, or spared ranks because of others."""
 
     @classmethod
     def begin(cls, seq: int, now: float, *, agrees: bool, frees: bool) -> Ladder:
-        """Begin; `agrees` where the ranks are in lockstep, and may stop before the same launch by themselves."""
+        """Begin; `agrees` if the ranks are in lockstep, and may stop before the same launch by themselves."""
         return cls(seq, now, now, now + (INTERRUPT_AGREE_S if agrees else 0.0), frees)
 
     def climb(
         self, now: float, running: tuple[int, ...], stuck: tuple[int, ...] = (), handling: tuple[int, ...] = ()
     ) -> list[Command]:
-        """Say what is to be done now about the ranks that still run the cell.
+        """Return the commands that are now due for the ranks that still run the cell.
 
         Args:
-            now: seconds, of the clock that it began with.
-            running: who has not ended it.
-            stuck: those of them that have sat in a collective since then, as far as is seen.
-            handling: those of them whose code has got the interrupt, and runs on.
+            now: seconds, on the same clock as at the start.
+            running: ranks that have not ended it.
+            stuck: those of them that have been in a collective since then, according to their samples.
+            handling: those of them whose code has received the interrupt, and still runs.
         """
         asked: list[Command] = [AskInterrupt(self.seq)] if now == self.asked_at else []
         if self._stands_still(now, running, stuck, handling):
@@ -76,20 +76,20 @@ class Ladder:
         signalled = running if self.insists else tuple(rank for rank in running if rank not in handling)
         if now < self.next_signal_at or not signalled:
             return asked
-        # Again and again: one may have come in a moment in which nobody could take it.
+        # Repeat it, because a signal may have arrived when the rank could not handle it.
         self.next_signal_at = now + _SIGNAL_AGAIN_S
         return [*asked, SignalRanks(signalled, int(signal.SIGINT))]
 
     def is_due_to_kill(self, now: float) -> bool:
-        """Whether the time of the last rung has come, for ranks that handle nothing."""
+        """Check whether the last step is due, for ranks that do not handle the interrupt."""
         return self.still_since is None and now - self.rungs_from > INTERRUPT_KILL_S
 
     def _stands_still(
         self, now: float, running: tuple[int, ...], stuck: tuple[int, ...], handling: tuple[int, ...]
     ) -> bool:
-        """Whether all that goes on is the cell's own handling of the interrupt: it is not hurried.
+        """Check whether only the cell's own handling of the interrupt goes on, for which the escalation pauses.
 
-        Not where all of them sit in a collective: nobody is left who could come to it.
+        It does not pause if all these ranks are in a collective, because no other rank is left that could reach it.
         """
         works = set(running) <= set(handling) and not set(running) <= set(stuck)
         if works and not self.insists:
@@ -102,19 +102,19 @@ class Ladder:
         return False
 
     def _spares(self, stuck: tuple[int, ...], handling: tuple[int, ...]) -> bool:
-        """Whether some handle the interrupt that others have not got: what these save would end with the others' processes."""
+        """Check whether some ranks handle an interrupt that others have not received: the kill would end what they save, too."""
         spares = not self.insists and not set(handling) <= set(stuck)
         self.stood_still |= spares
         return spares
 
     def hurry(self, now: float) -> None:
-        """The user asks again: no more waiting for an agreement; and nor, unless he pressed twice, for what the cell makes of it."""
+        """Record a second interrupt: stop waiting for an agreement and, unless it was a double press, for the cell's handlers."""
         self.next_signal_at = min(self.next_signal_at, now)
         if now - self.asked_at >= AGAIN_AFTER_S:
             self.insist(now)
 
     def insist(self, now: float) -> None:
-        """Wait for nothing any more. Where the ladder stood still it begins anew: nobody had been asked to hurry."""
+        """Stop waiting for handlers. An escalation that was paused restarts, because ranks were not told to hurry before."""
         if self.insists:
             return
         self.insists = True
@@ -123,7 +123,7 @@ class Ladder:
             self.still_since = None
 
     def notes(self) -> tuple[str, ...]:
-        """Say what freeing ranks has cost.
+        """Format the note on what disconnecting ranks has cost.
 
         >>> Ladder(1, 0.0, 0.0, 0.0, frees=True, freed=(0, 2)).notes()[0].splitlines()[0]
         'ranks 0,2 sat in a collective that no signal ends, so all connections between the ranks were closed'

@@ -1,4 +1,4 @@
-"""What a process that died said last: which of its lines tells why. It refuses to know where the lines come from."""
+"""Pick the line of a dead process's last output that explains its death. Where the lines come from is handled elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 __all__ = ["choose_line", "drop_frames", "drop_manual", "shorten_line"]
 
 _QUOTED = 120
-"""Characters of a line's begin, and of its end, that are quoted."""
+"""Number of characters quoted from the start of a line, and from its end."""
 
 _FRAMES = re.compile(
     r"\s*(?:PC: )?@ +0x[0-9a-f]+\b.*"
@@ -18,12 +18,12 @@ _FRAMES = re.compile(
 _BEGIN, _END = "*** Begin stack trace ***", "*** End stack trace ***"
 _FATAL = re.compile(r"F\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ([\w./-]+:\d+\]) (.*)")
 _GOES_ON = re.compile(r"[DEFIW]\d{4} \d\d:\d\d:\d\d\.\d+ |Fatal Python error|Traceback \(|terminate called|\*\*\* ")
-"""What is no flag's manual any more; that has lines of every other kind."""
+"""Matches the first line after XLA's flag help; the help has lines of every other kind."""
 _STATUS = re.compile(r".*absl::Status: (?=\S)")
 
 
 def drop_frames(lines: Sequence[str]) -> list[str]:
-    """Leave out the frames of C++ stacks: they come last, and hide the line above them that says why.
+    """Remove the frames of C++ stacks, because they come last and hide the explanation above them.
 
     >>> drop_frames(["why", "*** Check failure stack trace: ***", "    @     0x7ff985358ba3  PyObject_Vectorcall"])
     ['why']
@@ -31,7 +31,7 @@ def drop_frames(lines: Sequence[str]) -> list[str]:
     kept: list[str] = []
     inside = False
     for line in lines:
-        # Between these two marks TSL writes names alone, which nothing else tells from words.
+        # Between these two markers TSL writes only names, which look like any other words.
         inside = (inside or line.strip() == _BEGIN) and line.strip() != _END
         if not inside and not _FRAMES.fullmatch(line):
             kept.append(line)
@@ -39,7 +39,7 @@ def drop_frames(lines: Sequence[str]) -> list[str]:
 
 
 def drop_manual(lines: Sequence[str]) -> list[str]:
-    """Leave out the manual of all its flags that XLA writes below the one that it could not read.
+    """Remove the help text of all flags that XLA prints below a flag that it could not parse.
 
     >>> drop_manual(["E1 why", "usage: --xla_a=b", "Flags:", "    --xla_a=true  bool  What it does."])
     ['E1 why', 'usage: --xla_a=b']
@@ -55,20 +55,20 @@ def drop_manual(lines: Sequence[str]) -> list[str]:
 
 
 def choose_line(lines: Sequence[str]) -> str:
-    """Give the line to quote, "" if there is none: the fatal message of a C++ library, which ends the process, else the last.
+    """Return the line to quote: the fatal message of a C++ library, which ends the process, else the last line, else "".
 
     >>> choose_line(["F1122 23:44:07.924468   97 client.h:80] It ends. absl::Status: NOT_FOUND: no task", "RPC: /xla"])
     'client.h:80] … NOT_FOUND: no task'
     """
     for line in reversed(lines):
         if found := _FATAL.fullmatch(line):
-            # What JAX says before the status is the same for every cause.
+            # JAX's text before the status is the same for every cause.
             return shorten_line(f"{found[1]} {_STATUS.sub('… ', found[2])}")
     return shorten_line(lines[-1]) if lines else ""
 
 
 def shorten_line(line: str) -> str:
-    """Leave out the middle of a line that is too long to be quoted: a cell may print 100,000 words without a line's end.
+    """Remove the middle of a line that is too long to quote: a cell may print 100,000 words without a newline.
 
     >>> shorten_line("short"), len(shorten_line("long " * 9999))
     ('short', 241)

@@ -1,4 +1,4 @@
-"""Output for a cell that has ended: each rank tells of it at a moment of its own, and it is shown when all have had the time to."""
+"""Buffer late output: ranks report it at different moments, and it is shown once all have had time to do so."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from mhnb.core.output.results import CellResult
 __all__ = ["LateOutput"]
 
 _GATHER_S, _GATHER_BUSY_S = 0.35, 0.1
-"""A rank between two cells looks at what it said every 0.3 s; one that runs a cell every 0.05 s."""
+"""A rank checks its output every 0.3 s between cells, and every 0.05 s while it runs a cell."""
 
 
 class LateOutput:
-    """Cells whose late output waits to be shown. Ranks that say the same thing are then seen to say the same."""
+    """Finished cells whose late output waits to be shown, so that equal output of several ranks is shown together."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[CellResult, float]] = {}
-        """By number: the cell as it is by now, and when it is to be shown."""
+        """By number: the cell's current result, and the time at which it is shown."""
 
     def note(self, result: CellResult, now: float, *, busy: bool = False) -> None:
-        """More came for a cell, or another one updated a display of it; that does not put off what came before.
+        """Record more output for a cell, or a display update by another cell; earlier output is not delayed by it.
 
         Args:
             busy: whether the ranks run a cell.
@@ -27,7 +27,7 @@ class LateOutput:
         self._waiting[result.seq] = (result, due)
 
     def take(self, now: float | None = None) -> list[CellResult]:
-        """Hand out what is to be shown now, in the order in which it came; all there is where no time is given.
+        """Return the results that are due, in the order in which they arrived; all of them if no time is given.
 
         >>> late = LateOutput()
         >>> late.note(CellResult(3, "f()", (), wall_s=0.1), now=5.0)

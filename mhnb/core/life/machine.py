@@ -1,7 +1,7 @@
-"""The cluster as a machine: events in, commands out, no clock, no socket, no thread.
+"""The cluster's state machine: events in, commands out, without clock, socket or thread.
 
-It decides who gets which cell, when a cell has ended, what state the cluster is in, and what an interrupt, a death or too long a wait
-leads to. It refuses to know how a command is carried out.
+It decides which rank gets which cell, when a cell has ended, the cluster state, and the consequences of an interrupt, a death or a
+timeout. How commands are carried out is handled elsewhere.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Machine:
     """One generation of a cluster, from its start to its stop.
 
     Args:
-        roster: who the ranks are.
+        roster: the registry of its ranks.
         generation: number of this start; ranks refuse cells of another.
         now: seconds on the owner's clock; every event comes with a later one.
         start_timeout_s: how long the ranks may take until all are ready.
@@ -81,7 +81,7 @@ class Machine:
         self.state: ClusterState = "starting"
         self.reason = ""
         self.started_at, self.start_timeout_s = now, start_timeout_s
-        self._given_at = now  # the hosts: only from then on a start can take too long
+        self._given_at = now  # when the hosts were allocated: the start timeout begins only then
         self.current: Cell | None = None
         self._judging: Cell | None = None
         self.guard_available = True
@@ -90,15 +90,15 @@ class Machine:
         self._kept = KeptCells()
         self._carried_note: str | None = None
         self._lost_service, self._freed_in = "", 0
-        self._lost_host = False  # and not by the death of one of its ranks: no rank is to blame
+        self._lost_host = False  # the host was lost, not only one of its ranks: no rank is the cause
         self._cost = ReplayCost()
         self.left_records: Sequence[Record] = ()
-        """Of the journal, where the ranks were left by another notebook."""
+        """The journal's records, if another notebook has detached from the ranks."""
 
-    # -- the one entrance
+    # -- entry point
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """Take in one event and say what is to be done about it."""
+        """Process one event and return the resulting commands."""
         match event:
             case CellSubmitted():
                 return self._submit(event, now)
@@ -116,7 +116,7 @@ class Machine:
             case RankSpawned() | PhaseReached() | RankReady():
                 self.roster.note(event)
                 if self.state == "dead":
-                    # Left by another notebook, and it comes only now: nobody has told it that others are lost.
+                    # A rank from a previous notebook that reports only now was not stopped when others were lost.
                     return [KillRanks((event.rank,))] if self.roster.deaths or self._lost_host else []
                 if (shared := self.roster.find_shared_gpu(event)) is not None:
                     return self._fail_start(shared)
@@ -157,7 +157,7 @@ class Machine:
         return [*(self._take_over() if self.roster.is_left else []), ReportReady(), *self._next_cell(now)]
 
     def _take_over(self) -> list[Command]:
-        """Go on where the notebook before this one has left the ranks."""
+        """Continue from where the previous notebook has left the ranks."""
         standing = [entry.facts["standing"] for entry in self.roster.entries]
         taken = judge_taken(standing, self.left_records, self.generation, guard_available=self.guard_available)
         self.state, self.reason, self._next_seq = taken.state, taken.reason, taken.next_seq
@@ -165,7 +165,7 @@ class Machine:
         return taken.commands(self.generation)
 
     def _wait_on(self) -> list[Command]:
-        """Where ranks that were left may run a cell, which can take hours, say so from time to time."""
+        """Notify the user from time to time while ranks that were taken over may still run a cell, which can take hours."""
         told = tell_busy(self.roster.find_busy(), self.start_timeout_s)
         self.start_timeout_s *= 3 if told else 1
         return told
@@ -195,18 +195,18 @@ class Machine:
         self._next_seq = seq + 1
         self.current = Cell(submitted.ticket, submitted.request, seq=seq, ranks=ranks, now=now)
         if submitted.request.guard != "lockstep" and self.guard_available:
-            # Without agreement the others would launch, and wait for a rank that refuses.
+            # Without agreement the other ranks would launch, and wait for the rank that refuses.
             self.current.left_by = self.roster.find_left()
         self.state = "running"
         chosen = None if submitted.request.ranks is None else list(ranks)
-        # One object for all: the link writes it once.
+        # All ranks share one object, so the link encodes it once.
         run = RunCell(self.generation, seq, submitted.request.source, self.current.guard, chosen)
         skip = SkipCell(self.generation, seq)
         sent = [SendToRank(rank, run if rank in self.current.parts else skip) for rank in range(self.process_count)]
         return [*skipped, *sent]
 
     def _count_up_to(self, again: int | None) -> tuple[list[Command], int]:
-        """Give the next cell's number: a replayed one keeps its own, and those left out before it are skipped everywhere."""
+        """Return the next cell's number: a replayed cell keeps its own, and all ranks skip the numbers before it."""
         seq = self._next_seq if again is None else max(again, self._next_seq)
         numbers = range(self._next_seq, seq)
         return [SendToRank(r, SkipCell(self.generation, n)) for n in numbers for r in range(self.process_count)], seq
@@ -291,7 +291,7 @@ class Machine:
     def _foreign_updates(self, cell: Cell, rank: int, now: float) -> list[Command]:
         return [ShowLate(old.result(now, self.process_count)) for old in self._kept.pass_updates(cell, rank)]
 
-    # -- where the ranks are
+    # -- reports of the ranks
 
     def _hear(self, told: RankStatus | InterruptTaken, now: float) -> list[Command]:
         if self.current is not None:
@@ -299,7 +299,7 @@ class Machine:
         return []
 
     def where(self, now: float) -> WhereCard | None:
-        """Judge where the ranks are in the cell that runs; None when none runs."""
+        """Build the report of where the ranks are in the running cell; None if no cell runs."""
         return None if self.current is None else self.current.where(now, self.process_count)
 
     # -- time, interrupts
@@ -313,7 +313,7 @@ class Machine:
         return self._interrupt(now, "timeout") if cell.is_overdue(now) else cell.climb(now)
 
     def _withdraw(self, ticket: int | None) -> list[Command]:
-        """Take back a cell that still waits for its turn: whose cell runs now is not for its submitter to stop."""
+        """Cancel a cell that is still queued; its submitter must not stop another caller's running cell."""
         for waiting in self._waiting:
             if waiting.ticket == ticket:
                 self._waiting.remove(waiting)
@@ -337,7 +337,7 @@ class Machine:
 
     def _rank_exited(self, exited: RankExited, now: float) -> list[Command]:
         if self.roster.entries[exited.rank].exit is not None:
-            # Seen from here while its supervisor was halted, and reported by that one now.
+            # The notebook saw this exit while the supervisor was halted, which reports it only now.
             return []
         self.roster.note(exited)
         if self.state == "stopped":
@@ -349,10 +349,11 @@ class Machine:
         if self.current is not None:
             self._lose_rank_of_cell(self.current, exited, first)
         elif self.state != "dead":
-            # It comes first: others look at the state. Of those that are stopped later the reason is known already.
+            # Set the reason before the state, because others check the state. For ranks that are stopped later the
+            # reason is already known.
             self.reason = self.roster.explain_death(first)
             self.state = "dead"
-        # Of ranks that were left, one has died meanwhile: what the journal has can come back all the same.
+        # A rank of a cluster that was taken over has died meanwhile: the journal's cells can be replayed all the same.
         taken = [ReportReady(), *self._refuse_waiting()] if is_taken else []
         # A rank that outlives another cannot compute with it again, and JAX would abort it later anyway.
         return [*told, *taken, KillRanks(self.roster.alive), *self._finish_if_done(now)]
@@ -361,7 +362,8 @@ class Machine:
         part = cell.parts.get(exited.rank)
         if part is None or part.outcome != "running":
             return
-        # Whoever still ran it when the interrupt came to the kill was too slow, not only the one that was gone first.
+        # Every rank that still ran the cell when the interrupt escalated to the kill was too slow, not only the first
+        # to die.
         if (cell.is_killed or exited is first or ended_alike(exited, first)) and not self._lost_host:
             outcome, error = blame(exited, killed=cell.is_killed)
             cell.lose_rank(exited.rank, outcome, error)
@@ -385,7 +387,7 @@ class Machine:
             return self._fail_start(
                 LaunchError(f"{self._lost_service}\n  every process was ended; mend the cause and start again")
             )
-        # The ranks that are left on other hosts cannot compute without those that are gone.
+        # The remaining ranks on other hosts cannot compute without those that are lost.
         kill: list[Command] = [KillRanks(self.roster.alive)] if isinstance(event, HostExited) else []
         if self.current is None:
             was, self.state, self.reason = self.state, "dead", self._lost_service
@@ -405,7 +407,7 @@ class Machine:
 
     @property
     def judged_alone(self) -> dict[int, Callable[[], object]]:
-        """Of a cell whose judgement failed, by rank: judges what that rank alone has sent, to find whose it was."""
+        """Functions, by rank, that judge one rank's data of a cell whose judgement failed, to find the rank that caused it."""
         cell = self._judging
         if cell is None:
             return {}
@@ -420,7 +422,7 @@ class Machine:
         return {rank: partial(judge, rank) for rank in cell.parts}
 
     def fail(self, reason: str) -> list[Command]:
-        """Give the cluster up: what was said could not be taken in, and no cell can be judged by it."""
+        """Give up the cluster: a message could not be processed, so no cell can be judged."""
         self.current = self._judging = None
         if self.state == "starting":
             return self._fail_start(LaunchError(f"{reason}; every process was ended, start again"))
@@ -440,7 +442,7 @@ class Machine:
 
 
 def _carry(seq: int, note: str) -> str:
-    """Write a cell's note for the cell after it: short, and about the cell that it names."""
+    """Shorten a cell's note for the next cell, and name the cell in it."""
     if note == IN_STEP:
         return f"cell {seq} did not finish on every rank: variables that it sets may differ"
     first, _, rest = note.replace("this cell", "it").partition("\n")

@@ -1,4 +1,4 @@
-"""Who the ranks are and how far each has come: phases, processes, facts, deaths."""
+"""Registry of the ranks: their start phases, processes, facts and deaths."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ class RankEntry:
     host: str
     log_path: str
     supervisor: int = 0
-    """Whose processes it belongs to."""
+    """The supervisor whose process it is."""
     phase: Phase | None = None
     pid: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     nbytes: int | None = None
-    """Its resident memory, as its supervisor said last; None where it is not asked."""
+    """Its resident memory, as last reported by its supervisor; None if the supervisor is not asked."""
     is_halted: bool = False
-    """Whether its process stood still when its supervisor last looked: by SIGSTOP, or in a debugger."""
+    """Whether its process was halted at its supervisor's last report: by SIGSTOP, or in a debugger."""
     last: tuple[int, Outcome] | None = None
     """The last cell that it ended, and how."""
     exit: RankExited | None = None
 
 
 def describe_exit(exited: RankExited) -> str:
-    """Say how a process ended.
+    """Describe how a process ended.
 
     >>> describe_exit(RankExited(rank=3, exit_code=None, signum=9, last_lines=[]))
     'was killed by SIGKILL, often the memory limit'
@@ -77,7 +77,7 @@ def describe_exit(exited: RankExited) -> str:
 
 
 def ended_alike(exited: RankExited, first: RankExited) -> bool:
-    """Whether a rank ended by itself as the first one did. SIGKILL tells nothing: those that outlive another get it from us.
+    """Check whether a rank ended by itself as the first one did. SIGKILL proves nothing: mhnb sends it to the other ranks.
 
     >>> ended_alike(RankExited(1, None, 11, []), RankExited(0, None, 11, []))
     True
@@ -91,8 +91,8 @@ class Roster:
     Args:
         hosts: the host label of each rank, in rank order.
         log_paths: the log file of each rank, in rank order.
-        supervisors: who holds each rank, in rank order; None: supervisor 0 holds all.
-        gathering: waits for the supervisors where they are several.
+        supervisors: the supervisor of each rank, in rank order; None: supervisor 0 has all.
+        gathering: waits for the supervisors if there are several.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class Roster:
     ) -> None:
         self._gathering = gathering
         self.is_left, self._left_name = False, ""
-        """Another notebook has started the ranks, and is gone."""
+        """Whether another notebook, which has ended, started the ranks."""
         self.is_let_go = False
-        """This notebook has let go of ranks that live on."""
+        """Whether this notebook has detached from ranks that are alive."""
         held = supervisors or [0] * len(hosts)
         rows = enumerate(zip(hosts, log_paths, held, strict=True))
         self.entries = [RankEntry(rank, host, log, supervisor) for rank, (host, log, supervisor) in rows]
@@ -116,17 +116,17 @@ class Roster:
         self._hub_supervisor, self.hub_is_halted = 0, False
         self._hostnames: dict[int, str] = {}
         self._refused: set[int] = set()
-        """Ranks that mhnb ends because of what they sent."""
+        """Ranks that mhnb ends because of a message that they sent."""
         self.deaths: list[RankExited] = []
         self.standing = ""
-        """Where the hosts stand in a scheduler's queue; empty once one has reported."""
+        """The hosts' position in a scheduler's queue; empty once a host has reported."""
 
     def leave_to_another(self, name: str) -> None:
-        """The ranks of the cluster of that name were started by a notebook that is gone: they report again, and nobody is told to begin."""
+        """Mark the ranks as started by an earlier notebook of the cluster `name`: they report again, and get no message to begin."""
         self.is_left, self._gathering, self._left_name = True, None, name
 
     def note(self, event: RankSpawned | PhaseReached | RankReady | RankExited) -> None:
-        """Take in one event of the start or the end of a rank."""
+        """Record one event of the start or the end of a rank."""
         entry = self.entries[event.rank]
         if isinstance(event, RankSpawned):
             entry.pid = event.pid
@@ -142,7 +142,7 @@ class Roster:
             self.deaths.append(event)
 
     def check_sender(self, peer: str, message: Message) -> None:
-        """Hold that a peer may send a message: of its own kind, about itself, and about ranks that there are.
+        """Check that a peer may send a message: of its own kind, about itself, and about existing ranks.
 
         Raises:
             UnknownMessage: it may not.
@@ -174,20 +174,20 @@ class Roster:
         return known and all(len(rank) < 10 for rank in beat.nbytes) and all(map(self._is_rank, beat.halted))
 
     def name_peer(self, peer: str) -> str:
-        """Name a peer of the link as people know it."""
+        """Return a peer's name for messages to the user."""
         number = int(peer[1:])
         if peer.startswith("s"):
             return f"the supervisor of {self.name_host(number)}"
         return f"rank {number}" + (f" ({self.entries[number].host})" if self._is_rank(number) else "")
 
     def note_refused(self, rank: int) -> None:
-        """Take note that mhnb ends a rank, because it sent a message that cannot be."""
+        """Record that mhnb ends a rank because it sent an invalid message."""
         self._refused.add(rank)
 
     def note_host(self, event: HostUp) -> BeginRanks | None:
-        """Take in a supervisor's report; when every host is there, say what all are told."""
+        """Record a supervisor's report; once every host has reported, return the message for all of them."""
         if self.ranks_of(event.supervisor):
-            # And not the hub's, which is there while the hosts still wait.
+            # A host with ranks has reported; the hub's supervisor alone reports even while the hosts are queued.
             self.standing = ""
         self.supervisor_pids[event.supervisor] = event.pid
         self._hostnames[event.supervisor] = event.hostname
@@ -201,41 +201,41 @@ class Roster:
         return self._gathering.note(event)
 
     def has_host(self, entry: RankEntry) -> bool:
-        """Whether the rank's supervisor has reported."""
+        """Check whether the rank's supervisor has reported."""
         return entry.supervisor in self._hostnames
 
     def note_end(self, ended: CellEnded) -> None:
-        """Take in how a rank ended a cell, and what it found out: devices, where the cell brought up JAX."""
+        """Record how a rank ended a cell, and new facts: its devices, if the cell initialised JAX."""
         entry = self.entries[ended.rank]
         entry.facts |= ended.facts
         entry.last = (ended.seq, ended.outcome)
 
     def note_outcomes(self, seq: int, outcomes: Mapping[int, Outcome]) -> None:
-        """Take in how a cell ended on each rank; one that was lost in it has not said so itself."""
+        """Record how a cell ended on each rank, because a rank that was lost in it did not report that itself."""
         for rank, outcome in outcomes.items():
             self.entries[rank].last = (seq, outcome)
 
     def find_busy(self) -> tuple[int, ...]:
-        """Ranks of another notebook that have not answered, where each may run a cell: they answer between cells."""
+        """Return the ranks of another notebook that have not answered if each may be running a cell: they answer between cells."""
         late = [entry for entry in self.entries if entry.phase != "ready"] if self.is_left else []
         may_be = all(entry.phase == "spawned" and not entry.is_halted and entry.exit is None for entry in late)
         return tuple(entry.rank for entry in late) if may_be else ()
 
     def note_standing(self, standing: Sequence[Mapping[str, Any]]) -> None:
-        """Take in how the ranks ended the last cell of another notebook."""
+        """Record how the ranks ended the last cell of another notebook."""
         for entry, said in zip(self.entries, standing, strict=True):
             if said["last"] is not None:
                 entry.last = (said["last"]["seq"], said["last"]["outcome"])
 
     def find_left(self) -> tuple[int, ...]:
-        """Ranks that have left a collective which still ran or waited when they last ended a cell."""
+        """Return the ranks with an abandoned collective that still ran or waited when they last ended a cell."""
         return tuple(entry.rank for entry in self.entries if entry.facts.get("left"))
 
     def note_beat(self, beat: Beat, *, goes_on: bool = True) -> None:
-        """Take in how the ranks of a host are.
+        """Record a host's report on its ranks.
 
         Args:
-            goes_on: whether it will be asked again and again; else what the ranks weigh would soon be old.
+            goes_on: whether the host will be asked repeatedly; otherwise the ranks' memory would soon be outdated.
         """
         for rank, nbytes in beat.nbytes.items() if goes_on else ():
             self.entries[int(rank)].nbytes = nbytes
@@ -246,22 +246,22 @@ class Roster:
 
     @staticmethod
     def _advance(entry: RankEntry, phase: Phase) -> None:
-        # A supervisor's word "spawned" may arrive after the rank's own first words.
+        # A supervisor's "spawned" message may arrive after the rank's own first message.
         if entry.phase is None or PHASES.index(phase) > PHASES.index(entry.phase):
             entry.phase = phase
 
     @property
     def all_ready(self) -> bool:
-        """Whether every rank can take cells."""
+        """Whether every rank can run cells."""
         return all(entry.phase == "ready" for entry in self.entries)
 
     @property
     def alive(self) -> tuple[int, ...]:
-        """Ranks whose process has not been seen to end."""
+        """Ranks whose process is not known to have ended."""
         return tuple(e.rank for e in self.entries if e.exit is None and e.supervisor not in self.lost_supervisors)
 
     def name_host(self, supervisor: int) -> str:
-        """Name the host of a supervisor as people know it: label, and the machine's own name."""
+        """Name the host of a supervisor for the user: its label, and the machine's own name."""
         held = [entry for entry in self.entries if entry.supervisor == supervisor]
         if not held:
             return "the hub's machine"
@@ -269,33 +269,33 @@ class Roster:
         return f"{held[0].host} ({own})" if own else held[0].host
 
     def ranks_of(self, supervisor: int) -> tuple[int, ...]:
-        """The ranks that a supervisor holds."""
+        """Return the ranks of a supervisor."""
         return tuple(entry.rank for entry in self.entries if entry.supervisor == supervisor)
 
     def pids_of(self, supervisor: int) -> tuple[int, ...]:
-        """The process groups of a supervisor that were heard of: ranks and hub."""
+        """Return the known process groups of a supervisor: ranks and hub."""
         known = [entry.pid for entry in self.entries if entry.supervisor == supervisor]
         hub = [self.hub_pid] if supervisor == self._hub_supervisor else []
         return tuple(pid for pid in (*known, *hub) if pid is not None)
 
     def can_free(self) -> bool:
-        """Whether every rank knows which of its connections carry collectives, and could close those."""
+        """Check whether every rank knows which of its connections carry collectives, and could close those."""
         return all(entry.facts.get("frees", False) for entry in self.entries)
 
     def explain_death(self, exited: RankExited, how: str = "") -> str:
-        """Say who died, how (where that is known better than by its end), and what it said last."""
+        """Describe which rank died, how (`how` if that is known better than from its exit), and its last output."""
         entry = self.entries[exited.rank]
         if exited.rank in self._refused:
             how = "was ended by mhnb: it sent a message that cannot be"
         line = choose_line(exited.last_lines)
         last = f' · last line: "{line}"' if line else ""
-        # Of one that died before this notebook came nobody may have told the process.
+        # If the rank died before this notebook attached, its pid may be unknown.
         who = entry.host if entry.pid is None else f"{entry.host}, pid {entry.pid}"
         when = ", before this notebook took the cluster over," if self.is_left and entry.phase != "ready" else ""
         return f"rank {entry.rank} ({who}){when} {how or describe_exit(exited)}{last} · log {entry.log_path}"
 
     def tell_death(self, first: RankExited, slow: Collection[int] = ()) -> str:
-        """Say who died first and what became of the others, to be followed by the way out.
+        """Describe which rank died first and what happened to the others; the caller appends the way out.
 
         Args:
             slow: ranks that were killed because they did not end their cell.
@@ -303,7 +303,7 @@ class Roster:
         return f"{self.explain_death(first, TOO_SLOW if first.rank in slow else '')}\n  {self.say_others(first, slow)}"
 
     def say_others(self, first: RankExited, slow: Collection[int] = ()) -> str:
-        """Say what became of the others of a rank that died first, as sentences to be followed by one more."""
+        """Describe what happened to the others after a rank died first, as sentences to which the caller adds one."""
         others = [entry for entry in self.entries if entry.rank != first.rank]
         alike = [entry.rank for entry in others if entry.exit is not None and _ended_alike(entry.exit, first, slow)]
         stopped = [entry.rank for entry in others if entry.rank not in alike]
@@ -311,7 +311,11 @@ class Roster:
         return (f"{say_ranks(alike)} ended in the same way. " if alike else "") + was
 
     def say_end(self, entry: RankEntry, how: str = "") -> str:
-        """Say in a few words that a rank lives, or how it ended (where that is known better than by its end), or why it was stopped."""
+        """Describe briefly that a rank is alive, how it ended, or why it was stopped.
+
+        Args:
+            how: how it ended, if that is known better than from its exit.
+        """
         if entry.exit is None:
             return "lost with its host" if entry.supervisor in self.lost_supervisors else "alive"
         if entry.exit.signum != signal.SIGKILL:
@@ -322,18 +326,18 @@ class Roster:
         return how or (f"stopped with rank {first}" if entry.rank != first else describe_exit(entry.exit))
 
     def explain_service(self, event: HubExited | HostExited) -> str:
-        """Say which host or hub went, and how."""
+        """Describe which host or hub was lost, and how."""
         if isinstance(event, HostExited):
             return event.cause
         exited = RankExited(-1, event.exit_code, event.signum, [])
-        # One that was killed has not said why.
+        # A hub that was killed has not printed a reason.
         said = choose_line(event.last_lines) if event.signum is None else ""
         why = f" ({said})" if said else ""
         pid = "" if self.hub_pid is None else f", pid {self.hub_pid}"
         return f"the hub (ipyparallel's controller{pid}) {describe_exit(exited)}{why}"
 
     def start_error(self, cause: StartFailed | RankExited) -> LaunchError:
-        """Make the error of a rank that failed while starting."""
+        """Build the error of a rank that failed while starting."""
         entry = self.entries[cause.rank]
         phase = cause.phase if isinstance(cause, StartFailed) else entry.phase or "spawned"
         if isinstance(cause, StartFailed):
@@ -355,7 +359,7 @@ class Roster:
         return "every process was ended; mend the cause and start again"
 
     def find_shared_gpu(self, event: RankSpawned | PhaseReached | RankReady) -> LaunchError | None:
-        """Make the error of two ranks with the same GPU: JAX would only say "Duplicate GPU detected", or run out of memory."""
+        """Build the error of two ranks on the same GPU: JAX would only report "Duplicate GPU detected", or run out of memory."""
         if not (isinstance(event, PhaseReached) and event.facts.get("gpus")):
             return None
         found = find_shared_gpu({entry.rank: entry.facts.get("gpus", ()) for entry in self.entries})
@@ -372,7 +376,7 @@ class Roster:
         )
 
     def timeout_error(self, timeout_s: float) -> LaunchError:
-        """Make the error of a start that took too long: the ranks that are furthest behind."""
+        """Build the error of a start that timed out: it names the ranks that are furthest behind."""
         if self._gathering is not None and self._gathering.missing:
             return self._missing_error(timeout_s, self._gathering.missing)
         late = [e for e in self.entries if e.phase != "ready"]
@@ -398,14 +402,14 @@ class Roster:
         return f"{'taking the cluster over' if self.is_left else 'the start'} took longer than {timeout_s:g} s"
 
     def _say_unheard(self, ranks: Sequence[RankEntry]) -> str:
-        """Say of ranks that nobody has heard of who was to bring them up."""
+        """Describe ranks that never reported, and the supervisors that should have started them."""
         held = sorted({entry.supervisor for entry in ranks})
         pids = ", ".join(f"pid {self.supervisor_pids[k]}" for k in held if k in self.supervisor_pids)
         who = f"the supervisor of their host{f' ({pids})' if pids else ''}"
         return f"{say_ranks([entry.rank for entry in ranks])} never came up; {who} has not said why, and may be halted or just busy"
 
     def _halted_error(self, timeout_s: float, halted: Sequence[RankEntry]) -> LaunchError:
-        """Name the ranks whose processes stand still: the others have come no further either, as they wait for these."""
+        """Build the error that names the ranks whose processes are halted: the other ranks wait for these."""
         first = halted[0]
         way = f"kill -CONT {first.pid} lets it go on; " if self.is_left else ""
         return EnginesMissing(
@@ -417,7 +421,7 @@ class Roster:
         )
 
     def _hub_error(self, timeout_s: float, late: Sequence[RankEntry]) -> LaunchError:
-        """Name the hub whose process stands still: each rank registers with it, and comes no further."""
+        """Build the error that names the halted hub: each rank registers with it, and waits until it does."""
         return EnginesMissing(
             f"{self._took_longer(timeout_s)}: the hub (ipyparallel's controller, pid {self.hub_pid}) is halted, by SIGSTOP or in"
             f" a debugger, and {say_ranks([e.rank for e in late])} waited for it\n"
@@ -436,7 +440,7 @@ class Roster:
         )
 
     def version_error(self) -> LaunchError | None:
-        """Make the error of ranks that do not hold the same software: name, version, its ranks."""
+        """Build the error of ranks with different software: name, version, ranks."""
         found: dict[str, dict[str, list[int]]] = {}
         for entry in self.entries:
             for name, version in entry.facts.get("versions", {}).items():

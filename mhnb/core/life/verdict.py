@@ -1,4 +1,4 @@
-"""The verdict on a cell that has ended on every rank: the state it leaves, and what the user should know of it."""
+"""Judge a cell that has ended on every rank: the cluster state that it leaves, and the notes for the user."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _Verdict = tuple[ClusterState, tuple[str, ...]]
 
 
 def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed_in: int) -> _Verdict:
-    """Judge from outcomes, launches, and the arrays that were made of host data.
+    """Judge by outcomes, launches, and the arrays that were made of host data.
 
     Args:
-        lost_ranks: ranks that are gone, the first to go first.
+        lost_ranks: ranks that are lost, in the order in which they were lost.
         recorded: whether there is a record of launches and arrays to judge by.
         freed_in: the cell in which the connections between the ranks were closed; 0 for none.
 
@@ -45,7 +45,7 @@ def judge_cell(cell: Cell, lost_ranks: Collection[int], *, recorded: bool, freed
     if state == "clean" and freed_in and cell.broke_off():
         return "tainted", (f"connections between the ranks were closed in cell {freed_in}", *notes, TAINTED)
     if state == "clean" and cell.met_left():
-        # Or a replay, where nothing was left, would take its error for the cell's own.
+        # Without this, a replay, which has no abandoned collective, would take this error for the cell's own.
         return "tainted", ("a collective of an earlier cell was left, and still runs or waits", *notes, TAINTED)
     return _judge_made(cell, state, notes) if recorded and state in ("clean", "tainted") else (state, notes)
 
@@ -57,7 +57,8 @@ def _judge_made(cell: Cell, state: ClusterState, notes: tuple[str, ...]) -> _Ver
     told = [format_host_data(difference, cell.request.source) for difference in found[:_SHOWN]]
     if len(found) > _SHOWN:
         told.append(f"{len(found) - _SHOWN} more lines made arrays that differ")
-    # What no launch has taken does no harm: of other shapes the guard makes no program, and of other values it launches none.
+    # Arrays that were in no launch do no harm: the guard builds no program from different shapes, and launches none on
+    # different values.
     refused = cell.guard == "lockstep" and any(
         part.error and part.error.ename == OrderMismatch.__name__ for part in cell.parts.values()
     )
