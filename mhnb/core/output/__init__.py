@@ -1,1 +1,1 @@
-"""What the ranks said: folded into outputs, compared, and kept as a result."""
+"""The ranks' output: combined into notebook outputs, compared, and kept as a result."""

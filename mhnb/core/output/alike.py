@@ -1,6 +1,6 @@
-"""What the ranks said, folded: equal things once, ranks' own numbers as `‹rank›`, other numbers as a template with every value.
+"""Group ranks by equal output: shared text once, a rank's own number as `‹rank›`, other numbers as a template with every value.
 
-Decides which ranks share a block, and which block is the majority's. Every rank's outputs can be written again from the blocks.
+This module decides which ranks share a block, and which block is the majority's. The blocks contain every rank's full output.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ __all__ = ["Folded", "Picture", "Text", "find_majority", "fold_outputs", "is_pla
 
 _BARE_RANKS = 8
 _CROWD = 3
-"""More numbers that differ, on one line of a few ranks, are no template."""
+"""Lines of a few ranks in which more numbers than this differ do not become a template."""
 _FEW = 3
-"""Of so many odd ones each has a block of its own, with what differs; more share one, where only numbers differ."""
+"""Up to this many minority groups each get a block that shows what differs; more share one if only numbers differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of text that the ranks of a block have at this place."""
+    """A piece of text that the ranks of a block have at the same position."""
 
     channel: str
-    """stdout or stderr; or value, the text of a display or of the last expression."""
+    """stdout or stderr; or value: the text of a display or of the last expression."""
     template: Template
 
     def output_of(self, rank: int) -> Output:
-        """Write it as a notebook stores it."""
+        """Return the rank's text as an nbformat output."""
         text = self.template.text_of(rank)
         if self.channel == "value":
             return {"output_type": "display_data", "data": {"text/plain": text}, "metadata": {}}
@@ -40,12 +40,12 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure, HTML or the like that the ranks of a block have at this place; equal ones once."""
+    """A figure, HTML or similar output that the ranks of a block have at the same position; equal ones once."""
 
     variants: tuple[tuple[tuple[int, ...], Output], ...]
 
     def output_of(self, rank: int) -> Output:
-        """Give a rank's own."""
+        """Return the rank's own variant."""
         return next(output for ranks, output in self.variants if rank in ranks)
 
 
@@ -54,32 +54,32 @@ _Part: TypeAlias = Text | Picture
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A block: ranks whose outputs are equal, but for numbers where the templates say so."""
+    """A block: ranks whose outputs are equal, except for the numbers that its templates list."""
 
     ranks: tuple[int, ...]
     parts: tuple[_Part, ...]
 
     @property
     def varies(self) -> bool:
-        """Whether anything differs between its ranks but their own number."""
+        """Whether anything other than their own number differs between its ranks."""
         return any(
             len(part.variants) > 1 if isinstance(part, Picture) else bool(part.template.varying) for part in self.parts
         )
 
     @property
     def is_literal(self) -> bool:
-        """Whether every rank said exactly what is shown."""
+        """Whether the text as shown is every rank's exact output."""
         return not any(
             len(part.variants) > 1 if isinstance(part, Picture) else bool(part.template.slots) for part in self.parts
         )
 
     def outputs_of(self, rank: int) -> tuple[Output, ...]:
-        """Write what a rank said."""
+        """Return the outputs of a rank."""
         return tuple(part.output_of(rank) for part in self.parts)
 
 
 def is_plain(output: Output) -> bool:
-    """Whether an output is text and nothing else.
+    """Check whether an output is only text.
 
     >>> is_plain({"output_type": "display_data", "data": {"text/plain": "7"}})
     True
@@ -88,10 +88,10 @@ def is_plain(output: Output) -> bool:
 
 
 def fold_outputs(said: Iterable[tuple[Sequence[int], Sequence[Output]]]) -> tuple[Folded, ...]:
-    """Fold what ranks said, by first rank.
+    """Group the ranks' outputs into blocks, ordered by first rank.
 
     Args:
-        said: ranks with the outputs that all of them have; errors are the caller's to leave out.
+        said: ranks with the outputs that all of them have; the caller leaves out errors.
 
     >>> [f.ranks for f in fold_outputs([((r,), [{"output_type": "stream", "name": "stdout", "text": f"a {r}"}]) for r in (0, 1)])]
     [(0, 1)]
@@ -109,7 +109,7 @@ def fold_outputs(said: Iterable[tuple[Sequence[int], Sequence[Output]]]) -> tupl
 
 
 def find_majority(blocks: Sequence[Folded]) -> Folded | None:
-    """Find the block with more than half of the ranks, where there are others.
+    """Return the block with more than half of the ranks; None if there is none, or no other block.
 
     >>> find_majority([Folded((0, 1), ()), Folded((2,), ())]).ranks
     (0, 1)
@@ -119,7 +119,7 @@ def find_majority(blocks: Sequence[Folded]) -> Folded | None:
 
 
 class _Member:
-    """Ranks with equal outputs, parted into skeletons and numbers."""
+    """Ranks with equal outputs, split into skeletons and numbers."""
 
     def __init__(self, ranks: tuple[int, ...], outputs: Sequence[Output]) -> None:
         self.ranks = ranks
@@ -127,13 +127,13 @@ class _Member:
         self.numbers: list[list[str]] = []
         self.outputs: list[Output | None] = []
         self.own: frozenset[int] = frozenset()
-        """Places, among all its numbers, where it and most others of its class wrote their own rank."""
+        """Positions, among all its numbers, at which it and most others of its class wrote their own rank."""
         for output in outputs:
             self._take(output)
 
     @property
     def form(self) -> tuple[object, ...]:
-        """What ranks of one class have in common."""
+        """What the ranks of one class have in common."""
         return tuple(
             (channel, skeleton if channel == "rich" else find_form(skeleton, numbers))
             for (channel, skeleton), numbers in zip(self.shapes, self.numbers, strict=True)
@@ -155,7 +155,7 @@ class _Member:
 
 
 def _share_skeletons(members: Sequence[_Member]) -> None:
-    """Give members of one class the same skeletons: a unit or padding in which they differ goes to its number."""
+    """Give members of one class equal skeletons: a unit or padding in which they differ becomes part of its number."""
     for at, (channel, _) in enumerate(members[0].shapes):
         if len({member.shapes[at] for member in members}) > 1:
             skeleton, numbers = join_tails([(member.shapes[at][1], member.numbers[at]) for member in members])
@@ -164,11 +164,11 @@ def _share_skeletons(members: Sequence[_Member]) -> None:
 
 
 _Alike: TypeAlias = list[_Member]
-"""Members that differ in their ranks' own numbers only."""
+"""Members that differ only in their ranks' own numbers."""
 
 
 def _merge_own(members: list[_Member]) -> list[_Alike]:
-    """Group members of one class that are equal once each rank's own number is put aside."""
+    """Group members of one class that are equal apart from each rank's own number."""
     if len(members) == 1:
         return [members]
     if _are_bare(members):
@@ -180,10 +180,10 @@ def _merge_own(members: list[_Member]) -> list[_Alike]:
         if len(set(column)) == 1:
             continue
         own = [len(m.ranks) == 1 and _is_own(value, m.ranks[0]) for m, value in zip(members, column, strict=True)]
-        # Where most ranks write their number there, one that writes another is the odd one.
+        # If most ranks write their own number there, a rank that writes another number differs.
         usual = 2 * sum(own) > ranks and sum(own) > 1
         for at, value in enumerate(column):
-            # An array's `3.` is no integer `3`.
+            # An array's `3.` is not the integer `3`.
             marked[at].append(OWN + "." * value.endswith(".") if usual and own[at] else value)
             if usual and own[at]:
                 owning[at].add(place)
@@ -199,7 +199,7 @@ def _is_own(value: str, rank: int) -> bool:
 
 
 def _are_bare(members: Sequence[_Member]) -> bool:
-    """Whether a few ranks gave lines that read better beside each other than as a template: hardly anything but numbers."""
+    """Check whether the lines of a few ranks read better next to each other than as a template: they are almost only numbers."""
     if sum(len(member.ranks) for member in members) > _BARE_RANKS:
         return False
     texts = [text for channel, skeleton in members[0].shapes if channel != "rich" for text in skeleton]
@@ -208,13 +208,13 @@ def _are_bare(members: Sequence[_Member]) -> bool:
 
 
 def _are_crowded(members: Sequence[_Member]) -> bool:
-    """Whether the ranks gave one line each, with so many numbers of their own that a table of them would be longer than the lines."""
+    """Check whether each rank printed one line with so many different numbers that a table would be longer than the lines."""
     lines = sum(
         "".join(skeleton).rstrip("\n").count("\n") + 1 for channel, skeleton in members[0].shapes if channel != "rich"
     )
     rows = [[number for part in member.numbers for number in part] for member in members]
     if lines != 1 or any(number.lstrip().startswith("|") for row in rows for number in row):
-        # Progress bars become one bar.
+        # Progress bars are merged into one bar.
         return False
     return sum(len(set(column)) > 1 for column in zip(*rows, strict=True)) > _CROWD
 
@@ -228,7 +228,7 @@ def _has_majority(classes: Sequence[Sequence[_Alike]], total: int) -> bool:
 
 
 def _fold_class(groups: Sequence[_Alike], total: int, *, alone: bool) -> list[Folded]:
-    """Make the blocks of one class; `alone` says that some group of some class is the majority."""
+    """Build the blocks of one class; `alone`: some group of some class is the majority."""
     major = [group for group in groups if 2 * _size(group) > total]
     minor = [group for group in groups if 2 * _size(group) <= total]
     if (alone and len(minor) <= _FEW) or _are_bare([m for g in groups for m in g]):

@@ -1,6 +1,6 @@
-"""Progress bars of several ranks as one bar: the least, the middle and the furthest rank.
+"""Merge the progress bars of several ranks into one bar: the slowest, the median and the fastest rank.
 
-Reads the lines that tqdm draws, and those of bars that write the same: a percentage, a bar between upright strokes, a count.
+It parses lines by tqdm, and by other bars of the same format: a percentage, a bar between `|` characters, a count.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _CELLS = 20
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A progress bar as one rank drew it."""
+    """A progress bar of one rank."""
 
     name: str
     percent: int
     count: str
-    """As `42/100`; empty where none is told."""
+    """Such as `42/100`; empty if the line has none."""
 
 
 def read_bar(line: str) -> Bar | None:
-    """Read a line that is a progress bar; None for any other.
+    """Parse a line that is a progress bar; None for any other.
 
     >>> read_bar("train:  42%|████▏     | 42/100 [00:04<00:05]")
     Bar(name='train:', percent=42, count='42/100')
@@ -38,7 +38,7 @@ def read_bar(line: str) -> Bar | None:
 
 
 def merge_bars(lines: Sequence[str], ranks: Sequence[int]) -> str | None:
-    """Draw the bars of ranks as one; None where a line is no bar, or the bars have different names.
+    """Merge the bars of ranks into one line; None if a line is not a bar, or the bars have different names.
 
     >>> merge_bars(["a:  40%|████      | 4/10", "a:  60%|██████    | 6/10", "a:  50%|█████     | 5/10"], (0, 1, 2))
     'a: 40-60 % |████████▒▒▒▒        | min 4/10 (rank 0) · median 50 % · max 6/10 (rank 1)'
@@ -63,9 +63,9 @@ def merge_bars(lines: Sequence[str], ranks: Sequence[int]) -> str | None:
 
 
 def pass_over_bars(here: Sequence[tuple[str, str]], there: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Give lines with the other text's bars in place of their own of the same name: where one stood at some moment is chance.
+    """Replace bars by the other text's bars of the same name, because a bar's state at some moment is arbitrary.
 
-    Where the last one stands is none, so that it is left where it stands elsewhere.
+    The final state is not, so the last bar of a name is kept if it is outside the range of the other text's bar.
 
     Args:
         here: channel and text of each line.
@@ -84,7 +84,7 @@ def pass_over_bars(here: Sequence[tuple[str, str]], there: Sequence[tuple[str, s
 
 
 def _places(lines: Sequence[tuple[str, str]]) -> defaultdict[str, list[tuple[int, int, int]]]:
-    """Find the bars of each name: which lines they are, and from where to where they go, in percent."""
+    """Return the bars of each name: the index of each line, and the lowest and highest percentage there."""
     places: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for at, (_, text) in enumerate(lines):
         if "%" not in text:

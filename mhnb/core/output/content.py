@@ -1,4 +1,4 @@
-"""What an output says, apart from what says nothing: numbers of cells, memory addresses, ids made at random."""
+"""Normalise an output for comparison: without cell numbers, memory addresses and random ids."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["find_content"]
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 _SILENT = ("execution_count", "transient")
 _MARKUP = re.compile(r"<(style|script)\b.*?</\1>|<[a-zA-Z][^<>]*>", re.DOTALL)
-"""Where nobody reads."""
+"""Markup, which readers do not see."""
 _ID = re.compile(r"""\sid=["']?([\w-]+)""")
 _NAMED = re.compile(r"""(?<=\s)((?:id|for|headers|href|aria-\w+)=["']?#?)([\w-]+)""")
-"""Where a tag names an element, itself or another one."""
+"""Matches where a tag names an element: itself or another one."""
 _WORD = re.compile(r"[\w-]+")
 _STYLED = re.compile(r"T_[0-9a-f]{5}")
-"""Of pandas, which styles a table by rules for its id."""
+"""Ids by pandas, which styles a table with rules for its id."""
 _HEX = re.compile(r"[0-9a-f]{8,}")
 
 
 def find_content(output: Output) -> str:
-    """Write what an output says; outputs that say the same give the same text.
+    """Return an output's content as text; outputs with equal content give the same text.
 
     >>> find_content({"output_type": "stream", "name": "stdout", "text": "<f at 0x7f0123456789>"})
     '{"name": "stdout", "output_type": "stream", "text": "<f at 0x>"}'
@@ -36,12 +36,12 @@ def find_content(output: Output) -> str:
 
 
 def _number_ids(html: str) -> str:
-    """Put numbers in the place of ids made at random, as a styled DataFrame has: they differ by rank and say nothing.
+    """Replace random ids by numbers, because they differ by rank without meaning, for example in a styled DataFrame.
 
-    Only where they are names: the same word in a text that people read stays.
+    They are replaced only where they are names of elements: the same word in visible text stays.
     """
     found = (word for tag in _MARKUP.finditer(html) for word in _ID.findall(tag[0]))
-    # No text holds this sign: a number in its own right is not taken for one of these.
+    # No text contains this character, so a number in the text is not mistaken for one of these.
     numbers = {word: f"\0{at}" for at, word in enumerate(dict.fromkeys(filter(_is_random, found)))}
     if not numbers:
         return html

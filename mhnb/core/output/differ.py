@@ -1,6 +1,6 @@
-"""How one text differs from another: line by line, and inside a line word by word.
+"""Diff two texts line by line, and word by word within a line.
 
-From the rows and the other text the text can be written again; a test holds this.
+The rows and the other text contain the whole text; a test checks this.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ __all__ = ["Row", "Span", "apply_rows", "compare_lines", "compare_words"]
 
 _WORD = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\w+|\s+|[^\w\s]")
 _MAX_WORK = 250_000
-"""Lines of one text times lines of the other, after equal ends are cut off: beyond it lines are paired by their place."""
+"""Lines of one text times lines of the other, without equal ends: beyond this, lines are paired by position."""
 _MAX_WORDS = 400
 _SIMILAR = 0.4
 
 Line: TypeAlias = tuple[str, str]
-"""Where it was said (stdout, stderr, value, ...) and what."""
+"""The channel (stdout, stderr, value, ...) and the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a line: equal where `there` is None, else what the other text has in its place."""
+    """A part of a line: equal if `there` is None, else `there` is the other text's part."""
 
     here: str
     there: str | None = None
@@ -33,29 +33,29 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of a line, or of `count` equal ones."""
+    """The difference for a line, or for `count` equal lines."""
 
     kind: Literal["same", "changed", "added", "missing"]
     channel: str = ""
     spans: tuple[Span, ...] = ()
-    """Of a changed, added or missing line."""
+    """The parts of a changed, added or missing line."""
     count: int = 1
     start: int = 0
-    """Place of the other text's first line in a run of equal ones."""
+    """Index of the other text's first line in a run of equal lines."""
 
     @property
     def here(self) -> str:
-        """The line as it is here."""
+        """The line in this text."""
         return "".join(span.here for span in self.spans)
 
     @property
     def there(self) -> str:
-        """The line as the other text has it."""
+        """The line in the other text."""
         return "".join(span.here if span.there is None else span.there for span in self.spans)
 
 
 def compare_lines(here: Sequence[Line], there: Sequence[Line]) -> tuple[Row, ...]:
-    """Say how `here` differs from `there`.
+    """Return how `here` differs from `there`.
 
     >>> [row.kind for row in compare_lines([("o", "a"), ("o", "loss 1")], [("o", "a"), ("o", "loss 2")])]
     ['same', 'changed']
@@ -70,7 +70,7 @@ def compare_lines(here: Sequence[Line], there: Sequence[Line]) -> tuple[Row, ...
 
 
 def apply_rows(rows: Sequence[Row], there: Sequence[Line]) -> list[Line]:
-    """Write the text again that `compare_lines` compared.
+    """Rebuild the text that `compare_lines` compared.
 
     >>> apply_rows(compare_lines([("o", "x 1")], [("o", "x 2")]), [("o", "x 2")])
     [('o', 'x 1')]
@@ -85,7 +85,7 @@ def apply_rows(rows: Sequence[Row], there: Sequence[Line]) -> list[Line]:
 
 
 def compare_words(here: str, there: str) -> tuple[Span, ...]:
-    """Say which words of a line differ.
+    """Return which words of a line differ.
 
     >>> compare_words("loss 0.7", "loss 0.3")
     (Span(here='loss ', there=None), Span(here='0.7', there='0.3'))
@@ -93,7 +93,7 @@ def compare_words(here: str, there: str) -> tuple[Span, ...]:
     ours, theirs = _WORD.findall(here), _WORD.findall(there)
     head, tail = _equal_ends(ours, theirs)
     h1, t1 = len(ours) - tail, len(theirs) - tail
-    # Most long lines differ in one place: what is between equal ends is all there is to compare.
+    # Most long lines differ in one position, so only the part between the equal ends is compared.
     ends = [Span("".join(ours[:head]))] if head else [], [Span("".join(ours[h1:]))] if tail else []
     return (*ends[0], *_between(ours[head:h1], theirs[head:t1]), *ends[1])
 
@@ -108,7 +108,7 @@ def _between(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[Span]:
 
 
 def _equal_ends(here: Sequence[object], there: Sequence[object]) -> tuple[int, int]:
-    """How many are the same from the beginning, and of the others from the end."""
+    """Return how many items are equal from the start, and how many of the others from the end."""
     shorter = min(len(here), len(there))
     head = next((i for i in range(shorter) if here[i] != there[i]), shorter)
     return head, next((i for i in range(shorter - head) if here[-1 - i] != there[-1 - i]), shorter - head)
@@ -118,7 +118,7 @@ _Opcode: TypeAlias = tuple[str, int, int, int, int]
 
 
 def _opcodes(here: Sequence[Line], there: Sequence[Line]) -> Iterator[_Opcode]:
-    """Give difflib's opcodes; ends that are equal are cut off first, since most texts differ in few lines."""
+    """Yield difflib's opcodes; equal ends are removed first, because most texts differ in few lines."""
     head, tail = _equal_ends(here, there)
     h1, t1 = len(here) - tail, len(there) - tail
     if head:
@@ -135,7 +135,7 @@ def _opcodes(here: Sequence[Line], there: Sequence[Line]) -> Iterator[_Opcode]:
 
 
 def _replaced(here: Sequence[Line], there: Sequence[Line]) -> Iterator[Row]:
-    """Pair lines by their place where they are alike; else one is new and the other missing."""
+    """Pair lines by position if they are similar; otherwise one is added and the other missing."""
     for ours, theirs in zip(here, there, strict=False):
         spans = compare_words(ours[1], theirs[1])
         if ours == theirs:
@@ -150,7 +150,7 @@ def _replaced(here: Sequence[Line], there: Sequence[Line]) -> Iterator[Row]:
 
 
 def _are_alike(spans: Sequence[Span]) -> bool:
-    """Whether enough characters, or enough words, are the same."""
+    """Check whether enough characters, or enough words, are the same."""
     for size in (len, lambda text: len(text.split())):
         equal = sum(size(span.here) for span in spans if span.there is None)
         here = sum(size(span.here) for span in spans)

@@ -1,6 +1,6 @@
-"""Figures that only a front end can draw: whose they are, equal ones once, and in a few words what they show.
+"""Collect figures that only a front end can draw: their ranks, equal figures once, and a short description.
 
-Such a form is data for a script of the front end. It cannot stand among other HTML, so it needs an output of its own.
+Such a figure is data for a script of the front end. It cannot be part of other HTML, so it needs an output of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FORMS = {
     "application/vnd.vegalite.": "Vega-Lite",
     "application/vnd.vega.": "Vega",
 }
-"""By the beginning of the MIME type, which ends in a version."""
+"""By the prefix of the MIME type, which ends in a version."""
 _SHOWN = ("text/html", "image/png", "image/svg+xml", "image/jpeg")
 _TITLE_CHARS, _KINDS_NAMED = 80, 8
 
@@ -32,13 +32,13 @@ class Figure:
     ranks: tuple[int, ...]
     mime: str
     content: Any
-    """As JSON has it."""
+    """The JSON value."""
     nbytes: int
-    """What it takes to store it."""
+    """Its stored size."""
 
 
 def find_form(data: Mapping[str, Any]) -> str | None:
-    """Give the MIME type of a figure that has no other form; None for all else.
+    """Return the MIME type of a figure that has no other representation; None for any other output.
 
     >>> find_form({"application/vnd.plotly.v1+json": {}, "text/plain": "Figure()"})
     'application/vnd.plotly.v1+json'
@@ -49,7 +49,7 @@ def find_form(data: Mapping[str, Any]) -> str | None:
 
 
 def describe_figure(mime: str, content: Any) -> str:
-    """Say what kind of figure it is, and what is in it where that is easily known.
+    """Describe a figure's kind, and its contents if they are easy to determine.
 
     >>> describe_figure("application/vnd.plotly.v1+json", {"data": [{"type": "bar"}], "layout": {"title": {"text": "loss"}}})
     'a plotly figure “loss”: bar'
@@ -58,7 +58,7 @@ def describe_figure(mime: str, content: Any) -> str:
     parts = content if isinstance(content, dict) else {}
     title = _title(parts)
     traces = parts.get("data") if kind == "plotly" else None
-    # Whatever a rank shows under this name: it need not be a figure.
+    # A rank can show any value under this MIME type: it need not be a figure.
     listed = [trace for trace in traces if isinstance(trace, dict)] if isinstance(traces, list) else []
     kinds = Counter(str(trace.get("type", "scatter"))[:_TITLE_CHARS] for trace in listed)
     inside = ", ".join(word if count == 1 else f"{count} {word}" for word, count in list(kinds.items())[:_KINDS_NAMED])
@@ -73,10 +73,10 @@ def _title(parts: Mapping[str, Any]) -> str:
 
 
 def gather_figures(ranks: Iterable[RankResult]) -> tuple[Figure, ...]:
-    """Gather the figures of a cell: by their place in what a rank said, then by rank; equal ones once.
+    """Collect the figures of a cell, ordered by their position in a rank's outputs, then by rank; equal figures once.
 
     Args:
-        ranks: what each said, in rank order.
+        ranks: each rank's result, in rank order.
 
     >>> shown = {"output_type": "display_data", "data": {"application/vnd.vega.v5+json": {}}, "metadata": {}}
     >>> [figure.ranks for figure in gather_figures(RankResult(rank, "ok", (shown,)) for rank in (0, 1))]

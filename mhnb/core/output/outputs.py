@@ -1,7 +1,7 @@
-"""Fold what one rank said in one cell into the outputs a notebook stores.
+"""Accumulate one rank's output events of one cell into the outputs that a notebook stores.
 
-Decides what merges, what overwrites, what is cleared, and what is left out when a cell says too much.
-It does not know where the events come from, nor who shows the outputs.
+This module decides what is merged, overwritten and cleared, and what is left out when a cell produces too much output.
+Where the events come from, and how the outputs are displayed, is handled elsewhere.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from mhnb.values import Output
 __all__ = ["ForeignUpdate", "GAP", "HEAD_LIMIT", "OutputFolder", "TAIL_LIMIT", "fold_events"]
 
 HEAD_LIMIT = 512 * 1024
-"""Characters kept from the beginning of a cell's text."""
+"""Characters kept from the start of a cell's text."""
 TAIL_LIMIT = 512 * 1024
 """Characters kept from its end."""
 _CHUNK = 32 * 1024
-"""A stream is cut into chunks of about this many characters, so that the middle can be dropped."""
+"""A stream is split into chunks of about this many characters, so that the middle can be dropped."""
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 _WHY_FIGURE = "told as text: only a notebook's front end draws this form; fig.show('png') makes an image of it"
 
 _WHY_TEXT = "a widget made on a rank lives there, out of the browser's reach: this is its text form"
 
 GAP = re.compile(r"\[\.\.\. ((?:at least )?[\d,]+) bytes of (stdout|stderr) left out; .* \.\.\.\]")
-"""The line that stands where text was left out, and only the log has it: how much, of which stream."""
+"""Matches the line that replaces text which only the log has: how much, of which stream."""
 
 ForeignUpdate: TypeAlias = tuple[str, dict[str, Any], dict[str, Any]]
 """An update of a display that this cell did not make: display id, data, metadata."""
 
 
 class _Stream:
-    """A piece of one stream."""
+    """A part of one stream."""
 
     __slots__ = ("name", "text")
 
@@ -62,7 +62,7 @@ class _Bundle:
 
 
 class _Gap:
-    """Text that was left out here: bytes by stream."""
+    """Text that was left out at this point: bytes by stream."""
 
     __slots__ = ("nbytes",)
 
@@ -74,7 +74,7 @@ _Item: TypeAlias = _Stream | _Bundle | _Gap
 
 
 class OutputFolder:
-    """Takes a cell's events as they come and gives its outputs at any time; memory stays bounded for text."""
+    """Accumulates a cell's events and returns its outputs at any time; memory for text is bounded."""
 
     def __init__(self, *, execution_count: int | None = None) -> None:
         self._execution_count = execution_count
@@ -82,17 +82,17 @@ class OutputFolder:
         self._tail: deque[_Item] = deque()
         self._head_room, self._tail_size = HEAD_LIMIT, 0
         self._current: _Stream | None = None
-        """The stream that the next text may go on with; not yet counted in `_head_room` or `_tail_size`."""
+        """The stream that the next text may continue; not yet counted in `_head_room` or `_tail_size`."""
         self._shown: dict[str, list[_Bundle]] = {}
         self._clear_pending = False
         self._foreign: dict[str, ForeignUpdate] = {}
         self.omitted_nbytes = 0
         """Bytes of output that were left out, on the rank or here."""
         self.noise = ""
-        """What C++ libraries said of themselves; no output of the user's."""
+        """Log lines by C++ libraries, which are not output of the user's code."""
 
     def add(self, events: Iterable[OutputEvent]) -> None:
-        """Take in events, in the order the rank said them."""
+        """Add events, in the order in which the rank produced them."""
         for event in events:
             kind = event[0]
             if kind in ("stdout", "stderr"):
@@ -109,12 +109,12 @@ class OutputFolder:
                 self._add_bundle(event)
 
     def settle(self) -> None:
-        """The cell has ended: where text is left out, what is kept is cut as if nothing more came."""
+        """Finish at the cell's end: if text is left out, the kept part is cut as if no more text came."""
         if self._head_room <= 0:
             self._seal()
 
     def outputs(self) -> tuple[Output, ...]:
-        """Return the outputs so far as nbformat 4 stores them."""
+        """Return the outputs so far in nbformat 4."""
         said: list[_Said] = []
         items = [*self._head, *self._tail, *([self._current] if self._current else [])]
         for item in items:
@@ -128,7 +128,7 @@ class OutputFolder:
         return tuple(_write(one) for one in said)
 
     def update_display(self, display_id: str, data: dict[str, Any], metadata: dict[str, Any]) -> bool:
-        """Replace the displays of that id; false if this cell has none."""
+        """Replace the displays with that id; return whether this cell has any."""
         for bundle in self._shown.get(display_id, ()):
             bundle.output = {**bundle.output, "data": _clean(data), "metadata": _as_metadata(metadata)}
         return display_id in self._shown
@@ -181,7 +181,7 @@ class OutputFolder:
             self._clear(wait=False)
 
     def _cut(self) -> None:
-        """Seal what is finished and go on with the unfinished line, which may yet be overwritten."""
+        """Seal the finished lines and continue with the unfinished line, which may still be overwritten."""
         assert self._current is not None
         name, rest = self._current.name, self._current.text.cut()
         self._seal()
@@ -190,13 +190,14 @@ class OutputFolder:
             self._seal()
 
     def _seal(self) -> None:
-        """Put the current stream where it belongs; drop the oldest of the tail while it is too long."""
+        """Append the current stream to head or tail; drop the oldest of the tail while it is too long."""
         stream, self._current = self._current, None
         if stream is None or not len(stream.text):
             return
         room = self._head_room
         if 0 < room < len(stream.text):
-            # To the character, here as on the rank: of ranks that say the same the same is kept, in whatever pieces it comes.
+            # Cut at an exact character, here as on the rank, so that equal text is kept equally, however it was split
+            # into events.
             text = stream.text.read()
             self._put(_make_stream(stream.name, text[:room]))
             stream = _make_stream(stream.name, text[room:])
@@ -243,7 +244,7 @@ class OutputFolder:
 
 
 def fold_events(events: Iterable[OutputEvent], *, execution_count: int | None = None) -> tuple[Output, ...]:
-    """Fold a whole cell's events at once.
+    """Accumulate a whole cell's events at once.
 
     >>> fold_events([["stdout", "a"], ["stdout", "b"]])
     ({'output_type': 'stream', 'name': 'stdout', 'text': 'ab'},)
@@ -254,7 +255,7 @@ def fold_events(events: Iterable[OutputEvent], *, execution_count: int | None = 
 
 
 _Said: TypeAlias = Output | tuple[str, list[str]]
-"""An output, or the pieces of a stream: joined once, since a snapshot is taken ten times a second."""
+"""An output, or the pieces of a stream, which are joined only once because a snapshot is taken ten times per second."""
 
 
 def _say(said: list[_Said], name: str, text: str) -> None:
@@ -288,7 +289,7 @@ def _make_output(event: OutputEvent, execution_count: int | None) -> Output:
 
 
 def _clean(data: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the widget's view: its model lives on the rank, and a front end would look for it in vain."""
+    """Remove a widget's view, because its model is on the rank, where a front end cannot find it."""
     data = {mime: value if _is_stored(mime, value) else _as_text(value) for mime, value in data.items()}
     if _WIDGET_VIEW in data:
         rest = {mime: value for mime, value in data.items() if mime != _WIDGET_VIEW}
@@ -299,7 +300,7 @@ def _clean(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_stored(mime: str, value: Any) -> bool:
-    """Whether a notebook can store a value under its type: JSON of any kind, and text for all other types."""
+    """Check whether a notebook can store a value under its MIME type: JSON of any kind, and text for all other types."""
     return isinstance(value, str) or mime.endswith("json")
 
 

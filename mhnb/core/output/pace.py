@@ -1,4 +1,4 @@
-"""How often a view is told something new: a few times at once after a quiet moment, and at most ten times in any second."""
+"""Rate limiter for view updates: a few at once after a quiet moment, and at most ten in any second."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ __all__ = ["Pace"]
 
 
 class Pace:
-    """Counts what may be sent: `burst` at once, `rate` a second after that; so in any second at most their sum.
+    """Token bucket: `burst` updates at once, then `rate` per second; so in any second at most their sum.
 
-    A first line is then seen at once on every rank, not only on the rank that was quickest.
+    The first line is therefore shown at once on every rank, not only on the fastest rank.
     """
 
     __slots__ = ("_at_s", "_burst", "_gap_s", "_left", "_rate")
@@ -18,7 +18,7 @@ class Pace:
         self._left, self._at_s = float(burst), float("-inf")
 
     def wait_s(self, now: float) -> float:
-        """Say how long to wait until the next one; 0 for not at all.
+        """Return how long to wait until the next update; 0 if it may be sent now.
 
         >>> Pace().wait_s(5.0)
         0.0
@@ -28,11 +28,11 @@ class Pace:
         return max(0.0, soon, 0.0 if left >= 1 else (1 - left) / self._rate)
 
     def take(self, now: float) -> None:
-        """Count one that is sent now."""
+        """Count an update that is sent now."""
         self._left, self._at_s = self._left_at(now) - 1, now
 
     def idle_s(self, now: float) -> float:
-        """Say how long ago the last one was sent; infinite before the first.
+        """Return how long ago the last update was sent; infinite before the first.
 
         >>> Pace().idle_s(5.0)
         inf

@@ -1,4 +1,4 @@
-"""What a cell said and did on each rank, as values that the user, the view and the journal share."""
+"""A cell's results on each rank, as values that the user, the view and the journal share."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mhnb.values import ClusterState, Outcome, Output, RankError
 __all__ = ["CellResult", "Group", "KEPT_RESULTS", "RankResult", "STOPPED", "group_by_outputs"]
 
 KEPT_RESULTS = 16
-"""How many results a notebook keeps to open a panel over."""
+"""How many results a notebook keeps so that a panel can be opened on them."""
 STOPPED = "RankStopped"
-"""The error of a rank that was stopped because another one, or the cluster, was."""
+"""The error of a rank that was stopped because another rank, or the cluster, was stopped or lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +28,16 @@ class RankResult:
     outputs: tuple[Output, ...] = ()
     """nbformat outputs, as a notebook would store them."""
     error: RankError | None = None
-    """The latest that was shown: of a rank that ended well that of a `__repr__`, say; `failure` leaves this out."""
+    """The latest error that was shown. If the rank succeeded, it can be that of a `__repr__`; `failure` leaves it out."""
     wall_s: float = 0.0
     omitted_nbytes: int = 0
-    """Bytes of text that only the log file has."""
+    """Bytes of text that are only in the log file."""
     noise: str = ""
-    """Lines of C++ libraries about themselves, such as Gloo's greeting; in none of the streams."""
+    """Log lines by C++ libraries, such as Gloo's greeting; they are in none of the streams."""
 
     @property
     def failure(self) -> RankError | None:
-        """The error, unless the cell ended well all the same: that of a `__repr__` stands among the outputs."""
+        """The error, or None if the rank succeeded: an error of a `__repr__` is only among the outputs."""
         return None if self.outcome == "ok" else self.error
 
     @property
@@ -71,26 +71,26 @@ class Group:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CellResult:
-    """What every rank did with one cell. Also stands for a cell that still runs: then `done` is false."""
+    """Every rank's result of one cell. Also used for a cell that is still running: then `done` is false."""
 
     seq: int
     source: str
     ranks: tuple[RankResult, ...]
-    """The ranks that were asked to run it, in rank order."""
+    """The ranks that were to run it, in rank order."""
     wall_s: float
     """Seconds from the send to the last rank's end, or until now."""
     done: bool = True
     state: ClusterState = "clean"
     """The cluster's state as judged when the cell ended."""
     notes: tuple[str, ...] = ()
-    """What the user should know, each a sentence: who differs, why the cluster is tainted, what to do."""
+    """Notes for the user, each a sentence: which ranks differ, why the cluster is tainted, what to do."""
     process_count: int = 0
     how: str = ""
     """"" normally; "interrupted" or "timeout" when mhnb ended the cell."""
     where: WhereCard | None = None
-    """Where the ranks are in a cell that runs and lasts."""
+    """Where the ranks are, if the cell has been running for a while."""
     handling: tuple[int, ...] = ()
-    """Ranks whose code runs on after it got the interrupt; a second one ends that."""
+    """Ranks whose code still runs after it received the interrupt; a second interrupt ends it."""
 
     def __repr__(self) -> str:
         ending = self.summary() if self.done else f"cell {self.seq} runs"
@@ -111,12 +111,12 @@ class CellResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the cell ended well on every rank that ran it."""
+        """Whether the cell succeeded on every rank that ran it."""
         return self.done and all(r.outcome == "ok" for r in self.ranks)
 
     @property
     def is_silent(self) -> bool:
-        """Whether it ended well on every rank, and there is nothing to show of it."""
+        """Whether it succeeded on every rank, and there is nothing to show."""
         return (
             self.ok
             and not self.notes
@@ -125,31 +125,31 @@ class CellResult:
 
     @property
     def failed(self) -> tuple[RankResult, ...]:
-        """The ranks that did not end well, the first to fail on top; who only missed another one comes after it."""
+        """The ranks that did not succeed, first failure first; ranks that only waited for another one come last."""
         bad = [r for r in self.ranks if r.outcome not in ("ok", "running")]
         return tuple(sorted(bad, key=_failure_order))
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The ranks folded by equal outputs: the largest group first, then by first rank."""
+        """The ranks grouped by equal outputs: the largest group first, then by first rank."""
         return group_by_outputs(self.ranks)
 
     def check(self) -> CellResult:
-        """Return self when the cell ended well on every rank, and nobody stopped it.
+        """Return self if the cell succeeded on every rank, and was not stopped.
 
         Raises:
             CellFailed: some rank raised or was lost; `result` is this.
             CellInterrupted: the user stopped it.
             CellTimeout: its time limit stopped it.
-            OrderMismatch: the ranks did not want the same launches; none of those was made.
+            OrderMismatch: the ranks proposed different launches; none of those was made.
         """
         if self.ok and not self.how:
             return self
         kinds: dict[str, type[CellError]] = {"interrupted": CellInterrupted, "timeout": CellTimeout}
-        # A cell that was being stopped may have reached its end all the same: whoever stopped it is told, not "ok".
+        # A cell that was being stopped may still have reached its end: report the stop, not success.
         first = self.failed[0].error if self.failed else None
         if first is not None and first.ename == OrderMismatch.__name__ and not self.how:
-            # The error's own name stands before this text wherever it is shown.
+            # The error's name is shown before this text everywhere.
             told = self.summary().removeprefix(f"{first.ename} on ")
             raise OrderMismatch(" · ".join(filter(None, (told, first.evalue.partition("\n")[0]))), result=self)
         ended = "ended it ·" if self.failed else "came, but"
@@ -157,7 +157,7 @@ class CellResult:
         raise kinds.get(self.how, CellFailed)(why + self.summary(), result=self)
 
     def summary(self) -> str:
-        """One line: what failed where, first to fail first."""
+        """Format one line: what failed on which ranks, first failure first."""
         if not self.failed:
             return f"cell {self.seq} ended well on {say_ranks(r.rank for r in self)}"
         by_word: dict[str, list[int]] = {}
@@ -172,15 +172,15 @@ class CellResult:
 
 def _failure_order(failed: RankResult) -> tuple[bool, bool, float, int]:
     error = failed.error
-    # Who only missed another rank, or was stopped because one was lost, is not what happened.
+    # A rank that only waited for another, or was stopped because one was lost, is not the cause.
     followed = error is not None and error.ename in (OrderMismatch.__name__, STOPPED)
     return error is None, followed, error.at_s if error else 0.0, failed.rank
 
 
 def group_by_outputs(ranks: Iterable[RankResult]) -> tuple[Group, ...]:
-    """Fold ranks with equal outputs together: the largest group first, then by first rank.
+    """Group ranks with equal outputs: the largest group first, then by first rank.
 
-    Equal means equal content; display ids and memory addresses (`at 0x7f..`) do not count.
+    Display ids and memory addresses (`at 0x7f..`) are not compared.
 
     >>> [group.ranks for group in group_by_outputs([RankResult(0, "ok"), RankResult(1, "ok")])]
     [(0, 1)]

@@ -1,6 +1,6 @@
-r"""Text of several ranks that differs in numbers only: what they share once, and every rank's own numbers.
+r"""Template for texts of several ranks that differ only in numbers: the shared text once, and every rank's numbers.
 
-Decides what a number is, and which of them is the rank's own. Nothing is lost: each text can be written again from the template.
+This module decides what a number is, and which one is the rank's own. The template contains each text completely.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ __all__ = [
 ]
 
 OWN = "‹rank›"
-"""Stands for a rank's own number."""
+"""Placeholder for a rank's own number."""
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-# A comma is a part of a number only where it cannot be a list's.
+# A comma is part of a number only where it cannot separate list items.
 _PLAIN = r"(?:(?<![\d,])\d{1,3}(?:,\d{3})++(?= loops each)|\d+\.(?= *[\]),]|\s+-?\d)|\d+(?:\.\d+)?)"
-# An exponent is none in the middle of a word: `123e4567` is a piece of an id, and no infinity.
+# There is no exponent in the middle of a word: `123e4567` is part of an id, not infinity.
 _FIGURE = rf"(?:(?<![A-Za-z0-9_]){_PLAIN}[eE][-+]?\d{{1,3}}(?![^\Wj])|{_PLAIN})"
 _WORD = r"(?<![A-Za-z0-9_])(?:nan|inf)(?![A-Za-z0-9_])"
-# A column is padded, so blanks belong to its number; a minus does where it is none of a sum, a date or a range.
-# A run of blanks is looked at once, from its beginning: a rank may print a million of them.
+# Columns are padded, so leading blanks belong to the number; so does a minus that is not part of a sum, a date or a
+# range.
+# A run of blanks is scanned once, from its start, because a rank may print a million of them.
 _NUMBER = re.compile(
     rf"((?:(?<! ) ++[-+]|(?<![\w.)\]])[-+]|(?<! ) *+)(?:{LONG_TIME}|{_FIGURE}|{_WORD})|(?<=%)\|[ █▏▎▍▌▋▊▉#\d]{{3,}}\|)"
 )
 
 _PADDING = re.compile(r" *(?=[\]),|\n]|$)| +(?= [^ ])")
-"""Blanks behind a number that make a column of it; one before a word is more than that."""
+"""Blanks after a number that pad its column; a blank before a word does more than pad."""
 
 Skeleton: TypeAlias = tuple[str, ...]
-"""What stands between the numbers."""
+"""The text between the numbers."""
 
 
 def split_numbers(text: str) -> tuple[Skeleton, list[str]]:
-    """Part a text into what stands between its numbers, and the numbers, blanks before them included.
+    """Split a text into the parts between its numbers, and the numbers including the blanks before them.
 
     >>> split_numbers("loss 0.25 at 3")
     (('loss', ' at', ''), [' 0.25', ' 3'])
@@ -59,7 +60,7 @@ def split_numbers(text: str) -> tuple[Skeleton, list[str]]:
         return tuple(parts[::2]), parts[1::2]
     literals, numbers, pending, at = [], [], "", 0
     for escape in [*_ESCAPES.finditer(text), None]:
-        # The digits of a colour are no numbers.
+        # The digits of a colour sequence are not numbers.
         parts = _NUMBER.split(text[at : escape.start() if escape else len(text)])
         parts[0] = pending + parts[0]
         literals += parts[0:-1:2]
@@ -69,7 +70,7 @@ def split_numbers(text: str) -> tuple[Skeleton, list[str]]:
 
 
 def find_form(skeleton: Skeleton, numbers: Sequence[str]) -> tuple[object, ...]:
-    """Give what texts have in common that differ in numbers, units of durations and padding included.
+    """Return a key that is equal for texts which differ only in numbers, including units of durations and padding.
 
     >>> find_form(("took", " ms"), [" 2"]) == find_form(("took", " s"), [" 3"]) != find_form(("took", " m"), [" 4"])
     True
@@ -80,14 +81,14 @@ def find_form(skeleton: Skeleton, numbers: Sequence[str]) -> tuple[object, ...]:
 
 
 def _find_tail(before: str, number: str, after: str) -> tuple[str, str]:
-    """Find what behind a number may differ with it: the unit of a duration, else padding."""
+    """Return what may differ together with a number after it: the unit of a duration, else padding."""
     kind, unit = find_unit(before, number, after)
     padding = None if unit else _PADDING.match(after)
     return kind, padding[0] if padding else unit
 
 
 def join_tails(texts: Sequence[tuple[Skeleton, list[str]]]) -> tuple[Skeleton, list[list[str]]]:
-    """Give texts of one form one skeleton: a unit or padding in which they differ goes to its number.
+    """Give texts with equal keys one skeleton: a unit or padding in which they differ becomes part of its number.
 
     >>> join_tails([(("took", " ms"), [" 2"]), (("took", " s"), [" 3"])])
     (('took', ''), [[' 2 ms'], [' 3 s']])
@@ -107,7 +108,7 @@ def join_tails(texts: Sequence[tuple[Skeleton, list[str]]]) -> tuple[Skeleton, l
 
 
 def read_number(value: str) -> float | None:
-    """Read what `split_numbers` found, durations in seconds; None for a progress bar.
+    """Parse a number from `split_numbers`, durations in seconds; None for a progress bar.
 
     >>> read_number(" -1e-3"), read_number("|███   |")
     (-0.001, None)
@@ -118,14 +119,14 @@ def read_number(value: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place at which the ranks' texts differ."""
+    """A position at which the ranks' texts differ."""
 
     values: tuple[str, ...]
     """As each rank wrote it, in the order of the template's ranks."""
     own: bool = False
     """Whether each rank wrote its own number there."""
     padding: bool = False
-    """Whether the values differ in blanks only, where another number of the text is wider on one rank than on another."""
+    """Whether the values differ only in blanks because another number of the text is wider on one rank than on another."""
 
     @property
     def is_told(self) -> bool:
@@ -134,7 +135,7 @@ class Slot:
 
     @property
     def numbers(self) -> tuple[float | None, ...]:
-        """The values as numbers; None for those that are none."""
+        """The values as numbers; None for values that are not numbers."""
         return tuple(map(read_number, self.values))
 
     @property
@@ -144,7 +145,7 @@ class Slot:
 
     @property
     def odd(self) -> frozenset[int]:
-        """Positions of values that are not finite, or not what more than half of the ranks have; empty where none is usual."""
+        """Positions of values that are not finite, or differ from more than half of the ranks; empty if no value is that common."""
         count = Counter(self.values)
         usual = max(count, key=count.__getitem__)
         lost = {at for at, number in enumerate(self.numbers) if number is not None and not math.isfinite(number)}
@@ -155,20 +156,20 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One text that stands for those of several ranks."""
+    """One text that represents those of several ranks."""
 
     ranks: tuple[int, ...]
     literals: tuple[str, ...]
-    """What all have: before the first slot, between slots, after the last."""
+    """The shared text: before the first slot, between slots, after the last."""
     slots: tuple[Slot, ...] = ()
 
     def text_of(self, rank: int) -> str:
-        """Write a rank's text as it was."""
+        """Return a rank's original text."""
         at = self.ranks.index(rank)
         return self._join([slot.values[at] for slot in self.slots])
 
     def shown(self) -> str:
-        """Write the text with `‹rank›` for a rank's own number; other slots are the first rank's."""
+        """Return the text with `‹rank›` for a rank's own number; other slots show the first rank's value."""
         return self._join([OWN if slot.own else slot.values[0] for slot in self.slots])
 
     @property
@@ -181,7 +182,7 @@ class Template:
         return "".join([*parts, self.literals[-1]])
 
     def lines(self) -> list[tuple[list[str], list[Slot]]]:
-        r"""Part the template into lines, each as its literals and slots; no line holds a line end.
+        r"""Split the template into lines, each as its literals and slots, without line ends.
 
         >>> Template((0, 1), ("a", "\nb"), (Slot(("0", "1"), own=True),)).lines()
         [(['a', ''], [Slot(values=('0', '1'), own=True, padding=False)]), (['b'], [])]
@@ -199,12 +200,12 @@ class Template:
 def make_template(
     members: Sequence[tuple[Sequence[int], Sequence[str]]], skeleton: Skeleton, *, own: Collection[int] = ()
 ) -> Template:
-    """Make the template of texts with one skeleton.
+    """Build the template of texts with one skeleton.
 
     Args:
         members: ranks, and the numbers that all of them wrote.
-        skeleton: what stands between the numbers.
-        own: places among the numbers that are known to be the rank's own, also where there is one rank only.
+        skeleton: the text between the numbers.
+        own: positions among the numbers that are known to be the rank's own, even if there is only one rank.
 
     >>> make_template([((0,), [" 0", " 4"]), ((1,), [" 1", " 4"])], ("rank", " of", "")).shown()
     'rank ‹rank› of 4'
@@ -222,13 +223,13 @@ def make_template(
         slot = _make_slot(values, ranks)
         literals.append(pending + shared)
         slots.append(slot)
-        # A rank's own number is a whole one: the dot that arrays put behind it stays in the text.
+        # A rank's own number is an integer: the dot that arrays print after it stays in the text.
         pending = values[0][len(slot.values[0]) :] + following
     return Template(ranks, (*literals, pending), _mark_padding(slots))
 
 
 def _mark_padding(slots: Sequence[Slot]) -> tuple[Slot, ...]:
-    """Say which slots are padded for another one; blanks that differ by themselves are a difference like any other."""
+    """Mark slots that are padded because of another slot; if only blanks differ, they are an ordinary difference."""
     padded = [len({value.strip() for value in slot.values}) == 1 for slot in slots]
     if all(padded):
         return tuple(slots)

@@ -1,10 +1,11 @@
-r"""What a terminal would show for text that moves the cursor. It knows no outputs or ranks.
+r"""Emulate a terminal for text that moves the cursor. This module knows neither outputs nor ranks.
 
-The terminal is as wide as the text needs and `_ROWS` lines high: what has left it at the top can no longer change.
-Only a line that is drawn over is laid out in cells. Every other line stays as it came, so that the cost is linear and small.
+The terminal is as wide as the text needs and `_ROWS` lines high: lines that have scrolled off the top can no longer change.
+Only a line that is overwritten is laid out in cells. Every other line stays unchanged, so that the cost is linear and small.
 Colours (SGR sequences) stay with the characters they coloured; sequences that neither move nor colour are dropped.
 
-Not `pyte`: its screen has a fixed width, it takes a character at a time, and it keeps no colour sequence as it came.
+It does not use `pyte`: its screen has a fixed width, it processes one character at a time, and it does not keep colour sequences
+unchanged.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import TypeAlias
 __all__ = ["TerminalText"]
 
 _ROWS = 100
-"""The height of the terminal: a cursor that goes up stops there."""
+"""The height of the terminal: a cursor that moves up stops at its top."""
 _REACH = 16 * 1024
-"""Characters that the lines above the last may hold to be within reach."""
+"""Most characters of the lines above the last that the cursor can return to."""
 _PIECE, _SMALL_PIECE = 64 * 1024, 1024
-"""Characters of finished lines that are kept as one piece, and up to which pieces are joined."""
+"""Most characters of finished lines in one piece, and the size up to which pieces are joined."""
 _WIDTH = 1000
-"""No column beyond this is reached by moving the cursor; text may be longer."""
+"""Moving the cursor reaches no column beyond this; text may be longer."""
 
 _MOVE = re.compile(r"[\r\b]|\x1b(?!\[[0-9;:]*m)")
-"""What no line that stays as it came may hold: all sequences but colours."""
+"""Matches what an unchanged line must not contain: every sequence except colours."""
 _TOKEN = re.compile(
     r"[^\x00-\x1f\x7f]+"
     r"|\x1b\[(?P<parameters>[0-?]*)[ -/]*(?P<final>[@-~])"
@@ -35,7 +36,7 @@ _TOKEN = re.compile(
     r"|[\x00-\x1f\x7f]"
 )
 _PARTIAL = re.compile(r"(?:\r|\x1b(?:\[[0-?]*[ -/]*|[PX^_\]][^\x07\x1b]*\x1b?|[ -/]*))\Z")
-"""A sequence, or half a line end, at the end of a piece that goes on in the next one."""
+"""A sequence, or half a line end, at the end of a piece that continues in the next one."""
 _PARTIAL_LIMIT = 4096
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _RESET = re.compile(r"\x1b\[0*(?:m|;)")
@@ -43,16 +44,16 @@ _EITHER_COLOUR = r"[0-79]|8[;:]5[;:]\d+|8[;:]2[;:]\d+[;:]\d+[;:]\d+"
 _GROUNDS = tuple(
     re.compile(rf"\x1b\[(?:{digit}(?:{_EITHER_COLOUR})|{bright}[0-7])m") for digit, bright in ((3, 9), (4, 10))
 )
-"""What sets the foreground alone, and the background alone: each takes the place of the one before."""
+"""Sequences that set only the foreground, or only the background: each replaces the one before."""
 _PEN_LIMIT = 16
-"""Colour sequences in force at once; the oldest are dropped."""
+"""Most colour sequences in force at once; the oldest are dropped."""
 
 _Cell: TypeAlias = tuple[str, str]
 """The colours in force and the character written there."""
 _ERASED: _Cell = ("", "")
-"""A cell that shows as a blank, or as nothing at the end of a line."""
+"""A cell that is shown as a blank, or not at all at the end of a line."""
 _WIPED: _Cell = ("", " ")
-"""A cell that a space without colours was written over."""
+"""A cell that was overwritten with a space without colours."""
 _HALF = "\0"
 """The second cell of a wide character."""
 
@@ -72,7 +73,7 @@ class TerminalText:
     def __init__(self, pen: str = "") -> None:
         self._finished = _Finished(pen)
         self._open: list[str] = []
-        """The unfinished last line as it came; empty when `_screen` has it."""
+        """The unfinished last line, unchanged; empty if it is in `_screen`."""
         self._open_length = 0
         self._partial = ""
         self._screen: _Screen | None = None
@@ -81,7 +82,7 @@ class TerminalText:
         return self._finished.length + (self._open_length if self._screen is None else len(self._screen))
 
     def add(self, text: str) -> None:
-        r"""Take in more text; `\r\n` is one line end."""
+        r"""Add more text; `\r\n` is one line end."""
         if self._partial:
             text, self._partial = self._partial + text, ""
         if ("\x1b" in text or text.endswith("\r")) and (
@@ -94,7 +95,7 @@ class TerminalText:
             text = self._add_plain(text) if self._screen is None else self._add_moving(self._screen, text)
 
     def cut(self) -> TerminalText:
-        """Hand over the lines that can still change to a text of their own; what stays here ends with a line end."""
+        """Move the lines that can still change to a new text and return it; what stays here ends with a line end."""
         rest = TerminalText()
         height = 1 if self._screen is None else self._screen.height
         rest._finished = self._finished.split_off(_ROWS - height)
@@ -104,12 +105,12 @@ class TerminalText:
         return rest
 
     def read(self) -> str:
-        """Return what a terminal would show by now."""
+        """Return what a terminal would show now."""
         last = "".join(self._open) if self._screen is None else self._screen.read()
         return self._finished.read() + last
 
     def _add_plain(self, text: str) -> str:
-        """Take in text up to the first line in which something moves; return the rest."""
+        """Add text up to the first line with a cursor movement; return the rest."""
         found = _MOVE.search(text) if _may_move(text) else None
         end = len(text) if found is None else text.rfind("\n", 0, found.start()) + 1
         head, newline, last = text[:end].rpartition("\n")
@@ -126,7 +127,7 @@ class TerminalText:
         return text[end:]
 
     def _add_moving(self, screen: _Screen, text: str) -> str:
-        """Draw text up to a line end below which there is nothing; return the rest."""
+        """Draw text up to a line end on the last line; return the rest."""
         at = screen.draw(text, self._finished)
         if at is None:
             return ""
@@ -136,20 +137,20 @@ class TerminalText:
 
 
 class _Finished:
-    """The lines above the screen, as text; the last of them may come back onto it."""
+    """The lines above the screen, as text; the cursor may return to the last of them."""
 
     __slots__ = ("_pieces", "count", "length", "pen", "saved")
 
     def __init__(self, pen: str) -> None:
         self._pieces: list[tuple[str, str]] = []
-        """Whole lines, each piece with the colours in force before it: to take back a line costs no more than its piece."""
+        """Whole lines, each piece with the colours in force before it, so that taking back a line costs no more than its piece."""
         self.pen = pen
-        """The colours in force after the last."""
+        """The colours in force after the last line."""
         self.length = 0
         self.count = 0
-        """How many lines, those included that were split off."""
+        """Number of lines, including those that were split off."""
         self.saved: tuple[int, int, str] | None = None
-        """A cursor that was saved: the number of its line, its column, and the colours."""
+        """A saved cursor: the number of its line, its column, and the colours."""
 
     def keep(self, text: str) -> None:
         """Add whole lines."""
@@ -174,7 +175,7 @@ class _Finished:
         return "".join(text for text, _ in self._pieces)
 
     def take_back(self, count: int, length: int) -> list[_Row]:
-        """Take away the last lines, no more than `count`, nor characters than `length`, and return them as rows."""
+        """Remove the last lines and return them as rows: at most `count` lines and `length` characters."""
         rows: list[_Row] = []
         text, pen = self._take_text(count, length)
         for line in text.split("\n")[:-1]:
@@ -184,7 +185,7 @@ class _Finished:
         return rows
 
     def split_off(self, count: int) -> _Finished:
-        """Hand over the last lines, as many as can come back onto a screen."""
+        """Move the last lines, as many as can return onto a screen, to a new object and return it."""
         total = self.count
         text, pen = self._take_text(count, _REACH)
         rest = _Finished(pen)
@@ -193,7 +194,7 @@ class _Finished:
         return rest
 
     def _take_text(self, count: int, length: int) -> tuple[str, str]:
-        """Take away the last lines, and return them with the colours in force before them."""
+        """Remove the last lines, and return them with the colours in force before them."""
         taken: list[str] = []
         pen, chars, lines = self.pen, 0, 0
         while self._pieces and chars <= length and lines < count:
@@ -210,7 +211,7 @@ class _Finished:
 
 
 def _find_last_lines(text: str, count: int, length: int) -> int:
-    """Return where the last `count` lines of a text begin, or fewer where those have more characters than `length`."""
+    """Return where the last `count` lines of a text begin, or fewer if those have more than `length` characters."""
     at = len(text)
     for _ in range(count):
         before = text.rfind("\n", 0, max(0, at - 1)) + 1
@@ -221,7 +222,7 @@ def _find_last_lines(text: str, count: int, length: int) -> int:
 
 
 class _Row:
-    """A line of the screen: as it came, until something is drawn over it; then in cells."""
+    """A line of the screen: unchanged text until it is overwritten, then cells."""
 
     __slots__ = ("_text", "cells", "end", "start")
 
@@ -229,9 +230,9 @@ class _Row:
         self._text: str | None = text
         self.cells: list[_Cell] = []
         self.start = start
-        """The colours in force before it as it came."""
+        """The colours in force before the unchanged line."""
         self.end = _pen_after(start, text)
-        """The colours in force after it, as it came."""
+        """The colours in force after the unchanged line."""
 
     def lay_out(self) -> list[_Cell]:
         """Return its cells."""
@@ -256,11 +257,11 @@ class _Row:
 
     @property
     def _is_wiped(self) -> bool:
-        """Whether it was drawn over with spaces, as a bar is that leaves nothing behind."""
+        """Whether it was overwritten with spaces, as by a bar that clears itself."""
         return all(cell in (_ERASED, _WIPED) for cell in self.cells)
 
     def read(self, now: str) -> tuple[str, str]:
-        """Write it behind text that left the colours `now` in force; return it with those that it leaves in force."""
+        """Return its text after text that left the colours `now` in force, and the colours that it leaves in force."""
         if self._text is not None:
             return _take_pen(now, self.start) + self._text, self.end
         last = 0 if self._is_wiped else len(self.cells)
@@ -283,7 +284,7 @@ def _blank_row() -> _Row:
 
 
 class _Screen:
-    """The lines that are being drawn over, and the cursor."""
+    """The lines that are being overwritten, and the cursor."""
 
     __slots__ = ("_column", "_pen", "_row", "_rows")
 
@@ -298,7 +299,7 @@ class _Screen:
 
     @property
     def height(self) -> int:
-        """How many lines it has."""
+        """Number of its lines."""
         return len(self._rows)
 
     def read(self) -> str:
@@ -313,10 +314,10 @@ class _Screen:
         return "\n".join(lines) + _take_pen(now, self._pen)
 
     def draw(self, text: str, above: _Finished) -> int | None:
-        """Follow text. Return where it goes on after a line end on the last line; None if there is none.
+        """Process text. Return where it continues after a line end on the last line; None if there is none.
 
         Args:
-            above: the lines that the cursor may go up to.
+            above: the lines that the cursor may move up to.
         """
         for token in _TOKEN.finditer(text):
             first = token[0][0]
@@ -340,7 +341,7 @@ class _Screen:
         return self._rows[self._row].lay_out()
 
     def _obey(self, token: re.Match[str], above: _Finished) -> None:
-        """Follow a sequence; those that mean nothing in a notebook are left out."""
+        """Process a sequence; sequences without meaning in a notebook are ignored."""
         final, parameters = token["final"] or "", token["parameters"] or ""
         if final == "m":
             if _COLOUR.fullmatch(token[0]):
@@ -374,7 +375,7 @@ class _Screen:
     # -- the cursor
 
     def _reach_up(self, count: int, above: _Finished) -> None:
-        """Take lines back onto the screen, as many as it has room for."""
+        """Move lines back onto the screen, as many as fit."""
         room = min(count, _ROWS - len(self._rows))
         length = _REACH - len(self)
         if room > 0 and length > 0 and (rows := above.take_back(room, length)):
@@ -411,7 +412,7 @@ class _Screen:
             line, self._column, self._pen = above.saved
             self._go(line - above.count, above)
 
-    # -- what is written
+    # -- erasing and editing
 
     def _erase(self, above: _Finished, part: int) -> None:
         """Erase the screen below the cursor, above it, or all of it."""
@@ -446,7 +447,7 @@ class _Screen:
         elif final == "P":
             del cells[at : at + count]
         elif final == "@":
-            # What a terminal pushes off its right edge is lost.
+            # Characters that are pushed off the right edge are lost.
             cells[at:at] = [_ERASED] * (min(count, max(0, _WIDTH - len(cells))) if at < len(cells) else 0)
 
 
@@ -463,7 +464,7 @@ def _put(cells: list[_Cell], column: int, pen: str, text: str) -> int:
         width = _width(character)
         if width == 0 and column:
             before, written = cells[column - 1]
-            # A wide character's mark goes with its first half.
+            # A combining mark on a wide character belongs to its first half.
             at = column - 2 if written == _HALF and column > 1 else column - 1
             cells[at] = (before, (cells[at][1] + character)[:_MARKS_LIMIT])
             continue
@@ -504,7 +505,7 @@ def _pen_after(pen: str, text: str) -> str:
 
 
 def _take_pen(now: str, pen: str) -> str:
-    """Return what makes one set of colours of another."""
+    """Return the sequences that change one set of colours into another."""
     return "" if pen == now else pen[len(now) :] if pen.startswith(now) else "\x1b[0m" + pen
 
 
@@ -514,6 +515,6 @@ def _change_pen(pen: str, colour: str) -> str:
     for ground in _GROUNDS:
         if ground.fullmatch(colour):
             pen = ground.sub("", pen)
-    # Repeating one changes nothing; without a bound, a bar that sets its colour anew each time would grow.
+    # Repeating a colour changes nothing; without a bound, a bar that sets its colour each time would grow.
     pen = pen.replace(colour, "") + colour if colour else pen
     return pen if pen.count("\x1b") <= _PEN_LIMIT else pen[pen.index("\x1b", 1) :]

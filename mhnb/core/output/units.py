@@ -1,6 +1,6 @@
-"""Units of durations, and of what `%timeit` counts: which words behind a number may differ by rank as the number does.
+"""Units of durations, and of the counts by `%timeit`: the words after a number that may differ by rank together with it.
 
-`940 µs` on one rank and `1.01 ms` on another differ in a number. Any other word behind a number is text.
+`940 µs` on one rank and `1.01 ms` on another differ in a number. Any other word after a number is text.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ _MIN = rf"\d+min(?: {_S})?"
 _H = rf"\d+h (?:{_MIN}|{_S})"
 _D = rf"\d+d (?:{_H}|\d+h|{_MIN}|{_S})"
 LONG_TIME = rf"(?<![\w.])(?:{_D}|{_H}|{_MIN})(?!\w)"
-"""A minute and more, as IPython writes it: `1min 2s`."""
+"""A minute and more, as formatted by IPython: `1min 2s`."""
 _LONG = re.compile(r"min|\d[hd]")
 
 _UNIT = re.compile(r"(?P<time> ?[mnuµμ]?s)(?!\w|-[^\W\d])|(?P<loops> loops?)(?= each\b)")
 _INSIDE = re.compile(r"[\w.]$")
-"""The end of a text in which a number that follows at once is none of its own, as in `shard_3`."""
+"""Matches the end of a text after which a number is part of a name, as in `shard_3`."""
 _MEASURE = re.compile(r"(\S+?) ?(min|loops?|[mnuµμ]?s|[hd])(?= |$)")
 _WORTH = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
 
 
 def find_unit(before: str, number: str, after: str) -> tuple[str, str]:
-    """Find the unit of a number in what stands behind it.
+    """Return the unit of a number from the text after it.
 
     Args:
-        before: what stands before the number, back to the number before that.
+        before: the text before the number, back to the previous number.
         number: with the blanks before it.
-        after: what stands behind it, up to the next number.
+        after: the text after it, up to the next number.
 
     Returns:
-        What is measured, empty where it has no such unit, and the unit as written, empty where the number has it in itself.
+        The kind of quantity, empty if there is no such unit, and the unit as written, empty if it is part of the number.
 
     >>> find_unit("Wall time:", " 940", " µs"), find_unit("", "3", " km")
     (('time', ' µs'), ('', ''))
@@ -47,7 +47,7 @@ def find_unit(before: str, number: str, after: str) -> tuple[str, str]:
 
 
 def read_measure(text: str) -> float:
-    """Read a number with a unit or without, durations in seconds.
+    """Parse a number with or without a unit, durations in seconds.
 
     >>> read_measure("1min 2s"), read_measure("2 ms"), read_measure("1,000 loops"), read_measure("-7")
     (62.0, 0.002, 1000.0, -7.0)
