@@ -218,7 +218,7 @@ class _Record:
         return self._known[key]
 
     def sides(self, pair: tuple[int, int], index: int) -> tuple[LaunchSide, ...]:
-        """Return who launched what where this pair differs: the pair, and each rank that got as far with it."""
+        """Return the launches where this pair differs, grouped by ranks: the pair, and each rank that got as far with it."""
         place = self.differ(pair)
         assert place is not None
         at = {pair[0]: place[1], pair[1]: place[2]}

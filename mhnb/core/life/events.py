@@ -72,7 +72,7 @@ class InterruptRequested:
     """Ctrl-C, the stop button or `%mhjax interrupt`."""
 
     ticket: int | None = None
-    """The caller whose cell is meant; None for the running cell."""
+    """Identifies the cell by its caller; None for the running cell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class Ladder:
             self.insist(now)
 
     def insist(self, now: float) -> None:
-        """Stop waiting for handlers. An escalation that was paused restarts, because ranks were not told to hurry before."""
+        """Stop waiting for handlers. An escalation that was paused restarts, because the ranks had no deadline before."""
         if self.insists:
             return
         self.insists = True

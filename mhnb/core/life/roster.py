@@ -122,7 +122,7 @@ class Roster:
         """The hosts' position in a scheduler's queue; empty once a host has reported."""
 
     def leave_to_another(self, name: str) -> None:
-        """Mark the ranks as started by an earlier notebook of the cluster `name`: they report again, and get no message to begin."""
+        """Mark the ranks as started by an earlier notebook of the cluster `name`: they report again, without a message to begin."""
         self.is_left, self._gathering, self._left_name = True, None, name
 
     def note(self, event: RankSpawned | PhaseReached | RankReady | RankExited) -> None:
