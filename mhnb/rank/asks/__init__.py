@@ -1,1 +1,4 @@
-"""What a rank answers between cells: variables, values, layouts, collectives, files. Nothing is launched for it."""
+"""Handlers of the requests that a rank answers between cells, about variables, values, layouts, collectives and files.
+
+They launch no program.
+"""

@@ -1,4 +1,7 @@
-"""What a name holds on this rank, as hashes: for each array the boxes that are here. No collective, nothing sent but hashes."""
+"""Describe what a name holds on this rank as hashes: for each array, those of the boxes on this rank.
+
+No collective is joined. Only hashes leave the rank, and the text of short plain values.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ from mhnb.rank.jaxhooks import find_plain
 __all__ = ["describe_leaves"]
 
 _PLAIN, _SHOWN = (bool, int, float, complex, str), 40
-"""What says more by itself than by its hash, and how many characters of it at most."""
+"""Types whose short `repr` is sent instead of a hash because it says more, and the most characters of such a text."""
 
 
 def describe_leaves(value: Any) -> list[dict[str, Any]]:
-    """Describe each leaf of a pytree; see `core.check.compare_leaves` for the form."""
+    """Describe each leaf of a pytree; see `core.guard.check.compare_leaves` for the form."""
     try:
         leaves, _ = jax.tree_util.tree_flatten_with_path(value)
-    except Exception as error:  # noqa: BLE001 - a container's own flattening, which may raise anything: keys that cannot be sorted
+    except Exception as error:  # noqa: BLE001 - a container's own flattening may raise anything: keys that cannot be sorted
         return [
             {"path": "", "kind": type(value).__name__, **_unread(f"JAX cannot take it apart: {_first_line(error)}")}
         ]
@@ -38,7 +41,7 @@ def _describe(leaf: Any) -> dict[str, Any]:
     kind = type(leaf).__name__
     try:
         if isinstance(leaf, jax.Array):
-            # The numbers behind keys; to ask JAX for those would launch a program.
+            # Read the plain numbers behind keys. To request them from JAX would launch a program.
             array = find_plain(leaf) if _is_key(leaf) else leaf
             kind = format_array(leaf.shape, str(leaf.dtype))
             check_readable(array)
@@ -48,7 +51,7 @@ def _describe(leaf: Any) -> dict[str, Any]:
             return {"kind": kind, "boxes": [["", digest_of(raw_bytes(np.ascontiguousarray(leaf)))]]}
     except Unpullable as error:
         return {"kind": kind, **_unread(error.text)}
-    except Exception as error:  # noqa: BLE001 - what a computation failed with that has not been looked at yet
+    except Exception as error:  # noqa: BLE001 - the error of a failed computation whose result has not been read before
         return {"kind": kind, **_unread(f"it cannot be read: {_first_line(error)}")}
     if isinstance(leaf, FunctionType | type | jax.stages.Wrapped):
         return {"kind": kind, **_unread("it is code")}
@@ -79,13 +82,13 @@ def _describe_jax(array: jax.Array) -> dict[str, Any]:
         ["" if own else _box_text(box), digest_of(raw_bytes(host_copy(shard.data)))]
         for shard, box in local_shards(array)
     ]
-    # A rank's own array in several copies: one is enough, unless they differ.
+    # Copies of a local array: one is enough, unless they differ.
     told = {"kind": kind, "boxes": [list(box) for box in dict.fromkeys(map(tuple, boxes))]}
     return told if own else {**told, "origin": provenance_of(array), "placed": _place_of(array)}
 
 
 def _place_of(array: jax.Array) -> str:
-    """Hash which device holds what of a global array."""
+    """Hash the assignment of a global array's boxes to devices."""
     boxes: dict[Any, Any] = dict(array.sharding.devices_indices_map(array.shape))
     return digest_of(memoryview(repr(sorted((device.id, str(index)) for device, index in boxes.items())).encode()))
 

@@ -1,4 +1,4 @@
-"""Completion and `?` on a rank. Neither reads an array or launches a program, whatever stands before the cursor."""
+"""Completion and `?` on a rank. Neither reads an array or launches a program, whatever text is before the cursor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mhnb.rank.asks.variables import facts_of, shorten
 __all__ = ["complete", "inspect"]
 
 _NEVER = 99
-"""A detail level no request reaches: IPython then leaves `str(obj)` out."""
+"""A detail level above that of any request, so that IPython leaves `str(obj)` out."""
 
 
 def complete(shell: Any, text: str, cursor: int) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def _without_jedi(completer: Any) -> Iterator[Any]:
 
 
 def inspect(shell: Any, name: str, detail: int) -> dict[str, Any]:
-    """Describe what a name stands for.
+    """Describe the object that a name refers to.
 
     Returns:
         `found`, and `data`, a mime bundle that always has text/plain when found.
@@ -67,11 +67,11 @@ def inspect(shell: Any, name: str, detail: int) -> dict[str, Any]:
 
 
 _COMPUTED = object()
-"""Stands for what only a property's code could tell."""
+"""Marks an owner that only a property's code could compute."""
 
 
 def _owner(namespace: dict[str, Any], name: str) -> tuple[Any, str]:
-    """Return what the last part of a dotted name is looked up in, without running a property; and that part."""
+    """Return the object on which the last part of a dotted name is looked up, and that part. No property is run."""
     first, *rest = name.split(".")
     obj = namespace.get(first)
     if not rest:
@@ -84,7 +84,7 @@ def _owner(namespace: dict[str, Any], name: str) -> tuple[Any, str]:
 
 
 def _attribute_text(shell: Any, array: jax.Array, attribute: str) -> str:
-    """Describe an attribute of arrays from their class: on the array itself it could be a computation."""
+    """Describe an attribute of arrays from their class, because reading it from the array could compute something."""
     if (found := getattr_static(type(array), attribute, None)) is None:
         return ""
     info = shell.inspector.info(found.fget if isinstance(found, property) else found, oname=attribute)
@@ -94,7 +94,7 @@ def _attribute_text(shell: Any, array: jax.Array, attribute: str) -> str:
 
 @contextmanager
 def _without_text(inspector: Any, obj: object) -> Iterator[None]:
-    """Keep the inspector from `str(obj)`, which reads the arrays in a container, unless the text is short and ours."""
+    """Stop the inspector from calling `str(obj)`, which reads the arrays in a container. Strings and plain numbers keep it."""
     before = inspector.str_detail_level
     inspector.str_detail_level = before if isinstance(obj, str | int | float | complex | None) else _NEVER
     try:

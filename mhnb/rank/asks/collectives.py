@@ -1,4 +1,7 @@
-"""Which collectives a call would launch, and which a cell did launch: told by compiled texts, nothing is launched for it."""
+"""Report which collectives a call would launch, and which a cell did launch.
+
+Both are read from compiled text; nothing is launched.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,15 @@ _NO_LAUNCH = (
 
 
 def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) -> dict[str, Any]:
-    """Compile a call without making it.
+    """Compile a call without running it.
 
     Args:
-        call: as `step(params, batch)`; its function and arguments are evaluated here.
-        namespace: the user's.
-        known: the user's names, for a hint.
+        call: for example `step(params, batch)`; its function and arguments are evaluated here.
+        namespace: the user's namespace.
+        known: the user's names, for a did-you-mean hint.
 
     Returns:
-        `{"program", "plain", "printed"}`, or of what evaluating, lowering or reading it raised
+        `{"program", "plain", "printed"}`. If evaluating, lowering or reading the call raised, the error instead:
         `{"ename", "evalue", "ours", "near", "traced", "place", "code", "site"}`.
     """
     traced = False
@@ -45,7 +48,7 @@ def describe_call(call: str, namespace: dict[str, Any], known: Sequence[str]) ->
         return {"program": program_to_wire(program), "plain": is_plain(f), "printed": heard.text}
     except MhnbError as error:
         return _describe_failure(error, [], ours=True, traced=traced)
-    except Exception as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the answer
+    except Exception as error:  # noqa: BLE001 - tracing runs the user's code, which may raise anything: it becomes the reply
         name = getattr(error, "name", None) if isinstance(error, NameError) else None
         near = difflib.get_close_matches(name, known, 3) if isinstance(name, str) else []
         return _describe_failure(error, near, ours=False, traced=traced)
@@ -58,7 +61,7 @@ def _describe_failure(error: Exception, near: list[str], *, ours: bool, traced: 
 
 
 def _evaluate(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Evaluate the parts of a call, all but the call itself."""
+    """Evaluate the function and the arguments of a call, but not the call itself."""
     tree = ast.parse(call.strip(), mode="eval")
     node = tree.body
     assert isinstance(node, ast.Call)
@@ -70,10 +73,10 @@ def _evaluate(call: str, namespace: dict[str, Any]) -> tuple[Any, tuple[Any, ...
 
 
 def describe_launched(seq: int) -> dict[str, Any]:
-    """Describe what a cell launched on several ranks, in the order of the first launches.
+    """Describe the programs that a cell launched on several ranks, in the order of their first launches.
 
     Returns:
-        `{"gone": True}` where another cell has run since, else `{"programs": [[fingerprint, launches, program or text of
+        `{"gone": True}` if another cell has run since, else `{"programs": [[fingerprint, launches, program or text of
         the error], ...]}`.
     """
     recorder = current_recorder()
@@ -82,7 +85,7 @@ def describe_launched(seq: int) -> dict[str, Any]:
     launched = launched_programs(recorder, seq)
     if launched is None:
         return {"gone": True, "programs": []}
-    # The first launch of each; those of no line of the cell have none.
+    # Keep the line of each program's first launch. Launches from no line of the cell have none.
     made = [(row[0], SourceLine(cell_file(seq), row[3])) for row in reversed(recorder.ended_rows) if row[3]]
     lines = dict(made)
     rows: list[list[Any]] = []

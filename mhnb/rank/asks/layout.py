@@ -1,7 +1,7 @@
-"""What `%mhjax layout EXPRESSION` asks of a rank: where the value lies, from metadata alone.
+"""Answer `%mhjax layout EXPRESSION` on a rank: where the value is stored, from metadata alone.
 
-The expression is looked up, never run: names, attributes and subscripts of containers, and containers of those. Whatever
-could compute is refused, as a program launched here would be launched outside of any cell.
+The expression is looked up, never run. Allowed are names, attributes and subscripts of containers, and containers of those.
+Anything that could compute is refused, because a program launched here would be launched outside of any cell.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _OF_ARRAYS = ("sharding",)
 
 
 def describe_layout(namespace: Mapping[str, Any], expression: str) -> dict[str, Any]:
-    """Say where the value of an expression lies.
+    """Describe where the value of an expression is stored.
 
     Returns:
-        `kind`: `mesh`, `array`, `tree`, or `error` with a `text`; and the value as `sharding.wire` writes it.
+        `kind`: `mesh`, `array`, `tree`, or `error` with a `text`; and the value as encoded by `sharding.wire`.
     """
     try:
         value = look_up(namespace, expression)
@@ -43,10 +43,10 @@ def describe_layout(namespace: Mapping[str, Any], expression: str) -> dict[str, 
 
 
 def look_up(namespace: Mapping[str, Any], expression: str) -> Any:
-    """Find what an expression names.
+    """Return the value that an expression names.
 
     Raises:
-        InvalidRequest: there is no such thing, or to find it would compute something.
+        InvalidRequest: the expression is not valid, its value does not exist, or finding it would compute something.
     """
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
@@ -58,7 +58,7 @@ def look_up(namespace: Mapping[str, Any], expression: str) -> Any:
 
 
 class _LookUp(ast.NodeVisitor):
-    """Walks the expression."""
+    """Evaluates an expression node by node, and refuses nodes that could compute something."""
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
         self._namespace = namespace
@@ -121,6 +121,6 @@ class _LookUp(ast.NodeVisitor):
 
 
 def _is_computed(owner: object, name: str) -> bool:
-    """Whether an attribute runs code. That of meshes and shardings is JAX's and launches nothing."""
+    """Return whether reading an attribute runs code. Properties of JAX's meshes and shardings launch nothing."""
     found = getattr_static(type(owner), name, None)
     return isinstance(found, property | cached_property) and not type(owner).__module__.startswith("jax.")

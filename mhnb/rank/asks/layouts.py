@@ -1,4 +1,4 @@
-"""From JAX's arrays, shardings and meshes to values of the sharding wing. Metadata alone: no data is read, nothing launched."""
+"""Convert JAX arrays, shardings and meshes to values of `mhnb.sharding`, from metadata alone. Nothing is launched."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["device_ref", "has_layout", "is_global", "is_mesh", "read_layout", "r
 
 
 def is_mesh(value: object) -> bool:
-    """Whether it is a mesh of JAX's, with devices or without."""
+    """Return whether a value is a JAX mesh, with or without devices."""
     return isinstance(value, Mesh | AbstractMesh)
 
 
 def has_layout(value: Any) -> bool:
-    """Whether it is an array, or the promise of one, with a sharding that names devices."""
+    """Return whether a value is an array or a `ShapeDtypeStruct` whose sharding names devices."""
     if isinstance(value, jax.core.Tracer) or not isinstance(value, jax.Array | jax.ShapeDtypeStruct):
         return False
     sharding = value.sharding
@@ -35,15 +35,15 @@ def has_layout(value: Any) -> bool:
 
 
 def is_global(value: object) -> bool:
-    """Whether it is an array with parts on other ranks."""
+    """Return whether a value is an array with shards on other ranks."""
     return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and not value.is_fully_addressable
 
 
 def read_layout(array: Any) -> Layout:
-    """Say where an array lies, a deleted one too, or a ShapeDtypeStruct that has a sharding.
+    """Return the layout of an array, also of a deleted one, or of a `ShapeDtypeStruct` that has a sharding.
 
     Raises:
-        InvalidRequest: it has no sharding with devices.
+        InvalidRequest: the value has no sharding with devices.
     """
     if not has_layout(array):
         raise InvalidRequest(
@@ -59,7 +59,7 @@ def read_layout(array: Any) -> Layout:
 
 
 def read_mesh(mesh: Any, *, devices_per_host: int | None = None) -> MeshShape:
-    """Read a mesh; the devices of an abstract one are laid over hosts of `devices_per_host`, row by row."""
+    """Convert a mesh. The devices of an abstract mesh are assigned to hosts row by row, `devices_per_host` on each."""
     if isinstance(mesh, AbstractMesh):
         return MeshShape.row_major(dict(mesh.shape), devices_per_host=devices_per_host)
     return _read_mesh(mesh)
@@ -71,13 +71,13 @@ def _read_mesh(mesh: Any) -> MeshShape:
 
 
 def device_ref(device: Any) -> DeviceRef:
-    """Name a device, also another rank's, by rank and place among that rank's devices."""
+    """Name a device, also another rank's, by its rank and its index among that rank's devices."""
     return _refs(device.client)[device.id]
 
 
 @cache
 def _refs(client: Any) -> dict[int, DeviceRef]:
-    # Ids say nothing about the place: they differ between platforms.
+    # Device ids do not contain this index: they differ between platforms.
     refs: dict[int, DeviceRef] = {}
     counts: dict[int, int] = {}
     for device in client.devices():
@@ -92,10 +92,10 @@ def _box(index: Any, shape: tuple[int, ...]) -> Box:
 
 
 def read_tree(value: Any) -> LayoutTree:
-    """Say of each leaf of a pytree where it lies; what is no array is named.
+    """Return the layout of each leaf of a pytree; leaves that are not arrays are described in words.
 
     Raises:
-        InvalidRequest: there is no array with a layout in it.
+        InvalidRequest: the pytree contains no array with a layout.
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(value)
     tree = LayoutTree(tuple(read_row(jax.tree_util.keystr(path), leaf) for path, leaf in leaves))
@@ -108,7 +108,7 @@ def read_tree(value: Any) -> LayoutTree:
 
 
 def read_row(path: str, leaf: Any) -> LayoutRow:
-    """Say of one leaf where it lies, or what it is instead."""
+    """Return the layout of one leaf, or a short description of a leaf without one."""
     if has_layout(leaf):
         return LayoutRow(path, read_layout(leaf), is_deleted=isinstance(leaf, jax.Array) and leaf.is_deleted())
     return LayoutRow(path, None, shorten(leaf))

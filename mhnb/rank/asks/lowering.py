@@ -1,4 +1,4 @@
-"""The collectives of a function, found by lowering and compiling it: nothing is launched, no array is read."""
+"""Find the collectives of a function by lowering and compiling it. Nothing is launched, no array is read."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ from mhnb.sharding.why import Why
 __all__ = ["CALL", "collectives", "describe_compiled", "is_plain", "lower_program", "rename_source"]
 
 CALL = "<this call>"
-"""The file of a call that was typed."""
+"""The file name of a call that the user typed."""
 _Sourced = TypeVar("_Sourced", HloCollective, Why)
 _ARRAYS = (jax.Array, jax.ShapeDtypeStruct, np.ndarray, np.generic)
-"""What is traced, whatever the function is."""
+"""Argument types that are traced for every function."""
 
 
 def collectives(f: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Collective]:
-    """Say which collectives a function would run, without running it.
+    """Return the collectives that a function would run, without running it.
 
-    Works in whatever process calls it; outside a cluster of mhnb's a process counts as a host. With arrays that span
-    processes, call it on all of them, as anything that compiles. The bytes are those of one device in one run:
-    `mhnb.sharding.traffic` defines them.
+    Works in any process; outside an mhnb cluster, each process counts as a host. If arrays span processes, call it on all of
+    them, like everything that compiles. The bytes are those of one device in one run: `mhnb.sharding.traffic` defines them.
 
     Args:
-        f: what `jax.jit` takes, or what it or `.compile()` gave; of a plain function, arguments that are no arrays may
-            decide what it does, as in a plain call.
+        f: what `jax.jit` takes, or a result of `jax.jit` or of `.compile()`. Arguments of a plain function that are not arrays
+            may decide what it does, as in a plain call.
         *args: arrays, `jax.ShapeDtypeStruct` with a sharding, or pytrees of them.
         **kwargs: the same, by name.
 
     Raises:
-        InvalidRequest: f is nothing that can be compiled.
+        InvalidRequest: f cannot be compiled.
         UnknownForm: the compiled text holds something that mhnb does not know.
     """
     program = lower_program(f, args, kwargs)
@@ -59,7 +58,7 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
             f"{f!r:.80} is {type(f).__name__}, no function; give what jax.jit takes, and its arguments"
         )
     if hasattr(f, "as_text") and hasattr(f, "input_shardings"):
-        # Compiled ahead of time: the arguments were given then.
+        # Compiled ahead of time: its arguments were fixed then.
         return _read(f, "", (f.input_shardings, f.output_shardings))
     lowered = _lower(f, args, kwargs)
     compiled = lowered.compile()
@@ -69,20 +68,21 @@ def lower_program(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prog
 
 
 def is_plain(f: Any) -> bool:
-    """Whether a call of a function launches its operations one by one: nothing has made a program of it."""
+    """Return whether calling a function launches its operations one by one, because nothing has made one program of it."""
     return not hasattr(f, "lower") and not hasattr(f, "as_text")
 
 
 def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     method: Any = getattr(f, "__func__", None)
     if hasattr(method, "lower"):
-        # jax.jit on a method: what the bound method passes on is the function's `lower`, which wants the object, too.
+        # `jax.jit` on a method: the bound method exposes the function's own `lower`, which needs the object, too.
         return method.lower(f.__self__, *args, **kwargs)
     if isinstance(f, MethodType) and isinstance(f.__self__, jax.Array):
-        # x.sum(): JAX takes no global array as a constant.
+        # `x.sum()`: JAX does not accept a global array as a constant.
         f, args = f.__func__, (f.__self__, *args)
     if f is jax.device_put:
-        # Inside a program it is a wish, and launches nothing of its own: the report would say that nothing moves.
+        # Inside a program it is only a hint and launches nothing of its own, so the report would show that nothing
+        # moves.
         raise InvalidRequest(
             "jax.device_put is not compiled as a function is;"
             " %mhjax layout NAME --to SPEC tells what a move of an array takes, %%mhjax --collectives what a cell's move was"
@@ -92,7 +92,8 @@ def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         return jax.jit(f).lower(*args, **kwargs)
     except TypeError:
-        # Among them are JAX's own about values that must be known: an axis, a flag, a text. In a plain call they are.
+        # Among them are JAX's errors about values that must be known: an axis, a flag, a text. In a plain call they are
+        # known.
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         if all(isinstance(leaf, _ARRAYS) for leaf in leaves):
             raise
@@ -101,7 +102,7 @@ def _lower(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _over_arrays(f: Callable[..., Any], leaves: list[Any], tree: Any) -> Callable[..., Any]:
-    """A function of the arrays among the arguments; the other arguments are as they were given."""
+    """Return a function of the arrays among the arguments; the other arguments are fixed."""
 
     def of_arrays(*arrays: Any) -> Any:
         rest = iter(arrays)
@@ -117,15 +118,15 @@ def _read(compiled: Any, stablehlo: str, sharded: Any) -> Program:
     meshes = tuple(dict.fromkeys((*parse_meshes(stablehlo), *_meshes(sharded, devices))))
     found = parse_collectives(compiled.as_text())
     program = Program(name, ranks_of_devices(devices), devices[0].platform, found, meshes).explained(stablehlo)
-    # Where no line of the user's lies between an operation of JAX's and this file, it is the call's own.
+    # If no line of the user's code is between a JAX operation and this file, the operation belongs to the call itself.
     return rename_source(program, __file__, lambda _: SourceLine(CALL, 1))
 
 
 def rename_source(program: Program, file: str, name: Callable[[int], SourceLine | None]) -> Program:
-    """Give what arose in a file of mhnb's own another name.
+    """Replace the source location of what was traced from a file of mhnb's own.
 
     Args:
-        name: of one of its lines; None: not known.
+        name: returns the new location of a line of that file, or None if it is unknown.
     """
 
     def renamed(one: _Sourced) -> _Sourced:
@@ -143,19 +144,19 @@ def _types(info: Any) -> str:
 
 
 def _meshes(tree: Any, devices: list[Any]) -> Iterator[NamedMesh]:
-    """The meshes of arrays and shardings: the lowered module names none where it was compiled ahead of time."""
+    """Yield the meshes of arrays and shardings, because a module that was lowered ahead of time names none."""
     for leaf in jax.tree_util.tree_leaves(tree):
         mesh = getattr(getattr(leaf, "sharding", leaf), "mesh", None)
-        # JAX wants the devices of a program's meshes in one order: that of the device assignment.
+        # JAX requires the devices of a program's meshes in one order: that of the device assignment.
         if isinstance(mesh, jax.sharding.Mesh) and list(mesh.devices.flat) == devices:
             yield NamedMesh(tuple(map(str, mesh.axis_names)), tuple(mesh.axis_sizes))
 
 
 def describe_compiled(compiled: CompiledProgram, line: SourceLine | None) -> Program:
-    """Read a program that was launched. Its lowered module is not kept: why a collective is there is what its text says.
+    """Describe a program that was launched. Its lowered module is not kept, so its text gives the reason for a collective.
 
     Args:
-        line: the cell's, that launched it first: where it was traced by a report before that, the text names this file instead.
+        line: the line of the cell that launched it first. If a report traced it before that, the text names this file instead.
     """
     found, meshes = parse_collectives(compiled.text()), parse_meshes(compiled.meshes)
     program = Program(compiled.name, compiled.ranks, compiled.platform, found, meshes).explained("")

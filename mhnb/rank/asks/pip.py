@@ -1,4 +1,4 @@
-"""pip on this machine, in the environment that the rank runs in."""
+"""Run pip on this machine, in the environment of the rank."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ __all__ = ["describe_environment", "run_pip"]
 
 
 def describe_environment() -> dict[str, Any]:
-    """Say what packages are installed into. Two hosts that say the same may share it, or have copies made alike."""
+    """Describe the environment that packages are installed into. Equal ones may be shared, or be equal copies."""
     prefix = Path(sys.prefix)
     found = prefix.stat()
     return {"python": sys.executable, "prefix": str(prefix), "inode": found.st_ino, "changed_ns": found.st_mtime_ns}
 
 
 def run_pip(words: Sequence[str]) -> dict[str, Any]:
-    """Run pip to its end, and have imports look at the disk again; return its exit code and what it said.
+    """Run pip, make imports look at the disk again, and return pip's exit code and output.
 
     Raises:
-        RuntimeError: there is neither pip nor uv.
+        RuntimeError: neither pip nor uv is installed.
     """
     command = _find_pip()
     verb, *rest = words
-    # Nobody is there to be asked.
+    # No user is there to answer a prompt.
     quiet = ["--yes"] if verb == "uninstall" and command[0] == sys.executable else []
     done = subprocess.run(
         [*command, verb, *quiet, *rest],

@@ -1,4 +1,4 @@
-"""Files of the notebook's machine that are brought to this one: what is here already, what comes, what it means for imports."""
+"""Receive files from the notebook's machine: find out which are missing, write them, and report what they mean for imports."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mhnb.system.digests import digest_file
 __all__ = ["finish_files", "look_at_files", "write_files"]
 
 _PART = ".mhnb-part"
-"""What a file is called until it is whole: an import never finds half of one."""
+"""Suffix of a file that is not complete yet, so that an import never finds half of one."""
 
 
 def look_at_files(place: str, files: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Say which files are missing here or are not the same.
+    """Return which files are missing here or differ.
 
     Args:
-        place: the folder, seen from this rank's working folder.
-        files: of each path its size in bytes, mode and digest.
+        place: the folder, relative to this rank's working directory.
+        files: for each path, its size in bytes, mode and digest.
     """
     cwd = Path.cwd()
     folder = cwd / _inside(place) if place else cwd
@@ -31,10 +31,10 @@ def look_at_files(place: str, files: Mapping[str, Sequence[Any]]) -> dict[str, A
 
 
 def write_files(folder: str, pieces: Sequence[Sequence[Any]], payload: Sequence[Any]) -> None:
-    """Write pieces of files, each in order; a file takes its place when it is whole.
+    """Write chunks of files, those of each file in order. A file gets its name when it is complete.
 
     Raises:
-        OSError: it cannot be written; nothing half is left.
+        OSError: a file cannot be written; no partial file is left.
     """
     for (path, mode, start, is_last), data in zip(pieces, payload, strict=True):
         whole = Path(folder) / _inside(path)
@@ -54,17 +54,17 @@ def write_files(folder: str, pieces: Sequence[Sequence[Any]], payload: Sequence[
 
 
 def finish_files(folder: str, paths: Sequence[str]) -> list[str]:
-    """Have imports look at the disk again; return the modules that this rank has imported from files that were replaced."""
+    """Make imports look at the disk again, and return the modules that this rank has imported from replaced files."""
     importlib.invalidate_caches()
     changed = {str(Path(folder) / path) for path in paths}
     return sorted(name for name, module in tuple(sys.modules.items()) if getattr(module, "__file__", None) in changed)
 
 
 def _inside(path: str) -> PurePosixPath:
-    """Hold that a path stays in its folder.
+    """Check that a path stays in its folder, and return it.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the path leaves the folder.
     """
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts:

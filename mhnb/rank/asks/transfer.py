@@ -1,7 +1,7 @@
-"""Values out of a rank and into it, in pieces: what is held for a transfer, and what has arrived of one.
+"""Rank side of pull and push, in chunks: the bytes that are kept for a transfer, and those that have arrived.
 
-Pull: `hold` describes values and keeps their bytes, `fetch` sends a piece, `release` lets go.
-Push: `receive` makes room, `fill` takes a piece, `stage` makes the values, `commit` binds them; no name changes before.
+Pull: `hold` describes values and keeps their bytes, `fetch` sends a chunk, `release` frees them.
+Push: `receive` allocates memory, `fill` writes a chunk, `stage` builds the values, `commit` binds them; no name changes before.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from mhnb.rank.guard.provenance import provenance_of
 __all__ = ["Depot", "Reply"]
 
 Reply = tuple[Any, tuple[memoryview, ...]]
-"""What a verb answers: a value for JSON, and payload."""
+"""What a request handler returns: a value for JSON, and payload."""
 
 
 @dataclass(slots=True)
 class _Parcel:
-    """What a pull holds on this rank."""
+    """The bytes that one pull keeps on this rank."""
 
     parts: list[memoryview] = field(default_factory=list)
     tables: dict[Owners, int] = field(default_factory=dict)
@@ -53,21 +53,21 @@ class _Parcel:
 
 @dataclass(slots=True)
 class _Arrival:
-    """What a push has brought to this rank so far."""
+    """The bytes and values that one push has brought to this rank so far."""
 
     parts: list[memoryview]
     staged: dict[str, Any] = field(default_factory=dict)
 
 
 class Depot:
-    """The transfers under way on one rank."""
+    """The transfers in progress on one rank."""
 
     def __init__(self) -> None:
         self._parcels: dict[str, _Parcel] = {}
         self._arrivals: dict[str, _Arrival] = {}
 
     def hold(self, transfer: str, values: Mapping[str, Any], *, digest_local: bool) -> Reply:
-        """Describe values and keep their bytes; small ones go with the answer and are not kept."""
+        """Describe values and keep their bytes. Small values are sent with the reply and are not kept."""
         parcel = _Parcel()
         rows = [_describe(name, value, parcel, digest_local=digest_local) for name, value in values.items()]
         sizes = [part.nbytes for part in parcel.parts]
@@ -82,29 +82,29 @@ class Depot:
         return None, (self._parcels[transfer].parts[part][start:stop],)
 
     def release(self, transfers: Iterable[str]) -> Reply:
-        """Let go of what transfers hold or brought; those that are not here are no error."""
+        """Free what transfers keep here or have brought; unknown transfers are ignored."""
         for transfer in transfers:
             self._parcels.pop(transfer, None)
             self._arrivals.pop(transfer, None)
         return None, ()
 
     def keep_only(self, transfers: Iterable[str]) -> None:
-        """Let go of every transfer but these: a notebook that went away does not release its own."""
+        """Free every transfer except these, because a notebook that disconnected does not release its own."""
         keep = set(transfers)
         self.release([name for name in (*self._parcels, *self._arrivals) if name not in keep])
 
     def receive(self, transfer: str, sizes: Iterable[int]) -> Reply:
-        """Make room for parts of these sizes in bytes."""
+        """Allocate memory for parts of these sizes in bytes."""
         self._arrivals[transfer] = _Arrival([new_bytes(size) for size in sizes])
         return None, ()
 
     def fill(self, transfer: str, part: int, start: int, data: Any) -> Reply:
-        """Put bytes into a part from `start` on."""
+        """Write bytes into a part, from `start` on."""
         self._arrivals[transfer].parts[part][start : start + len(data)] = data
         return None, ()
 
     def stage(self, transfer: str, values: Iterable[dict[str, Any]], namespace: dict[str, Any]) -> Reply:
-        """Make the values from what has arrived, without binding them; answer what failed as `[name, text]`."""
+        """Build the values from the bytes that arrived, without binding them. Return failures as `[name, text]`."""
         arrival = self._arrivals[transfer]
         failed: list[list[str]] = []
         for value in values:
@@ -112,13 +112,13 @@ class Depot:
                 arrival.staged[value["name"]] = _restore(value, arrival.parts, namespace)
             except NotHere as error:
                 failed.append([value["name"], f"needs {error.module}.{error.qualname}: {error}"])
-            except Exception as error:  # noqa: BLE001 - becomes the answer
-                # Unpickling runs the value's own code, which may raise anything; the notebook is told.
+            except Exception as error:  # noqa: BLE001 - becomes the reply
+                # Unpickling runs the value's own code, which may raise anything; the reply reports it to the notebook.
                 failed.append([value["name"], f"cannot be made: {type(error).__name__}: {error}"])
         return failed, ()
 
     def commit(self, transfer: str, namespace: dict[str, Any]) -> Reply:
-        """Bind what was staged."""
+        """Bind the values that were built."""
         namespace.update(self._arrivals.pop(transfer).staged)
         return None, ()
 
@@ -128,8 +128,8 @@ def _describe(name: str, value: object, parcel: _Parcel, *, digest_local: bool) 
         return {"name": name, **_pack_value(value, parcel, digest_local=digest_local), "short": shorten(value)}
     except Unpullable as error:
         return {"name": name, "code": error.code, "text": error.text}
-    except Exception as error:  # noqa: BLE001 - becomes the answer
-        # Pickling runs the value's own code, which may raise anything; the notebook is told.
+    except Exception as error:  # noqa: BLE001 - becomes the reply
+        # Pickling runs the value's own code, which may raise anything; the reply reports it to the notebook.
         text = f"cannot be sent: {type(error).__name__}: {error}. Pull what it is made of: arrays, numbers, containers"
         return {"name": name, "code": "unpicklable", "text": text}
 
@@ -147,7 +147,7 @@ def _pack_value(value: object, parcel: _Parcel, *, digest_local: bool) -> dict[s
 
 
 class _Leaves:
-    """The arrays of one value, each with its number, in the order in which pickle met them."""
+    """The arrays of one value, numbered in the order in which pickle reaches them."""
 
     def __init__(self, parcel: _Parcel, *, digest_local: bool) -> None:
         self._parcel, self._digest_local = parcel, digest_local
@@ -156,7 +156,7 @@ class _Leaves:
         self._kinds: dict[type, str | None] = {}
 
     def claim(self, obj: object) -> int | None:
-        """Return the number of an array, or None. Called for every object of a value, so it asks for the type first."""
+        """Return the number of an array, or None. It checks the type first: it is called for every object of a value."""
         kind = self._kinds.get(type(obj), "")
         if kind == "":
             kind = self._kinds[type(obj)] = self._kind(obj)
@@ -167,7 +167,7 @@ class _Leaves:
         if kind == "numpy" and not is_plain(obj):
             return None
         self.rows.append(self._jax(obj) if kind == "jax" else self._numpy(obj))
-        # The object is kept with its number: another one could get its id.
+        # Keep the object with its number: otherwise another object could get its id.
         self._seen[id(obj)] = (len(self.rows) - 1, obj)
         return len(self.rows) - 1
 

@@ -1,4 +1,4 @@
-"""The bytes of NumPy arrays, at both ends of a transfer. It imports NumPy when first used, and never JAX."""
+"""Convert NumPy arrays to bytes and back, at both ends of a transfer. It imports NumPy when first used, and never JAX."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ __all__ = ["dtype_from_name", "dtype_name", "is_plain", "new_bytes", "order_of",
 
 
 def is_plain(obj: object) -> bool:
-    """Whether an object is a NumPy array whose bytes are its whole content."""
+    """Return whether an object is a NumPy array whose bytes are its whole content."""
     import numpy as np
 
-    # Subclasses carry more than bytes, records need their field names, objects are addresses: pickle knows those.
+    # Subclasses carry more than bytes, records need their field names, objects are addresses: pickle handles those.
     return (
         type(obj) is np.ndarray and not obj.dtype.hasobject and obj.dtype.names is None and obj.dtype.metadata is None
     )
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Name a dtype so that `dtype_from_name` finds it: `float32`, `bfloat16`, `>f4`, `<U5`."""
-    # 2 marks a type that a library added, ml_dtypes here; its `str` is only a size.
+    """Return a name from which `dtype_from_name` finds the dtype: `float32`, `bfloat16`, `>f4`, `<U5`."""
+    # 2 marks a type that a library added, here ml_dtypes; its `str` is only a size.
     named = dtype.isbuiltin == 2 or (dtype.kind in "biufc" and dtype.isnative)
     return dtype.name if named else dtype.str
 
 
 def dtype_from_name(name: str) -> np.dtype[Any]:
-    """Return the dtype that `dtype_name` named, ml_dtypes' included."""
+    """Return the dtype of a name that `dtype_name` returned, also for types of ml_dtypes."""
     import ml_dtypes
     import numpy as np
 
@@ -37,17 +37,17 @@ def dtype_from_name(name: str) -> np.dtype[Any]:
 
 
 def order_of(array: np.ndarray[Any, Any]) -> str:
-    """Say in which order an array is stored: `F` for column-major, else `C`."""
+    """Return the memory order of an array: `F` for column-major, else `C`."""
     return "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
 
 
 def stored_form(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the array as it lies in memory, row-major: itself, or its transpose where it is column-major."""
+    """Return the array as it is stored in memory, row-major: itself, or its transpose if it is column-major."""
     return array.T if order_of(array) == "F" else array
 
 
 def raw_bytes(array: np.ndarray[Any, Any]) -> memoryview:
-    """Return the bytes of an array in row-major order, without a copy where they lie so."""
+    """Return the bytes of an array in row-major order, without a copy if they are stored so."""
     import numpy as np
 
     flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -55,14 +55,14 @@ def raw_bytes(array: np.ndarray[Any, Any]) -> memoryview:
 
 
 def new_bytes(nbytes: int) -> memoryview:
-    """Allocate writable memory; what it holds at first is undefined."""
+    """Allocate writable memory; its initial content is undefined."""
     import numpy as np
 
     return raw_bytes(np.empty(nbytes, np.uint8))
 
 
 def view_as(data: Any, shape: Sequence[int], dtype: np.dtype[Any], order: str = "C") -> np.ndarray[Any, Any]:
-    """Read bytes as an array, without a copy; writable where the bytes are."""
+    """View bytes as an array, without a copy. The array is writable if the bytes are."""
     import numpy as np
 
     if order == "F":

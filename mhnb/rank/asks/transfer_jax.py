@@ -1,6 +1,6 @@
-"""A jax.Array as boxes of host memory: which this rank holds, and who holds the rest.
+"""Describe a jax.Array as boxes of host memory: those that this rank holds, and which ranks hold the others.
 
-It reads shards that are there. No program is launched, no collective joined, no copy left in the user's arrays.
+Only existing shards are read. No program is launched, no collective is joined, no copy is left in the user's arrays.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Unpullable(Exception):
 
 
 def check_readable(array: jax.Array) -> None:
-    """Hold that an array has bytes to send.
+    """Check that an array has bytes to send.
 
     Raises:
-        Unpullable: it is a tracer, deleted, or of a dtype that NumPy does not have.
+        Unpullable: the array is a tracer, is deleted, or has a dtype that NumPy does not have.
     """
     if isinstance(array, jax.core.Tracer):
         raise Unpullable(
@@ -64,21 +64,21 @@ def check_readable(array: jax.Array) -> None:
 
 
 def digest_of(data: memoryview) -> str:
-    """Hash bytes so that equal hashes mean equal bytes."""
-    # The fastest of hashlib's on processors with SHA instructions; a loop of 16 MB pieces would gain nothing.
+    """Return a hash of bytes; equal hashes mean equal bytes."""
+    # The fastest of hashlib's on processors with SHA instructions. A loop over pieces of 16 MB would gain nothing.
     return hashlib.sha256(data).hexdigest()[:32]
 
 
 def ordinal_of(device: jax.Device) -> int:
-    """Return a device's position among its rank's local devices."""
+    """Return the index of a device among its rank's local devices."""
     devices: list[jax.Device] = jax.local_devices(backend=device.platform)
     return devices.index(device)
 
 
 def host_copy(data: jax.Array) -> np.ndarray[Any, Any]:
-    """Read a single-device array, without a copy where host memory is the device's."""
-    # An array caches its NumPy form, and a GPU's data would stay on the host as long as the user's array lives.
-    # So the form is made from a second handle to the same buffer.
+    """Read a single-device array, without a copy if the device uses host memory."""
+    # An array caches its NumPy form, so a GPU's data would stay on the host as long as the user's array lives.
+    # Therefore the NumPy form is made from a second handle to the same buffer.
     handle = jax.make_array_from_single_device_arrays(data.shape, data.sharding, [data])
     return np.asarray(handle)
 
@@ -114,10 +114,10 @@ def jax_row(
 
 
 def shards_of(array: jax.Array) -> list[Any]:
-    """Give the shards that this rank holds.
+    """Return the shards that this rank holds.
 
-    since jax 0.10: where a process has one device, its copy of an array that all others have too holds itself as its shard,
-    and JAX's own list of shards raises.
+    since jax 0.10: if a process has one device, its copy of an array that every process has a copy of contains itself as its
+    shard, and JAX's own list of shards raises.
     """
     devices = array.sharding.addressable_devices
     if len(devices) != 1 or not array.is_fully_replicated:
@@ -127,7 +127,7 @@ def shards_of(array: jax.Array) -> list[Any]:
 
 
 def local_shards(array: jax.Array) -> Iterator[tuple[Any, Box]]:
-    """Each shard that this rank holds, with its box of the whole array."""
+    """Yield each shard that this rank holds, with its box of the global array."""
     for shard in shards_of(array):
         box = _box(shard.index, array.shape)
         if box_shape(box) != shard.data.shape:

@@ -1,4 +1,4 @@
-"""What a rank's namespace holds, from metadata alone: it reads no array, runs no user's `repr`, touches no backend."""
+"""Describe the namespace of a rank from metadata alone: no array is read, no user's `repr` is run, no backend is touched."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CODE = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, 
 
 
 def user_names(namespace: dict[str, Any], hidden: dict[str, Any] | None = None) -> list[str]:
-    """List the names a user made, sorted: none with a leading underscore, none that IPython put there itself."""
+    """Return the names that the user made, sorted, without those with a leading underscore and those that IPython added."""
     nothing = object()
     hidden = hidden or {}
     return sorted(
@@ -32,7 +32,7 @@ def user_names(namespace: dict[str, Any], hidden: dict[str, Any] | None = None) 
 
 
 def describe_variables(namespace: dict[str, Any], hidden: dict[str, Any]) -> dict[str, VarFacts]:
-    """Describe the user's values. Modules, functions and classes are left out: they are code, alike on every rank."""
+    """Describe the user's values. Modules, functions and classes are left out: they are code, and the same on every rank."""
     return {
         shorten_text(name, _NAME_CHARS): _facts_or_reason(namespace[name])
         for name in user_names(namespace, hidden)
@@ -68,7 +68,7 @@ def facts_of(value: object) -> VarFacts:
 
 
 def summarize(value: object) -> str:
-    """Write a number or text, shortened, or the size of a container; the empty string for everything else."""
+    """Format a number or text, shortened, or the size of a container. Empty string for everything else."""
     if isinstance(value, str | bytes):
         return _cut(repr(value[:_LONGEST]), len(value))
     if type(value) is int:
@@ -78,7 +78,7 @@ def summarize(value: object) -> str:
     if isinstance(value, jax.sharding.Mesh | jax.sharding.AbstractMesh):
         return ", ".join(f"{axis} {size}" for axis, size in value.shape.items())
     if isinstance(value, _SIZED):
-        # The type's own length: a subclass may have code of the user's in __len__.
+        # Use the type's own length: a subclass may have user code in `__len__`.
         kind: Any = next(kind for kind in _SIZED if isinstance(value, kind))
         size = kind.__len__(value)
         return f"{size} item{'' if size == 1 else 's'}"
@@ -86,7 +86,7 @@ def summarize(value: object) -> str:
 
 
 def shorten(value: object) -> str:
-    """Write a value in a few words, to tell one rank's from another's; also the content of a tiny NumPy array."""
+    """Describe a value in a few words that distinguish it from another rank's; also the content of a tiny NumPy array."""
     if isinstance(value, np.ndarray):
         shown = value.size <= _SHOWN_ELEMENTS and value.dtype.kind in "biufc"
         return format_array(value.shape, value.dtype.name) + (_cut(f" {value.tolist()!r}", 0) if shown else "")
@@ -99,7 +99,7 @@ def shorten(value: object) -> str:
 
 
 def _tiny(value: object) -> str:
-    """The content of a tiny array on one local device, which a pull has read anyway."""
+    """Return the content of a tiny array on one local device, which a pull has read anyway. Empty string for other values."""
     if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer):
         return ""
     if value.size > _SHOWN_ELEMENTS or not value.is_fully_addressable or value.is_deleted():
@@ -116,7 +116,8 @@ def _cut(text: str, length: int) -> str:
 def _is_code(value: object) -> bool:
     if isinstance(value, _CODE):
         return True
-    # custom_vjp and other wrappers of functions. Only the instance's own dict is asked: a __getattr__ may do anything.
+    # Include custom_vjp and other function wrappers. Only the instance's own dict is read: a `__getattr__` may do
+    # anything.
     return callable(value) and "__wrapped__" in getattr(value, "__dict__", ())
 
 
@@ -152,7 +153,7 @@ def _arrays_within(value: object) -> tuple[int, int]:
     except (SystemError, ValueError):
         if type(value) not in _SIZED:
             raise
-        # A plain container that is no pytree: one that contains itself, or with keys that cannot be sorted.
+        # A plain container that is not a pytree: it contains itself, or has keys that cannot be sorted.
         return 0, 0
     arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)]
     return len(arrays), sum(map(_nbytes_per_device, arrays))

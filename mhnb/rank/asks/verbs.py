@@ -1,4 +1,7 @@
-"""The verbs a rank answers between cells, by name. Each runs on its main thread and launches nothing on a device."""
+"""Dispatch table of the requests that a rank answers between cells.
+
+Handlers run on the rank's main thread and launch nothing on a device.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from mhnb.rank.asks.variables import describe_variables, user_names
 __all__ = ["Question", "VERBS", "answer"]
 
 _DEPOTS: dict[int, Depot] = {}
-"""What each rank of this process holds for transfers; a process is one rank, but for tests."""
+"""The transfers of each rank of this process. A process is one rank, except in tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One ask, and what it is asked of."""
+    """One request, and the objects that it is about."""
 
     arguments: Mapping[str, Any]
     payload: tuple[Any, ...]
@@ -100,7 +103,7 @@ def _inspect(q: Question) -> Reply:
 
 
 def _collectives(q: Question) -> Reply:
-    # Only here: what reads programs takes 0.02 s to import, and most clusters are never asked.
+    # Imported only here: the modules that read programs take 0.02 s to import, and most clusters never need them.
     from mhnb.rank.asks import collectives
 
     return collectives.describe_call(q.arguments["call"], q.namespace, user_names(q.namespace, q.hidden)), ()
@@ -158,17 +161,17 @@ VERBS: dict[str, Callable[[Question], Reply]] = {
 
 
 def answer(ask: Ask, namespace: dict[str, Any], *, rank: int, shell: Any) -> Answer:
-    """Answer a question about a namespace; every error becomes an answer that is not ok."""
+    """Handle a request about a namespace. Every error becomes a reply that is not ok."""
     question = Question(ask.arguments, ask.payload, namespace, _DEPOTS.setdefault(rank, Depot()), shell)
     try:
         value, payload = VERBS[ask.verb](question)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - becomes the answer
-        # Ctrl-C too: it ends the question, not the rank.
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - becomes the reply
+        # Ctrl-C, too: it ends the request, not the rank.
         reason = {
             "ename": type(error).__name__,
             "evalue": str(error),
             "traceback": "".join(traceback.format_exception(error)),
         }
         return Answer(rank, ask.ask_id, ok=False, value=reason)
-    # The payload is views of the arrays themselves: the link sends them without a copy.
+    # The payload consists of views of the arrays themselves, which the transport sends without a copy.
     return Answer(rank, ask.ask_id, ok=True, value=value, payload=cast("tuple[bytes, ...]", payload))
