@@ -1,1 +1,1 @@
-"""One cell on a rank: the shell that runs it, what it says, and how it is interrupted and looked at."""
+"""Run one cell on a rank: the shell, its output, its interrupts, and the stack sampler."""

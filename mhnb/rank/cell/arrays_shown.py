@@ -1,7 +1,7 @@
-"""How a rank shows a global array, alone or within a container: shape, mesh, spec and cost, the same words on every rank.
+"""Repr of global arrays, alone or in a container: shape, mesh, spec and cost, in the same words on every rank.
 
-JAX's own text would say only shape and dtype; to say more it would have to communicate. Only a fully replicated array has its
-numbers on every rank, and shows them first.
+JAX's own text shows only shape and dtype, because more would need communication. Only a fully replicated array has its numbers
+on every rank, and shows them first.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ _CLASSES = (
     ("jax._src.prng", "PRNGKeyArray"),
     ("jax._src.random.prng", "PRNGKeyArray"),
 )
-"""Classes of arrays and of arrays of keys, in the JAX versions known. Not jax.Array: IPython prefers the `__repr__` of a
-class to what is registered for its bases. By name, so that nothing private is imported and a class that is gone is no error:
-its arrays are then shown as JAX shows them."""
+"""Classes of arrays and of key arrays, in the known JAX versions. jax.Array is not listed: IPython prefers the `__repr__` of
+a class to a printer that is registered for its bases. Classes are given by name, so that nothing private is imported and a
+removed class is no error: its arrays are then shown as JAX shows them.
+"""
 
 
 def show_global_arrays(shell: Any) -> None:
-    """Let a shell show global arrays so. An array that lies on this rank alone keeps JAX's text, with its numbers."""
+    """Make a shell show global arrays in this form. An array on this rank alone keeps JAX's text, with its numbers."""
     formatter = shell.display_formatter.formatters["text/plain"]
     for module, name in _CLASSES:
         formatter.for_type_by_name(module, name, _print_array)
 
 
 def draw_shardings_in_lines() -> None:
-    """Have JAX's own drawing of a sharding set its boxes off by lines, as it does without a terminal.
+    """Make JAX's own drawing of a sharding separate its boxes by lines, as it does without a terminal.
 
-    By colours alone they would be lost in the text form, and on sites that show notebooks without their styles.
+    Boxes that only colours separate would be lost in the text form, and on sites that show notebooks without their styles.
     """
     import jax
 
@@ -53,7 +54,7 @@ def _in_lines(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _print_array(array: Any, printer: Any, cycle: bool) -> None:  # noqa: ARG001, FBT001 - the signature is IPython's
-    # Within a container each array has one line: a number stands for itself, all else is described.
+    # In a container each array has one line: a scalar shows its value, all others are described.
     alone = len(getattr(printer, "stack", ())) <= 1
     _print_lines(_describe(array, alone=alone) if is_global(array) else repr(array), printer)
 
@@ -61,7 +62,7 @@ def _print_array(array: Any, printer: Any, cycle: bool) -> None:  # noqa: ARG001
 def _describe(array: Any, *, alone: bool) -> str:
     try:
         line = format_array_line(read_layout(array))
-    except Exception as error:  # noqa: BLE001 - a sharding of the user's own may raise anything; the cell must not fail
+    except Exception as error:  # noqa: BLE001 - a user's own sharding may raise anything; the cell must not fail
         return f"{array!r}  # its sharding cannot be read: {type(error).__name__}: {error}"
     if array.is_deleted():
         return f"{line} · deleted"
@@ -72,17 +73,17 @@ def _describe(array: Any, *, alone: bool) -> str:
 
 
 def _value(array: Any) -> str:
-    """JAX's own text, with the numbers, where each rank has all of them; nothing is sent for it."""
+    """Return JAX's own text, with the numbers, if each rank has all of them; else the empty string. Nothing is sent."""
     if not array.is_fully_replicated:
         return ""
     try:
         return repr(array)
-    except Exception as error:  # noqa: BLE001 - the computation failed, which its use raises; the cell must not fail by showing it
+    except Exception as error:  # noqa: BLE001 - the computation failed, which using it raises; showing it must not fail the cell
         return f"its value cannot be read: {type(error).__name__}: {error}"
 
 
 def _print_lines(text: str, printer: Any) -> None:
-    """Write text as IPython's own printer writes a repr."""
+    """Print text as IPython's own printer prints a repr."""
     with printer.group():
         for at, line in enumerate(text.splitlines()):
             if at:

@@ -1,6 +1,6 @@
-"""Hold what was said and not yet sent, in order and bounded: head and tail of the text, and how much lay between.
+"""Bounded buffer of output events that are not sent yet: head and tail of the text, and how much was dropped between.
 
-It does not know who says it, nor when it is sent.
+Events stay in order. The buffer does not know which code wrote the output, nor when it is sent.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["EventBuffer"]
 
 _CHUNK = 8 * 1024
 _LIVE_STEP = 16 * 1024
-"""Characters of tail that each live take may add to what is sent: at 20 Hz about 320 KiB a second."""
+"""Characters of tail that each live take may add to what is sent: at 20 Hz about 320 KiB per second."""
 _DISPLAY_LIMIT = 64 * 1024 * 1024
-"""Characters of display data in one cell; a loop that draws without end must not fill the notebook."""
+"""Characters of display data in one cell, because a loop that draws endlessly must not fill the notebook."""
 _DISPLAYS = 2000
-"""Displays in one cell; a browser draws no more in time."""
+"""Displays in one cell, because a browser cannot draw more in time."""
 _FORMS, _MIME_CHARS = 64, 200
 _METADATA_CHARS = 1024 * 1024
 _TEXT = ("stdout", "stderr")
@@ -29,7 +29,7 @@ _TEXT = ("stdout", "stderr")
 class EventBuffer:
     """The events of one cell. Not thread-safe: its owner holds a lock.
 
-    Text fills the head first. What comes after it passes through the tail, which forgets its oldest text.
+    Text fills the head first. Later text passes through the tail, which drops its oldest text.
     """
 
     __slots__ = (
@@ -53,7 +53,7 @@ class EventBuffer:
     )
 
     def __init__(self, head: int = HEAD_LIMIT, tail: int = TAIL_LIMIT, *, where: str = "") -> None:
-        """Make an empty one; `where` is the file that has all text, empty where none has."""
+        """Create an empty buffer. `where` is the file that has all text; empty string if no file has it."""
         self._where = where
         self._head, self._tail_limit = head, tail
         self._allowance = 0
@@ -68,7 +68,7 @@ class EventBuffer:
         self._tail: deque[OutputEvent] = deque()
         self._tail_size = 0
         self._gap: dict[str, int] = {}
-        """Bytes forgotten since the last event in `_ready`, by stream."""
+        """Bytes dropped since the last event in `_ready`, per stream."""
         self._updates: dict[str, OutputEvent] = {}
         self._begin("stdout")
 
@@ -76,7 +76,7 @@ class EventBuffer:
         self._name, self._pieces, self._size = name, [], 0  # type: str, list[str], int
 
     def add_text(self, name: str, text: str) -> None:
-        """Take in text of a stream."""
+        """Add text of a stream."""
         if name != self._name or self._size > _CHUNK or self._clear_pending:
             self._before_output()
             self._begin(name)
@@ -84,7 +84,7 @@ class EventBuffer:
         self._size += len(text)
 
     def add(self, event: OutputEvent) -> None:
-        """Take in any other event."""
+        """Add any other event."""
         if event[0] == "clear" and event[1]:
             self._clear_pending = True
             return
@@ -104,7 +104,7 @@ class EventBuffer:
             self._place(event)
 
     def take(self, *, everything: bool = True) -> list[OutputEvent]:
-        """Hand out what was not handed out before. A live take leaves a long tail for a later one."""
+        """Return the events that were not returned before. A live take leaves a long tail for a later one."""
         self._seal()
         if everything:
             self._allowance = self._tail_limit
@@ -132,7 +132,7 @@ class EventBuffer:
             self._seal()
 
     def _coalesce(self, event: OutputEvent) -> bool:
-        """Replace an update of the same display that nobody has seen yet."""
+        """Replace an update of the same display that was not sent yet. Return whether there was one."""
         earlier = self._updates.get(event[3])
         if earlier is None:
             self._updates[event[3]] = event
@@ -141,7 +141,7 @@ class EventBuffer:
         return True
 
     def _bound_display(self, event: OutputEvent) -> OutputEvent:
-        """Shorten names of types, and the text form; larger forms count against the room for displays."""
+        """Shorten mime types and the text form. Larger forms count against the limit for displays."""
         data = {shorten_text(mime, _MIME_CHARS): value for mime, value in list(event[1].items())[:_FORMS]}
         if isinstance(text := data.get("text/plain"), str):
             data["text/plain"] = shorten_text(text, self._head + self._tail_limit, self._where)
@@ -199,7 +199,7 @@ class EventBuffer:
 
 
 def _count_chars(value: Any) -> int:
-    """About how many characters a value of JSON takes."""
+    """Return about how many characters a JSON value takes."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""Collect what a rank says, by cell and in order, and write all of it to the rank's log file.
+"""Collect the output of a rank, by cell and in order, and write all of it to the rank's log file.
 
-Decides to which cell a piece of output belongs and how much of it is kept for the notebook.
+This module decides to which cell a piece of output belongs and how much of it is kept for the notebook.
 It does not know messages or sockets.
 """
 
@@ -35,21 +35,21 @@ from mhnb.rank.cell.streams import RankStream
 __all__ = ["Capture"]
 
 _LATE_LIMIT = 64 * 1024
-"""Characters of head, and of tail, that output after a cell's end may have between two looks."""
+"""Characters of head, and of tail, that output after a cell's end may have between two polls."""
 _UNFINISHED_LIMIT = 256
 _NOISE_LIMIT = 16 * 1024
-"""Characters of noise that a cell passes on."""
+"""Characters of library noise that a cell passes on."""
 
 
 class Capture:
-    """What the rank says, from wherever: Python's streams, displays, and the files behind descriptors 1 and 2.
+    """All output of the rank: Python's streams, displays, and the files behind descriptors 1 and 2.
 
-    File descriptors 1 and 2 must append to `native_paths` already, or be made to by `install_native`.
+    File descriptors 1 and 2 must append to `native_paths` already, or `install_native` must redirect them.
     """
 
     def __init__(self, log_path: Path, native_paths: tuple[Path, Path], begun_path: Path) -> None:
         self._native_paths = native_paths
-        # Reentrant: a signal handler or a finaliser may print while its own thread prints.
+        # Reentrant, because a signal handler or a finaliser may print while its own thread prints.
         self._lock = threading.RLock()
         self._seq = self._last = 0
         self._where = str(log_path)
@@ -62,19 +62,19 @@ class Capture:
         self._subprocesses = self._forked = False
         self._undo: list[Callable[[], None]] = []
         self._first: TextIO | None = None
-        """The stream that Python itself has made for descriptor 1."""
+        """The stream that Python itself has created for descriptor 1."""
 
-    # -- in place of the process's own streams
+    # -- replace the process's own streams
 
     def install_native(self) -> None:
-        """Point file descriptors 1 and 2 to the native files."""
+        """Redirect file descriptors 1 and 2 to the native files."""
         for fd, path in zip((1, 2), self._native_paths, strict=True):
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(file, fd)
             os.close(file)
 
     def install(self) -> None:
-        """Become `sys.stdout` and `sys.stderr`. What the descriptors' files hold already goes to the log only."""
+        """Replace `sys.stdout` and `sys.stderr`. What the descriptors' files hold already goes only to the log."""
         before = sys.stdout, sys.stderr
         for stream in before:
             stream.flush()
@@ -88,7 +88,7 @@ class Capture:
         self.mark()
 
     def uninstall(self) -> None:
-        """Give the streams back and close the files; for tests."""
+        """Restore the streams and close the files; for tests."""
         self.stdout.hand_on()
         for undo in self._undo:
             undo()
@@ -97,10 +97,10 @@ class Capture:
         self._log.close()
         self._mark.close()
 
-    # -- what is said
+    # -- output
 
     def publish(self, event: OutputEvent) -> None:
-        """Take a display, a result, an error or the like."""
+        """Record a display, a result, an error or a similar event."""
         if self._forked:
             self.stdout.write(_as_text(event))
             return
@@ -116,25 +116,25 @@ class Capture:
         return EventBuffer(where=self._where)
 
     def note_in_log(self, text: str) -> None:
-        """Write to the log alone: a defect of mhnb's own is none of the cell's output."""
+        """Write only to the log, because an internal error of mhnb is not the cell's output."""
         with self._lock:
             self._log.write("mhnb", text.encode())
 
     def poll(self) -> None:
-        """Look for output that bypassed Python."""
+        """Read output that bypassed Python."""
         with self._lock:
             self._collect_native()
 
-    # -- by cell
+    # -- per cell
 
     def mark(self) -> None:
-        """Note where the files stand: if the rank dies, what they hold by now is not what it said last."""
+        """Record the sizes of the files. If the rank dies, what they contain by now is not its last output."""
         self.stdout.hand_on()
         with self._lock:
             self._note_standing()
 
     def begin(self, seq: int) -> None:
-        """From now on a cell runs."""
+        """Begin a cell: output belongs to it from now on."""
         self.stdout.hand_on()
         with self._lock:
             self._note_standing()
@@ -143,13 +143,13 @@ class Capture:
             self._cell, self._noise_room = self._make_buffer(), _NOISE_LIMIT
 
     def take(self) -> list[OutputEvent]:
-        """Hand out the running cell's events since the last call."""
+        """Return the running cell's events since the last call."""
         self.stdout.hand_on()
         with self._lock:
             return self._cell.take(everything=False)
 
     def end(self) -> list[OutputEvent]:
-        """End the cell and hand out what is left of its events, C-level output included."""
+        """End the cell and return its remaining events, C-level output included."""
         self.stdout.hand_on()
         replaced = self._put_streams_back()
         self._flush_descriptor()
@@ -163,15 +163,15 @@ class Capture:
             return self._cell.take()
 
     def take_late(self) -> dict[int, list[OutputEvent]]:
-        """Hand out what cells said that had ended before they said it."""
+        """Return what cells printed after their end, by cell number."""
         with self._lock:
             late, self._late = self._late, {}
             return {seq: events for seq, buffer in late.items() if (events := buffer.take())}
 
-    # -- inside
+    # -- internal
 
     def _put_streams_back(self) -> str:
-        """Be `sys.stdout` and `sys.stderr` again; return what to say of a cell that has left others there which pass nothing on."""
+        """Restore `sys.stdout` and `sys.stderr`. Return a note if the cell left streams there that do not forward to them."""
         replaced = []
         for name, ours in (("stdout", self.stdout), ("stderr", self.stderr)):
             found = getattr(sys, name, None)
@@ -184,19 +184,19 @@ class Capture:
         return f"mhnb: this cell replaced {' and '.join(replaced)}; from the next cell on it is the notebook's again\n"
 
     def _passes_on(self, stream: Any) -> bool:
-        """Whether a stream of the cell's hands on to ours what it takes, and has done so by now."""
+        """Return whether a stream of the cell's forwards its text to ours, and has done so by now."""
         try:
             if not any(each.is_behind(stream) for each in (self.stdout, self.stderr)):
                 return False
             stream.flush()
-        except Exception as error:  # noqa: BLE001 - a closed stream, or an object that answers in ways of its own
+        except Exception as error:  # noqa: BLE001 - a closed stream, or an object with behaviour of its own
             self._log.write("mhnb", f"mhnb: a stream of the cell's raised {type(error).__name__}\n".encode())
             return False
         self.stdout.hand_on()
         return True
 
     def _flush_descriptor(self) -> None:
-        """Write out what was printed to Python's first stream, unless a cell has closed it or its descriptor."""
+        """Flush Python's first stream, unless a cell has closed it or its descriptor."""
         first = self._first
         if first is None or first.closed:
             return
@@ -210,7 +210,7 @@ class Capture:
         self._mark.put(Begun(self._log.nbytes, *(file.offset for _, file in self._native)))
 
     def _write_stdout(self, data: bytes, text: str) -> None:
-        # Once a line: kept flat, since 100,000 lines are no exception.
+        # Called once per line. It is flat because 100,000 lines are not unusual.
         with self._lock:
             if self._subprocesses and self._log.at_line_start("stdout"):
                 self._collect_native()
@@ -221,7 +221,7 @@ class Capture:
                 buffer.add_text("stdout", text)
 
     def _write_stderr(self, data: bytes, text: str) -> None:
-        # An unfinished line of stdout came first.
+        # An unfinished line of stdout was printed before this.
         self.stdout.hand_on()
         with self._lock:
             if self._subprocesses and self._log.at_line_start("stderr"):
@@ -231,7 +231,7 @@ class Capture:
                 buffer.add_text("stderr", text)
 
     def _buffer(self, seq: int) -> EventBuffer | None:
-        """Where output of a cell goes; None before the first cell, when only the log has it."""
+        """Return the buffer for output of a cell. None before the first cell, when only the log receives it."""
         seq = seq or self._last
         if seq == self._seq:
             return self._cell if seq else None
@@ -242,7 +242,7 @@ class Capture:
     def _collect_native(self) -> None:
         for name, file in self._native:
             if text := file.read_new():
-                # Under a name of its own, so that it does not land inside an unfinished line of Python's.
+                # Under its own name, so that it does not end up inside an unfinished line of Python's.
                 self._log.write(f"native {name}", text.encode())
                 if (buffer := self._buffer(0)) is not None:
                     shown, noise = part_noise(text)
@@ -251,17 +251,17 @@ class Capture:
                     self._add_noise(buffer, noise)
 
     def _add_noise(self, buffer: EventBuffer, noise: str) -> None:
-        # More of it helps nobody, and the log has all.
+        # More noise helps no user, and the log has all of it.
         if kept := noise[: self._noise_room]:
             self._noise_room -= len(kept)
             buffer.add(["noise", kept])
 
     def _expect_subprocess(self) -> None:
-        """From here to the cell's end look at the files before each printed line, so that the order is kept."""
+        """From here to the cell's end, read the files before each printed line, so that the order is kept."""
         self._subprocesses = True
 
     def _become_child(self) -> None:
-        """Be a forked child of the cell: whoever held the lock is not here, and the notebook is not ours to talk to."""
+        """Adapt to a forked child: the thread that held the lock is not here, and a child must not talk to the notebook."""
         self._lock = threading.RLock()
         self._forked = True
         self.stdout.become_child()
@@ -283,7 +283,8 @@ class _Log:
             while data and (count := write(self._fd, data)) < len(data):
                 data = data[count:]
         except OSError as error:
-            # The disk is full, say. That must not become an error of who prints: the notebook is told all the same.
+            # For example, the disk is full. The code that prints must not fail because of that; the notebook still gets
+            # the output.
             self._lost_nbytes += len(data)
             self._trouble = self._trouble or str(error)
             return
@@ -292,14 +293,14 @@ class _Log:
             self.write(name, f"[mhnb: {lost} bytes before this could not be written]\n".encode())
 
     def take_trouble(self) -> str:
-        """Give what is to be told of a log that cannot be written: once, until it can be again."""
+        """Return a note if the log cannot be written. It is returned once, until writing works again."""
         if not self._trouble or self._is_told:
             return ""
         self._is_told = True
         return f"mhnb: this rank's log cannot be written ({self._trouble}); its output is shown here and kept nowhere else\n"
 
     def _keep_unfinished(self, pieces: list[bytes], data: bytes) -> bytes:
-        """Return what is to be written now: whole lines, or an unfinished one that has come in very many pieces."""
+        """Return what to write now: whole lines, or an unfinished one that has arrived in very many pieces."""
         pieces.append(data)
         if b"\n" not in data and len(pieces) < _UNFINISHED_LIMIT:
             return b""
@@ -324,7 +325,7 @@ class _Log:
 
 
 def _too_long(event: OutputEvent) -> str | None:
-    """Return the text of an event that is shortened in the notebook, so that the log has all of it; None for any other."""
+    """Return the text of an event that is shortened in the notebook, so that the log has all of it. None for any other event."""
     if event[0] == "error":
         return None if bound_error(event) is event else _as_text(event)
     if event[0] not in ("display", "update", "result"):

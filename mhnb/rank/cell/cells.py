@@ -1,4 +1,4 @@
-"""How a cell is named in tracebacks, and where in it an error arose. It knows tracebacks, not shells."""
+"""Name cells as files in tracebacks, and find where in a cell an error was raised. It knows tracebacks, not shells."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _OWN_FOLDER = str(Path(__file__).parents[1])
 _CELL = re.compile(r"<cell (\d+)>")
 _MOST_ARRAYS = 8
 _LIBRARIES = frozenset(("contextlib", "functools", "jax", "jaxlib", "mhnb", "numpy"))
-"""Between the cell and an error of JAX: with anybody else's code there, the cell's own names tell nothing about the error."""
+"""Libraries between the cell and an error of JAX. If other code is there, the cell's own names do not explain the error."""
 
 
 _TIMED_FILE = TIMED[0]
 _MOST_PLAIN = 50
-"""Frames of a traceback that is drawn without its lines of code."""
+"""Most frames of a traceback that is drawn without its lines of code."""
 _LIBRARY_FILE = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?P<name>\w+)|[/\\]lib(?:64)?[/\\]python3\.\d+[/\\](?!(?:site|dist)-packages)(?P<std>\w+)"
 )
@@ -58,7 +58,7 @@ _FOLDED = re.compile(r'^ *File "<(\d+) of (\w+)>".*\n', re.MULTILINE)
 
 
 def cell_file(seq: int) -> str:
-    """Name a cell as a file: the same on every rank, so that what is derived from it is too.
+    """Return the file name of a cell. It is the same on every rank, so that what is derived from it is, too.
 
     >>> cell_file(12)
     '<cell 12>'
@@ -76,17 +76,17 @@ class RunningCell:
 
     @property
     def file(self) -> str:
-        """Its name in tracebacks."""
+        """The cell's name in tracebacks."""
         return cell_file(self.seq)
 
     def owns(self, file: str) -> bool:
-        """Whether a code object of that file name is this cell's: below `%%time` and the like it has another name."""
+        """Return whether code of that file name is this cell's: under `%%time` and similar magics it has another name."""
         if file in TIMED:
             return self.source.startswith("%%time")
         return file == self.file or (file == CAPTURED.format(self.seq) and self.source.startswith("%%capture"))
 
     def line(self, number: int | None) -> tuple[int | None, str | None]:
-        """Return a 1-based line number with its text; both None where there is no such line."""
+        """Return a 1-based line number with its text; both None if the line does not exist."""
         lines = self.source.splitlines()
         if number is None or not 1 <= number <= len(lines):
             return None, None
@@ -94,7 +94,10 @@ class RunningCell:
 
 
 class CellCompiler(CachingCompiler):
-    """Names cells by their number, and parses each once. ipykernel's own hashes the text in Python, which costs more than most cells."""
+    """Names cells by their number, and parses each once.
+
+    ipykernel's own compiler hashes the text in Python, which costs more than most cells.
+    """
 
     running = 0
     """The number of the running cell; 0 before the first."""
@@ -102,7 +105,7 @@ class CellCompiler(CachingCompiler):
     _ahead: tuple[str, ast.AST] | None = None
 
     def parse_ahead(self, source: str, file: str) -> bool:
-        """Parse a cell before it is run; false where it is no Python."""
+        """Parse a cell before it runs. Return False if it is not Python."""
         self._ahead = None
         try:
             self._ahead = source, super().ast_parse(source, file)
@@ -111,27 +114,32 @@ class CellCompiler(CachingCompiler):
         return True
 
     def ast_parse(self, source: str, filename: str = "<unknown>", symbol: str = "exec") -> ast.AST:
-        """Hand out what was parsed ahead, else parse. A tree is handed out once: whoever transforms it changes it."""
+        """Return the tree that was parsed ahead, else parse. A tree is returned once: a caller may transform it in place."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[0] == source and symbol == "exec":
             return ahead[1]
-        # `%%time` and `%%timeit` name no file.
+        # `%%time` and `%%timeit` pass no file name.
         return super().ast_parse(source, _TIMED_FILE if filename == "<unknown>" else filename, symbol)
 
     def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
-        """Keep the text of a cell, or of one that the running cell runs itself, as `%%capture` does: IPython gives that the next number."""
+        """Keep the text of a cell, or of an inner cell that the running cell runs itself.
+
+        `%%capture` runs such an inner cell, and IPython gives it the next number.
+        """
         self._is_inner = self.running not in (0, number)
         name: str = super().cache(transformed_code, self.running if self._is_inner else number, raw_code)
         return name
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
-        """Name the cell of that number, or one inside it."""
+        """Return the file name of the cell of that number, or of one inside it."""
         del raw_code, transformed_code
         return CAPTURED.format(self.running) if self._is_inner else cell_file(number)
 
 
 def align_lines(source: str, transformed: str) -> str:
-    r"""Give each line of a transformed cell its number in the cell again: IPython drops empty lines, and joins those of one command.
+    r"""Give each line of a transformed cell its line number in the cell again.
+
+    IPython drops empty lines, and joins those of one command.
 
     >>> align_lines("\n\nx = 1\n!ls \\\n -l\n1 / 0", "x = 1\nrun('ls  -l')\n1 / 0\n").splitlines()
     ['', '', 'x = 1', "run('ls  -l')", '', '1 / 0']
@@ -154,7 +162,7 @@ def _parse(text: str) -> str:
 
 
 def find_place(error: BaseException, cell: RunningCell) -> tuple[int | None, str | None]:
-    """Return line and text of the innermost frame of an error that lies in the cell."""
+    """Return line and text of the innermost frame of an error that is in the cell."""
     file, number = place_of_syntax(error)
     if file is not None and number is not None and cell.owns(file):
         return cell.line(cell_line(file, number))
@@ -163,7 +171,7 @@ def find_place(error: BaseException, cell: RunningCell) -> tuple[int | None, str
 
 
 def find_site(error: BaseException, cell: RunningCell) -> list[Any]:
-    """Return where an error was raised, as the message of it carries that; see `core.culprit.ErrorSite`."""
+    """Return where an error was raised, in the form in which messages carry it; see `core.explain.culprit.ErrorSite`."""
     frames = list(_walk(traceback_of(error)))
     if not frames:
         return ["", "", "", {}, False]
@@ -175,7 +183,7 @@ def find_site(error: BaseException, cell: RunningCell) -> list[Any]:
         return [*site, "", {}, False]
     caller = frames[in_cell[-1]]
     expression = _expression(caller, cell)
-    # Of `a, b = x` Python marks the left side alone.
+    # For `a, b = x` Python marks only the left side.
     pieces = (expression, cell.line(caller.tb_lineno)[1] or "") if expression else ()
     names = {name: known for piece in pieces for name, known in _arrays_named_in(piece, caller.tb_frame)}
     scope = {**caller.tb_frame.f_globals, **caller.tb_frame.f_locals}
@@ -188,7 +196,7 @@ def _is_plain_array(value: object) -> bool:
 
 
 def _facts(array: Any) -> list[Any]:
-    """The fields of `ArrayFacts`."""
+    """Return the fields of `ArrayFacts`."""
     sharding = array.sharding
     mesh = getattr(sharding, "mesh", None)
     kinds = getattr(mesh, "axis_types", ())
@@ -200,9 +208,9 @@ def _facts(array: Any) -> list[Any]:
 
 
 def find_user_place(error: BaseException) -> tuple[str, str, list[Any]]:
-    """Return where in the user's own code an error of no running cell was raised, the text of that line, and the site.
+    """Return where in the user's own code an error outside of running cells was raised, the text of that line, and the site.
 
-    The innermost line of a cell counts, else that of a file that is no library's; of neither both texts are empty.
+    The innermost line of a cell counts, else that of a file outside the libraries. Without either, both texts are empty.
     """
     frames = [part for part in _walk(traceback_of(error)) if linecache.getline(_file(part), part.tb_lineno).strip()]
     cells = [part for part in frames if _CELL.fullmatch(_file(part))]
@@ -232,16 +240,16 @@ def _library(frame: FrameType) -> str:
 
 
 def _module(frame: FrameType) -> str:
-    # A cell may call its module anything.
+    # A cell may set its module's name to anything.
     name = dict.get(frame.f_globals, "__name__", "")
     return name if type(name) is str else ""
 
 
 def _expression(traceback: TracebackType, cell: RunningCell) -> str:
-    """Return the part of the cell that a frame was evaluating."""
+    """Return the source text of the cell that a frame was evaluating."""
     at = traceback.tb_lasti // 2  # code units of two bytes
     first, last, begin, end = next(islice(traceback.tb_frame.f_code.co_positions(), max(at, 0), None), (None,) * 4)
-    # Columns count bytes. A cell with magics is another text to Python, and a traceback may be made by anybody.
+    # Columns count bytes. For a cell with magics Python has another text, and any code may have made the traceback.
     lines = cell.source.encode("utf-8", "replace").splitlines()
     if first is None or last is None or begin is None or end is None or not 1 <= first <= last <= len(lines):
         return ""
@@ -252,21 +260,21 @@ def _expression(traceback: TracebackType, cell: RunningCell) -> str:
 
 
 def _arrays_named_in(piece: str, frame: FrameType) -> Iterator[tuple[str, bool]]:
-    """Yield the names in a piece of code that stand for arrays or containers, each with whether it is a JAX array."""
+    """Yield the names in a piece of code that refer to arrays or containers, each with whether it is a JAX array."""
     try:
         tree = ast.parse(piece)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     scope = {**frame.f_globals, **frame.f_locals}
     for name in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & scope.keys():
-        # The class alone is asked: an object may answer for itself in ways of its own, or fail.
+        # Only the class is inspected: an object may compute its own attributes, or raise.
         kind = type(scope[name])
         if class_has(kind, "__array__") or issubclass(kind, (dict, list, tuple)):
             yield name, class_has(kind, "addressable_shards")
 
 
 def hide_own_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without this package's frames: the user's error never looks like ours."""
+    """Return the traceback without this package's frames, so that the user's error never looks like an error of mhnb's."""
     first: TracebackType | None = None
     last: TracebackType | None = None
     while traceback is not None:
@@ -284,7 +292,7 @@ def hide_own_frames(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def draw_plainly(traceback: TracebackType | None) -> list[str]:
-    """Draw a traceback by its frames alone, as IPython names them, where it cannot be drawn with its lines of code."""
+    """Format a traceback by its frames alone, as IPython names them, for when its lines of code cannot be drawn."""
     return [_name_frame(part) for part in _walk(traceback)][-_MOST_PLAIN:]
 
 
@@ -295,9 +303,9 @@ def _name_frame(part: TracebackType) -> str:
 
 
 def print_thread_error(args: threading.ExceptHookArgs) -> None:
-    """Print what ended a thread of a cell, as short as the cell's own error and the same on every rank; as `threading.excepthook`.
+    """Print the error that ended a thread of a cell, as short as the cell's own error and the same on every rank.
 
-    An error that no code of a cell leads to is printed as Python does.
+    It is used as `threading.excepthook`. An error that no code of a cell leads to is printed as Python does.
     """
     error, thread = args.exc_value, args.thread
     if error is None or issubclass(args.exc_type, SystemExit) or not _has_cell(args.exc_traceback):
@@ -315,7 +323,7 @@ def print_unraisable(args: sys.UnraisableHookArgs) -> bool:
     """Print what a finalizer or a callback of a cell raised, as short as the cell's own error.
 
     Returns:
-        Whether code of a cell leads to the error; nothing is printed otherwise.
+        Whether code of a cell leads to the error; if not, nothing is printed.
     """
     error = args.exc_value
     if error is None or not _has_cell(args.exc_traceback):
@@ -332,7 +340,7 @@ def _print_folded(heading: str, error: BaseException, tb: TracebackType | None) 
     brief = isinstance(error, MhnbError)
     _fold_frames(shown, brief=brief)
     if brief:
-        # It fails the cell too, whose card has the whole text.
+        # It also fails the cell, whose report has the whole text.
         words = "\n".join(str(error).splitlines()[:2])
         told = [_TRACEBACK, *shown.stack.format(), f"{type(error).__name__}: {words}\n"]
     else:
@@ -345,7 +353,7 @@ def _has_cell(tb: TracebackType | None) -> bool:
 
 
 def _fold_frames(shown: traceback.TracebackException, *, brief: bool) -> None:
-    """Leave out what is above the cell's first frame, and put one frame for each stretch inside libraries; none if brief."""
+    """Drop the frames above the cell's first one. Replace each run of library frames by one frame, or by none if brief."""
     frames = list(shown.stack)
     first = next((at for at, frame in enumerate(frames) if _CELL.fullmatch(frame.filename)), 0)
     kept: list[traceback.FrameSummary] = []
@@ -369,7 +377,7 @@ def _folder_of(file: str) -> str:
 
 
 def _with_line(frame: traceback.FrameSummary) -> traceback.FrameSummary:
-    # Python forgets the text of what is no file before it prints it.
+    # Before it prints, Python forgets the text of code that is not in a file.
     line = linecache.getline(frame.filename, frame.lineno or 0).strip() or frame.line
     return traceback.FrameSummary(frame.filename, frame.lineno, frame.name, lookup_line=False, line=line)
 
@@ -379,7 +387,7 @@ def _say_folded(found: re.Match[str]) -> str:
 
 
 def cut_libraries(traceback: TracebackType | None) -> None:
-    """Cut off what is below the innermost frame of code that is not JAX's or the like, where there is such a frame."""
+    """Cut off the frames below the innermost one that is not in JAX or a similar library, if there is such a frame."""
     last: TracebackType | None = None
     for part in _walk(traceback):
         if _library(part.tb_frame) not in _LIBRARIES:

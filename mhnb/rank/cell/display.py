@@ -1,4 +1,4 @@
-"""What a rank shows: displays, updates of displays, and the value of the last expression, as events for the capture."""
+"""Send displays, updates of displays, and the value of the last expression to the capture, as events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["RankDisplayHook", "RankDisplayPublisher", "clean_bundle"]
 
 
 class RankDisplayPublisher(ZMQDisplayPublisher):
-    """`display()` and `clear_output()` into the capture."""
+    """Sends `display()` and `clear_output()` to the capture."""
 
     capture: Capture | None = None
 
@@ -40,7 +40,7 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
         self.capture.publish(["update" if update else "display", bundle, about, display_id])
 
     def clear_output(self, wait: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Clear what the cell has shown, now or when it shows something again."""
+        """Clear the output of the cell, now or when it shows something again."""
         if self.capture is None:
             super().clear_output(wait)
         else:
@@ -48,7 +48,7 @@ class RankDisplayPublisher(ZMQDisplayPublisher):
 
 
 class RankDisplayHook(ZMQShellDisplayHook):
-    """The value of the last expression into the capture, `_` and `Out`."""
+    """Sends the value of the last expression to the capture, `_` and `Out`."""
 
     # A plain attribute instead of a trait, as in the shell.
     exec_result: Any = None
@@ -56,7 +56,7 @@ class RankDisplayHook(ZMQShellDisplayHook):
     _bundle: tuple[dict[str, Any], dict[str, Any]] | None = None
 
     def quiet(self) -> bool:
-        """Whether the cell ends in a semicolon; only a cell that has one is worth tokenising."""
+        """Return whether the cell ends in a semicolon. Only a cell that contains one is tokenised."""
         assert self.shell is not None
         return ";" in self.shell.history_manager.input_hist_parsed[-1] and bool(super().quiet())
 
@@ -67,19 +67,19 @@ class RankDisplayHook(ZMQShellDisplayHook):
         self._bundle = None
 
     def write_output_prompt(self) -> None:
-        """Nothing to do: the seq is the number of the output."""
+        """Do nothing: the cell number is the number of the output."""
         if self.capture is None:
             super().write_output_prompt()
 
     def write_format_data(self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None) -> None:
-        """Keep the value's representations until it is to be shown."""
+        """Keep the value's representations until `finish_displayhook`."""
         if self.capture is None:
             super().write_format_data(format_dict, md_dict)
         else:
             self._bundle = clean_bundle(format_dict), clean_bundle(md_dict or {})
 
     def log_output(self, format_dict: dict[str, Any]) -> None:
-        """Keep the text for %history; IPython would keep every picture too."""
+        """Keep the text for %history; IPython would also keep every picture."""
         assert self.shell is not None
         if (text := format_dict.get("text/plain")) is not None:
             self.shell.history_manager.output_hist_reprs[self.prompt_count] = text
@@ -94,7 +94,7 @@ class RankDisplayHook(ZMQShellDisplayHook):
 
 
 def clean_bundle(data: dict[str, Any]) -> dict[str, Any]:
-    """Make a bundle fit for JSON: pictures as base64, odd values as plain ones.
+    """Make a mime bundle fit for JSON: pictures as base64, unusual values as plain ones.
 
     >>> clean_bundle({"image/png": b"abc", "text/plain": "x", "application/json": {"n": {1}}})
     {'image/png': 'YWJj', 'text/plain': 'x', 'application/json': {'n': [1]}}
@@ -106,10 +106,10 @@ def clean_bundle(data: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     # since ipykernel 7: its own json_clean and encode_images do nothing and leave this to jupyter_client's session,
-    # which no rank has. What is no JSON at the end would end the rank.
+    # which a rank does not have. A value that is not JSON at the end would end the rank.
     try:
         return json.loads(json.dumps(value, default=_plain_one))
-    except (TypeError, ValueError):  # a key that is no text, or a circle
+    except (TypeError, ValueError):  # a key that is not text, or a circular reference
         return repr(value)
 
 

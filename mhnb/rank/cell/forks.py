@@ -1,4 +1,4 @@
-"""What is done in a forked child of a rank."""
+"""Callbacks for a forked child of a rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["weakly"]
 
 
 def weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """Call the method as long as its object lives: what is registered for forks can never be taken back."""
+    """Return a callback that calls the method while its object lives, because a fork callback cannot be unregistered."""
     known = weakref.WeakMethod(method)
 
     def call() -> None:

@@ -1,4 +1,4 @@
-"""`In` and `Out` of a rank: lists in memory, numbered by the cell's seq. No database, no thread."""
+"""`In` and `Out` of a rank: lists in memory, numbered by cell number. No database, no thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RankHistory(HistoryManager):
         self._recent = ("", "", "")
 
     def store_inputs(self, line_num: int, source: str, source_raw: str | None = None) -> None:
-        """Store a cell under its number; numbers between, which this rank did not run, hold empty text."""
+        """Store a cell under its number. Numbers between, of cells that this rank did not run, get empty text."""
         raw = (source if source_raw is None else source_raw).rstrip("\n")
         _put(self.input_hist_parsed, line_num, source.rstrip("\n"))
         _put(self.input_hist_raw, line_num, raw)
@@ -30,7 +30,7 @@ class RankHistory(HistoryManager):
             names[f"_i{line_num}"] = raw
 
     def store_output(self, line_num: int) -> None:
-        """Nothing to do: outputs are in `Out` already."""
+        """Do nothing: outputs are in `Out` already."""
 
     def get_tail(
         self,
@@ -39,7 +39,7 @@ class RankHistory(HistoryManager):
         output: bool = False,  # noqa: FBT001, FBT002
         include_latest: bool = False,  # noqa: FBT001, FBT002
     ) -> Iterable[tuple[int, int, Any]]:
-        """Return the last cells of this session; there is no other."""
+        """Return the last cells of this session, which is the only one."""
         stop = len(self.input_hist_raw) - (not include_latest)
         return list(self._get_range_session(max(1, stop - (n or 10)), stop, raw, output))
 

@@ -1,4 +1,4 @@
-"""A rank has no keyboard: whatever would wait for one raises at once, with the reason and the next step."""
+"""Make code that would wait for a keyboard raise at once, with the reason and the next step: a rank has no keyboard."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _LOOK = "Print what you want to see, or bring it to the notebook with %mhjax pul
 
 
 def refuse_keyboard(shell: InteractiveShell) -> None:
-    """Replace input, getpass, breakpoint, pdb and the debugger's magics by their refusals."""
+    """Replace input, getpass, breakpoint, pdb and the debugger's magics by functions that raise."""
     builtins.input = _refusal("input()", _PUSH.format(what="input"))
     getpass.getpass = _refusal("getpass()", _PUSH.format(what="getpass.getpass"))
     sys.breakpointhook = _refusal("breakpoint()", _LOOK)
-    # Whatever else comes to stand in a debugger, such as IPython's own or ipdb, ends in `interaction`.
+    # Every other debugger, such as IPython's own or ipdb, ends in `interaction`.
     pdb.set_trace = _refusal("pdb.set_trace()", _LOOK)
-    # Where it is called: it would stop at the next line, which may be another function's, or none.
+    # Raise at the call itself: it would stop at the next line, which may be another function's, or not exist.
     pdb.Pdb.set_trace = _refusal("pdb", _LOOK)  # type: ignore[method-assign]
-    # These two would read the end of the file and go on without a word.
+    # These two would read end-of-file and continue without a message.
     code.InteractiveConsole.interact = _refusal("code.interact()", _LOOK)  # type: ignore[method-assign]
     IPython.embed = _refusal("IPython.embed()", _LOOK)
     debugger.Pdb.__init__ = _without_terminal(debugger.Pdb.__init__)  # type: ignore[method-assign]
@@ -45,12 +45,12 @@ def refuse_keyboard(shell: InteractiveShell) -> None:
 
 
 def refuse_jax_breakpoint(jax: Any) -> None:
-    """Refuse JAX's own debugger where it is called: its prompt would read the end of the file, and fail the program with that."""
+    """Make JAX's own debugger raise when it is called. Its prompt would read end-of-file, and fail the program with that."""
     jax.debug.breakpoint = _refusal("jax.debug.breakpoint()", _PRINT)
 
 
 def _without_terminal(original: Callable[..., None]) -> Callable[..., None]:
-    """Refuse the debuggers that IPython has for terminals, ipdb's too: without a terminal they cannot even be made."""
+    """Make IPython's terminal debuggers raise, ipdb's included: without a terminal they cannot even be created."""
     refuse = _refusal("pdb", _LOOK)
 
     @functools.wraps(original)
@@ -74,7 +74,7 @@ def _refusal(what: str, instead: str) -> Any:
 
 
 def without_input(command: str) -> str:
-    """Write a command of a `!` line so that it reads the end from its standard input; its outputs stay a terminal.
+    """Return a `!` command that reads end-of-file from its standard input; its outputs stay a terminal.
 
     The user's own shell runs it, whatever its language.
     """

@@ -1,6 +1,6 @@
-"""A look at what the main thread does while a cell lasts, taken by a thread beside it.
+"""Sample what the main thread does during a long cell, from a thread beside it.
 
-It decides when to look and what of a stack is the cell's; what the stack means is judged in `core/explain/stacks.py`.
+This module decides when to sample and what of a stack is the cell's. `core/explain/stacks.py` judges what the stack means.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from mhnb.rank.cell.taken import is_one_of
 __all__ = ["Looker"]
 
 _FIRST_S, _EVERY_S = 1.8, 1.0
-"""Age of a cell at the first look that is told, and the time between two: two of them before 3 s."""
+"""Age of a cell at the first sample that is reported, and the time between two: two of them come before 3 s."""
 _WATCH_AFTER_S = 0.4
 """Age of a cell from which its line is watched, to know how long it has stayed there."""
 _MAX_FRAMES, _MAX_THREADS, _MAX_NAME = 200, 8, 60
 _WAITS = ("lock", "sleep", "io", "await", "blocked")
-"""What the main thread does where another thread may be the reason."""
+"""Activities of the main thread for which another thread may be the reason."""
 _POOLED = re.compile(r"Thread-\d+ \((.+)\)|(Thread|ThreadPoolExecutor|asyncio)[-_]\d+(?:_\d+)?")
-"""Names that Python gives: what they count differs between ranks that do the same."""
+"""Names that Python generates. Their counters differ between ranks that do the same."""
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _POOL_FILE, _ORIGIN_FILE = pool_threads.__file__, mark_threads.__code__.co_filename
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-"""Linux counts a thread's processor time in these."""
+"""The unit in which Linux counts a thread's processor time."""
 
 _OPEN, _CLOSE = ("(", "[", "{"), (")", "]", "}")
 _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
@@ -53,16 +53,16 @@ _Counts = dict[tuple[int, ...], int]
 
 
 class Looker:
-    """Looks at the main thread of this process.
+    """Samples the stack of this process's main thread.
 
     Args:
-        rank: whose status it writes.
+        rank: the rank whose status it writes.
         ends_at: code objects below which the stack is the rank's own, not the cell's.
-        is_cell_file: whether a file name is the running cell's.
-        look_at_launches: counts of launches by participants, and the oldest that has not finished.
-        list_awaited: the ranks that this one may wait for while it is blocked in C, in a launch that nothing has recorded;
-            None where there is no such launch.
-        find_awaited: the coroutine of a cell that awaits at the moment; else None.
+        is_cell_file: returns whether a file name is the running cell's.
+        look_at_launches: returns counts of launches by participants, and the oldest launch that has not finished.
+        list_awaited: returns the ranks that this one may wait for while it is blocked in C, in a launch without a record;
+            None if there is no such launch.
+        find_awaited: returns the coroutine of a cell that awaits at the moment, else None.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class Looker:
         self._kept_at: object = None
         self._thread_used_s: dict[int, float] = {}
         self._unseen = (0, 0.0)
-        """The cell of the last look that failed, and its age then."""
+        """The cell of the last sample that failed, and its age then."""
         self._main_used_s = self._all_used_s = 0.0
 
     def look(self, seq: int, age_s: float) -> RankStatus | None:
-        """Take a look when one is due.
+        """Take a sample when one is due.
 
         Args:
-            seq: the cell that runs.
-            age_s: for how long it has.
+            seq: the number of the running cell.
+            age_s: how long it has been running.
         """
         if age_s < _WATCH_AFTER_S:
             return None
@@ -109,18 +109,18 @@ class Looker:
         return self._tell(frames, counts, flight, awaits=awaited is not None, age_s=age_s)
 
     def see_nothing(self, seq: int, age_s: float) -> RankStatus | None:
-        """Return the status of a look that failed: nothing is known. None less than a second after the last one."""
+        """Return the status of a failed sample: nothing is known. None less than a second after the last one."""
         if self._unseen[0] == seq and age_s < self._unseen[1] + _EVERY_S:
             return None
         self._unseen = seq, age_s
         return RankStatus(self._rank, seq, "unseen", "", None, "", 0.0, counts=[])
 
     def _watch(self, frames: list[FrameType], counts: _Counts, age_s: float) -> None:
-        # By identity: to compare code objects compares their constants, whatever those are.
+        # By identity: comparing code objects compares their constants, which may be any objects.
         lines = [(id(frame.f_code), frame.f_lasti) for frame in frames if self._is_cell_file(frame.f_code.co_filename)]
         here = (lines, counts)
         if here != self._kept_at:
-            # What has been so since the first look was so before it; a cell is not that old then.
+            # What has not changed since the first sample counts from the cell's start; a cell is not old at that time.
             self._since_s = 0.0 if self._kept_at is None else age_s
             self._kept_at = here
 
@@ -159,7 +159,7 @@ class Looker:
         )
 
     def _look_at_threads(self, flight: Flight | None) -> list[list[Any]]:
-        """Say where the threads are that the cell started: its main thread may wait for one of them."""
+        """Describe where the threads are that the cell started, because its main thread may wait for one of them."""
         frames = sys._current_frames()
         found = []
         for thread in threading.enumerate():
@@ -175,11 +175,11 @@ class Looker:
     ) -> list[Any]:
         used_s, key = _used_by(thread), thread.native_id or 0
         before_s, self._thread_used_s[key] = self._thread_used_s.get(key, used_s), used_s
-        # Below the thread's own function is what runs it.
+        # Below the thread's own function are the frames that run it.
         below = next((i for i, frame in enumerate(stack) if _runs_thread(frame.f_code) and i), len(stack))
         frames = tuple(self._describe(frame, cell_file) for frame in stack[:below])
         lines = [frame.line for frame in frames if frame.file == cell_file]
-        # The one in flight may be another thread's.
+        # The launch in flight may be another thread's.
         inside = flight is not None and (flight.line in lines or any("/jax/" in frame.file for frame in frames))
         busy = (used_s - before_s) / _EVERY_S
         sight = Sight(frames, cell_file, _find_call(stack[0]), busy, busy, flight if inside else None)
@@ -197,7 +197,7 @@ class Looker:
     # -- the stack
 
     def _frames(self, awaited: Any) -> list[FrameType]:
-        """Give the main thread's frames, innermost first, without what runs the cell."""
+        """Return the main thread's frames, innermost first, without those that run the cell."""
         frames: list[FrameType] = []
         found = _awaited(awaited) if awaited is not None else _stack(sys._current_frames().get(self._main.ident or 0))
         for frame in found:
@@ -205,15 +205,15 @@ class Looker:
                 break
             frames.append(frame)
         lowest = [i for i, frame in enumerate(frames) if self._is_cell_file(frame.f_code.co_filename)]
-        # Below the cell's outermost frame is IPython's.
+        # Below the cell's outermost frame are IPython's.
         return frames[: lowest[-1] + 1] if lowest else frames
 
-    # -- the processors
+    # -- processor time
 
     def _measure(self, age_s: float) -> tuple[float, float]:
-        """Give the processors wanted since the last time: by the main thread, and by all but Python's other threads.
+        """Return the processors wanted since the last call: by the main thread, and by all but Python's other threads.
 
-        Wanted is used, or queued for: on a machine with more to do than it has cores a rank that computes gets a small part of one.
+        Wanted means used, or queued for: on a machine with more work than cores, a computing rank gets a small part of one.
         """
         others = [thread for thread in threading.enumerate() if thread is not self._main]
         others_s = sum(map(_used_by, others))
@@ -227,12 +227,12 @@ class Looker:
 
 
 def _is_idle(stack: Sequence[FrameType]) -> bool:
-    """Whether a thread is a pool's that has no work: it stands in the pool's own loop."""
+    """Return whether a thread belongs to a pool and has no work: it is in the pool's own loop."""
     return bool(stack) and stack[0].f_code.co_name == "_worker" and "concurrent" in stack[0].f_code.co_filename
 
 
 def _runs_thread(code: CodeType) -> bool:
-    """Whether a function is one of Python's that run the function of a thread or of a pool."""
+    """Return whether a function is one of those that run the function of a thread or of a pool."""
     return code.co_name in ("run", "_run_as") and code.co_filename in (threading.__file__, _POOL_FILE, _ORIGIN_FILE)
 
 
@@ -243,7 +243,7 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _awaited(coroutine: Any) -> list[FrameType]:
-    """Give the frames of a coroutine and of what it awaits, innermost first."""
+    """Return the frames of a coroutine and of what it awaits, innermost first."""
     frames: list[FrameType] = []
     while (frame := _frame_of(coroutine)) is not None:
         frames.append(frame)
@@ -256,10 +256,10 @@ def _frame_of(coroutine: Any) -> FrameType | None:
 
 
 def _find_next(coroutine: Any) -> Any:
-    """Find what a coroutine or generator awaits; None while it runs.
+    """Return what a coroutine or generator awaits; None while it runs.
 
-    Python 3.11 may crash where it asks that of one that runs, and the main thread goes on whenever this one gives the
-    interpreter away: so there is no call between the two looks.
+    Python 3.11 may crash if this is read from one that runs. The main thread continues whenever this thread releases the
+    interpreter, so there is no call between the two reads.
     """
     if isinstance(coroutine, CoroutineType):
         return None if coroutine.cr_running else coroutine.cr_await
@@ -269,7 +269,7 @@ def _find_next(coroutine: Any) -> Any:
 
 
 def _find_call(frame: FrameType) -> str:
-    """Name the function that a frame is calling, as its text has it; empty where it calls none, or has no text."""
+    """Return the name of the function that a frame is calling, as in its source. Empty string without a call or source."""
     code, index = frame.f_code, frame.f_lasti
     if index < 0:
         return ""
@@ -280,16 +280,16 @@ def _find_call(frame: FrameType) -> str:
     if first is None or last is None or start is None or end is None:
         return ""
     text = [linecache.getline(code.co_filename, number).encode() for number in range(first, last + 1)]
-    # The end first: on one line both are counted from its beginning. They count bytes.
+    # Cut the end first, because on one line both columns count from its beginning. They count bytes.
     text[-1] = text[-1][:end]
     text[0] = text[0][start:]
     return read_call(b"".join(text).decode(errors="replace"))
 
 
 def read_call(expression: str) -> str:
-    """Name the function of an expression that is a call; empty for any other.
+    """Return the name of the called function if an expression is a call; else the empty string.
 
-    It does without `ast`: in CPython 3.11 a parse in one thread makes one that goes on in another fail
+    It does not use `ast`: in CPython 3.11 a parse in one thread makes one in progress in another thread fail
     ("AST constructor recursion depth mismatch"), and the main thread may be rendering a traceback.
 
     >>> read_call("np.asarray(f(x))"), read_call("await x.wait()"), read_call("f(a) + g(b)")
@@ -307,7 +307,7 @@ def read_call(expression: str) -> str:
 
 
 def _opening(words: Sequence[str]) -> int:
-    """Where the bracket stands that the last word closes."""
+    """Return the index of the bracket that the last word closes."""
     depth = 0
     for at in range(len(words) - 1, -1, -1):
         depth += (words[at] in _CLOSE) - (words[at] in _OPEN)
@@ -317,7 +317,7 @@ def _opening(words: Sequence[str]) -> int:
 
 
 def _is_primary(words: Sequence[str]) -> bool:
-    """Whether words are one thing with attributes, calls and indexes, and no operator stands between."""
+    """Return whether words are one operand with attributes, calls and indexes, without an operator between."""
     depth, before = 0, ""
     for word in words:
         if word in _OPEN:
@@ -331,21 +331,21 @@ def _is_primary(words: Sequence[str]) -> bool:
 
 
 def _used_by(thread: threading.Thread) -> float:
-    """Give the processor time of a thread in seconds; 0 where the system does not tell."""
+    """Return the processor time of a thread in seconds; 0 if the system does not report it."""
     try:
         fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
-        # It has ended, or this is no Linux.
+        # The thread has ended, or this is not Linux.
         return 0.0
     return (int(fields[11]) + int(fields[12])) * _TICK_S
 
 
 def _queued_by(task: int | str | None) -> float:
-    """Give the seconds for which a thread was ready and had no processor; 0 where the system does not tell."""
+    """Return the seconds for which a thread was ready and had no processor; 0 if the system does not report them."""
     try:
         return int(Path(f"/proc/self/task/{task}/schedstat").read_bytes().split()[1]) * 1e-9
     except (OSError, IndexError):
-        # It has ended, this is no Linux, or the kernel keeps no account of it.
+        # The thread has ended, this is not Linux, or the kernel does not account for it.
         return 0.0
 
 

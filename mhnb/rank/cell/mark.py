@@ -1,4 +1,7 @@
-"""Where a cell began in the files of a rank, noted so that it outlives the rank: what it said before is not what it said last."""
+"""Record where the latest cell began in a rank's output files, in a file that outlives the rank.
+
+What the rank printed before that cell is not its last output.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ class Begun(NamedTuple):
 
 
 class LogMark:
-    """The note of one rank: a file of one line, written over in place."""
+    """The record of one rank: a file of one line, overwritten in place."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -27,7 +30,7 @@ class LogMark:
         self._noted: Begun | None = None
 
     def put(self, begun: Begun) -> None:
-        """Note it: one short write, and none after a cell that said nothing, since every cell begins with it."""
+        """Record the sizes: one short write, and none after a cell that printed nothing, since every cell begins with it."""
         if begun == self._noted:
             return
         self._noted = begun
@@ -35,7 +38,7 @@ class LogMark:
         try:
             os.pwrite(self._fd, line.encode(), 0)
         except OSError:
-            # The disk is full, say. No note is better than that of an earlier cell, and the cell runs all the same.
+            # For example, the disk is full. No record is better than that of an earlier cell, and the cell still runs.
             self._take_back()
 
     def _take_back(self) -> None:
@@ -46,11 +49,11 @@ class LogMark:
             self._path.unlink()
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         os.close(self._fd)
 
 
 def read_mark(path: Path) -> Begun:
-    """Read the note; where there is none, everything counts."""
+    """Read the record; without one, all output counts."""
     numbers = path.read_text().split() if path.exists() else []
     return Begun(*map(int, numbers)) if len(numbers) == len(Begun._fields) else Begun()

@@ -1,6 +1,6 @@
 """Output that bypasses Python: what C code and subprocesses write to file descriptors 1 and 2.
 
-The descriptors point to files, so that a crash loses nothing; here the files are read on. It does not know about cells.
+The descriptors point to files, so that a crash loses nothing. This module reads what is added to them. It does not know cells.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WHOLE = r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. Expected number of
 _GREETING = "[Gloo]"
 _PIECES = r"(?:\[Gloo\] Rank | is connected to | peer ranks\. |Expected number of connected peer ranks is : |\d)+"
 _TELLING = r"(?=.*(?:\[Gloo\] Rank|is connected to|peer ranks))"
-# Each device has a thread that prints this line in six pieces: now and then they come interleaved.
+# Each device has a thread that prints this line in six pieces, which are sometimes interleaved.
 _GLOO = re.compile(rf"^{_WHOLE}(?:\n|\Z)|^{_TELLING}{_PIECES}(?:\n|\Z)(?:^\d*\n)*", re.MULTILINE)
 
 _ABSL = re.compile(
@@ -34,26 +34,26 @@ _ABSL = re.compile(
     r"|WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR)(?:\n|\Z)",
     re.MULTILINE,
 )
-"""I and W are information and warning. E and F stay with the user: they tell of what went wrong."""
+"""I and W are information and warning. E and F are shown to the user: they report what went wrong."""
 
 
 class NativeFile:
-    """The file behind a descriptor, read on from where the last look ended."""
+    """The file behind a descriptor, read from where the last read ended."""
 
     def __init__(self, path: Path) -> None:
         self._fd = open_private(path, os.O_RDONLY | os.O_CREAT)
         self._offset = 0
         self._unfinished = ""
-        """A greeting of Gloo's of which only the beginning was there."""
+        """The beginning of a greeting of Gloo's that was not complete."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
     def offset(self) -> int:
-        """Bytes that have been read."""
+        """Number of bytes that have been read."""
         return self._offset
 
     def read_new(self) -> str:
-        """Return what was written since the last call. A greeting that is still being written waits for the next one, to be told whole."""
+        """Return what was written since the last call. An incomplete Gloo greeting is kept for the next call."""
         size = fstat(self._fd).st_size
         if size <= self._offset:
             unfinished, self._unfinished = self._unfinished, ""
@@ -68,14 +68,14 @@ class NativeFile:
         return text.removesuffix(self._unfinished)
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         os.close(self._fd)
 
 
 def part_noise(text: str) -> tuple[str, str]:
-    r"""Part what C code printed into what is the user's to see, and what libraries say of themselves.
+    r"""Split output of C code into what the user should see, and what libraries print about themselves.
 
-    Noise is the line that Gloo prints for each new set of devices, and absl's messages below an error.
+    Noise is the line that Gloo prints for each new set of devices, and absl's messages below the level of an error.
 
     >>> part_noise("[Gloo] Rank 1 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3\nhere\n")[0]
     'here\n'
@@ -92,7 +92,7 @@ def part_noise(text: str) -> tuple[str, str]:
 
 @functools.cache
 def _c_stdout() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
-    """The C library and its `stdout`, which macOS calls `__stdoutp`."""
+    """Return the C library and its `stdout`, which macOS calls `__stdoutp`. None if it has neither."""
     library = ctypes.CDLL(None)
     for name in ("stdout", "__stdoutp"):
         try:
@@ -103,7 +103,7 @@ def _c_stdout() -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
 
 
 def line_buffer_c_stdout() -> None:
-    """Make C code's prints leave the process line by line, as on a terminal; in a file they would wait for 4 KiB."""
+    """Make C code's output leave the process line by line, as on a terminal; in a file it would wait for 4 KiB."""
     if (found := _c_stdout()) is not None:
         library, stdout = found
         library.setvbuf(stdout, None, _IOLBF, ctypes.c_size_t(0))
@@ -112,14 +112,14 @@ def line_buffer_c_stdout() -> None:
 def flush_c_stdout() -> None:
     """Write out an unfinished line of C's stdout.
 
-    Only that stream: flushing all of them would wait for a thread that reads from one.
+    Only that stream is flushed: flushing all of them would wait for a thread that reads from one.
     """
     if (found := _c_stdout()) is not None:
         found[0].fflush(found[1])
 
 
 def watch_subprocesses(seen: Callable[[], None]) -> Callable[[], None]:
-    """Call `seen` before each subprocess is started through Python's own doors; return what undoes it."""
+    """Call `seen` before Python's own functions start a subprocess. Return a function that undoes this."""
     init, system = subprocess.Popen.__init__, os.system
 
     @functools.wraps(init)

@@ -1,7 +1,8 @@
-"""Which cell said it: the number of the cell that a piece of output belongs to; and which of its threads or tasks code runs in.
+"""Track to which cell a piece of output belongs, and in which of the cell's threads or tasks code runs.
 
 Tasks of the event loop carry the cell in their context, threads on their thread object, work for a pool with the work itself.
-A thread or task is known by what started it, and as which of its kind: the same on every rank, where names and ids are not.
+A thread or task is identified by what started it and by its count among those of its kind. These are the same on every rank;
+names and ids are not.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from mhnb.core.guard.threads import MAIN_THREAD, UNKNOWN_THREAD, number_thread
 __all__ = ["CELL_SEQ", "CellThread", "current_seq", "current_thread", "mark_threads"]
 
 CELL_SEQ: ContextVar[int] = ContextVar("mhnb_cell_seq", default=0)
-"""The cell whose code runs in this context; 0 where nobody knows, as in threads that C++ code has started."""
+"""The cell whose code runs in this context; 0 if unknown, as in threads that C++ code has started."""
 
 _OWN_FOLDER = str(Path(__file__).parents[2])
 _COUNTED = re.compile(r"[-_ ]*\d+")
-"""What numbers a name: Python's own count, a rank, a worker."""
+"""The numbers in a name: Python's own count, a rank, a worker."""
 _DEFAULT_NAME = re.compile(r"(?:Thread|Dummy|Timer)-\d+(?: \(.*\))?")
 
 
 class CellThread:
-    """A thread or task: what it is called, and what it has started itself.
+    """A thread or task: its label, and what it has started itself.
 
     Args:
         number: the same on every rank, see `core/guard/threads.py`.
-        label: of its kind.
+        label: the label of its kind.
     """
 
     __slots__ = ("_children", "_seq", "label", "made", "number")
@@ -44,7 +45,7 @@ class CellThread:
     def __init__(self, number: int, label: str) -> None:
         self.number, self.label = number, label
         self.made: Counter[tuple[Any, ...]] = Counter()
-        """How often it made what: kept by who wants to know."""
+        """How many arrays of host data it has made, by line, placement and kind; counted by the guard."""
         self._children: Counter[str] = Counter()
         self._seq = 0
 
@@ -64,21 +65,21 @@ _MAIN, _UNKNOWN = CellThread(MAIN_THREAD, "the main thread"), CellThread(UNKNOWN
 
 class _Pooled(threading.local):
     work: CellThread | None = None
-    """What a thread of a pool works at."""
+    """The work that a thread of a pool runs."""
 
 
 _pooled = _Pooled()
 _tasks: WeakKeyDictionary[Any, CellThread] = WeakKeyDictionary()
-"""Tasks of event loops that code of cells has made."""
+"""Tasks of event loops that code of cells has created."""
 
 
 def current_seq() -> int:
-    """Return the number of the cell that the calling code belongs to, 0 where nobody knows."""
+    """Return the number of the cell that the calling code belongs to; 0 if unknown."""
     return CELL_SEQ.get() or getattr(threading.current_thread(), "_mhnb_seq", 0)
 
 
 def current_thread() -> CellThread:
-    """Return which thread or task of a cell the calling code runs in."""
+    """Return the thread or task of a cell in which the calling code runs."""
     if asyncio._get_running_loop() is not None and (task := asyncio.current_task()) in _tasks:
         return _tasks[task]
     if _pooled.work is not None:
@@ -88,7 +89,7 @@ def current_thread() -> CellThread:
 
 
 def mark_threads() -> None:
-    """Make threads, tasks and pools remember the cell they were started from. Does so once per process."""
+    """Make threads, tasks and pools remember the cell that started them. Does so once per process."""
     if not hasattr(threading.Thread.start, "__wrapped__"):
         _wrap(threading.Thread, "start", _start)
         _wrap(ThreadPoolExecutor, "submit", _submit)
@@ -115,7 +116,7 @@ def _start(original: Callable[..., None], thread: threading.Thread) -> None:
 def _begin_thread(thread: threading.Thread) -> CellThread:
     target = getattr(thread, "_target", None)
     if getattr(target, "__module__", "") == "multiprocessing.pool":
-        # Of a ThreadPool: which of its threads takes a piece of work is chance, so the work is known by itself.
+        # A ThreadPool: which of its threads takes a piece of work is chance, so the work itself is identified.
         _mark_thread_pools()
         return _UNKNOWN
     called = _name_of(target if target is not None else getattr(thread, "function", None) or type(thread))
@@ -127,9 +128,9 @@ def _begin_thread(thread: threading.Thread) -> CellThread:
 
 
 def _name_of(function: Any) -> str:
-    """Name what a thread or a piece of work calls, behind what only passes it on."""
+    """Return the name of what a thread or a piece of work calls, without functions that only pass it on."""
     while isinstance(function, functools.partial):
-        # `asyncio.to_thread` has a context call it.
+        # `asyncio.to_thread` calls it through a context.
         passes_on = getattr(function.func, "__name__", "") == "run" and function.args
         function = function.args[0] if passes_on else function.func
     named = function if hasattr(function, "__qualname__") else type(function)
@@ -144,8 +145,8 @@ def _submit(
     *args: Any,
     **kwargs: Any,
 ) -> Future[Any]:
-    # A pool's threads outlive the cell that made them; the work belongs to the cell that hands it in. Nor does it matter
-    # which of the threads takes it: it is known by the order in which it was handed in.
+    # A pool's threads outlive the cell that created them; the work belongs to the cell that submits it. Which of the
+    # threads takes it does not matter: it is identified by the order of submission.
     seq = current_seq()
     if not seq:
         return original(pool, function, *args, **kwargs)
@@ -180,7 +181,7 @@ def _apply_async(
 def _map_numbered(
     original: Callable[..., Any], pool: Any, function: Callable[..., Any], iterable: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    # The pool takes the items one after the other, in a thread of its own: each is numbered as it is taken.
+    # The pool takes the items one by one, in a thread of its own: each is numbered as it is taken.
     seq, around = current_seq(), _begin_work(function)
     called = _name_of(function).rpartition(".")[2]
     starred = bool(args) and getattr(args[0], "__name__", "") == "starmapstar"
@@ -213,7 +214,7 @@ def _create_task(original: Callable[..., Any], loop: Any, coroutine: Any, **kwar
 def _call_at(
     original: Callable[..., Any], loop: Any, when: float, callback: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    # As `call_later` does. asyncio's own callbacks wake tasks, which are known by themselves.
+    # `call_later` ends here, too. asyncio's own callbacks wake tasks, which are identified themselves.
     seq = current_seq()
     if not seq or str(getattr(callback, "__module__", "")).startswith("asyncio"):
         return original(loop, when, callback, *args, **kwargs)

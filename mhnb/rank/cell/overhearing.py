@@ -1,4 +1,4 @@
-"""Keeps apart what one thread prints for a while, for code that runs between cells and whose words belong to no cell."""
+"""Capture what one thread prints for a while, for code that runs between cells and whose output belongs to no cell."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Overheard", "overhear"]
 
 
 class Overheard:
-    """What was said so far.
+    """The text captured so far.
 
     Args:
-        limit: characters that are kept.
+        limit: the most characters that are kept.
     """
 
     def __init__(self, limit: int) -> None:
@@ -26,18 +26,18 @@ class Overheard:
 
     @property
     def text(self) -> str:
-        """All of it, or its beginning; then a line says so."""
+        """All of the text, or its beginning and a line that says so."""
         return f"{self._text}\n… (cut)\n" if self._cut else self._text
 
     def add(self, text: str) -> None:
-        """Take more of it."""
+        """Append text, up to the limit."""
         room = self._limit - len(self._text)
         self._cut = self._cut or len(text) > room
         self._text += text[:room]
 
 
 class _Ear(io.TextIOBase):
-    """A stream that keeps what its own thread writes, and passes on what others do."""
+    """A stream that captures what its own thread writes, and passes on what other threads write."""
 
     def __init__(self, heard: Overheard, others: TextIO) -> None:
         self._heard, self._others, self._thread = heard, others, threading.get_ident()
@@ -57,7 +57,7 @@ class _Ear(io.TextIOBase):
 
 @contextmanager
 def overhear(*, limit: int = 4000) -> Iterator[Overheard]:
-    """Keep what this thread prints, to either stream, until the end of the block."""
+    """Capture what this thread prints, to either stream, until the end of the block."""
     heard = Overheard(limit)
     with redirect_stdout(_Ear(heard, sys.stdout)), redirect_stderr(_Ear(heard, sys.stderr)):
         yield heard

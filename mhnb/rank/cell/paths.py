@@ -1,4 +1,4 @@
-"""Where a rank keeps what it says: one log for people, and the files its C-level output goes to."""
+"""Paths of a rank's output: one log for people, and the files that its C-level output goes to."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _TAIL_NBYTES = 64 * 1024
 
 
 def hub_log(run_dir: Path) -> Path:
-    """What the hub says."""
+    """Return the path of the hub's log."""
     return run_dir / "log" / "hub.log"
 
 
 def read_hub_words(run_dir: Path, count: int) -> list[str]:
-    """Return the last lines that the hub has said."""
+    """Return the last lines of the hub's log."""
     return _tail(hub_log(run_dir), 0)[-count:]
 
 
@@ -35,24 +35,24 @@ class RankPaths:
 
     @property
     def log(self) -> Path:
-        """Everything the rank said, for people."""
+        """All output of the rank, for people."""
         return self.run_dir / "log" / f"rank{self.rank}.log"
 
     @property
     def native(self) -> tuple[Path, Path]:
-        """What file descriptors 1 and 2 of the rank write to: C code, subprocesses, an abort's last words."""
+        """The files that the rank's file descriptors 1 and 2 write to: output of C code and subprocesses, and of an abort."""
         log_dir = self.run_dir / "log"
         return log_dir / f"rank{self.rank}.native.out", log_dir / f"rank{self.rank}.native.err"
 
     @property
     def begun(self) -> Path:
-        """Where its latest cell began in the others."""
+        """The record of where its latest cell began in the other files."""
         return self.run_dir / "log" / f"rank{self.rank}.begun"
 
     def gather_last_words(self, count: int) -> list[str]:
-        """Return the last lines of a rank that died, and append its native output to the log, where nobody else will.
+        """Return the last lines of a rank that died, and append its native output to the log, where no other process will.
 
-        Only what it said since its latest cell began: what came before did not lead to its end.
+        Only output since its latest cell began counts: earlier output did not lead to its end.
         """
         begun = read_mark(self.begun)
         out, err = self.native
@@ -62,7 +62,7 @@ class RankPaths:
         if fresh:
             with open(self.log, "a", encoding="utf-8", errors="replace", opener=open_private) as log:
                 log.write("\n--- native output at the end ---\n" + "\n".join(fresh) + "\n")
-        # Libraries that greet one another are no last words.
+        # Greetings of libraries are not last output.
         return drop_manual(drop_frames(part_noise("\n".join([*said, *fresh]))[0].splitlines()))[-count:]
 
 

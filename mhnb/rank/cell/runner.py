@@ -1,6 +1,6 @@
 """Run cells on a rank, one at a time and in the order of their numbers, and answer each with exactly one message.
 
-Decides which cell may run, what an interrupt hits, and when what is said is sent. What a cell means is the shell's.
+This module decides which cell may run, what an interrupt hits, and when output is sent. The shell interprets the cell.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ from mhnb.values import Outcome
 __all__ = ["CellRunner"]
 
 _LIVE_AFTER_S = 0.15
-"""A cell that lasts longer shows its output while it runs."""
+"""A cell that runs longer sends its output while it runs."""
 _LIVE_S = 0.05
 _IDLE_S = 0.3
 _STOPPED_WAIT_S = 1.5
-"""After an interrupt: launches that are about to end do. What still runs then is reported."""
+"""Wait after an interrupt, in which launches that are about to end do. Those that still run then are reported."""
 _FREED_WAIT_S = 3.0
-"""The same where connections can be closed: more than the time after which ranks are freed from a collective that hangs, and
-less than the time after which they are killed."""
+"""The same if connections can be closed: more than the time after which ranks are disconnected from a collective that hangs,
+and less than the time after which they are killed.
+"""
 
 
 @dataclass(eq=False)
@@ -64,13 +65,13 @@ class CellRunner:
     send: Callable[[Message], None]
     """Called from the main thread and from the service thread, never from both at once."""
     clock: Callable[[], float]
-    """Seconds, of any origin."""
+    """Returns seconds, from any origin."""
     news: Callable[[], dict[str, Any]] = dict
-    """What has become known of this rank during a cell; asked at its end."""
+    """Returns facts that have become known of this rank during a cell; called at its end."""
     frees: Callable[[], bool] = bool
-    """Whether the connections that carry this rank's collectives are known, and can be closed."""
+    """Returns whether the connections that carry this rank's collectives are known, and can be closed."""
     look_beside: Callable[[], None] = lambda: None
-    """What else there is to look after: called by the service thread all the time, as the main thread may be stuck, and before a cell."""
+    """Background checks. The service thread calls them all the time, as the main thread may be stuck; so does a cell's start."""
 
     def __post_init__(self) -> None:
         self._next_seq = 1
@@ -78,7 +79,7 @@ class CellRunner:
         self._last_run: RunCell | None = None
         self._pid = getpid()
         self._lock = threading.RLock()
-        """Held while something is taken from the capture and sent, so that a cell's end is its last message."""
+        """Held while output is taken from the capture and sent, so that a cell's end is its last message."""
         self._running: RunCell | None = None
         self._began_s = 0.0
         self._task: asyncio.Task[Any] | None = None
@@ -97,7 +98,7 @@ class CellRunner:
         )
         self._stop = threading.Event()
         self._defects: set[str] = set()
-        """Tracebacks that the log has already."""
+        """Tracebacks that are in the log already."""
         self._service = threading.Thread(target=self._serve, name="mhnb-output", daemon=True)
         set_handler(self._on_sigint)
         self._service.start()
@@ -108,7 +109,7 @@ class CellRunner:
         return self._running is not None
 
     def close(self) -> None:
-        """End the service thread and send what is left; for tests and an orderly end."""
+        """Stop the service thread and send what is left; for tests and an orderly end."""
         self._stop.set()
         self._interrupt.close()
         self._service.join()
@@ -117,7 +118,7 @@ class CellRunner:
     # -- messages
 
     def handle(self, message: RunCell | SkipCell) -> None:
-        """Run or count a cell. Returns when it has ended, or when it awaits on the event loop."""
+        """Run or skip a cell. Returns when it has ended, or when it awaits on the event loop."""
         if reason := self._objection(message):
             self._tell(CellRefused(self.rank, message.seq, reason))
             return
@@ -131,9 +132,9 @@ class CellRunner:
             self._tell(self._last)
 
     def standing(self) -> dict[str, Any]:
-        """Say where this rank stands, for a notebook that takes it over: the number of its next cell, the last one, and how it ended.
+        """Return this rank's state for a notebook that attaches: the number of its next cell, the last cell, and how it ended.
 
-        Nobody may have heard of that end. Its output was sent with it: of that only an error is said again.
+        It may be that no notebook has received that end. Its output was sent with it: of that, only an error is repeated.
         """
         last, run = self._last, self._last_run
         if last is None:
@@ -157,7 +158,7 @@ class CellRunner:
 
     def _run(self, message: RunCell) -> None:
         if get_handler() != self._on_sigint:
-            # A library or a cell has taken it.
+            # A library or a cell has replaced the handler.
             set_handler(self._on_sigint)
         self.look_beside()
         self._began_s = self.clock()
@@ -176,7 +177,7 @@ class CellRunner:
             result = error
         self._end(result)
 
-    # -- the user's code: the only functions that an interrupt may come out of
+    # -- the user's code: only these functions may let an interrupt out
 
     def _user_code(self, cell: PreparedCell) -> ExecutionResult:
         if self._interrupt.came_early:
@@ -194,21 +195,22 @@ class CellRunner:
             self._see_to(result)
             self._wait_for_launches(result)
         except (KeyboardInterrupt, SystemExit) as error:
-            # The event loop would let these two out of itself.
+            # The event loop would propagate these two.
             return error
         return result
 
     def _see_to(self, result: ExecutionResult) -> None:
-        """Show an error that nothing has shown yet. Here an interrupt can still end what the user's class does when it is asked."""
+        """Show an error that was not shown yet. Here an interrupt can still end code of the user's class that showing it runs."""
         if (error := _error_of(result)) is not None:
             self.shell.see_to_error(error)
 
     def _wait_for_launches(self, result: ExecutionResult) -> None:
-        """Let what the cell launched finish, however its code ended; a hang belongs to the cell that caused it."""
+        """Wait for what the cell launched, however its code ended, because a hang belongs to the cell that caused it."""
         error = _error_of(result)
         stopped = is_a(error, KeyboardInterrupt) and self._is_stopped()
         if stopped or (self.shell.interrupted and self.launches.agreed_stop() is None):
-            # Some may have been left alone in what they launched before that; where all stopped together, nobody was.
+            # Other ranks may be missing in launches made before the interrupt. If all ranks stopped together, none is
+            # missing.
             self._finish_launches(error)
             return
         try:
@@ -218,7 +220,7 @@ class CellRunner:
             raise
 
     def _finish_launches(self, error: BaseException | None) -> None:
-        """Give the launches of an interrupted cell a moment: the signals that still come do not cut it short."""
+        """Wait briefly for the launches of an interrupted cell. Signals that still arrive do not cut the wait short."""
         self._interrupt.is_finishing = True
         self._await_launches(error, _FREED_WAIT_S if self.frees() else _STOPPED_WAIT_S)
 
@@ -226,7 +228,7 @@ class CellRunner:
         try:
             self.launches.wait(limit_s)
         except Exception:
-            # A cell that failed already has said why; a launch that failed with it is a consequence, or the same.
+            # A failed cell has reported why already; a launch that failed with it is a consequence, or the same error.
             if error is None:
                 raise
 
@@ -242,12 +244,13 @@ class CellRunner:
         self._end(result)
 
     def _end(self, result: ExecutionResult | BaseException) -> None:
-        """Answer. From here on an interrupt changes nothing."""
+        """Send the reply to the cell. From here on an interrupt changes nothing."""
         if getpid() != self._pid:
-            # The cell forked, and its child came back from the cell: it must not answer for the rank.
+            # The cell forked, and its child returned from the cell: it must not answer for the rank.
             os._exit(0)
         error = _error_of(result)
-        # IPython shows what a `__repr__`, a `display` or a `%run` raises, and goes on; the ranks that are out of step cannot.
+        # IPython shows what a `__repr__`, a `display` or a `%run` raises, and continues; ranks that are out of step
+        # cannot.
         error = self.launches.mismatches.take_shown() if error is None else error
         outcome: Outcome = "ok" if error is None else self._name_outcome(error)
         if error is not None:
@@ -289,23 +292,24 @@ class CellRunner:
     # -- interrupts
 
     def _is_stopped(self) -> bool:
-        """Whether the cell that runs was asked to stop: else a KeyboardInterrupt is the code's own, and an error as any.
+        """Return whether the running cell was asked to stop. If not, a KeyboardInterrupt is the code's own error, like any other.
 
-        Where a library has taken the signal, only the other ranks' word is known, or nothing is.
+        If a library has replaced the signal handler, at most the other ranks' state is known, so the answer is yes.
         """
         got = self.shell.interrupted or self._interrupt.came_early
         return got or self.launches.is_asked_to_stop() or get_handler() != self._on_sigint
 
     def _on_sigint(self, signum: int, frame: FrameType | None) -> None:
-        """Interrupt the user's code: at once where it is what was interrupted, else by cancelling the cell that awaits.
+        """Interrupt the user's code: at once if the signal hit it, else by cancelling the cell that awaits.
 
-        Anything else on the main thread is ours, between or at the end of cells, and goes on undisturbed.
+        Any other code on the main thread is mhnb's, between cells or at their end, and is not interrupted.
         """
         del signum
         if self._running is None or getpid() != self._pid:
             return
         if not self.launches.takes_interrupt():
-            # mhnb signals only a cell that it has asked to stop: this signal is the code's own, or comes from a shell.
+            # mhnb signals only a cell that it has asked to stop: this signal comes from the code itself, or from a
+            # shell.
             own = not self.launches.may_be_late() and is_within(frame, _USER_CODE)
             if own and not self.launches.defer_interrupt():
                 raise KeyboardInterrupt
@@ -326,7 +330,7 @@ class CellRunner:
             self._interrupt.came_early = True
 
     def _cancel(self) -> None:
-        """Cancel the cell that awaits: now that the loop is free to, its code gets the interrupt."""
+        """Cancel the cell that awaits. The event loop is free now, so the cell's code receives the interrupt."""
         if self._task is not None and not self._interrupt.changes_nothing():
             self.launches.note_lone_interrupt()
             self._note_got()
@@ -341,10 +345,10 @@ class CellRunner:
             self.send(InterruptTaken(self.rank, self._running.seq, taken))
 
     def _make_interrupt(self) -> BaseException:
-        """Make what stops the code that is about to launch.
+        """Create the exception that stops code that is about to launch.
 
-        Out of a task of the cell's own, a KeyboardInterrupt would end the event loop, and the rank with it: there the
-        cell is cancelled instead, as by a signal.
+        From a task of the cell's own, a KeyboardInterrupt would end the event loop, and the rank with it. There the cell is
+        cancelled instead, as by a signal.
         """
         if threading.current_thread() is not threading.main_thread():
             return KeyboardInterrupt()
@@ -358,7 +362,7 @@ class CellRunner:
     # -- output while a cell runs, and after
 
     def _serve(self) -> None:
-        """Look at the output from time to time. Nobody wakes this thread: a short cell never meets it."""
+        """Poll the output from time to time. No other thread wakes this one, so a short cell never meets it."""
         pause_s = _LIVE_S
         duties = (
             self._tell_live,
@@ -374,10 +378,10 @@ class CellRunner:
             pause_s = _LIVE_S if self._running is not None else _IDLE_S
 
     def _do(self, duty: Callable[[], None]) -> None:
-        """Do one duty of the service thread; one that fails is reported in the log, and the others go on."""
+        """Run one duty of the service thread. A failure is reported in the log, and the other duties continue."""
         try:
             duty()
-        except Exception:  # noqa: BLE001 - without this thread no output comes, and no interrupt frees the rank
+        except Exception:  # noqa: BLE001 - without this thread no output is sent, and no interrupt releases the rank
             text = traceback.format_exc()
             if text not in self._defects:
                 self._defects.add(text)
@@ -400,18 +404,18 @@ class CellRunner:
                 self.send(OutputProduced(self.rank, seq, events))
 
     def _tell_where(self) -> None:
-        """Say where the cell is, if it has lasted: this thread runs also while the main thread is stuck."""
+        """Send where a long cell is. This thread also runs while the main thread is stuck."""
         running = self._running
         if running is None:
             return
         try:
             status = self._looker.look(running.seq, self.clock() - self._began_s)
         except Exception:
-            # The notebook learns that nothing is known: silence would look like a call that lets nothing else run.
+            # Report that nothing is known: silence would look like a call that lets no other thread run.
             self._send_look(running, self._looker.see_nothing(running.seq, self.clock() - self._began_s))
             raise
         if status is not None and self._interrupt.is_finishing and status.activity != "launch":
-            # It computes what it has launched, and no collective holds it.
+            # The rank computes what it has launched, and no collective blocks it.
             status = replace(status, launched=False)
         self._send_look(running, status)
 
@@ -421,13 +425,13 @@ class CellRunner:
                 self.send(status)
 
     def _find_coroutine(self) -> Any:
-        """Give the coroutine of a cell that awaits at this moment."""
+        """Return the coroutine of a cell that awaits at this moment; else None."""
         coroutine: Any = None if (task := self._task) is None else task.get_coro()
         return None if coroutine is None or coroutine.cr_running else coroutine
 
 
 def _error_of(result: ExecutionResult | BaseException) -> BaseException | None:
-    """Return what ended a cell. An error may be false, or say that it is anything."""
+    """Return the error that ended a cell, or None. An error may be falsy, or claim to be of any class."""
     if not is_a(result, ExecutionResult):
         return result  # type: ignore[return-value]
     before: BaseException | None = result.error_before_exec

@@ -1,6 +1,6 @@
-"""The IPython shell of a rank: what a cell means, with everything it shows sent into the rank's capture.
+"""The IPython shell of a rank. It interprets a cell and sends everything that the cell shows to the rank's capture.
 
-It does not know messages, nor when a cell may run; that is the runner's.
+It does not know messages, nor when a cell may run; that is the runner's part.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ _T = TypeVar("_T")
 
 _FIRST_WORD = re.compile(r"[^\W\d]\w*")
 _PROMPT = re.compile(r"In \[\d+\]: ")
-"""What is pasted with its prompt parses as Python too, as an annotation; IPython takes the prompt away."""
+"""Code that is pasted with its prompt parses as Python too, as an annotation; IPython removes the prompt."""
 _INLINE = "module://matplotlib_inline.backend_inline"
 _DRAWS_PICTURES = (None, "auto", "inline", _INLINE, "agg", "Agg", "pdf", "svg", "ps", "cairo", "template")
-"""What `%matplotlib` may ask for on a rank."""
+"""Backends that `%matplotlib` may request on a rank."""
 _NO_EXIT = "The rank goes on: a cell cannot end its own rank. %mhjax stop ends the cluster."
 
 
@@ -66,7 +66,7 @@ class PreparedCell(NamedTuple):
     source: str
     transformed: str
     failure: Any
-    """`exc_info` of a transformation that failed, else None."""
+    """`exc_info` of a failed transformation, else None."""
     awaits: bool
     """Whether it has a top-level await and needs the event loop."""
 
@@ -80,11 +80,12 @@ class _Exit(ZMQExitAutocall):
 
 
 class RankShell(ZMQInteractiveShell):
-    """An IPython shell whose output goes to a capture once one is attached; `execution_count` is the cell's seq."""
+    """An IPython shell whose output goes to a capture once one is attached; `execution_count` is the cell number."""
 
     displayhook_class = Type(RankDisplayHook)
     display_pub_class = Type(RankDisplayPublisher)
-    # Plain attributes instead of traits: nobody observes them, and to set a trait costs more than to run a short cell.
+    # Plain attributes instead of traits: they have no observers, and setting a trait costs more than running a short
+    # cell.
     execution_count = 1
     last_execution_result: ExecutionResult | None = None
     last_execution_succeeded = True
@@ -94,18 +95,18 @@ class RankShell(ZMQInteractiveShell):
         self.cell: RunningCell | None = None
         self.clock: Callable[[], float] = float
         self.tells_exit_code = False
-        """A script is run: who does it is told what `sys.exit` was called with, as Python writes it."""
+        """Whether a script is run: then the argument of `sys.exit` is shown, as Python writes it."""
         self.before_time: Callable[[], None] = lambda: None
         self.interrupted = False
         """Whether the running cell was asked to stop: then a cancellation is the user's interrupt."""
         self.error_shown: BaseException | None = None
         """The latest exception of the running cell that was shown."""
         self._reading: Reading | None = None
-        """Of the latest exception that was read."""
+        """The reading of the latest exception that was read."""
         self._replaced: tuple[BaseException, BaseException] | None = None
-        """The running cell's error where IPython must not ask it, and what it gets instead."""
+        """The running cell's error if IPython must not evaluate it, and the error that IPython gets instead."""
         self.note_shown: Callable[[BaseException], None] = lambda _: None
-        """Told of every exception that is shown; set by whoever has to know."""
+        """Called with every exception that is shown; set by the runner."""
         kwargs["compiler_class"] = CellCompiler
         super().__init__(*args, **kwargs)
         manager = self.input_transformer_manager
@@ -115,15 +116,15 @@ class RankShell(ZMQInteractiveShell):
             len(manager.token_transformers),
         )
 
-    # -- parts that are ours
+    # -- replaced parts of IPython
 
     def system_piped(self, cmd: str) -> None:
-        """Run `!cmd` as any notebook does, but with nothing to read: what asks something would wait for ever."""
+        """Run `!cmd` as any notebook does, but with nothing to read: a command that prompts would wait forever."""
         if cmd.rstrip().endswith("&"):
-            # It says why it takes none.
+            # It raises with the reason why IPython does not accept such a command.
             super().system_piped(cmd)
             return
-        # Not by the method above: what is quoted must not be expanded, nor what is expanded a second time.
+        # Not by the method above: quoted text must not be expanded, nor expanded text a second time.
         self.user_ns["_exit_code"] = code = system(without_input(self.var_expand(cmd, depth=1)))
         if code and getattr(self, "system_raise_on_error", False):
             raise CalledProcessError(code, cmd)
@@ -140,7 +141,7 @@ class RankShell(ZMQInteractiveShell):
         self.configurables.append(self.history_manager)  # type: ignore[arg-type]  # its list is typed by its first item
 
     def attach(self, capture: Capture, clock: Callable[[], float]) -> None:
-        """Send everything that is shown from now on into the capture; refuse what would wait for a keyboard."""
+        """Send everything that is shown from now on to the capture, and make code that would wait for a keyboard raise."""
         assert isinstance(self.display_pub, RankDisplayPublisher)
         assert isinstance(self.displayhook, RankDisplayHook)
         self.capture = self.display_pub.capture = self.displayhook.capture = capture
@@ -148,18 +149,19 @@ class RankShell(ZMQInteractiveShell):
         threading.excepthook = print_thread_error
         draw_text_bars()
         refuse_keyboard(self)
-        # For good, not anew for each cell: nobody but cells has this process.
+        # Entered once, not anew for each cell: only cells use this process.
         self.builtin_trap.__enter__()
         self.display_trap.__enter__()
         # IPython adds to each SystemExit how to leave a terminal.
         warnings.filterwarnings("ignore", message="To exit: use", category=UserWarning)
-        # What `!` forks becomes another program at once, and JAX's warning of a deadlock would stand above everybody's first one.
+        # What `!` forks becomes another program at once. JAX's warning of a deadlock would appear above the first one.
         warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning, module="pty")
-        # ipykernel names a terminal of 16 colours, in which neighbours of `visualize_array_sharding` share one. rich does not take
-        # this shell for a notebook's, and that is well: its widgets would reach no browser.
+        # ipykernel names a terminal of 16 colours, in which neighbours of `visualize_array_sharding` share one. rich
+        # does not
+        # recognise this shell as a notebook's, which is good: its widgets would reach no browser.
         os.environ.setdefault("COLORTERM", "truecolor")
         os.environ.setdefault("MPLBACKEND", _INLINE)
-        # Else plotly sends its whole script, 5 MB of each rank; the front end has it, or draws nothing anyway.
+        # Otherwise plotly sends its whole script, 5 MB per rank; the front end has it, or draws nothing anyway.
         os.environ.setdefault("PLOTLY_RENDERER", "plotly_mimetype")
         if os.environ["MPLBACKEND"] == _INLINE:
             _reload_inline_backend()
@@ -171,7 +173,7 @@ class RankShell(ZMQInteractiveShell):
         self.cell = RunningCell(seq, source, self.clock())
         self.interrupted, self.error_shown, self._reading = False, None, None
         self.execution_count = seq
-        # The cell before may have put something else there.
+        # The previous cell may have replaced it.
         sys.displayhook = self.displayhook
         if "_oh" not in self.user_ns or self.user_ns.get("__builtins__") is None:
             self._bring_names_back()
@@ -184,21 +186,22 @@ class RankShell(ZMQInteractiveShell):
         except Exception:  # noqa: BLE001
             # IPython shows it as the cell's own error, as it does in `run_cell`.
             return PreparedCell(source, source, sys.exc_info(), awaits=False)
-        # To ask IPython costs a compilation; without one of these words the answer is no.
+        # Asking IPython costs a compilation; without one of these words the answer is no.
         maybe = "await" in transformed or "async" in transformed
         awaits = maybe and self.should_run_async(source, transformed_cell=transformed)
         return PreparedCell(source, transformed, None, awaits=awaits)
 
     def _bring_names_back(self) -> None:
-        """Put back the names without which no cell runs, after one that cleared its globals."""
+        """Restore the names without which no cell runs, after a cell that cleared its globals."""
         self.user_ns.setdefault("__name__", "__main__")
         self.user_ns["__builtins__"] = self.user_ns["__builtin__"] = builtins
         self.init_user_ns()
 
     def _is_plain(self, seq: int, source: str) -> bool:
-        """Whether IPython's transformation would leave the cell as it is, found out at a tenth of its cost.
+        """Return whether IPython's transformation would leave the cell as it is, at a tenth of the cost.
 
-        What parses as Python has no `%`, `!` or `?` syntax; only a single line can still be a magic or a call without parentheses.
+        Text that parses as Python has no `%`, `!` or `?` syntax. Only a single line can still be a magic or a call without
+        parentheses.
         """
         manager = self.input_transformer_manager
         transformers = (manager.cleanup_transforms, manager.line_transforms, manager.token_transformers)
@@ -225,13 +228,13 @@ class RankShell(ZMQInteractiveShell):
         return word in self.magics_manager.magics["line"] or isinstance(self.user_ns.get(word), IPyAutocall | Macro)
 
     def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
-        """Run a magic; before `%time` reads a clock, what came before it ends."""
+        """Run a magic. Before `%time` reads a clock, wait for what was launched earlier."""
         if magic_name == "time":
             self.before_time()
         return super().run_line_magic(magic_name, line, _stack_depth + 1)
 
     def run_cell_magic(self, magic_name: str, line: str, cell: str) -> Any:
-        """Run a cell magic, as `run_line_magic`."""
+        """Run a cell magic, like `run_line_magic`."""
         if magic_name == "time":
             self.before_time()
         return super().run_cell_magic(magic_name, line, cell)
@@ -262,7 +265,7 @@ class RankShell(ZMQInteractiveShell):
     async def run_code(
         self, code_obj: CodeType, result: ExecutionResult | None = None, *, async_: bool = False
     ) -> bool:
-        """Run code. An error that raises where it is shown, or is asked whether it is true, stays the cell's error."""
+        """Run code. An error that raises when it is shown or tested for truth stays the cell's error."""
         try:
             raised: bool = await super().run_code(code_obj, result, async_=async_)
         except Exception as broken:
@@ -277,7 +280,7 @@ class RankShell(ZMQInteractiveShell):
             and error is not None
             and (class_has(type(error), "__bool__") or class_has(type(error), "__len__"))
         ):
-            # IPython asks next whether it is true. It comes back at the cell's end.
+            # IPython tests next whether it is true. The original error is restored at the cell's end.
             result.error_in_exec = plain = self._read(error).plain
             self._replaced = error, plain
         return raised
@@ -290,12 +293,12 @@ class RankShell(ZMQInteractiveShell):
         return coroutine
 
     def _after(self) -> None:
-        """Let whoever waits for a cell's end act, such as matplotlib, which shows its figures then."""
+        """Trigger the events of a cell's end, on which, for example, matplotlib shows its figures."""
         self.events.trigger("post_execute")
         self.events.trigger("post_run_cell", self.last_execution_result)
 
     def is_cell_file(self, name: str) -> bool:
-        """Whether a code object of that file name belongs to the running cell."""
+        """Return whether code of that file name belongs to the running cell."""
         return self.cell is not None and self.cell.owns(name)
 
     # -- errors
@@ -310,14 +313,14 @@ class RankShell(ZMQInteractiveShell):
     ) -> None:
         """Show the exception that was just raised, without this package's frames.
 
-        A library or a cell may have put its own in place of `_showtraceback` or of this: such a hook is called, as IPython calls it.
+        A library or a cell may have replaced `_showtraceback` or this method: such a hook is called, as IPython calls it.
         """
         _, value, tb = exc_tuple or sys.exc_info()
         if self.capture is None or not is_a(value, BaseException):
             super().showtraceback(exc_tuple, filename, tb_offset, exception_only, running_compiled_code)
             return
         tb = hide_own_frames(tb)
-        # `%tb` and hooks look there.
+        # `%tb` and hooks read these.
         sys.last_type, sys.last_value, sys.last_traceback = type(value), value, tb
         if is_a(value, SyntaxError):
             self.showsyntaxerror(filename, running_compiled_code)
@@ -327,7 +330,7 @@ class RankShell(ZMQInteractiveShell):
             self._showtraceback(type(value), value, self._draw(value, tb, tb_offset))
 
     def showsyntaxerror(self, filename: str | None = None, running_compiled_code: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Show an error that the compiler raised, or one of a file that the cell imports with the way that led there."""
+        """Show an error of the compiler, or one of a file that the cell imports with the frames that led there."""
         value = sys.exc_info()[1] or getattr(sys, "last_value", None)
         if self.capture is None or value is None:
             super().showsyntaxerror(filename, running_compiled_code)
@@ -335,14 +338,14 @@ class RankShell(ZMQInteractiveShell):
         self._showtraceback(type(value), value, self._draw(value, traceback_of(value)))
 
     def _draw(self, error: BaseException, tb: TracebackType | None, tb_offset: int | None = None) -> list[str]:
-        """Draw an error with its traceback, by IPython where that is able to."""
+        """Format an error with its traceback, by IPython if that succeeds."""
         if is_a(error, SystemExit):
-            # For a script's runner `sys.exit` has one name, also of a class derived from it.
+            # For the code that runs a script `sys.exit` has one name, also for a derived class.
             code = f"SystemExit: {_say_code(error)}"
             said = code if self.tells_exit_code else f"{name_of(error)}: {text_of(error)}"
             return [said, _NO_EXIT]
         if is_a(error, (KeyboardInterrupt, asyncio.CancelledError)):
-            # Where in JAX it came tells nothing, and to render those frames takes seconds on a machine that is busy.
+            # Where in JAX it arrived is of no use, and rendering those frames takes seconds on a busy machine.
             cut_libraries(tb)
         reading = self._read(error)
         plain = reading.plain
@@ -352,7 +355,7 @@ class RankShell(ZMQInteractiveShell):
                 if class_has(type(error), "_render_traceback_") and broken is None:
                     return _check_drawn(error._render_traceback_())  # type: ignore[attr-defined]
                 return _check_drawn(self._draw_by_ipython(each, tb, tb_offset))
-            except BaseException as raised:  # noqa: BLE001 - the card says so; an interrupt has ended the drawing, and that is all
+            except BaseException as raised:  # noqa: BLE001 - the report says so; an interrupt ends only the drawing
                 broken = raised
         assert broken is not None
         why = f"(IPython could not draw it: {name_of(broken)}: {text_of(broken)})"
@@ -360,27 +363,27 @@ class RankShell(ZMQInteractiveShell):
 
     def _draw_by_ipython(self, error: BaseException, tb: TracebackType | None, tb_offset: int | None) -> Any:
         if holds_group(error):
-            # IPython's own renderer draws no groups.
+            # IPython's own renderer does not draw groups.
             return traceback.format_exception(type(error), error, _below(tb))
         if is_a(error, SyntaxError):
             return self.SyntaxTB.structured_traceback(type(error), error, traceback.extract_tb(_in_code(tb)))  # type: ignore[arg-type]
         return self.InteractiveTB.structured_traceback(type(error), error, tb, tb_offset=tb_offset)
 
     def _read(self, error: BaseException) -> Reading:
-        """Read an error. Its text is asked for once: it may be long, and another one each time."""
+        """Read an error. Its text is computed once, because it may be long, and different each time."""
         if self._reading is None or self._reading.error is not error:
             self._reading = read_error(error, hide_own_frames)
         return self._reading
 
     def see_to_error(self, error: BaseException) -> None:
-        """Show the cell's error unless that has been done: what a hook printed of it instead is no card."""
+        """Show the cell's error unless it was shown already. What a hook printed instead is not an error report."""
         if self.error_shown is error:
             return
         tb = hide_own_frames(traceback_of(error))
         self._publish_error(error, self._draw(error, tb, tb_offset=0))
 
     def show_usage_error(self, exc: BaseException) -> None:
-        """Show a magic's usage error as what it is, an error of the cell."""
+        """Show a magic's usage error as an error of the cell."""
         if self.capture is None:
             super().show_usage_error(exc)
         else:
@@ -415,39 +418,39 @@ class RankShell(ZMQInteractiveShell):
         self.error_shown = error
 
     def _find(self, find: Callable[[BaseException, RunningCell], _T], error: BaseException, unknown: _T) -> _T:
-        """Return what `find` finds of an error in the running cell; `unknown` where the cell broke what it needs."""
+        """Return what `find` finds of an error in the running cell; `unknown` if the cell broke what it needs."""
         assert self.capture is not None
         if self.cell is None:
             return unknown
         try:
             return find(error, self.cell)
-        except Exception as broken:  # noqa: BLE001 - a scope of the cell's own raised, or a function that the cell replaced
+        except Exception as broken:  # noqa: BLE001 - the cell's own scope raised, or a function that the cell replaced
             why = f"{name_of(broken)}: {text_of(broken)}"
             self.capture.note_in_log(f"mhnb: where this cell's error arose could not be read: {why}\n")
             return unknown
 
     def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> dict[str, Any]:
-        """Keep what was shown; IPython would render every traceback a second time."""
+        """Return what was shown; IPython would render every traceback a second time."""
         plain = self._read(exception).plain
         return {"ename": name_of(plain), "evalue": str(plain), "traceback": self._last_traceback or []}
 
-    # -- what a notebook's front end would do
+    # -- tasks of a notebook's front end
 
     def enable_matplotlib(self, gui: str | None = None) -> Any:
-        """Draw inline, whatever `%matplotlib` asks for: a rank has no browser and no screen."""
+        """Draw inline, whatever `%matplotlib` requests: a rank has no browser and no screen."""
         if self.capture is None or gui in _DRAWS_PICTURES:
             return super().enable_matplotlib(gui)
         print(f"mhnb: {NO_BROWSER.format(f'%matplotlib {gui}')}", file=sys.stderr)
         return super().enable_matplotlib("inline")
 
     def payloadpage_page(self, strg: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
-        """Show `name?` where the cell shows everything else; a rank has no pager."""
+        """Show `name?` with the other output of the cell; a rank has no pager."""
         del start, screen_lines, pager_cmd
         data = strg if isinstance(strg, dict) else {"text/plain": strg}
         self.display_pub.publish(clean_bundle(data.get("data", data)))
 
     def set_next_input(self, text: str, replace: bool = False) -> None:  # noqa: FBT001, FBT002
-        """Show the text that %load and the like would put into a cell."""
+        """Show the text that %load and similar magics would put into a cell."""
         del replace
         self.display_pub.publish({"text/plain": text})
 
@@ -457,14 +460,14 @@ class RankShell(ZMQInteractiveShell):
 
 
 def _below(tb: TracebackType | None) -> TracebackType | None:
-    """Leave out the frame of IPython that ran the cell."""
+    """Return the traceback without IPython's frames that ran the cell."""
     while tb is not None and "IPython" in tb.tb_frame.f_code.co_filename:
         tb = tb.tb_next
     return tb
 
 
 def _in_code(tb: TracebackType | None) -> TracebackType | None:
-    """Leave out what is above the cell's own code; None where that did not run, as the compiler refused it."""
+    """Return the traceback from the cell's own code on; None if that did not run because the compiler refused it."""
     while tb is not None and not (
         tb.tb_frame.f_code.co_name == "run_code" and "IPython" in tb.tb_frame.f_code.co_filename
     ):
@@ -473,7 +476,7 @@ def _in_code(tb: TracebackType | None) -> TracebackType | None:
 
 
 def _check_drawn(drawn: Any) -> list[str]:
-    """Check that a drawing, which an error or a patched IPython may have made, is lines of text."""
+    """Check that a drawn traceback is lines of text, because an error or a patched IPython may have drawn it."""
     if not is_a(drawn, list) or not all(is_a(piece, str) for piece in drawn):
         raise TypeError("it is no list of texts")
     return [str.__str__(piece) for piece in drawn]
@@ -485,9 +488,9 @@ def _say_code(error: BaseException) -> str:
 
 
 def _reload_inline_backend() -> None:
-    """Let the inline backend be imported anew, beside a shell.
+    """Make the next import load the inline backend anew, now that a shell exists.
 
-    It looks for one only as it is imported, and the supervisor did that before there was any.
+    It looks for one only when it is imported, and the supervisor did that before there was any.
     """
     sys.modules.pop("matplotlib_inline.backend_inline", None)
     if (matplotlib := sys.modules.get("matplotlib")) is not None:

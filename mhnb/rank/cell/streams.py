@@ -1,4 +1,4 @@
-"""`sys.stdout` and `sys.stderr` of a rank: text streams that hand what is written to the capture, a line at a time.
+"""`sys.stdout` and `sys.stderr` of a rank: text streams that pass what is written to the capture, a line at a time.
 
 The text side is Python's own, in C: printing a line costs one call into Python, not one for each of its pieces.
 A forked child of a cell has no capture: its streams write to the file descriptors, like any process's.
@@ -10,7 +10,7 @@ import codecs
 import io
 from collections.abc import Callable
 
-# By name, here and beside: a cell may put something else in the place of a function of `os`.
+# Imported by name, here and in the neighbouring modules: a cell may replace a function of `os`.
 from os import write as write_to
 from typing import Any
 
@@ -18,7 +18,7 @@ __all__ = ["RankStream"]
 
 
 class _BinarySide(io.BufferedIOBase):
-    """`sys.stdout.buffer`: bytes on their way to the capture."""
+    """`sys.stdout.buffer`: passes bytes to the capture."""
 
     def __init__(self, take: Callable[[bytes, str], None], fd: int, name: str) -> None:
         self._take, self._fd, self.name = take, fd, name
@@ -40,7 +40,7 @@ class _BinarySide(io.BufferedIOBase):
             data = data[write_to(self._fd, data) :]
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: no bytes are buffered here."""
 
     def fileno(self) -> int:
         """Return the descriptor that C code and subprocesses use for this stream."""
@@ -58,8 +58,8 @@ class RankStream(io.TextIOWrapper):
     """A text stream as programs expect one: a descriptor number, an encoding, a binary side; never a terminal.
 
     Args:
-        take: called with each finished line, or whatever was flushed, as bytes and as text.
-        unbuffered: hand on every piece at once, as for stderr, so that the two streams keep their order.
+        take: called with each finished line, or with what was flushed, as bytes and as text.
+        unbuffered: pass on every piece at once, as for stderr, so that the two streams keep their order.
     """
 
     def __init__(self, name: str, fd: int, take: Callable[[bytes, str], None], *, unbuffered: bool) -> None:
@@ -83,24 +83,24 @@ class RankStream(io.TextIOWrapper):
         self._side.forked = True
 
     def hand_on(self) -> None:
-        """Flush, whatever a cell has put in the place of `flush`."""
+        """Flush, even if a cell has replaced `flush`."""
         io.TextIOWrapper.flush(self)
 
     def isatty(self) -> bool:
         """Return False."""
         return False
 
-    def detach(self) -> io.BufferedIOBase:  # type: ignore[override]  # its type promises what no program asks of it
-        """Return the binary side and keep it too: what is put around it writes to the same place."""
+    def detach(self) -> io.BufferedIOBase:  # type: ignore[override]  # its type promises what no program needs
+        """Return the binary side and keep it too: a wrapper around it writes to the same place."""
         self.flush()
         return self._side
 
     def reconfigure(self, **_: Any) -> None:
-        """Stay as it is: what a rank says is shown as UTF-8, a line at a time."""
+        """Change nothing: output of a rank is shown as UTF-8, a line at a time."""
         self.flush()
 
     def is_behind(self, stream: object) -> bool:
-        """Whether another stream passes on to this one: it wraps this one, or its binary side."""
+        """Return whether another stream forwards to this one: it wraps this one, or its binary side."""
         parts = [getattr(stream, name, None) for name in ("buffer", "stream", "raw")]
         parts += vars(stream).values() if hasattr(stream, "__dict__") else []
         parts += [each for part in parts if isinstance(part, list | tuple) for each in part]

@@ -1,6 +1,6 @@
-"""Have libraries that draw in a browser draw on a rank what can be sent: tqdm text, and matplotlib pictures.
+"""Make libraries that draw in a browser draw what a rank can send: tqdm draws text, and matplotlib draws pictures.
 
-Widgets of a rank reach no browser; bars of text fold into one.
+Widgets of a rank reach no browser; text bars can be folded into one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from types import ModuleType
 __all__ = ["NO_BROWSER", "draw_text_bars"]
 
 _MODULES = {
-    # The module in which tqdm looks whether it runs in a notebook. How it looks has changed between versions.
+    # The module in which tqdm checks whether it runs in a notebook. The check has changed between versions.
     "tqdm.autonotebook": ("tqdm", "trange"),
     "tqdm.notebook": ("tnrange", "tqdm", "tqdm_notebook", "trange"),
 }
-"""What each of them offers."""
+"""The names that each of them provides."""
 
 
 class _TextBars(MetaPathFinder, Loader):
-    """Gives tqdm's text bars where its own choice, or its widgets, are asked for."""
+    """Import hook that provides tqdm's text bars in place of its automatic choice and of its widgets."""
 
     def find_spec(
         self,
@@ -31,15 +31,15 @@ class _TextBars(MetaPathFinder, Loader):
         path: Sequence[str] | None,  # noqa: ARG002 - the finder's interface
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Know those modules."""
+        """Return a spec for those modules."""
         return ModuleSpec(fullname, self) if fullname in _MODULES else None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Let Python make it."""
+        """Use Python's default module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill it as tqdm does in a terminal."""
-        # tqdm's own package has loaded it before it asks.
+        """Fill the module as tqdm does in a terminal."""
+        # tqdm's own package has loaded `tqdm.std` before it imports this module.
         std, names = sys.modules["tqdm.std"], _MODULES[module.__name__]
         vars(module).update({name: std.trange if "range" in name else std.tqdm for name in names}, __all__=list(names))
 
@@ -49,7 +49,7 @@ _INTERACTIVE = ("matplotlib.backends.backend_nbagg", "ipympl.backend_nbagg")
 
 
 class _Pictures(MetaPathFinder, Loader):
-    """Gives matplotlib's inline backend where one that needs a browser is asked for."""
+    """Import hook that provides matplotlib's inline backend in place of one that needs a browser."""
 
     def find_spec(
         self,
@@ -57,15 +57,15 @@ class _Pictures(MetaPathFinder, Loader):
         path: Sequence[str] | None,  # noqa: ARG002 - the finder's interface
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Know those modules."""
+        """Return a spec for those modules."""
         return ModuleSpec(fullname, self) if fullname in _INTERACTIVE else None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Let Python make it."""
+        """Use Python's default module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill it with the inline backend's names, and say so."""
-        # It comes with IPython, as the inline backend itself.
+        """Fill the module with the inline backend's names, and print a note."""
+        # Installed with IPython, like the inline backend itself.
         backend_inline = importlib.import_module("matplotlib_inline.backend_inline")
         vars(module).update({name: value for name, value in vars(backend_inline).items() if name[:1] != "_"})
         print(f"mhnb: {NO_BROWSER.format(f'the backend {module.__name__}')}", file=sys.stderr)
@@ -75,6 +75,6 @@ NO_BROWSER = "{} needs a browser or a screen, which a rank does not have; inline
 
 
 def draw_text_bars() -> None:
-    """Have it so from now on; a second call changes nothing."""
+    """Install the import hooks; a second call changes nothing."""
     if not any(isinstance(finder, _TextBars) for finder in sys.meta_path):
         sys.meta_path[:0] = [_TextBars(), _Pictures()]

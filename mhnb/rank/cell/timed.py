@@ -1,4 +1,4 @@
-"""What `%time` and `%%time` measure: also what the cell has launched, which goes on while Python is done with it."""
+"""Make `%time` and `%%time` include what the cell has launched, which continues when Python is done with it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["time_to_the_end"]
 
 
 def time_to_the_end(shell: RankShell, wait: Callable[[], None], is_stopped: Callable[[], bool]) -> None:
-    """Have IPython's clock of processor time, which its magics read before and after the code, wait first.
+    """Make IPython's clock of processor time wait first; its magics read it before and after the code.
 
     The wall clock is read before the first and after the second reading: so the magics themselves wait before they begin.
 
     Args:
-        shell: the rank's.
-        wait: waits until what was launched has finished, and raises what that failed with. Called on the main thread.
-        is_stopped: whether the cell was asked to stop, so that there is nothing more to measure.
+        shell: the rank's shell.
+        wait: waits until what was launched has finished, and raises its error. Called on the main thread.
+        is_stopped: returns whether the cell was asked to stop, so that there is nothing more to measure.
     """
     read = timing.clock2
 
