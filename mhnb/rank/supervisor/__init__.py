@@ -1,1 +1,1 @@
-"""How the supervisor of a machine makes its processes, where it settles, and what it keeps for them."""
+"""Parts of a host's supervisor: starting processes, preparing the host, the shared board, and the timeout when abandoned."""

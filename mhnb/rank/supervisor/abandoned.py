@@ -1,4 +1,4 @@
-"""Whether a kept supervisor has anything left to hold, while no notebook drives its cluster."""
+"""Decide whether a kept supervisor has anything left to keep, while no notebook drives its cluster."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from mhnb.system.processes import UNSEEN
 __all__ = ["Abandonment", "has_callers"]
 
 _LOOKS = 8
-"""How often it is looked within the limit: a kept cluster may lie for days, and is to cost nothing."""
+"""How many checks there are within the limit: a kept cluster may be idle for days, and must cost nothing."""
 
 
 class Abandonment:
-    """Counts how long nobody has driven a cluster that has nothing left to drive.
+    """Measures how long no notebook has driven a cluster that has nothing left to drive.
 
     Args:
         limit_s: seconds after which it is over; 0 for never.
-        is_bare: whether there is nothing left to drive.
+        is_bare: returns whether nothing is left to drive.
 
     >>> alone = Abandonment(10.0, lambda: True)
     >>> [alone.is_over(driven, now) for driven, now in ((False, 0.0), (True, 9.0), (False, 12.0), (False, 21.0), (False, 24.0))]
@@ -31,11 +31,11 @@ class Abandonment:
         self._since: float | None = None
         self._looked_at: float | None = None
 
-    def is_over(self, driven: bool, now: float) -> bool:  # noqa: FBT001  # what is asked, and when
-        """Say whether it has lasted; to be asked again and again.
+    def is_over(self, driven: bool, now: float) -> bool:  # noqa: FBT001  # a state, and its time
+        """Return whether the limit has passed; to be called repeatedly.
 
         Args:
-            driven: whether a notebook is there.
+            driven: whether a notebook is attached.
             now: seconds of a clock that only goes forward.
         """
         if driven or self._limit_s <= 0:
@@ -52,10 +52,10 @@ class Abandonment:
 
 
 def has_callers(pid: int) -> bool:
-    """Whether a process, or a child of it, has a TCP connection with a process that is no part of it.
+    """Return whether a process, or a child of it, has a TCP connection with a process outside of them.
 
-    A machine that lost its power has not hung up: its connection stays until the kernel gives it up, on Linux a quarter of an hour
-    after something was sent.
+    A machine that lost its power has not closed its connection. The connection stays until the kernel gives it up, on Linux
+    a quarter of an hour after something was sent.
     """
     own, others = set(), set()
     try:
@@ -66,6 +66,6 @@ def has_callers(pid: int) -> bool:
                     own.add(tuple(connection.laddr))
                     others.add(tuple(connection.raddr))
     except UNSEEN:
-        # It ends in this moment: its parent is told, or what cannot be seen is not judged.
+        # It is ending in this moment and its parent will learn of it, or it cannot be seen and is not judged.
         return True
     return bool(others - own)

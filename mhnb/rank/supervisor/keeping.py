@@ -1,4 +1,7 @@
-"""What the supervisor of a host has of the board: the board itself, with a delegate for other hosts, or one word for its ranks."""
+"""What the supervisor of a host keeps for launch agreement.
+
+This is the board itself, with a delegate for other hosts, or one interrupt word for the ranks of its host.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ __all__ = ["BoardKeeper"]
 
 
 class BoardKeeper:
-    """Makes what the ranks of this host will look for; to be made before them, while this process has one thread.
+    """Creates what the ranks of this host look for. Must be created before them, while this process has one thread.
 
     Raises:
-        LaunchError: the board's address cannot be had.
+        LaunchError: the board's address is not available.
     """
 
     def __init__(self, spec: HostSpec) -> None:
         run_dir = Path(spec.run_dir)
         self.delegate: int | None = None
-        """The process that sits at the board for ranks of other hosts, where there are any."""
+        """The process that takes part in agreement for ranks of other hosts, if there are any."""
         self._board: Board | None = None
         self._word: InterruptWord | None = None
         self._others = sorted(set(range(spec.process_count)) - set(spec.ranks))
@@ -39,22 +42,22 @@ class BoardKeeper:
             self._word = InterruptWord(run_dir, spec.supervisor or 0)
 
     def ask_interrupt(self, seq: int) -> None:
-        """Ask the ranks of this host to stop a cell before their next launch."""
+        """Request that the ranks of this host stop a cell before their next launch."""
         for place in (self._board, self._word):
             if place is not None:
                 place.ask_interrupt(seq)
 
     def ask_close(self) -> None:
-        """Ask the ranks of this host to close their connections to each other."""
+        """Request that the ranks of this host close their connections to each other."""
         for place in (self._board, self._word):
             if place is not None:
                 place.ask_close()
 
     def lose_delegate(self, status: int) -> None:
-        """Have nobody here wait for ranks of other hosts any more: the delegate has ended.
+        """Mark the ranks of other hosts as lost, so that no rank here waits for them: the delegate has ended.
 
         Args:
-            status: of `waitpid`.
+            status: the status from `waitpid`.
         """
         self.delegate = None
         print(f"mhnb: the board's delegate ended with status {status}; see log/board.log", file=sys.stderr, flush=True)

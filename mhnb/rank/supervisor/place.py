@@ -1,4 +1,4 @@
-"""Where a supervisor settles: its number, its directory, the environment, and the files that its ranks read."""
+"""Prepare a host for its ranks: task number, directory, environment, GPUs, and the files that the ranks read."""
 
 from __future__ import annotations
 
@@ -27,17 +27,20 @@ from mhnb.system.rundir import SUPERVISOR_MARK, make_run_dir, mark_alive, prune_
 __all__ = ["assign_gpus", "await_connection_file", "find_task_number", "settle_in", "write_connection_file"]
 
 _TASK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-"""What Slurm, Open MPI, PMIx and MPICH call the number of a task. Slurm's first: an mpiexec may run under it, but not the reverse."""
+"""What Slurm, Open MPI, PMIx and MPICH call the number of a task.
+
+Slurm's comes first: an mpiexec may run under it, but not the reverse.
+"""
 _CONNECTION = Path("profile", "security", "ipcontroller-engine.json")
 _LOOK_S = 0.02
 _CONNECTION_WAIT_S = 60.0
 
 
 def find_task_number(environment: Mapping[str, str]) -> int:
-    """Find which of several tasks alike this process is.
+    """Find which of several equal tasks this process is.
 
     Raises:
-        LaunchError: nothing in the environment says it.
+        LaunchError: no variable of the environment contains the number.
 
     >>> find_task_number({"SLURM_PROCID": "3"})
     3
@@ -49,7 +52,7 @@ def find_task_number(environment: Mapping[str, str]) -> int:
 
 
 def settle_in(spec: HostSpec, environment: MutableMapping[str, str]) -> HostSpec:
-    """Take the place that the spec gives; return the spec with what this machine adds.
+    """Prepare this process as the spec requires, and return the spec with what this host adds.
 
     Raises:
         LaunchError: the interpreter was started with another seed of its hashes; sets would differ between the ranks.
@@ -65,7 +68,7 @@ def settle_in(spec: HostSpec, environment: MutableMapping[str, str]) -> HostSpec
     environment.update(spec.environment)
     if not spec.run_dir:
         spec = replace(spec, run_dir=str(_own_run_dir(spec)))
-    # What a cell starts inherits it: where this process is killed with its notebook, that is how it is found.
+    # Processes that a cell starts inherit it: if this process is killed with its notebook, they are found by it.
     environment[SUPERVISOR_MARK] = write_mark(Path(spec.run_dir))
     _enter_folder(spec)
     if importlib.util.find_spec("matplotlib") is not None:
@@ -74,9 +77,9 @@ def settle_in(spec: HostSpec, environment: MutableMapping[str, str]) -> HostSpec
 
 
 def _house_matplotlib(environment: Mapping[str, str], run_dir: Path) -> dict[str, str]:
-    """Give matplotlib folders that can be written, where it has none; say so by the names that it knows.
+    """Return variables that give matplotlib writable folders, if it has none.
 
-    Each rank would make one of its own, tell of it in a cell, and leave it behind.
+    Otherwise each rank would make a folder of its own, report it in a cell, and leave it behind.
     """
     home, ours = environment.get("HOME", ""), {"MPLCONFIGDIR": str(run_dir / "matplotlib")}
     if named := environment.get("MPLCONFIGDIR"):
@@ -92,7 +95,7 @@ def _house_matplotlib(environment: Mapping[str, str], run_dir: Path) -> dict[str
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether the folder is there, made if need be, and can be written."""
+    """Return whether the folder exists, created if necessary, and can be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -111,7 +114,7 @@ def _enter_folder(spec: HostSpec) -> None:
     except OSError as error:
         if not spec.waits:
             raise
-        # Another machine need not have the notebook's folder.
+        # Another machine may not have the notebook's folder.
         other = home / Path(spec.cwd).name if spec.makes_cwd else home
         print(f"mhnb: {spec.cwd} is not here ({error.strerror}); the ranks run in {other}", file=sys.stderr)
         other.mkdir(exist_ok=True)
@@ -119,10 +122,10 @@ def _enter_folder(spec: HostSpec) -> None:
 
 
 def _own_run_dir(spec: HostSpec) -> Path:
-    """Make a directory on this machine's own disk: a home that hosts share may be slow, and pids differ only on one machine.
+    """Create a directory on this machine's own disk: a shared home may be slow, and pids are unique only per machine.
 
     Raises:
-        LaunchError: the place for it is somebody else's.
+        LaunchError: its place belongs to another user.
     """
     own = re.sub(r"[^\w-]", "-", socket.gethostname())
     home = Path(tempfile.gettempdir()) / f"mhnb-{os.getuid()}-{own}"
@@ -130,7 +133,8 @@ def _own_run_dir(spec: HostSpec) -> Path:
         check_ancestors(home)
         make_private_folder(home)
     except NotPrivate as error:
-        # MHNB_HOME, which its next step may name, means nothing here; and in a sticky folder only its owner can remove it.
+        # MHNB_HOME, which the error's next step may name, means nothing here; and in a sticky folder only its owner can
+        # remove it.
         raise LaunchError(
             f"{str(error).partition(chr(10))[0]}\n"
             "  have its owner mend or remove it, or choose another folder for temporary files there: "
@@ -138,42 +142,42 @@ def _own_run_dir(spec: HostSpec) -> Path:
         ) from error
     place = {"MHNB_HOME": str(home)}
     prune_run_dirs(place)
-    # Neither is a number of its own where several containers have this folder.
+    # A pid is not unique either if several containers share this folder.
     run_dir = make_run_dir(
         f"host-{secrets.token_hex(4)}", spec.generation, environment=place, profile=profile_dir("local")
     )
-    # Until this process ends, and so without a name.
+    # Held until this process ends, and so without a name.
     mark_alive(run_dir)
     write_private(run_dir / "supervisor.json", json.dumps({"pid": os.getpid(), "keep": spec.keep}))
     return run_dir
 
 
 def assign_gpus(spec: HostSpec, environment: Mapping[str, str]) -> dict[int, list[str]]:
-    """Say which GPUs each rank of this machine has: its own part, or all that there are.
+    """Return the GPUs of each rank of this host: its own part, or all that there are.
 
     Raises:
-        LaunchError: there is none, or they cannot be shared out.
+        LaunchError: there are no GPUs, or they cannot be shared out.
     """
     if spec.share_gpus:
         shared = share_gpus(find_gpus(environment), spec.ranks, socket.gethostname())
         return {rank: list(own) for rank, own in shared.items()}
-    # Simulated devices are CPUs, also where a GPU is present.
+    # Simulated devices are CPUs, even if a GPU is present.
     gpus = [] if spec.devices is not None else list(list_gpus(environment))
     return dict.fromkeys(spec.ranks, gpus)
 
 
 def write_connection_file(run_dir: Path, text: str) -> None:
-    """Put the hub's connection file where the engines of this machine look for it. It holds the hub's key."""
+    """Write the hub's connection file to where the engines of this host look for it. It contains the hub's key."""
     path = run_dir / _CONNECTION
     make_private_folder(path.parent)
     write_private(path, text)
 
 
 def await_connection_file(run_dir: Path, wait_s: float = _CONNECTION_WAIT_S) -> str:
-    """Wait until the hub of this machine has written its connection file; return what is in it.
+    """Wait until the hub of this host has written its connection file; return its content.
 
     Raises:
-        LaunchError: it has not, in that time; its log says why.
+        LaunchError: the hub has not written it in that time; its log says why.
     """
     path = run_dir / _CONNECTION
     for _ in range(int(wait_s / _LOOK_S)):

@@ -1,8 +1,8 @@
-"""Make the processes of a machine: by fork where that is safe, afresh otherwise.
+"""Start the processes of a host: by fork where that is safe, as new processes otherwise.
 
 Forking after the imports saves each rank the half second of CPU time that they take.
-It is safe here because nothing that was imported has started a thread or initialised a backend, which `preload` keeps true.
-Apple's frameworks do not survive a fork, so macOS starts each rank afresh.
+It is safe here because no imported module has started a thread or initialised a backend; `preload` keeps that true.
+Apple's frameworks do not survive a fork, so macOS starts each rank as a new process.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ _HEAVY = (
 
 
 def preload() -> None:
-    """Import what every rank that is forked from here needs, and leave the garbage collector nothing to touch in the shared pages.
+    """Import what every rank that is forked from here needs.
 
-    Without collections meanwhile: they would take a quarter of the time, and find a thousand objects.
+    The garbage collector then has nothing to touch in the shared pages. Collections are off meanwhile: they would take a quarter
+    of the time, and find a thousand objects.
     """
     gc.disable()
     _do_without_debugger()
@@ -64,14 +65,14 @@ def preload() -> None:
 
 
 def _warm_tracebacks() -> None:
-    """Prepare what the first error of each rank would prepare: the lexer's expressions, 0.03 s here and for every rank there."""
+    """Prepare the lexer's expressions, which takes 0.03 s here, and otherwise at the first error of every rank."""
     names = ("stack_data", "pygments", "pygments.lexers.python", "pygments.formatters.terminal256")
     _, pygments, lexers, formatters = map(importlib.import_module, names)
     pygments.highlight("x = 1", lexers.Python3Lexer(), formatters.Terminal256Formatter())
 
 
 def _do_without_debugger() -> None:
-    """Have ipykernel believe that there is no debugpy: nobody can attach one to a rank, and it costs each rank 0.1 s."""
+    """Make ipykernel believe that debugpy is not installed: no debugger can attach to a rank, and it costs each rank 0.1 s."""
     sys.modules["debugpy"] = None  # type: ignore[assignment]
     importlib.import_module("ipykernel.debugger")
     del sys.modules["debugpy"]
@@ -79,7 +80,7 @@ def _do_without_debugger() -> None:
 
 @contextlib.contextmanager
 def _no_search_for_rocm() -> Iterator[None]:
-    """Spare the import of JAX a look at every installed distribution, in search of AMD's plugin: 0.04 s, for nothing on CPU devices."""
+    """Spare the import of JAX a search of every installed distribution for AMD's plugin: 0.04 s, of no use on CPU devices."""
     found = importlib.metadata.distributions
     if os.environ.get("JAX_PLATFORMS") == "cpu":
         importlib.metadata.distributions = lambda **_: iter(())
@@ -101,10 +102,10 @@ def spawn_hub(spec: HostSpec) -> int:
 
 
 def spawn_delegate(spec: HostSpec, listener: socket.socket) -> int:
-    """Start the process that sits at the board for the ranks of other hosts; return its id.
+    """Start the process that takes part in agreement for the ranks of other hosts; return its id.
 
     Args:
-        listener: where they connect; the caller closes its own copy.
+        listener: the socket that they connect to; the caller closes its own copy.
     """
     log = Path(spec.run_dir) / "log" / "board.log"
     if not spec.fork:
@@ -119,7 +120,7 @@ def spawn_rank(spec: HostSpec, rank: int) -> int:
     paths = RankPaths(Path(spec.run_dir), rank)
     share = replace(spec, ranks=[rank], hub=False)
     if spec.share_gpus:
-        # Before CUDA is asked for anything: it reads this once.
+        # Before CUDA is used: it reads this once.
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpus)
     if not spec.fork:
         return _afresh("mhnb.rank", share, paths.native)
@@ -138,7 +139,7 @@ def _fork(run: Callable[[], None], native: tuple[Path, Path]) -> int:
 
 
 def run_child(run: Callable[[], None], native: tuple[Path, Path], parent: int) -> NoReturn:
-    """Be the child: own group, own descriptors, ended with the parent; then run, and never return into the parent's code."""
+    """Run as the child, with its own group and descriptors, ended with the parent. Never return into the parent's code."""
     code = 1
     try:
         _own_group(0)
@@ -153,18 +154,21 @@ def run_child(run: Callable[[], None], native: tuple[Path, Path], parent: int) -
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
     except BaseException:  # noqa: BLE001  # the last frame of a process
-        # The last frame of this process: say it where the supervisor will look.
+        # The last frame of this process: print the error where the supervisor will look.
         traceback.print_exc()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
-        # Also on a full disk: an error that left this function would have the child end its siblings.
+        # Also on a full disk: an error that left this function would make the child end its siblings.
         os._exit(code)
 
 
 def _own_group(pid: int) -> None:
-    """Give a child a process group of its own, so that a signal reaches what it started too. Parent and child both try: one is first."""
+    """Give a child a process group of its own, so that a signal also reaches the processes that it has started.
+
+    Parent and child both try, because either may be first.
+    """
     try:
         os.setpgid(pid, pid)
     except (PermissionError, ProcessLookupError):
@@ -182,7 +186,7 @@ def _redirect(native: tuple[Path, Path]) -> None:
 
 
 def _reseed() -> None:
-    """Forked ranks share NumPy's global state, which processes of their own would not."""
+    """Reseed NumPy's global state, which forked ranks would share, and processes of their own would not."""
     if "numpy" in sys.modules:
         import numpy as np
 
@@ -192,7 +196,7 @@ def _reseed() -> None:
 def _afresh(module: str, spec: HostSpec, native: tuple[Path, Path], *fds: int) -> int:
     with open(native[0], "ab", opener=open_private) as out, open(native[1], "ab", opener=open_private) as err:
         process = subprocess.Popen(
-            # -P, as for the supervisor. Its own id goes along: the child is to end with it.
+            # -P, as for the supervisor. Its own id is passed, because the child must end with it.
             [sys.executable, "-P", "-m", module, str(os.getpid()), *map(str, fds)],
             stdin=subprocess.PIPE,
             stdout=out,
@@ -201,7 +205,7 @@ def _afresh(module: str, spec: HostSpec, native: tuple[Path, Path], *fds: int) -
             pass_fds=fds,
         )
     assert process.stdin is not None
-    # The supervisor hears of its end in any case. The close fails as well where something was left unread.
+    # The supervisor learns of its end in any case. The close also fails if something was left unread.
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(format_hostspec(spec).encode())
     with contextlib.suppress(BrokenPipeError):
