@@ -1,1 +1,1 @@
-"""What runs beside JAX: the supervisor of a machine, and inside each rank its start, its shell and its records."""
+"""Processes on a host: the supervisor and, in each rank, the start of JAX, the shell and the launch records."""

@@ -1,4 +1,4 @@
-"""`python -m mhnb.rank`: one rank, started afresh."""
+"""`python -m mhnb.rank`: one rank in a new process."""
 
 from mhnb.rank.main import main
 

@@ -1,6 +1,6 @@
-"""Bring up JAX in a rank: import, hooks, jax.distributed, devices, and a global sum whose value is known.
+"""Start JAX in a rank: import, hooks, jax.distributed, devices, and a global sum whose value is known.
 
-Every step is told as a phase, so that a start which hangs or fails says where.
+Every step is reported as a phase, so that a start that hangs or fails shows where.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _LISTENER_S = 5.0
 """How long a rank looks for the coordinator before JAX does."""
 _LOOPBACK = "127.0.0.1"
 _SUMS = 3
-"""Launches of the first sum, each way that a launch can go."""
+"""Launches of the first sum, on each path that a launch can take."""
 _STAYS = (
     "mhnb: jax.distributed.shutdown() has nothing to do: the ranks stay connected until the cluster ends (%mhjax stop)"
 )
 
 
 class Progress(Protocol):
-    """Takes note of a phase."""
+    """Callback that records a phase."""
 
     def __call__(self, phase: Phase, **facts: Any) -> None:
-        """Say that `phase` was reached."""
+        """Record that `phase` was reached."""
 
 
 class Bootstrap:
-    """What a rank knows of its JAX after the start."""
+    """Starts JAX in a rank, and keeps the facts that are known about it then."""
 
     def __init__(self, spec: HostSpec, rank: int, progress: Progress) -> None:
         self._spec, self._rank, self._progress = spec, rank, progress
@@ -55,10 +55,10 @@ class Bootstrap:
         self.guard: dict[str, Any] = {}
         self._left = 0
         self._awaits_init = not spec.init
-        """Whether a cell has yet to bring up JAX."""
+        """Whether a cell has yet to initialise JAX."""
 
     def run(self) -> None:
-        """Go through every phase up to `checked`; without init, only up to `jax`."""
+        """Run every phase up to `checked`; without init, only up to `jax`."""
         import jax
 
         from mhnb.rank import jaxhooks, jaxseams
@@ -81,10 +81,11 @@ class Bootstrap:
             jaxseams.wrap_collectives(self.severing.watch)
         self._progress("jax", jax=jax.__version__)
         if "jax_check_proxy_envs" in jax.config.values:
-            # It warns of every proxy variable, also of those that keep loopback off the proxy.
+            # It warns of every proxy variable, also of those that exempt loopback from the proxy.
             jax.config.update("jax_check_proxy_envs", False)
         jaxseams.allow_meshes_over_machines()
-        # By itself gloo listens where this host's name resolves to. On a local cluster that may be nowhere, or the network;
+        # By itself gloo listens where this host's name resolves to. On a local cluster that may be nowhere, or the
+        # network;
         # on several hosts it may be loopback, where the others would look for it on their own host.
         jaxseams.bind_gloo(self._spec.address or _LOOPBACK)
         if not self._spec.engine_only:
@@ -103,7 +104,7 @@ class Bootstrap:
             jax.distributed.initialize, arguments, jax.distributed.is_initialized
         )
         if self._spec.init:
-            # Who brings the ranks together by hand also parts them by hand.
+            # Users who connect the ranks by hand also disconnect them by hand.
             jax.distributed.shutdown = _idle_shutdown(jax.distributed.shutdown, jax.distributed.is_initialized)
 
     def _arguments(self, initialize: Callable[..., None]) -> dict[str, Any]:
@@ -112,9 +113,9 @@ class Bootstrap:
             "coordinator_address": address,
             "num_processes": self._spec.process_count,
             "process_id": self._rank,
-            # Otherwise JAX looks for a cluster whenever one of its four arguments is None.
+            # Otherwise JAX tries to detect a cluster whenever one of its four arguments is None.
             "cluster_detection_method": "deactivate",
-            # Otherwise the coordinator, which asks nobody for a password, listens on every interface.
+            # Otherwise the coordinator, which asks for no password, listens on every interface.
             "coordinator_bind_address": address,
             "heartbeat_timeout_seconds": _HEARTBEAT_S,
         }
@@ -136,7 +137,7 @@ class Bootstrap:
         self._progress("devices")
 
     def _check_sum(self) -> None:
-        """Sum 0..N-1 over all N devices, one number on each: N (N - 1) / 2, or the collectives are broken."""
+        """Check a sum of 0..N-1 over all N devices, one number on each: N (N - 1) / 2, or the collectives are broken."""
         import jax
         import numpy as np
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -153,7 +154,7 @@ class Bootstrap:
             self.recorder.begin_cell(guard="parity")
             if self.recorder.choose_way is not None:
                 self.recorder.choose_way("parity", is_direct=is_direct)
-            # More than once: the second call is the one that JAX's C++ dispatch, or our cache of signatures, would take.
+            # More than once: JAX's C++ dispatch, or our cache of signatures, would handle the second call.
             got += [float(add(spread, np.float32(1))) for _ in range(_SUMS)]
             self.recorder.wait()
             sees_arguments.append(self.recorder.made is not None and self.recorder.made.has_inputs())
@@ -172,9 +173,9 @@ class Bootstrap:
         self._progress("checked")
 
     def _list_unseen(self, numbers: Any, rows: Any) -> list[str]:
-        """Name the ways of making an array of host data that the guard does not see with this JAX, though it should.
+        """Return the functions whose arrays of host data the guard does not see with this JAX, though it should.
 
-        `device_put` is not tried: JAX compares what it is given on all ranks by a launch of its own. It goes the way of arguments.
+        `device_put` is not tried: JAX compares its argument on all ranks by a launch of its own. It takes the path of arguments.
         """
         import jax
         import numpy as np
@@ -202,13 +203,16 @@ class Bootstrap:
         return [name for name, array in arrays.items() if not is_tagged(array)]
 
     def _check_record(self, seen: Sequence[int]) -> None:
-        """Believe the hooks only when they have seen every launch of the sum, whichever way it went."""
+        """Trust the hooks only if they have seen every launch of the sum, on both paths."""
         if self.guard["available"] and self._spec.process_count > 1 and any(each != _SUMS for each in seen):
             told = " and ".join(map(str, seen))
             self.guard = {"available": False, "reason": f"of {_SUMS} launches each way the record has {told}"}
 
     def news(self) -> dict[str, Any]:
-        """Give what has changed, to be asked after each cell: the facts, once a cell has brought up JAX itself, and what it left."""
+        """Return the facts that have changed since the last cell.
+
+        These are all facts, once a cell has initialised JAX itself, and the number of launches that it abandoned.
+        """
         left = self.recorder.left.count()
         changed = {} if left == self._left else {"left": left}
         self._left = left
@@ -219,14 +223,14 @@ class Bootstrap:
 
         from mhnb.rank import jaxseams
 
-        # To ask for devices earlier would bring up the backend, which waits for all ranks: that is the cell's to do.
+        # Asking for devices earlier would initialise the backend, which waits for all ranks: the cell must do that.
         if not (jax.distributed.is_initialized() and jaxseams.backend_is_initialized()):
             return {}
         self._awaits_init = False
         return self.facts()
 
     def facts(self) -> dict[str, Any]:
-        """Say what this rank is, as JAX itself reports it. Touches the backend only where it is initialised already."""
+        """Return the facts of this rank, as JAX itself reports them. Touches the backend only if it is initialised already."""
         import jax
 
         if not jax.distributed.is_initialized():
@@ -251,9 +255,10 @@ class Bootstrap:
 
 
 def _keep_sigterm(original: Callable[..., None]) -> Callable[..., None]:
-    """Let SIGTERM go on ending the rank: JAX's preemption service takes it, and `reached_preemption_sync_point` wants that service.
+    """Restore the handler of SIGTERM after `initialize`, so that SIGTERM still ends the rank.
 
-    Without a SIGTERM that it sees, the service answers that no host is about to go, which is so as far as ranks can know.
+    JAX's preemption service takes the signal, and `reached_preemption_sync_point` needs that service. Without a SIGTERM that it
+    sees, the service answers that no host is about to be preempted, which is so as far as ranks can know.
     """
 
     @functools.wraps(original)
@@ -272,7 +277,7 @@ def _keep_sigterm(original: Callable[..., None]) -> Callable[..., None]:
 def _forgiving_initialize(
     original: Callable[..., None], in_force: dict[str, Any], is_initialized: Callable[[], bool]
 ) -> Callable[..., None]:
-    """Let the first line of every guide be pasted: with no arguments, or those in force, it returns with a note."""
+    """Make the first line of every guide work: without arguments, or with those in force, it returns with a note."""
     from mhnb.rank import jaxseams
 
     signature = inspect.signature(original)
@@ -285,7 +290,7 @@ def _forgiving_initialize(
         except TypeError:
             bound = None
         if bound is None:
-            # JAX says it in its own words, and not as what came while another error was handled.
+            # JAX reports it in its own words, and not as an error that was raised while another one was handled.
             return original(*args, **kwargs)
         given = {name: value for name, value in bound.items() if value is not None}
         if is_initialized() and all(in_force.get(name) == value for name, value in given.items()):
@@ -299,10 +304,10 @@ def _forgiving_initialize(
 
 
 def _idle_shutdown(original: Callable[..., None], is_initialized: Callable[[], bool]) -> Callable[..., None]:
-    """Let the last line of every guide be pasted: it returns with a note, once a cell, and the cells to come find the ranks connected.
+    """Make the last line of every guide work: it returns with a note, once per cell, and the ranks stay connected.
 
-    A forked child gets the same: the connection it has is its rank's, and JAX hangs when it closes it from there.
-    JAX's own end, by `atexit`, does not come by this name.
+    A forked child gets the same: its connection is its rank's, and JAX hangs when it closes that from the child.
+    JAX's own shutdown, by `atexit`, does not use this name.
     """
     told_in: int | None = None
 

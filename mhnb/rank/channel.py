@@ -1,6 +1,6 @@
-"""The far end of the link: one socket of a rank or a supervisor.
+"""Client end of the transport: one socket of a rank or a supervisor.
 
-Sends may come from any thread; what arrives is read by the owner's main loop.
+Any thread may send; the owner's main loop reads what arrives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Channel", "connect"]
 
 _BUFFER_NBYTES = 1 << 18
 _LARGE_NBYTES = 64 * 1024
-"""A message above this may hold a text that is too long."""
+"""A message above this size may contain a text that is too long."""
 _TRY_S = 1.0
 _CHALLENGE_S, _AGAIN_CHALLENGE_S = 60.0, 5.0
 
@@ -33,9 +33,9 @@ class Channel:
     """Signed messages to and from the notebook.
 
     Args:
-        url: where the notebook listens, `unix:PATH`, `tcp:ADDRESS:PORT`, or `sealed:ADDRESS:PORT` where messages are encrypted.
-        key: shared by all of one start.
-        peer: this end's name, `r3` or `s0`.
+        url: where the notebook listens, `unix:PATH`, `tcp:ADDRESS:PORT`, or `sealed:ADDRESS:PORT` if messages are encrypted.
+        key: shared by all processes of one start.
+        peer: the name of this end, `r3` or `s0`.
     """
 
     def __init__(self, url: str, key: bytes, peer: str) -> None:
@@ -44,11 +44,11 @@ class Channel:
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
         self._arrived: deque[Message] = deque()
         self.closed = False
-        """The notebook's end is gone: nothing will come, and nobody hears what is sent."""
+        """Whether the notebook's end is closed: no message will arrive, and none that is sent is received."""
         self._open_session(connect(url))
 
     def _open_session(self, connected: socket.socket, wait_s: float = _CHALLENGE_S) -> None:
-        """Greet the notebook's end, which has begun with a challenge."""
+        """Authenticate to the notebook's end, which has begun with a challenge."""
         self._socket, self._cutter = connected, MessageCutter()
         challenge, answer = _read_challenge(connected, wait_s), secrets.token_bytes(CHALLENGE_NBYTES)
         key, encrypt = session_key(self._key, challenge, answer), self._url.startswith("sealed:")
@@ -58,7 +58,7 @@ class Channel:
         self._put([self._peer, answer, *self._signer.sign([self._peer])])
 
     def try_again(self) -> bool:
-        """Look whether a notebook listens again where the last one did; true when there is a connection now."""
+        """Try to connect to a notebook at the same address again. Return whether there is a connection now."""
         try:
             connected = connect(self._url, timeout_s=_TRY_S)
         except OSError:
@@ -68,7 +68,7 @@ class Channel:
             self._arrived.clear()
             self.closed = False
             try:
-                # Somebody else may have the port by now, and say nothing; who tries has other things to do.
+                # Another program may have the port by now and send nothing; the caller has other things to do.
                 self._open_session(connected, _AGAIN_CHALLENGE_S)
             except OSError:
                 self.closed = True
@@ -76,15 +76,15 @@ class Channel:
 
     @property
     def address(self) -> str:
-        """The address of this machine that the notebook is reached from; empty where it is this machine."""
+        """The address of this machine that the notebook is reached from; empty string if it is this machine."""
         return "" if self._socket.family == socket.AF_UNIX else str(self._socket.getsockname()[0])
 
     def fileno(self) -> int:
-        """The descriptor that is readable while something is to be received, or after the end."""
+        """Return the descriptor that is readable while a message is to be received, or after the end."""
         return self._socket.fileno()
 
     def send(self, message: Message) -> None:
-        """Send, and wait while the notebook is slower than we are. Large payloads are not copied."""
+        """Send a message, and wait while the notebook is slower than this process. Large payloads are not copied."""
         frames = encode(message)
         if len(frames[0]) > _LARGE_NBYTES:
             frames = encode(bound_message(message))
@@ -99,7 +99,7 @@ class Channel:
             for piece in join_frames(frames):
                 self._socket.sendall(piece)
         except OSError:
-            # What ends a rank whose notebook is gone is its supervisor, by the rules of the start.
+            # A rank without a notebook is ended by its supervisor, by the rules of the start.
             self.closed = True
 
     def receive(self) -> Message | None:
@@ -129,18 +129,18 @@ class Channel:
         return bool(self._arrived) or bool(select.select([self._socket], [], [], timeout_s)[0])
 
     def close(self) -> None:
-        """Let go. What was sent arrives."""
+        """Close the connection. Messages that were sent arrive."""
         self._socket.close()
 
 
 def connect(url: str, timeout_s: float | None = None) -> socket.socket:
-    """Connect to `unix:PATH` or `tcp:ADDRESS:PORT`; an IPv6 address may stand in brackets.
+    """Connect to `unix:PATH` or `tcp:ADDRESS:PORT`; an IPv6 address may be in brackets.
 
     Args:
         timeout_s: for TCP; None leaves it to the system, which tries for minutes.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: no process listens there.
     """
     kind, _, place = url.partition(":")
     if kind == "unix":
@@ -159,10 +159,10 @@ def connect(url: str, timeout_s: float | None = None) -> socket.socket:
 
 
 def _read_challenge(connected: socket.socket, wait_s: float) -> bytes:
-    """Wait for the notebook's first bytes.
+    """Wait for the notebook's first bytes, the challenge.
 
     Raises:
-        OSError: they do not come: who listens there is no notebook.
+        OSError: they do not arrive, because the process that listens there is not a notebook.
     """
     connected.settimeout(wait_s)
     challenge = b""

@@ -1,6 +1,6 @@
-"""A rank as an ipyparallel engine: the engine's loop, our kernel and shell, and the channel that brings cells.
+"""A rank as an ipyparallel engine: the engine's loop, our kernel and shell, and the channel that delivers cells.
 
-ipyparallel registers the engine and keeps its heartbeat; cells come over the channel, on the same thread and loop.
+ipyparallel registers the engine and maintains its heartbeat; cells arrive over the channel, on the same thread and loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mhnb.rank.versions import versions
 __all__ = ["RankEngine", "RankKernel", "serve"]
 
 _LOOK_S = 0.5
-"""How often a rank without a notebook looks for another."""
+"""How often a rank without a notebook tries to reach another."""
 
 
 class RankKernel(IPythonParallelKernel):
@@ -47,31 +47,31 @@ class RankKernel(IPythonParallelKernel):
 
 
 class RankEngine(IPEngine):
-    """An engine whose id is the rank, and which hands over to the rank once it is registered."""
+    """An engine whose id is the rank, and which starts to serve the rank once it is registered."""
 
     rank_serve: Any = None
 
     engine_only = False
 
     def redirect_output(self, iopub_socket: Any) -> None:
-        """Leave the streams alone, as the rank's own capture has them; those of a mere engine go to ipyparallel's client."""
+        """Leave the streams alone, because the rank's own capture has them. Those of a mere engine go to ipyparallel's client."""
         if self.engine_only:
             super().redirect_output(iopub_socket)
 
     def init_signal(self) -> None:
-        """Leave SIGINT to the runner; SIGTERM ends the rank as it ends any process."""
+        """Leave SIGINT to the runner. SIGTERM ends the rank as it ends any process."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if self.engine_only:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
-        """Become an engine, then take cells."""
+        """Register as an engine, then accept cells."""
         await super().complete_registration(*args, **kwargs)
         self.rank_serve(self)
 
 
 class _Server:
-    """Reads the channel on the engine's loop and hands each message to who deals with it."""
+    """Reads the channel on the engine's loop and passes each message to its handler."""
 
     def __init__(self, engine: RankEngine, spec: HostSpec, rank: int, channel: Channel, bootstrap: Bootstrap) -> None:
         paths = RankPaths(Path(spec.run_dir), rank)
@@ -95,14 +95,14 @@ class _Server:
         draw_shardings_in_lines()
         time_to_the_end(self._shell, bootstrap.recorder.wait, lambda: self._shell.interrupted)
         self._loop = asyncio.get_running_loop()
-        # A cell may put another clock in the place of `time.monotonic`.
+        # A cell may replace `time.monotonic` by another clock.
         vars(self._loop).update(time=time.monotonic)
         self._loop.add_reader(channel.fileno(), self._read)
         self._engine = engine
         self._keep = spec.keep
-        # What the start has made lives until the end: no collection between cells need look at it.
+        # Objects that the start has made live until the end: a collection between cells need not examine them.
         gc.freeze()
-        # From here on the loop is run by `_run_on`.
+        # From here on `_run_on` runs the loop.
         engine.loop.add_callback(engine.loop.stop)
         channel.send(RankReady(rank, _facts(engine, bootstrap)))
 
@@ -111,14 +111,15 @@ class _Server:
         while (message := self._channel.receive()) is not None:
             self._take(message)
         if self._channel.closed:
-            # It would be readable for ever. With `keep` the rank lives on without a notebook, and looks for another.
+            # It would be readable forever. With `keep` the rank lives on without a notebook, and tries to reach
+            # another.
             self._loop.remove_reader(self._channel.fileno())
             if self._keep:
                 self._loop.call_later(_LOOK_S, self._look_for_notebook)
 
     @ends_rank_on_defect
     def _look_for_notebook(self) -> None:
-        # Between cells only: a cell that awaits gives way on this loop, and what it leaves behind is not known before its end.
+        # Only between cells: a cell that awaits yields to this loop, and its outcome is not known before its end.
         if self._runner.is_running or not self._channel.try_again():
             self._loop.call_later(_LOOK_S, self._look_for_notebook)
             return
@@ -138,8 +139,8 @@ def _facts(engine: RankEngine, bootstrap: Bootstrap) -> dict[str, Any]:
 
 
 def serve(spec: HostSpec, rank: int, channel: Channel, bootstrap: Bootstrap) -> None:
-    """Register with the hub under the rank's own number and serve until the process ends."""
-    # The engine replaces it by the rank's own kernel class; ipyparallel offers no setting for it.
+    """Register with the hub under the rank's own number, and serve until the process ends."""
+    # The engine creates this class; here the rank's own replaces it, because ipyparallel has no setting for it.
     import ipyparallel.engine.app as engine_app
 
     engine = RankEngine.instance(id=rank)
@@ -156,7 +157,7 @@ def serve(spec: HostSpec, rank: int, channel: Channel, bootstrap: Bootstrap) -> 
     try:
         engine.start()
     except RuntimeError:
-        # The stop of the loop, once the rank serves.
+        # Raised when the loop is stopped, once the rank serves.
         if not servers:
             raise
     if servers:
@@ -166,19 +167,19 @@ def serve(spec: HostSpec, rank: int, channel: Channel, bootstrap: Bootstrap) -> 
 def _run_on(engine: RankEngine) -> NoReturn:
     """Run the event loop until the process ends, whatever code of a cell does to it.
 
-    A KeyboardInterrupt or SystemExit of a task or a callback comes out of the loop, and `loop.stop()` ends it.
+    A KeyboardInterrupt or SystemExit of a task or a callback leaves the loop, and `loop.stop()` ends it.
     Neither ends the rank.
     """
     while True:
         try:
             engine.loop.start()
         except (KeyboardInterrupt, SystemExit) as error:
-            # A task keeps its own error too, for the cell that awaits it; a callback has no other place.
+            # A task also keeps its own error, for the cell that awaits it; that of a callback is shown nowhere else.
             traceback.print_exception(error.with_traceback(_below_loop(error.__traceback__)))
 
 
 def _below_loop(found: TracebackType | None) -> TracebackType | None:
-    """Leave out the frames that run the loop, unless nothing is below them."""
+    """Return the traceback without the frames that run the loop, unless none are below them."""
     below = found
     while below is not None and "/asyncio/events" not in below.tb_frame.f_code.co_filename:
         below = below.tb_next

@@ -1,10 +1,10 @@
-"""The supervisor of one machine: brings up the hub and the ranks, reaps them, signals them, ends them.
+"""The supervisor of one host: starts the hub and the ranks, reaps them, signals them, ends them.
 
-It imports the heavy libraries once and forks every rank from itself, so that a machine pays for `import jax` once and not per rank.
-It stays single-threaded until the last fork. It knows processes, and nothing of cells or JAX programs.
+It imports the heavy libraries once and forks every rank from itself, so that a host pays for `import jax` once and not per rank.
+It stays single-threaded until the last fork. It knows processes, but no cells and no JAX programs.
 
-Started as `python -m mhnb.rank.host`, with one line of JSON (a HostSpec) on standard input. Where the cluster has other hosts too,
-it reports first and waits for `BeginRanks`: what each must know of the others is not known before all are there.
+Started as `python -m mhnb.rank.host`, with one line of JSON (a HostSpec) on standard input. If the cluster has other hosts too,
+it reports first and waits for `BeginRanks`: what each must know of the others is not known before all have reported.
 Standard input stays open: its end means that the owner is gone, and every process here ends with it unless the spec says keep.
 """
 
@@ -55,7 +55,7 @@ _LAST_LINES = 12
 
 
 class Supervisor:
-    """Owns the processes of one machine from spawn to reap."""
+    """Owns the processes of one host from spawn to reap."""
 
     def __init__(self, spec: HostSpec, owner: int, clock: Callable[[], float]) -> None:
         self._spec, self._owner, self._clock = spec, owner, clock
@@ -66,12 +66,12 @@ class Supervisor:
         self._channel: Channel | None = None
         self._board: BoardKeeper | None = None
         self._exited: list[HubExited | RankExited] = []
-        # On several hosts only once the notebook has noted where they are: until then nobody could find what it left.
+        # On several hosts only once the notebook has recorded where they are: before that, no process could find them.
         self._stays = spec.keep and not spec.waits
         self._abandoned = Abandonment(spec.host_timeout_s, self._is_bare)
 
     def start(self) -> None:
-        """Bring up what is to be here: all at once, or, where there are other hosts, once the notebook says so."""
+        """Start the processes of this host: at once, or, if there are other hosts, once the notebook says so."""
         if not self._spec.waits:
             self._bring_up_alone()
             return
@@ -81,7 +81,7 @@ class Supervisor:
             preload()
 
     def _bring_up_alone(self) -> None:
-        """Bring up the hub and every rank, then the channel, which no rank inherits so."""
+        """Start the hub and every rank, then open the channel, so that no rank inherits it."""
         if self._spec.hub:
             self._hub = spawn_hub(self._spec)
         elif self._spec.connection:
@@ -106,7 +106,7 @@ class Supervisor:
         self._say(up)
 
     def _report_again(self) -> None:
-        """Tell another notebook what there is, and what has ended meanwhile."""
+        """Report to another notebook which processes there are, and which have ended meanwhile."""
         address = self._spec.address or (self._channel.address if self._channel is not None else "")
         log_dir = str(Path(self._spec.run_dir) / "log")
         self._say(
@@ -117,7 +117,7 @@ class Supervisor:
             self._say(exited)
 
     def _begin(self, begin: BeginRanks) -> None:
-        """Every host is there: bring up the ranks."""
+        """Start the ranks: every host has reported."""
         if not self._spec.ranks:
             return
         write_connection_file(Path(self._spec.run_dir), begin.connection)
@@ -150,7 +150,7 @@ class Supervisor:
 
     def _open_channel(self) -> None:
         self._channel = Channel(self._spec.link_url, bytes.fromhex(self._spec.key), f"s{self._spec.supervisor}")
-        # A rank that is forked later has its own.
+        # A rank that is forked later has its own channel.
         os.register_at_fork(after_in_child=self._channel.close)
 
     def _say(self, message: Message) -> None:
@@ -158,7 +158,7 @@ class Supervisor:
             self._channel.send(message)
 
     def serve(self) -> None:
-        """Reap and obey until told to stop or the owner is gone."""
+        """Reap processes and handle messages until the supervisor is stopped or its owner is gone."""
         assert self._channel is not None
         watched = [self._channel.fileno(), self._wake_read, sys.stdin.fileno()]
         while True:
@@ -166,7 +166,7 @@ class Supervisor:
             if self._obey():
                 return
             if self._channel.closed and self._channel.fileno() in watched:
-                # The notebook is gone, or has closed the link: the lifeline tells which rule applies.
+                # The notebook is gone, or has closed the link: the lifeline shows which rule applies.
                 watched.remove(self._channel.fileno())
             if self._channel.closed and self._spec.keep and not self._stays:
                 return
@@ -180,40 +180,42 @@ class Supervisor:
                 os.read(self._wake_read, 4096)
             if sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 4096):
                 watched.remove(sys.stdin.fileno())
-                # That it is to stay may have come in the same moment.
+                # The message that the cluster stays may have come in the same moment.
                 if self._obey() or (self._spec.lifeline and not self._stays):
                     return
                 self._speak_alone()
             if os.getppid() != self._owner and not self._stays:
-                # A copy of the pipe in another child of the owner can outlive the owner: the parent's change is the second sign.
+                # A copy of the pipe in another child of the owner can outlive the owner: the change of parent is the
+                # second sign.
                 return
 
     def _speak_alone(self) -> None:
-        """Say what there is to say in the log: where a login brought this here, nobody reads what it printed any more."""
+        """Redirect stdout and stderr to the supervisor log: if a login started this process, its output is no longer read."""
         log = open_private(Path(self._spec.run_dir) / "log" / "supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for fd in (1, 2):
             os.dup2(log, fd)
         os.close(log)
 
     def _is_forgotten(self) -> bool:
-        """Whether the notebook, or the way to it, must be gone; where that is no reason, whether there is nothing left to hold."""
+        """Return whether the notebook or the way to it must be gone; for a cluster that stays, whether nothing is left to keep."""
         if self._stays:
             assert self._channel is not None
             if not self._abandoned.is_over(not self._channel.closed, self._clock()):
                 return False
             print("mhnb: kept, but no rank is left and no notebook drives this cluster: ended", file=sys.stderr)
             return True
-        # The hub's supervisor, on the notebook's own machine, sees its end: once the ranks are ready it hears nothing.
+        # The hub's supervisor, on the notebook's own machine, sees its end: once the ranks are ready it receives
+        # nothing.
         return bool(self._spec.ranks) and 0 < self._spec.host_timeout_s < self._clock() - self._heard_at
 
     def _is_bare(self) -> bool:
-        """Whether nothing here could serve a notebook that comes back: no rank, or a hub that no engine speaks to."""
+        """Return whether no process here could serve a notebook that returns: no rank, or a hub without connected engines."""
         if self._spec.ranks:
             return not self._ranks
         return self._hub is not None and not has_callers(self._hub)
 
     def _obey(self) -> bool:
-        """Do what was sent; true when told to stop."""
+        """Handle the messages that have arrived. Return whether one of them is a request to stop."""
         assert self._channel is not None
         while (message := self._channel.receive()) is not None:
             self._heard_at = self._clock()
@@ -255,7 +257,7 @@ class Supervisor:
             self._tell_exit(pid, status)
 
     def _tell_exit(self, pid: int, status: int) -> None:
-        # What a process here has started of its own ends with it.
+        # Processes that this one has started itself end with it.
         _signal_group(pid, signal.SIGKILL)
         signum = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = None if signum is not None else os.waitstatus_to_exitcode(status)
@@ -273,8 +275,8 @@ class Supervisor:
         self._say(exited)
 
     def end(self) -> None:
-        """Kill every process of this machine and wait until each is gone."""
-        # Schedulers say it more than once: what was begun is gone through with, to the last key.
+        """Kill every process of this host and wait until each has ended."""
+        # Schedulers send it more than once: the shutdown that was begun runs to completion, to the last key.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         services = (self._hub, self._board.delegate if self._board is not None else None)
         pids = [*self._ranks, *(pid for pid in services if pid is not None)]
@@ -289,7 +291,7 @@ class Supervisor:
         try:
             touch_private(Path(self._spec.end_mark))
         except OSError as error:
-            # The disk is full: the processes are gone all the same.
+            # The disk is full: the processes have ended all the same.
             print(f"mhnb: {self._spec.end_mark}: {error}", file=sys.stderr)
         if self._channel is not None:
             self._channel.close()
@@ -299,7 +301,8 @@ def _signal_group(pid: int, signum: int) -> None:
     try:
         os.killpg(pid, signum)
     except (ProcessLookupError, PermissionError):
-        # It ended by itself in this moment; the reaper tells. macOS says "not permitted" of a group that has only a zombie.
+        # It ended by itself in this moment; the reaper reports it. macOS says "not permitted" of a group that has only
+        # a zombie.
         return
 
 
@@ -317,7 +320,7 @@ def main() -> None:
     """Run the supervisor of this machine."""
     owner = os.getppid()
     line = b""
-    # Unbuffered, byte for byte: what follows the line belongs to the lifeline.
+    # Unbuffered, byte by byte: what follows the line belongs to the lifeline.
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)
         if not byte:
@@ -326,7 +329,7 @@ def main() -> None:
     spec = settle_in(parse_hostspec(line.decode()), os.environ)
     os.environ.update(spec.environment)
     raise_open_files(spec.process_count, spec.devices or 1)
-    # A terminal's Ctrl-C is the notebook's to interpret.
+    # The notebook interprets a terminal's Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     supervisor = Supervisor(spec, owner, time.monotonic)
     signal.signal(signal.SIGTERM, lambda _signum, _frame: sys.exit(0))

@@ -1,4 +1,4 @@
-"""ipyparallel's controller as a child of the supervisor."""
+"""ipyparallel's controller as a child process of the supervisor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mhnb.system.processes import end_with_parent
 __all__ = ["main", "run_hub"]
 
 _PORTS = 24
-"""It takes 19; beyond those here it would choose itself."""
+"""The controller uses 19; more than are given here it would choose itself."""
 
 
 def run_hub(spec: HostSpec) -> None:
@@ -27,7 +27,8 @@ def run_hub(spec: HostSpec) -> None:
     class Controller(IPController):
         @default("ports")
         def _free_ports(self) -> list[int]:
-            # Its own choice is one that the system hands out: any socket that is opened before it listens there may get it.
+            # By itself it takes ports that the system assigns: any socket opened before it listens there may get the
+            # same one.
             return hold_hub_ports(_PORTS, held, self.ip)
 
     # Its heart monitor is a process of its own and would outlive a hub that is killed.
@@ -39,7 +40,7 @@ def run_hub(spec: HostSpec) -> None:
 
 
 def main() -> None:
-    """Run the controller in a process started afresh: the spec comes on standard input."""
+    """Run the controller in a new process. The spec comes on standard input."""
     end_with_parent(int(sys.argv[1]))
     run_hub(parse_hostspec(sys.stdin.readline()))
 

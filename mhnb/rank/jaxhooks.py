@@ -1,18 +1,18 @@
-"""Where mhnb touches private names of JAX: how launches of programs of several ranks are agreed on, recorded, or left alone.
+"""Hooks on private names of JAX: launches of programs of several ranks are agreed on, recorded, or left to JAX.
 
-It decides which way a launch takes, and what makes two compiled programs the same program.
-It refuses to guess: every private name is probed first, and where one does not fit, JAX is left as it was.
+This module decides which path a launch takes, and what makes two compiled programs the same program.
+It does not guess: every private name is probed first, and if one does not fit, JAX is left as it was.
 
-A launch takes one of two ways, by a state of JAX's configuration that is part of the key of its C++ caches:
+A launch takes one of two paths, by a state of JAX's configuration that is part of the key of its C++ caches:
 
 - *Direct*, in cells under `--guard off` and `parity`: JAX's own C++ dispatch. Under parity the function that JAX calls after
   each launch from C++ records it.
-- *Gated*, everywhere else: a program with a collective has no C++ fast path. Its call object is a `Recorded` one, which agrees on the
-  launch first. `jit`, ahead-of-time `compiled(x)`, `pmap`, eager operations and `device_put` all end there. A program without
-  a collective keeps JAX's C++ dispatch; the function that JAX calls after it tags what it made.
+- *Gated*, everywhere else: a program with a collective has no C++ fast path. Its call object is a `Recorded`, which agrees on
+  the launch first. `jit`, ahead-of-time `compiled(x)`, `pmap`, eager operations and `device_put` all end there. A program
+  without a collective keeps JAX's C++ dispatch; the function that JAX calls after it tags the outputs.
 
-Without the C++ dispatch JAX works out a call's types again, about 7 us a leaf. So gated calls have a cache of their own in front
-of that: by function, static arguments, and a token for each leaf, which stands in the leaf's tag.
+Without the C++ dispatch JAX works out a call's types again, about 7 us per leaf. So gated calls have a cache of their own in
+front of that. Its key is the function, the static arguments, and a token for each leaf, which is stored in the leaf's tag.
 Programs of one process are not touched.
 """
 
@@ -77,21 +77,21 @@ _Places = list[tuple[int, int]]
 
 
 class _Current(threading.local):
-    """What one thread is doing."""
+    """State of one thread."""
 
     module: Any = None
     arguments: Any = MappingProxyType({})
-    """Both of what is being compiled."""
+    """Module and arguments of the compilation in progress."""
     launched: Launched | None = None
-    """The launch being made."""
+    """The launch in progress."""
     is_learning: bool = False
-    """A call is made whose signature is new."""
+    """Whether the call in progress has a new signature."""
     inputs: Sequence[Any] = ()
-    """What its launch took."""
+    """The inputs of that call's launch."""
     laid_out: list[tuple[Any, Any]] | None = None
-    """Arguments of a launch from C++, and what they were laid out as."""
+    """Arguments of a launch from C++, each with the array that it was laid out as."""
     missed: tuple[Any, Any, Any] | None = None
-    """A call that the cache of signatures did not know: its parameters, and its key in which table."""
+    """A call that was not in the cache of signatures: its parameters, its key, and the table for that key."""
 
 
 _current = _Current()
@@ -99,7 +99,7 @@ _current = _Current()
 
 @dataclass(frozen=True, slots=True)
 class HookStatus:
-    """Whether launches are recorded; if not, why."""
+    """Whether launches are recorded; if not, the reason."""
 
     available: bool
     reason: str = ""
@@ -114,17 +114,17 @@ class _Program:
     participants: tuple[int, ...]
     compiled: CompiledProgram | None = None
     passed: tuple[tuple[int, int], ...] = ()
-    """Outputs that are arguments as they came."""
+    """Each output that is an argument passed through, with the index of that argument."""
     donated: tuple[int, ...] | None = ()
-    """Arguments that a launch takes for good; None where that is not known."""
+    """Arguments that a launch donates; None if that is unknown."""
     may_crash: bool = False
-    """On CPU devices of several in a process, C++ ends the process where an argument was donated before."""
+    """On CPU with several devices in a process, C++ ends the process if an argument was donated before."""
     producers: dict[int | None, Producer] = field(default_factory=dict)
-    """As what it was told last, by line of the cell."""
+    """The latest producer of its outputs, by line of the cell."""
     is_collective: bool = field(init=False)
     """Whether it communicates."""
     number: int = field(init=False)
-    """Its fingerprint."""
+    """Its fingerprint as a number."""
 
     def __post_init__(self) -> None:
         self.is_collective = communicates(self.fingerprint)
@@ -132,7 +132,7 @@ class _Program:
 
     @property
     def is_gated(self) -> bool:
-        """Whether C++ must not launch it while the ranks agree."""
+        """Whether C++ must not launch it while the ranks agree on launches."""
         return self.is_collective or self.may_crash
 
 
@@ -142,16 +142,16 @@ _NOTHING: Mapping[int, Any] = MappingProxyType({})
 
 
 def install(recorder: LaunchRecorder) -> HookStatus:
-    """Have every launch of a multi-process program recorded in `recorder`.
+    """Record every launch of a multi-process program in `recorder`.
 
-    To be called before user code: a program compiled ahead of time before that is not seen.
-    Initialises no backend. Called again, it exchanges the recorder.
+    Must be called before user code: a program compiled ahead of time before that is not seen.
+    Initialises no backend. Another call replaces the recorder.
     """
-    global _recorder  # noqa: PLW0603 - JAX is hooked once in a process, and so is what its hooks report to
+    global _recorder  # noqa: PLW0603 - JAX is hooked once in a process, and its hooks use one recorder
     if _recorder is None:
         try:
             reason = _probe()
-        except Exception as error:  # noqa: BLE001 - private code may raise anything: that is the reason we give
+        except Exception as error:  # noqa: BLE001 - private code may raise anything, which becomes the reason
             reason = f"{type(error).__name__}: {error}"
         if reason is not None:
             return HookStatus(False, reason)
@@ -163,18 +163,18 @@ def install(recorder: LaunchRecorder) -> HookStatus:
 
 
 def current_recorder() -> LaunchRecorder | None:
-    """What launches are recorded in; None where the hooks do not fit."""
+    """Return the recorder of launches; None if the hooks do not fit."""
     return _recorder
 
 
 def identify(compiled: Any) -> tuple[str, list[Any]]:
-    """Name and device assignment of what `lower(...).compile()` gave."""
+    """Return name and device assignment of a result of `lower(...).compile()`."""
     unloaded = compiled._executable._unloaded_executable
     return unloaded.name, list(unloaded.device_list)
 
 
 def _finish_effects() -> None:
-    """Wait for prints and callbacks from inside compiled programs; free when there are none."""
+    """Wait for prints and callbacks from inside compiled programs; free of cost if there are none."""
     import jax
     from jax._src import dispatch
 
@@ -187,14 +187,14 @@ def _finish_effects() -> None:
 
 
 def _probe() -> str | None:
-    """Say why the hooks do not fit the installed JAX; None when they do."""
+    """Return why the hooks do not fit the installed JAX; None if they do."""
     import jax
     from jax._src import array, dispatch
     from jax._src.interpreters import pxla
 
     missing = [*_missing_names(pxla), *_missing_ways()]
     if not array.ArrayImpl.__dictoffset__:
-        # An array carries where it comes from.
+        # The tag of an array is an attribute of it.
         missing.append("ArrayImpl.__dict__")
     if not hasattr(array.ArrayImpl, "_sharding"):
         missing.append("ArrayImpl._sharding")
@@ -207,7 +207,7 @@ def _probe() -> str | None:
 
 
 def _missing_ways() -> list[str]:
-    """Name what the two ways of a launch want and this JAX does not have."""
+    """Return the names that the two launch paths need and this JAX does not have."""
     from jax._src import api, config, core, dispatch, pjit, tree_util
     from jax._src.interpreters import pxla
 
@@ -260,7 +260,7 @@ def _missing_names(pxla: Any) -> list[str]:
         missing.append("UnloadedMeshExecutable.from_hlo(name, hlo, host_callbacks, keepalive)")
     if list(inspect.signature(unloaded.load).parameters) != ["self"]:
         missing.append("UnloadedMeshExecutable.load()")
-    # Of the method: the source of a class costs the parse of its whole file, 0.03 s of every rank's start.
+    # Read the method's source: that of a class costs the parse of its whole file, 0.03 s of every rank's start.
     source = inspect.getsource(pxla.ExecuteReplicated.__call__)
     calls = ("self.xla_executable.execute_sharded(", "results.consume_with_handlers(")
     missing += [f"ExecuteReplicated with {call}...)" for call in calls if call not in source]
@@ -275,7 +275,7 @@ _FIELDS = {
     "MeshExecutable": "_unsafe_call build_unsafe_call",
     "ExecuteReplicated": "mut ordered_effects xla_executable",
 }
-"""What we read and set, by private class."""
+"""Attributes that mhnb reads and sets, by private class."""
 
 
 def _hook() -> None:
@@ -287,9 +287,9 @@ def _hook() -> None:
     unloaded.from_hlo = staticmethod(_note_module(unloaded.from_hlo))
     unloaded.load = _load_recorded(unloaded.load, _make_recorded_class())
     _hook_ways()
-    # It has the class of jitted functions take our method for forgetting.
+    # This makes the class of jitted functions use our method that clears a cache.
     jax.jit(_hook)
-    # What was compiled so far was not hooked; nothing is lost, it compiles again when it is next called.
+    # Programs compiled so far are not hooked. Nothing is lost: each compiles again when it is next called.
     jax.clear_caches()
     # JAX then filters our frames from tracebacks as it does its own, and takes none of them for the line of a call.
     for module in (traceback_util, source_info_util):
@@ -299,7 +299,7 @@ def _hook() -> None:
 
 
 def _note_module(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the compilation of a lowered module, to have it at hand when its executable is loaded."""
+    """Wrap the compilation of a lowered module, so that the module is available when its executable is loaded."""
 
     @functools.wraps(from_hlo)
     def compile_noted(name: str, hlo: Any, *args: Any, **kwargs: Any) -> Any:
@@ -316,7 +316,7 @@ def _note_module(from_hlo: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _load_recorded(load: Callable[[Any], Any], recorded: type[Any]) -> Callable[[Any], Any]:
-    """Wrap the loading of an executable, to put a `Recorded` in the place of the call object of a multi-process one."""
+    """Wrap the loading of an executable. A multi-process one gets a `Recorded` as its call object."""
 
     @functools.wraps(load)
     def load_recorded(unloaded: Any) -> Any:
@@ -348,7 +348,7 @@ def _describe(unloaded: Any, participants: tuple[int, ...]) -> _Program:
 
 def _build_recorded(build: Callable[[], Any], program: _Program, recorded: Callable[[Any, _Program], Any]) -> Any:
     call = build()
-    # Which output goes into a mutable array, and which is an argument; tokens come before all others.
+    # Find which output goes into a mutable array, and which is an argument. Tokens come before all others.
     first = len(call.ordered_effects)
     places = enumerate(call.mut.out_mut if call.mut else ())
     written = [(output, first + place) for output, place in places if place is not None]
@@ -358,11 +358,11 @@ def _build_recorded(build: Callable[[], Any], program: _Program, recorded: Calla
 
 
 def _make_recorded_class() -> type[Any]:
-    """Make the class of call objects of multi-process programs; JAX's C++ paths take nothing but an `ExecuteReplicated`."""
+    """Create the class of call objects of multi-process programs. JAX's C++ paths accept only an `ExecuteReplicated`."""
     from jax._src.interpreters import pxla
 
     class Recorded(pxla.ExecuteReplicated):  # type: ignore[misc,unused-ignore]
-        """Agrees on each launch, where it is not made directly."""
+        """Agrees on each launch that is not direct."""
 
         __slots__ = ("program",)
 
@@ -377,7 +377,7 @@ def _make_recorded_class() -> type[Any]:
             return _launch_around(super().__call__, *args)
 
         def launch_laid_out(self, inputs: Sequence[Any], signatures: Sequence[int | None]) -> Any:
-            """Launch on arguments that are laid out as the program wants them."""
+            """Launch with arguments that are already laid out as the program requires."""
             __tracebackhide__ = True
             return _launch_around(self._launch_laid_out, inputs, signatures)
 
@@ -395,10 +395,11 @@ def _break_dispatch(error: BaseException) -> None:
 
 
 def _launch_around(launch: Callable[..., Any], *args: Any) -> Any:
-    """Make a launch, and settle what had to wait for it."""
+    """Make a launch, then settle what had to wait for it."""
     __tracebackhide__ = True
     gate = None if _recorder is None else _recorder.gate
-    # A signal handler or a finalizer may call a program in the middle of another launch, which is not to be settled by that.
+    # A signal handler or a finalizer may call a program in the middle of another launch, which that call must not
+    # settle.
     nested = gate is not None and gate.is_inside()
     around, _current.launched = _current.launched, None
     try:
@@ -407,26 +408,26 @@ def _launch_around(launch: Callable[..., Any], *args: Any) -> Any:
         _break_dispatch(error)
         raise
     finally:
-        # Or the arrays that it made would live until the next launch.
+        # Otherwise the arrays that it made would live until the next launch.
         _current.launched = around if nested else None
         if gate is not None and not nested:
             gate.settle()
 
 
-# -- the two ways of a launch
+# -- the two launch paths
 
 
 @dataclass(slots=True)
 class _Way:
-    """Which way launches take at present."""
+    """The path that launches take at present."""
 
     guard: str = "lockstep"
     is_direct: bool = False
-    """JAX's own C++ dispatch launches every program."""
+    """Whether JAX's own C++ dispatch launches every program."""
     state: Any = None
-    """JAX's configuration state for it."""
+    """JAX's configuration state for the path."""
     has_origins: bool = False
-    """C++ has been given a program of several ranks: before that there is nothing to deal with after a call."""
+    """Whether C++ has received a program of several ranks: before that, nothing has to be done after a call."""
 
     @property
     def is_unguarded(self) -> bool:
@@ -436,36 +437,37 @@ class _Way:
 
 _way = _Way()
 _jax: Any = types.SimpleNamespace(array_type=None)
-"""What each launch needs of JAX; set once it is hooked."""
+"""Parts of JAX that each launch needs; set once JAX is hooked."""
 
 
 @dataclass(slots=True)
 class _Origin:
-    """What C++ launches, as the sharding of its first output tells of it."""
+    """A program that C++ launches, found through the sharding of its first output."""
 
     program: _Program
     compiled: Any
-    """A weak reference to the `CompiledProgram`: an array must not keep what made it."""
+    """A weak reference to the `CompiledProgram`: an array must not keep its program alive."""
     constants: Sequence[Any]
-    """Weak references to arrays that it is given beside its arguments, before them."""
+    """Weak references to arrays that the program receives before its arguments."""
     kept: tuple[int, ...] | None
-    """Which of both it takes; None for all."""
+    """Indices of the constants and arguments that the program takes; None for all."""
     avals: Sequence[Any]
     """Shape and type of each that it takes."""
     signatures: tuple[int | None, ...] | None = None
-    """Of the outputs, once there are some."""
+    """Tokens of the outputs, once there are outputs."""
 
 
 _ORIGIN = "_mhnb_origin"
-"""Of a sharding: an `_Origin`."""
+"""Attribute of a sharding: an `_Origin`."""
 
 
 def _choose_way(guard: str, *, is_direct: bool) -> None:
-    """Have launches go the way of a cell: `is_direct` lets JAX make them by itself, under off and parity."""
+    """Select the launch path of a cell: `is_direct` lets JAX launch by itself, under off and parity."""
     _way.guard, _way.is_direct = guard, is_direct
-    # Of a call that failed, they would live on.
+    # Entries of a failed call would stay.
     _current.laid_out = None
-    # In the cell's own thread only: what another launches is recorded first, as its cell may end while it is stuck.
+    # Only in the cell's own thread: launches of other threads are recorded first, as the cell may end while one is
+    # stuck.
     _way.state.set_local("direct" if is_direct else _jax.config.config_ext.unset)
     _set_after_call()
 
@@ -490,25 +492,26 @@ def _hook_ways() -> None:
     executable.create_cpp_call = _choose_per_call(executable.create_cpp_call)
     for state in (config.debug_nans, config.debug_infs):
         state._add_hooks(lambda _: _set_after_call(), lambda _: _set_after_call_here())
-    # What ran here before has left a setting of this thread's own.
+    # Code that ran here before has left a setting of this thread's own.
     _set_after_call_here()
     os.register_at_fork(after_in_child=_gate_child)
 
 
 def _gate_child() -> None:
-    """Refuse what a forked child launches: it is no rank."""
+    """Refuse the launches of a forked child, because it is not a rank."""
     _choose_way(_way.guard, is_direct=False)
 
 
 def _give_fastpath(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap what JAX gives to its C++ dispatch after the first call of a program."""
+    """Wrap the function that returns what JAX's C++ dispatch needs after the first call of a program."""
 
     @functools.wraps(original)
     def get_fastpath_data(executable: Any, *args: Any, **kwargs: Any) -> Any:
         program = getattr(getattr(executable, "unsafe_call", None), "program", None)
         if program is None:
             return original(executable, *args, **kwargs)
-        # Another thread may have begun this call while launches went another way, and C++ would keep it under that.
+        # Another thread may have begun this call while launches took another path, and C++ would keep it under that
+        # path.
         if program.is_gated and not (_way.is_direct and threading.current_thread() is threading.main_thread()):
             return None
         data = original(executable, *args, **kwargs)
@@ -518,7 +521,7 @@ def _give_fastpath(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _name_first_output(data: Any, program: _Program, avals: Sequence[Any]) -> Any:
-    """Give the first output a sharding of its own, by which is known what made it when C++ has launched the program."""
+    """Give the first output a sharding of its own. It identifies the program after C++ has launched it."""
     if not data.out_shardings:
         return data
     first, *others = data.out_shardings
@@ -536,7 +539,7 @@ def _name_first_output(data: Any, program: _Program, avals: Sequence[Any]) -> An
 
 
 def _choose_per_call(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the making of what calls a program that was compiled ahead of time."""
+    """Wrap the function that creates the C++ call of a program that was compiled ahead of time."""
     from jax._src import stages
 
     @functools.wraps(original)
@@ -558,7 +561,7 @@ def _choose_per_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _set_after_call() -> None:
-    """Have JAX call what this way wants after each launch, beside its own check for NaN."""
+    """Make JAX call the function of this path after each launch, beside its own check for NaN."""
     config = _jax.config
     checks = config._read("jax_debug_nans") or config._read("jax_debug_infs")
     ours = _jax.after_call if _way.has_origins and not _way.is_unguarded else None
@@ -567,7 +570,7 @@ def _set_after_call() -> None:
 
 
 def _set_after_call_here() -> None:
-    """Do so in this thread, which has its own setting of the check."""
+    """Do the same for this thread, which has its own setting of the check."""
     config = _jax.config
     checks = config.debug_nans.get_local() is True or config.debug_infs.get_local() is True
     _jax.post_hook.set_local(_checked_after_call if checks else config.config_ext.unset)
@@ -583,16 +586,16 @@ def _make_after_call() -> Callable[[Any, Any, Any, Any], None]:
     array_type, tree_leaves = _jax.array_type, _jax.tree_leaves
 
     def after_call(function: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Deal with a launch that C++ has made: tag what came of it, or record it."""
+        """Handle a launch that C++ has made: tag its outputs, or record it."""
         __tracebackhide__ = True
-        # Most calls are of programs of this process alone, and end at the first look.
+        # Most calls are of programs of this process alone, and end at the first check.
         if type(out) is array_type:
             first, outputs = out, [out]
         else:
             outputs = tree_leaves(out)
             first = find_plain(outputs[0]) if outputs else None
             if type(first) is not array_type:
-                # A tracer, or no array at all.
+                # A tracer, or not an array at all.
                 return
         origin: _Origin | None = getattr(first._sharding, _ORIGIN, None)
         if origin is not None and _recorder is not None:
@@ -603,10 +606,10 @@ def _make_after_call() -> Callable[[Any, Any, Any, Any], None]:
 
 def _deal_with(origin: _Origin, outputs: list[Any], call: tuple[Any, Any, Any]) -> None:
     laid_out, _current.laid_out = _current.laid_out, None
-    # It ran, and nobody waits for it; but who asks must not get what it made.
+    # It ran, and no rank waits for it; but a request between cells must not receive its outputs.
     check_may_launch(origin.program.name)
     if origin.program.is_collective and not _way.is_direct:
-        # Begun by a thread of a cell under off or parity, which ended meanwhile.
+        # A thread of a cell under off or parity began it, and that cell ended meanwhile.
         return
     made = {id(given): plain for given, plain in laid_out or ()}
     inputs = [made.get(id(each), each) for each in _list_inputs(origin, *call)]
@@ -621,7 +624,7 @@ def _deal_with(origin: _Origin, outputs: list[Any], call: tuple[Any, Any, Any]) 
 
 
 def _tag_single(origin: _Origin, given: Any, outputs: list[Any]) -> bool:
-    """Tag what a program made of one array whose tag is known for good; false where there is more to do."""
+    """Tag the outputs of a program of one array whose tag is final. Return False if there is more to do."""
     tag: Tag = getattr(given, ATTRIBUTE, UNTAGGED)
     recorder, signatures, program = _recorder, origin.signatures, origin.program
     assert recorder is not None
@@ -637,7 +640,7 @@ def _follow_boxes(inputs: list[Any], outputs: list[Any], origin: _Origin) -> Non
 
 
 def _list_inputs(origin: _Origin, function: Any, args: Any, kwargs: Any) -> list[Any]:
-    """List what a launch from C++ was given and takes, in the order in which its Python way takes it."""
+    """List the inputs that a launch from C++ takes, in the order in which its Python path takes them."""
     if len(args) == 1 and type(args[0]) is _jax.array_type and not (kwargs or origin.constants):
         return list(args) if origin.kept is None or origin.kept else []
     info = getattr(function, "_jit_info", None)
@@ -661,7 +664,7 @@ def _tag_outputs(origin: _Origin, given: list[Any], outputs: list[Any]) -> None:
     _recorder.learn_contents(inputs, None)
     tags = read_tags(inputs)
     if any(tag[1] is None for tag in tags):
-        # Keys of this process alone: the program takes them for the same on every rank.
+        # Keys of this process alone: the program treats them as the same on every rank.
         tags = _recorder.tags_of(
             inputs, [getattr(each, "aval", a) for each, a in zip(inputs, origin.avals, strict=True)]
         )
@@ -682,7 +685,10 @@ def _record_launch(origin: _Origin, laid_out: list[Any], outputs: list[Any]) -> 
 
 
 def watch_arguments() -> None:
-    """Have launches from C++ tell what they lay their arguments out as. To be called once everything else that lays out is hooked."""
+    """Record how launches from C++ lay out their arguments.
+
+    Must be called after everything else that lays out arrays is hooked.
+    """
     from jax._src.interpreters import pxla
 
     private: Any = pxla
@@ -707,24 +713,24 @@ def watch_arguments() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A call whose program is known by its signature."""
+    """A call whose program is known from its signature."""
 
     call: Any
     """A `Recorded`."""
     constants: tuple[Any, ...]
-    """Arrays that the program is given before its arguments."""
+    """Arrays that the program receives before its arguments."""
     kept: tuple[int, ...] | None
-    """Which of both it takes; None for all."""
+    """Indices of the constants and arguments that it takes; None for all."""
     relaid: tuple[int, ...]
-    """Which of those are laid out for it anew each time."""
+    """Those of them that are laid out anew for each launch."""
     signatures: tuple[int | None, ...]
-    """Of the outputs; None for keys."""
+    """Tokens of the outputs; None for keys."""
 
 
 class _Signatures:
-    """The gated calls that are known by function, static arguments and the types of their leaves.
+    """Cache of gated calls, by function, static arguments and the types of their leaves.
 
-    JAX's own `_infer_params` works those out anew at each call that does not come from C++.
+    JAX's own `_infer_params` works those out again at each call that does not come from C++.
     """
 
     def __init__(self, infer: Callable[..., Any], run: Callable[..., Any]) -> None:
@@ -737,7 +743,8 @@ class _Signatures:
         self._parse, self._registry = jax_jit.parse_arguments, tree_util.tracing_registry
         self._find_mesh = pjit.get_ctx_mesh
         self._unflatten, self._array_type = tree_util.tree_unflatten, array.ArrayImpl
-        # As weak on the function as JAX's own, and emptied with those: what a function holds is not kept by it.
+        # As weak on the function as JAX's own cache, and cleared with it: objects that a function holds are not kept
+        # alive by it.
         self._table: Any = util.weakref_lru_cache(_make_table)
         self.infer, self.run = self._wrap_infer(infer), self._wrap_run(run)
 
@@ -766,9 +773,9 @@ class _Signatures:
             try:
                 table = self._table(fun, ji)
             except TypeError:
-                # A function that nothing can refer to weakly.
+                # A function that does not support weak references.
                 return infer(fun, ji, args, kwargs)
-            # The mesh of `jax.set_mesh` is no part of what the table goes by.
+            # The function and its options, which identify the table, do not include the mesh of `jax.set_mesh`.
             key = (static, signature, self._find_mesh(False))
             known = table.get(key)
             if known is not None:
@@ -787,7 +794,8 @@ class _Signatures:
             if known is not None and not self._checks():
                 given = [*known.constants, *args_flat]
                 inputs = given if known.kept is None else [given[place] for place in known.kept]
-                # XLA for CPU ends the process on a deleted array, and elsewhere refuses it after the ranks have agreed.
+                # XLA for CPU ends the process on a deleted array, and on other platforms refuses it after the ranks
+                # have agreed.
                 arrays = inputs if not known.relaid else [each for each in inputs if type(each) is self._array_type]
                 if not any(map(self._array_type.is_deleted, arrays)):
                     return self._run_known(p, args_flat, inputs)
@@ -814,7 +822,7 @@ class _Signatures:
         return tuple(signature)
 
     def make_token(self, leaf: Any) -> int | None:
-        """Give the token of what a leaf looks like to a program; None where that cannot be said."""
+        """Return the token of what a program sees of a leaf, such as its type and sharding; None if that is unknown."""
         kind = type(leaf)
         if kind in _PLAIN_NUMBERS:
             return self._intern(kind)
@@ -825,7 +833,7 @@ class _Signatures:
             return None
         look = (kind, leaf.aval, sharding, getattr(leaf, "committed", None))
         if sharding.is_fully_addressable:
-            # It is laid out anew for each launch, whatever its layout.
+            # It is laid out anew for each launch, whatever its memory layout.
             return self._intern(look)
         token = self._intern((*look, getattr(getattr(leaf, "format", None), "layout", None)))
         if find_plain(leaf) is leaf:
@@ -837,7 +845,7 @@ class _Signatures:
         return self._tokens.setdefault(what, next(self._numbers))
 
     def _learn(self, params: Any, missed: tuple[Any, Any, Any], leaves: Sequence[Any], result: Any) -> None:
-        """Know a call from now on, if it is a plain one of a gated program."""
+        """Add a call to the cache, if it is a plain one of a gated program."""
         _, flat, _, _, _, executable, profiler, constants = result
         call: Any = getattr(executable, "unsafe_call", None)
         inputs = _current.inputs
@@ -852,7 +860,7 @@ class _Signatures:
         given = [*constants, *leaves]
         taken = [given[place] for place in kept]
         relaid = tuple(at for at, (leaf, laid) in enumerate(zip(taken, inputs, strict=True)) if laid is not leaf)
-        # A key is another look than the plain array behind it, which is what carries the tag.
+        # A key has another token than the plain array behind it, and that array carries the tag.
         signatures = tuple(self.make_token(output) if find_plain(output) is output else None for output in flat)
         known = self._params_class(*params)
         all_kept = len(kept) == len(given)
@@ -874,18 +882,18 @@ class _Signatures:
 
 
 def _make_table(_function: Any, _info: Any) -> dict[Any, Any]:
-    """Make the table of a function's known calls, by signature; its values are parameters as JAX has them, with a `_Known`."""
+    """Create the table of a function's known calls, by signature. Its values are JAX's own parameters, with a `_Known`."""
     return {}
 
 
 _MOST_SIGNATURES = 512
-"""Of one function; where there are more they are forgotten, as each keeps its program alive."""
+"""Most known calls of one function. If there are more, all are forgotten, because each keeps its program alive."""
 
 _PLAIN_NUMBERS = (bool, int, float, complex)
 
 
 def _lay_out(call: Any, places: Sequence[int], inputs: list[Any]) -> None:
-    """Lay some of the arguments of a call out as its program wants them."""
+    """Lay out some of the arguments of a call as its program requires."""
     from jax._src.interpreters import pxla
     from jax._src.lib import xla_client  # type: ignore[attr-defined,unused-ignore]
 
@@ -901,7 +909,7 @@ def _lay_out(call: Any, places: Sequence[int], inputs: list[Any]) -> None:
 
 
 def _forget_with(original: Callable[..., Any], signatures: _Signatures) -> Callable[..., Any]:
-    """Wrap the method by which a jitted function forgets its programs, so that its signatures are forgotten, too."""
+    """Wrap the method with which a jitted function clears its programs, so that signatures are cleared, too."""
 
     @functools.wraps(original)
     def clear_cache(self: Any) -> None:
@@ -912,7 +920,10 @@ def _forget_with(original: Callable[..., Any], signatures: _Signatures) -> Calla
 
 
 class _NotingExecutable:
-    """Agrees on a launch and notes it at the very moment it is made: after the arguments were laid out, which may launch others."""
+    """Agrees on a launch and records it at the very moment it is made.
+
+    That is after the arguments were laid out, which may launch others.
+    """
 
     __slots__ = ("_executable", "_passed", "_program", "_written")
 
@@ -929,7 +940,7 @@ class _NotingExecutable:
         assert recorder is not None
         if _way.is_unguarded:
             for _, place in self._written:
-                # What it held is known no longer.
+                # The tag of its earlier content is no longer valid.
                 vars(inputs[place]).pop(ATTRIBUTE, None)
             return self._executable.execute_sharded(inputs, **kwargs)
         if _current.is_learning:
@@ -952,7 +963,8 @@ class _NotingExecutable:
             if threading.current_thread() is threading.main_thread():
                 recorder.mismatches.note_raised(error, program.name, line)
             elif gate is not None:
-                # What the gate itself refused it has noted while the cell still waited for this thread; the first one counts.
+                # The gate has recorded its own refusals while the cell still waited for this thread; the first one
+                # counts.
                 gate.note_failure(error)
             raise
         finally:
@@ -972,13 +984,13 @@ class _NotingExecutable:
             results = self._executable.execute_sharded(inputs, **kwargs)
             return _NotingResults(results, self._marker(inputs, birth), launched)
         except Exception:
-            # The runtime refused it (a deleted argument, say) before anything ran: it was no launch.
+            # The runtime refused it (for example, a deleted argument) before anything ran: it was not a launch.
             recorder.withdraw(launched)
             _current.launched = None
             raise
 
     def _launch_local(self, inputs: Any, kwargs: Any) -> _NotingResults:
-        """Launch a program without a collective: nobody waits for it, and what it makes is known by what it was given."""
+        """Launch a program without a collective. No rank waits for it, and its outputs are tagged by its inputs."""
         __tracebackhide__ = True
         recorder, program = _recorder, self._program
         assert recorder is not None
@@ -997,7 +1009,7 @@ class _NotingExecutable:
 
 
 def _follow_local(recorder: LaunchRecorder, program: _Program, tags: Sequence[Tag]) -> OutputProvenance:
-    """Say what the outputs of a program without a collective are to be known by."""
+    """Return the provenance of the outputs of a program without a collective."""
     if recorder.guard != "lockstep":
         return NOT_GUARDED
     seq, line = recorder.seq, recorder.find_line()
@@ -1008,10 +1020,10 @@ def _follow_local(recorder: LaunchRecorder, program: _Program, tags: Sequence[Ta
 
 
 def _check_given_once(program: _Program, inputs: Sequence[Any]) -> None:
-    """Hold that no array is donated and given a second time: JAX refuses that too late, and ends the process by SIGSEGV.
+    """Check that no array is donated and passed a second time: JAX refuses that too late, and ends the process by SIGSEGV.
 
     Raises:
-        ValueError: one is.
+        ValueError: an array is donated and passed a second time.
     """
     if not program.donated or len({*map(id, inputs)}) == len(inputs):
         return
@@ -1028,7 +1040,7 @@ def _check_given_once(program: _Program, inputs: Sequence[Any]) -> None:
 
 
 class _NotingResults:
-    """Hands the arrays of a launch to its record when JAX makes them; also those that end up in a mutable array."""
+    """Passes the arrays of a launch to its record when JAX makes them, also those that end up in a mutable array."""
 
     __slots__ = ("_follow", "_launched", "_mark", "_results")
 
@@ -1049,7 +1061,7 @@ class _NotingResults:
     ) -> Any:
         __tracebackhide__ = True
         outputs = self._results.consume_with_handlers(handlers, **kwargs)
-        # A program with ordered effects consumes its tokens first, by an incomplete list of handlers.
+        # A program with ordered effects consumes its tokens first, with an incomplete list of handlers.
         if kwargs.get("strict", True):
             array_type = _jax.array_type
             plain = [output if type(output) is array_type else find_plain(output) for output in outputs]
@@ -1062,9 +1074,9 @@ class _NotingResults:
 
 
 def find_plain(output: Any) -> Any:
-    """Give the plain array behind an array of keys or of another extended type: those do not say whether they are ready.
+    """Return the plain array behind an array of keys or of another extended type, which cannot report whether it is ready.
 
-    What is no array stays what it is.
+    Any other value is returned unchanged.
     """
     while not hasattr(output, "is_ready"):
         behind = getattr(output, "_base_array", None)
@@ -1076,10 +1088,11 @@ def find_plain(output: Any) -> Any:
 
 
 def _fingerprint(unloaded: Any, module: str) -> str:
-    """Hash what makes it this program: the lowered module without locations, the devices, the options.
+    """Return a hash of what makes it this program: the lowered module without locations, the devices, the options.
 
-    The module holds shardings, donations, and what its host callbacks are. Neither XLA's optimised text nor
-    `executable.fingerprint` would do where there is a module: the one may differ per host, the other changes with the line of the call.
+    The module contains shardings, donations, and the identity of its host callbacks. If there is a module, neither XLA's
+    optimised text nor `executable.fingerprint` would do: the text may differ per host, and the fingerprint changes with the line
+    of the call.
     """
     parts = (module, _device_text(unloaded), _option_text())
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()
@@ -1101,15 +1114,15 @@ def _module_text(unloaded: Any) -> str:
         text = str(module.operation.get_asm(enable_debug_info=False, assume_verified=True))
         given = getattr(_current, "arguments", {})
         return identify_module(text, given.get("host_callbacks") or (), given.get("keepalive") or ())
-    # An executable that was serialised comes without its module. Its name and types say too little: a sum and a maximum
-    # have the same. So what XLA made of it must do, though that may differ between machines that are not alike.
+    # An executable that was serialised comes without its module. Its name and types are not enough: a sum and a maximum
+    # have the same. So XLA's optimised text is used, though that may differ between machines of different kinds.
     facts = (unloaded.name, unloaded.input_avals, unloaded.input_shardings, unloaded.output_avals)
     made = map(bare_text, optimised_texts(unloaded.xla_executable, whole=True) or ())
     return "\0".join([repr((*facts, unloaded.output_shardings)), *made])
 
 
 def _may_communicate(xla_executable: Any) -> bool:
-    # Only XLA knows: its partitioner puts most collectives in after lowering. Whether there are any does not depend
-    # on the host, as the rest of this text may.
+    # Only XLA knows: its partitioner inserts most collectives after lowering. Whether there are any does not depend
+    # on the host, though the rest of this text may.
     texts = optimised_texts(xla_executable)
     return texts is None or any(map(may_communicate, texts))

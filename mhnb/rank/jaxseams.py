@@ -1,4 +1,4 @@
-"""Where mhnb steps into JAX beside its launches: how it finds its cluster, makes its collectives, and makes arrays of host data.
+"""Private JAX hooks beside launches: how it finds its cluster, makes its collectives, and makes arrays of host data.
 
 With `jaxhooks`, which sees the launches, the only module that knows private names of JAX.
 """
@@ -28,10 +28,10 @@ _Wrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def offer_cluster(arguments: Mapping[str, Any]) -> None:
-    """Have `jax.distributed.initialize()` find its arguments by itself, as it does under Slurm.
+    """Make `jax.distributed.initialize()` find its arguments by itself, as it does under Slurm.
 
     Args:
-        arguments: coordinator_address, num_processes and process_id, as initialize itself takes them.
+        arguments: coordinator_address, num_processes and process_id, as `initialize` itself takes them.
     """
     from jax._src.clusters import ClusterEnv
 
@@ -43,15 +43,17 @@ def offer_cluster(arguments: Mapping[str, Any]) -> None:
         get_process_id = staticmethod(lambda: arguments["process_id"])
         get_local_process_id = staticmethod(lambda: None)
 
-    # Ours goes first: a notebook inside a Slurm job would be found as that job otherwise.
+    # Ours comes first: otherwise JAX would detect a notebook inside a Slurm job as that job.
     kinds = ClusterEnv._cluster_types
     kinds.insert(0, kinds.pop(kinds.index(MhnbCluster)))
 
 
 def bind_gloo(address: str) -> None:
-    """Have gloo listen on an address of this host, and name it to the other ranks, instead of what the host's own name resolves to.
+    """Make gloo listen on an address of this host, and report it to the other ranks.
 
-    # since jax 0.10.2: make_cpu_client asks for the collectives without a hostname, and gloo looks the host's own name up.
+    By default it uses what the host's own name resolves to.
+
+    # since jax 0.10.2: make_cpu_client requests the collectives without a hostname, and gloo resolves the host's own name.
     """
     library: Any = importlib.import_module("jaxlib._jax")
     original = library.make_gloo_tcp_collectives
@@ -59,9 +61,9 @@ def bind_gloo(address: str) -> None:
 
 
 def allow_meshes_over_machines() -> None:
-    """Have `jax.make_mesh` make a mesh over CPU devices of several machines, which JAX itself refuses.
+    """Make `jax.make_mesh` create a mesh over CPU devices of several machines, which JAX itself refuses.
 
-    Every other call, and every other refusal, stays JAX's own. So does `slice_index`, by which hybrid meshes tell machines apart.
+    Every other call, and every other refusal, stays JAX's own. So does `slice_index`, which tells machines apart in hybrid meshes.
 
     # since jax 0.10: CPU devices have a slice_index for each boot id among the ranks, and make_mesh takes one slice only.
     # On CPU neither an argument of `initialize` nor the environment changes that index.
@@ -71,7 +73,7 @@ def allow_meshes_over_machines() -> None:
 
     original = jax.make_mesh
     signature = inspect.signature(original)
-    # `axis_shapes` here, and of another name in other versions.
+    # `axis_shapes` here, and under another name in other versions.
     shape = next(iter(signature.parameters))
 
     @functools.wraps(original)
@@ -94,7 +96,7 @@ def allow_meshes_over_machines() -> None:
 
 
 def missing_makers() -> list[str]:
-    """Name what `wrap_makers` wants and this JAX does not have."""
+    """Return the names that `wrap_makers` needs and this JAX does not have."""
     from jax._src import array, dispatch
     from jax._src.interpreters import pxla
 
@@ -117,15 +119,15 @@ def wrap_makers(
     turn: _Wrapper,
     rewrap: _Wrapper,
 ) -> None:
-    """Wrap what makes arrays of a process's own data, or of others without a launch, by what each of these gives for it.
+    """Wrap the functions that make arrays of a process's own data, or of other arrays without a launch.
 
     Args:
-        shard: of `shard_args(shardings, layouts, copy_semantics, args)`, which lays out arguments, of jit and device_put too.
-        put: of `batched_device_put(aval, sharding, xs, devices)`, by which `make_array_from_callback` mostly ends.
-        public: of functions that users call, by name.
-        keep: of the method by which `device_put` makes the user's array of what `shard_args` laid out.
-        turn: of the function by which `device_put` lays the pieces of an array out over its devices in another order.
-        rewrap: of the method by which `pmap` makes a global array of a rank's own pieces, and pieces of a global one.
+        shard: wraps `shard_args(shardings, layouts, copy_semantics, args)`, which lays out arguments, of jit and device_put too.
+        put: wraps `batched_device_put(aval, sharding, xs, devices)`, in which `make_array_from_callback` mostly ends.
+        public: wrappers of functions that users call, by name.
+        keep: wraps the method by which `device_put` makes the user's array of what `shard_args` laid out.
+        turn: wraps the function by which `device_put` lays the shards of an array out over its devices in another order.
+        rewrap: wraps the method by which `pmap` makes a global array of a rank's own shards, and shards of a global one.
     """
     import jax
     from jax._src import array, dispatch
@@ -147,7 +149,7 @@ def wrap_makers(
 
 
 def wrap_collectives(around: Callable[[Callable[[], Any]], Any]) -> None:
-    """Have `around` call what makes the CPU's collectives, when JAX comes to make them; no such thing, no call."""
+    """Call the function that makes the CPU's collectives through `around`. If this JAX has none, nothing is called."""
     from jax._src import xla_bridge
 
     native: Any = getattr(xla_bridge, "_jax", None)
@@ -157,18 +159,18 @@ def wrap_collectives(around: Callable[[Callable[[], Any]], Any]) -> None:
 
 
 def list_arrays() -> list[list[Any]]:
-    """Give every living array of this process, a list a platform, the newest first. Initialises nothing."""
+    """Return every living array of this process, one list per platform, the newest first. Initialises nothing."""
     if not backend_is_initialized():
         return []
     bridge: Any = sys.modules["jax._src.xla_bridge"]
     try:
-        # At half of what `jax.live_arrays` takes, as no list is copied; and that knows one platform only.
+        # Half the time of `jax.live_arrays`, as no list is copied; and that function knows one platform only.
         return [backend.live_arrays() for backend in bridge._backends.values()]
     except AttributeError:
         return [sys.modules["jax"].live_arrays()]
 
 
 def backend_is_initialized() -> bool:
-    """Whether this process has a JAX backend. Imports nothing and initialises nothing."""
+    """Return whether this process has a JAX backend. Imports nothing and initialises nothing."""
     bridge = sys.modules.get("jax._src.xla_bridge")
     return bridge is not None and bool(bridge.backends_are_initialized())

@@ -1,4 +1,4 @@
-"""Ask whether somebody listens at an address, until somebody does."""
+"""Wait until a process listens at an address."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import closing
 __all__ = ["await_listener"]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
-"""It doubles: the coordinator of this machine is there in a moment, and hundreds of ranks may ask one that is late."""
+"""The pause doubles: this machine's coordinator is up in a moment, but hundreds of ranks may try one that is late."""
 _LINGER_NOT = struct.pack("ii", 1, 0)
 
 
@@ -22,9 +22,9 @@ def await_listener(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Wait until somebody listens at `HOST:PORT`; false where nobody did in time, or the address is none.
+    """Wait until a process listens at `HOST:PORT`. Return False if none does in time, or the address is not valid.
 
-    gRPC, refused once, tries again only after a second: it should not ask before the coordinator is there.
+    gRPC, refused once, tries again only after a second: it should not try before the coordinator is up.
     """
     host, _, port = address.rpartition(":")
     until, pause_s = clock() + limit_s, _FIRST_PAUSE_S
@@ -33,7 +33,7 @@ def await_listener(
             if _knock(host.strip("[]"), int(port), left_s):
                 return True
         except (OSError, ValueError):
-            # No such name, no way there: JAX says it in its own words.
+            # The host does not exist or cannot be reached: JAX reports it in its own words.
             return False
         sleep(min(pause_s, left_s))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -41,7 +41,7 @@ def await_listener(
 
 
 def _knock(host: str, port: int, limit_s: float) -> bool:
-    """Connect and let go; false where it was refused."""
+    """Connect and close again. Return False if the connection was refused."""
     try:
         knocking = socket.create_connection((host, port), limit_s)
     except ConnectionError:
@@ -49,6 +49,7 @@ def _knock(host: str, port: int, limit_s: float) -> bool:
     with closing(knocking):
         if knocking.getsockname() != knocking.getpeername():
             return True
-        # A port that the system gives out may be given to who knocks at it. It must not stay in use for that.
+        # The system may assign to the connecting socket the very port that it tries. The port must not stay in use for
+        # that.
         knocking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
     return False

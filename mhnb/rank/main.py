@@ -1,4 +1,4 @@
-"""The life of a rank: connect, bring up JAX, become an engine, serve cells until killed."""
+"""The life of a rank: connect, start JAX, become an engine, serve cells until killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OWNER_LOOK_S = 1.0
 
 
 class _Progress:
-    """Tells the notebook how far this rank has come, and remembers it for the case that the next step fails."""
+    """Reports each phase of this rank to the notebook, and keeps it for the case that the next step fails."""
 
     def __init__(self, channel: Channel, rank: int) -> None:
         self._channel, self._rank = channel, rank
@@ -39,7 +39,7 @@ class _Progress:
 
 
 def run_rank(spec: HostSpec) -> None:
-    """Be the one rank that the spec names. Returns only when the rank failed to start."""
+    """Run the one rank that the spec names. Returns only if the rank failed to start."""
     from mhnb.rank.engine import serve
 
     (rank,) = spec.ranks
@@ -54,7 +54,7 @@ def run_rank(spec: HostSpec) -> None:
         bootstrap.run()
         serve(spec, rank, channel, bootstrap)
     except Exception as error:
-        # The edge of the process: what stops a start is told, whatever it is.
+        # The edge of the process: every error that stops a start is reported.
         text = traceback.format_exc()
         channel.send(StartFailed(rank, progress.phase, type(error).__name__, str(error), text))
         channel.close()
@@ -63,7 +63,7 @@ def run_rank(spec: HostSpec) -> None:
 
 
 def _watch_owner() -> None:
-    """End with the supervisor where the kernel does not do it for us (macOS)."""
+    """End with the supervisor if the kernel does not do it for us (macOS)."""
     if platform.system() == "Linux":
         return
     parent = os.getppid()
@@ -78,7 +78,7 @@ def _watch_owner() -> None:
 
 
 def main() -> None:
-    """Run a rank in a process started afresh: the spec comes on standard input."""
+    """Run a rank in a new process. The spec comes on standard input."""
     end_with_parent(int(sys.argv[1]))
     spec = parse_hostspec(sys.stdin.readline())
     make_private_folder(Path(spec.run_dir))

@@ -1,7 +1,7 @@
-"""Compiles a program for a mesh that nobody has, on fake CPU devices, and reads what it communicates. A process of its own.
+"""Compile a program for a mesh that does not exist, on fake CPU devices, and report what it communicates.
 
-The notebook's process must not initialise JAX; so this one is asked over pipes: a line of JSON in, a line of JSON out.
-It ends when its input does. What it evaluates is what its user typed, as a rank does.
+A process of its own, because the notebook's process must not initialise JAX. Requests come over pipes: a line of JSON in, a line
+of JSON out. The process ends when its input does. It evaluates what its user typed, as a rank does.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ __all__ = ["answer", "find_program", "main"]
 
 
 def matmul(x: Any, w: Any) -> Any:
-    """One product."""
+    """Return one product."""
     return x @ w
 
 
 def mlp(x: Any, w1: Any, w2: Any) -> Any:
-    """Two products with a nonlinearity between them."""
+    """Return two products with a nonlinearity between them."""
     return jax.nn.relu(x @ w1) @ w2
 
 
 def attention(x: Any, wq: Any, wk: Any, wv: Any, wo: Any) -> Any:
-    """An attention block without masks: x is [batch, length, width], the weights [width, heads, size], wo the other way."""
+    """Return an attention block without masks: x is [batch, length, width], the weights [width, heads, size], wo the reverse."""
     q, k, v = (jnp.einsum("btd,dhe->bthe", x, w) for w in (wq, wk, wv))
     weights = jax.nn.softmax(jnp.einsum("bthe,bshe->bhts", q, k) / np.sqrt(q.shape[-1]))
     return jnp.einsum("bthe,hed->btd", jnp.einsum("bhts,bshe->bthe", weights, v), wo)
@@ -49,11 +49,14 @@ _PROGRAMS: dict[str, Callable[..., Any]] = {"attention": attention, "matmul": ma
 
 
 _NAMES = {"jax": jax, "jnp": jnp, "np": np, "lax": jax.lax, "P": PartitionSpec}
-"""What a typed program may use without importing it."""
+"""Names that a typed program may use without importing them."""
 
 
 def find_program(name: str) -> Callable[..., Any]:
-    """Find a program by name, as `module:function`, as an expression like `lambda x, w: x @ w`, or as the source of a function."""
+    """Find a program by its name.
+
+    That is a built-in name, `module:function`, an expression like `lambda x, w: x @ w`, or the source of a function.
+    """
     if name in _PROGRAMS:
         return _PROGRAMS[name]
     body = ast.parse(name).body
@@ -72,7 +75,7 @@ def find_program(name: str) -> Callable[..., Any]:
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """Compile what is asked about; the keys are those of `mhnb.explore.planning.PlanCompiler`."""
+    """Compile the requested program; the keys are those of `mhnb.explore.planning.PlanCompiler`."""
     sizes = [size for _, size in question["axes"]]
     names = [name for name, _ in question["axes"]]
     devices = np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes)
@@ -89,7 +92,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name_line(line: int) -> SourceLine | None:
-    """Name a line of this file by the program of ours that it is of."""
+    """Return the location of a line of this file in the built-in program that contains it; None outside of these programs."""
     for name, function in _PROGRAMS.items():
         lines, first = inspect.getsourcelines(function)
         if first <= line < first + len(lines):
@@ -103,13 +106,13 @@ def _spec(text: str) -> PartitionSpec:
 
 
 def main() -> None:
-    """Answer questions until there are none. Whatever the program prints goes to stderr."""
+    """Answer requests until there are none. Everything that the program prints goes to stderr."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:
         try:
             said = answer(json.loads(line))
-        except Exception as error:  # noqa: BLE001 - the user's program may raise anything; it is the answer
+        except Exception as error:  # noqa: BLE001 - the user's program may raise anything; it becomes the reply
             said = {"error": f"{type(error).__name__}: {error}"}
         replies.write(json.dumps(said) + "\n")
         replies.flush()

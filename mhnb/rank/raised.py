@@ -1,7 +1,8 @@
-"""Read what a cell raised, however its class answers for itself.
+"""Read an error that a cell raised, whatever its class overrides.
 
-A class may override `__class__`, `__cause__`, `__str__` and the like, and raise there or return anything. Everything but the text is
-therefore read as the interpreter itself keeps it. The text has to be asked for; what raises then is named in its place.
+A class may override `__class__`, `__cause__`, `__str__` and the like, and raise there or return anything. Everything but the
+text is therefore read as the interpreter itself keeps it. The text has to be computed; an error that this raises is named in
+its place.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ __all__ = [
 
 _LONGEST_NAME = 200
 _NEAREST, _DEEPEST = 12, 4
-"""Of a longer chain of causes the errors next to the one that was raised are drawn, and those that it began with."""
+"""In a longer chain of causes, the errors next to the one that was raised are drawn, and the earliest ones."""
 _WIDEST, _LOWEST, _MOST = 15, 10, 200
-"""Errors of one group, groups within groups, and errors in all that are drawn."""
+"""How many errors of one group, groups within groups, and errors in all are drawn."""
 _MOST_NOTES = 100
 _BROKEN = "<its __str__ raised "
 _ASKED = frozenset(
     ("__bool__", "__cause__", "__class__", "__context__", "__getattr__", "__getattribute__", "__len__", "__notes__")
 ) | {"__suppress_context__", "__traceback__"}
-"""What code that draws errors asks them: a class of the user's that defines one of these answers in a way of its own."""
+"""Attributes that code that draws errors reads. A user's class that defines one of these may return anything."""
 
 _T = TypeVar("_T")
 _Hide: TypeAlias = Callable[[TracebackType | None], TracebackType | None]
@@ -67,16 +68,16 @@ _SYNTAX = tuple(
         ("end_offset", int),
     )
 )
-"""What a SyntaxError says of its place, each with the type that it should have."""
+"""What a SyntaxError stores about its location, each with the type that it should have."""
 
 
 def is_a(value: object, kind: type[_T] | tuple[type[_T], ...]) -> TypeGuard[_T]:
-    """Whether a value is of a kind: its real class counts, not what it says of itself."""
+    """Return whether a value is of a type: its real class counts, not the one that it claims."""
     return issubclass(type(value), kind)
 
 
 def class_has(kind: type, name: str) -> bool:
-    """Whether a class or one of its bases defines a name; unlike `hasattr` it runs no code of the class's."""
+    """Return whether a class or one of its bases defines a name. Unlike `hasattr` it runs no code of the class's."""
     return any(name in _get_class_dict(base) for base in _get_mro(kind))
 
 
@@ -86,7 +87,7 @@ def name_of(error: BaseException) -> str:
     >>> name_of(type("Odd\nname", (ValueError,), {})())
     'Odd name'
     """
-    # A class may be named by nothing, or by a str that is a class of the user's.
+    # The name of a class may be empty, or a str subclass of the user's.
     names = (_in_one_line(str.__str__(_get_name(base))) for base in _get_mro(type(error)))
     name = next(filter(None, names))
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
@@ -97,7 +98,7 @@ def _in_one_line(text: str) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an error says. Its `__str__` is the user's code: what that raises is named instead.
+    """Return the text of an error. Its `__str__` is the user's code: an error that it raises is named instead.
 
     >>> text_of(KeyError("missing"))
     "'missing'"
@@ -107,14 +108,14 @@ def text_of(error: BaseException) -> str:
 
 def _ask(value: object) -> str:
     try:
-        # The class of the text may be the user's too.
+        # The class of the text may be the user's, too.
         return _write(str.__str__(str(value)))
     except BaseException as broken:  # noqa: BLE001 - an interrupt that ends a `__str__` has done its work
         return f"{_BROKEN}{name_of(broken)}>"
 
 
 def _write(text: str) -> str:
-    """Write a text so that it can be sent: half a character, a lone surrogate, becomes its escape."""
+    """Return a text in a form that can be sent: half a character, a lone surrogate, becomes its escape."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -125,7 +126,7 @@ def traceback_of(error: BaseException) -> TracebackType | None:
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """Return what Python shows an error to have come of: its cause, or else its context unless that is suppressed."""
+    """Return what Python shows as the origin of an error: its cause, or else its context unless that is suppressed."""
     cause: BaseException | None = _get_cause(error)
     if cause is not None:
         return cause
@@ -134,7 +135,7 @@ def cause_of(error: BaseException) -> BaseException | None:
 
 
 def list_chain(error: BaseException) -> list[BaseException]:
-    """List an error and what it came of, each once: a chain may be a circle."""
+    """Return an error and its causes, each once, because a chain may be circular."""
     chain: list[BaseException] = []
     seen: set[int] = set()
     each: BaseException | None = error
@@ -146,18 +147,18 @@ def list_chain(error: BaseException) -> list[BaseException]:
 
 
 def members_of(error: BaseException) -> tuple[BaseException, ...]:
-    """Return the errors of a group; none for any other error."""
+    """Return the errors of a group; empty for any other error."""
     return tuple(_get_members(error)) if is_a(error, BaseExceptionGroup) else ()
 
 
 def holds_group(error: BaseException) -> bool:
-    """Whether an error, or what it came of, is a group."""
+    """Return whether an error, or one of its causes, is a group."""
     return any(is_a(each, BaseExceptionGroup) for each in list_chain(error))
 
 
 def notes_of(error: BaseException) -> list[str]:
     """Return the notes that were added to an error (PEP 678), as text."""
-    # `add_note` writes them there. A class that answers `__notes__` in a way of its own is not asked.
+    # `add_note` stores them there. `__notes__` of a class that overrides it is not read.
     notes = dict.get(_get_dict(error), "__notes__")
     if notes is None:
         return []
@@ -169,7 +170,7 @@ def notes_of(error: BaseException) -> list[str]:
 
 
 def place_of_syntax(error: BaseException) -> tuple[str | None, int | None]:
-    """Return file and line of a SyntaxError; two None for any other error, and each where it has none."""
+    """Return file and line of a SyntaxError, each None if it has none; two None for any other error."""
     if not is_a(error, SyntaxError):
         return None, None
     said = {name: get(error) for name, _, get in _SYNTAX}
@@ -177,26 +178,26 @@ def place_of_syntax(error: BaseException) -> tuple[str | None, int | None]:
     return (str.__str__(file) if is_a(file, str) else None), (int.__int__(line) if is_a(line, int) else None)
 
 
-# -- a stand-in, for code that draws errors and asks them
+# -- a stand-in, for code that draws errors and reads their attributes
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read of an error."""
+    """The result of reading an error."""
 
     error: BaseException
     plain: BaseException
-    """Says what the error does, with its chain, group and notes; its class does nothing else. What is too long is counted in it."""
+    """An error with the same text, chain, group and notes, and no other behaviour. It has counts in place of what is too long."""
     is_ordinary: bool
-    """Whether code that draws errors can be given the error itself: few in its chain, and none answers in a way of its own."""
+    """Whether code that draws errors can be given the error itself: its chain is short, and no class overrides attributes."""
 
 
 def read_error(error: BaseException, hide: _Hide) -> Reading:
-    """Read an error of any class, asking it and what it came of for their texts once.
+    """Read an error of any class, and compute its text and the texts of its causes once.
 
     Args:
         error: of any class.
-        hide: leaves out the frames that are not to be drawn.
+        hide: removes the frames that are not drawn.
     """
     plainer = _Plainer(hide)
     plain = plainer.make(error, _LOWEST)
@@ -226,7 +227,7 @@ class _Plainer:
         """Whether one of the errors was not ordinary."""
 
     def make(self, error: BaseException, depth: int) -> BaseException:
-        """Make one with all that it came of."""
+        """Build the plain error, with its causes."""
         chain = list_chain(error)
         between = len(chain) - _NEAREST - _DEEPEST
         if between > 1:
@@ -264,13 +265,13 @@ class _Plainer:
 
 
 def _count(number: int, where: str) -> BaseException:
-    """Make an error that stands for those that are not drawn."""
+    """Build an error that stands for those that are not drawn."""
     kind: type[Exception] = type("…", (Exception,), {"__module__": "builtins"})
     return kind(f"{number} {'error' if number == 1 else 'errors'} {where}")
 
 
 def _copy_place(error: BaseException, plain: Any, text: str) -> None:
-    """Copy where a SyntaxError found its fault. Any code may set these attributes, to anything."""
+    """Copy the location of a SyntaxError. Any code may set these attributes, to anything."""
     for name, kind, get in _SYNTAX:
         value = get(error)
         if kind is str:

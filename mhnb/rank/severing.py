@@ -1,7 +1,7 @@
-"""The last way out of a collective: this rank's share of the connections that carry them, found at the start, closed when asked.
+"""Abort collectives: this rank's share of the connections that carry them, found at the start, closed on request.
 
 A rank that is stuck in native code takes no signal. Its threads run, though, and a collective whose connections are gone fails.
-It decides which sockets those are, and refuses to guess: not the coordinator's, not the link's, not the user's.
+This module decides which sockets those are. It does not guess: not the coordinator's, not the link's, not the user's.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _MAPPED = "::ffff:"
 
 
 class Asked(Protocol):
-    """Where a rank is asked: the board, or the words of a host without one."""
+    """Where requests to close arrive: the board, or the interrupt word of a host without one."""
 
     @property
     def close_count(self) -> int:
-        """How often it was asked."""
+        """How often closing was requested."""
 
 
 class Severing:
-    """What this rank closes when asked.
+    """The connections that this rank closes on request.
 
     Each connection between two devices was accepted by one of them. So each rank closes those that it has accepted, and
-    when all have done so none is left: one that stood would let a later collective wait for ever.
+    when all have done so none is left: a remaining one would let a later collective wait forever.
 
     Args:
-        board: where it is asked; None where there is none.
+        board: where requests arrive; None if there is no such place.
     """
 
     def __init__(self, board: Asked | None) -> None:
@@ -47,18 +47,18 @@ class Severing:
 
     @property
     def available(self) -> bool:
-        """Whether it is known which connections are meant, and somebody can ask."""
+        """Whether the connections are known, and a request can arrive."""
         return self._board is not None and bool(self._accepts)
 
     def watch(self, make: Callable[[], _Made]) -> _Made:
-        """Call what makes the collectives, and note where they listen."""
+        """Call the function that makes the collectives, and record where they listen."""
         before = _listening()
         made = make()
         self._accepts |= _listening() - before
         return made
 
     def look(self) -> None:
-        """Close, if that was asked since the last time; return when it is done. From any thread."""
+        """Close the connections if that was requested since the last call; return when it is done. Any thread may call it."""
         if self._board is None or self._board.close_count == self._done:
             return
         with self._lock:
@@ -67,7 +67,7 @@ class Severing:
                 self._done = asked
 
     def sever(self) -> int:
-        """Close every connection that carries collectives and was accepted here; say how many."""
+        """Close every connection that carries collectives and was accepted here; return how many."""
         found = [each for each in _connections() if each.raddr and _address(each.laddr) in self._accepts]
         return sum(_shut(each) for each in found)
 
@@ -76,7 +76,7 @@ def _connections() -> list[Any]:
     try:
         return list(psutil.Process().net_connections("tcp"))
     except (psutil.Error, OSError):
-        # A system that hides its connections also from their owner: then none is known, and nobody is promised anything.
+        # A system that hides its connections also from their owner: then none is known, and nothing is promised.
         return []
 
 
@@ -89,7 +89,7 @@ def _address(place: Any) -> _Address:
 
 
 def _shut(found: Any) -> bool:
-    """Shut a connection for both ends; false where it has gone by itself, or its number is another file's by now."""
+    """Shut a connection for both ends. Return False if it has closed by itself, or its number is another file's by now."""
     try:
         copy = socket.socket(fileno=os.dup(found.fd))
     except OSError:

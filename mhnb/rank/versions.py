@@ -1,4 +1,4 @@
-"""The software of a rank, whose versions must be the same on all of them."""
+"""Versions of a rank's software, which must be the same on all ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["versions"]
 
 
 def versions() -> dict[str, str]:
-    """Give the version of the interpreter and of each package that ranks share a protocol or a program by."""
+    """Return the version of the interpreter and of each package through which ranks share a protocol or a program."""
     names = ("jax", "jaxlib", "mhnb", "numpy")
     found = {name: _version(name) for name in names}
     return {"python": platform.python_version(), **{name: v for name, v in found.items() if v}}
