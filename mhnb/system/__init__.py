@@ -1,1 +1,1 @@
-"""This machine, as every process of mhnb sees it: its files, ports, processes, signals and GPUs, and the cipher between machines."""
+"""Services of the local machine: files, ports, processes, signals, GPUs, and encryption of messages to other machines."""

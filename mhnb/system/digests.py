@@ -1,4 +1,4 @@
-"""The digest by which two machines find out whether a file is the same on both."""
+"""Digest of a file, by which two machines compare whether they have the same content."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["digest_file"]
 
 
 def digest_file(path: Path) -> str:
-    """Hash what is in a file.
+    """Return the BLAKE2b digest of a file's content.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

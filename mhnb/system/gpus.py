@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as nvidia-smi lists them and CUDA_VISIBLE_DEVICES allows them."""
+"""List the GPUs of this machine: those in the output of nvidia-smi that CUDA_VISIBLE_DEVICES allows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIMIT_S = 30.0
 
 
 def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """List the UUIDs of the GPUs that this process may use; empty where there is no nvidia-smi, or it fails."""
+    """Return the UUIDs of the GPUs that this process may use; empty if nvidia-smi is missing or fails."""
     program = shutil.which("nvidia-smi", path=environment.get("PATH"))
     if program is None:
         return ()
@@ -25,16 +25,16 @@ def list_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
             words, capture_output=True, text=True, check=False, timeout=_LIMIT_S, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
-        # A driver that hangs: JAX will say so in its own words.
+        # The driver hangs. JAX reports that with a message of its own.
         return ()
     return select_visible(parse_gpus(asked.stdout), environment.get("CUDA_VISIBLE_DEVICES"))
 
 
 def find_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """List the UUIDs of the GPUs that this process may use.
+    """Return the UUIDs of the GPUs that this process may use.
 
     Raises:
-        LaunchError: there is none.
+        LaunchError: this process may use no GPU.
     """
     found = list_gpus(environment)
     if not found:

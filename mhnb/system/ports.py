@@ -1,4 +1,4 @@
-"""Ports for the coordinator and the hub: find free ones, and say who cannot have one that is taken."""
+"""Ports for the coordinator and the hub: find free ones, and report why a requested one cannot be used."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ __all__ = [
 
 
 _BELOW_EPHEMERAL = range(20_000, 32_000)
-"""What the system gives to sockets that ask for any port lies above, on Linux and macOS."""
+"""Below the ephemeral range, from which Linux and macOS serve sockets that bind to port 0."""
 
 
 _BLOCKS = range(12_000, 20_000, 32)
-"""Where hubs look, and coordinators do not: each has a block of its own, which begins here."""
+"""First ports of the hubs' blocks. Each hub has a block of its own; coordinators use none of these ports."""
 
 _LOOPBACK = "127.0.0.1"
 
 _STRANGERS = 2048
 
 NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""Why `accept` fails where the process, or the system, has no room for one more connection. Who came stays in the queue."""
+"""Errors of `accept` when the process or the system has no resources for another connection. The caller stays in the queue."""
 REST_S = 0.2
-"""So long a listener lets nobody in after that: else it would be told of the same caller again and again."""
+"""How long a listener accepts nothing after such an error; otherwise the same caller would wake it again and again."""
 
 
 def count_strangers_kept() -> int:
-    """Say how many connections that have not shown a key a listener of this process keeps at a time.
+    """Return how many unauthenticated connections a listener of this process keeps open at a time.
 
-    As many as the ranks of a large start that all connect at once; and never more than half of the descriptors that the process may have,
-    since anybody who reaches the port can open connections and say nothing.
+    The limit fits a large start whose ranks all connect at once. It is at most half of the descriptors that the process may have,
+    because anyone who reaches the port can open connections and send nothing.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _STRANGERS if soft == resource.RLIM_INFINITY else min(_STRANGERS, soft // 2)
 
 
 def find_free_port(address: str = _LOOPBACK) -> int:
-    """Find a TCP port that is free, and stays so until somebody asks for that very one.
+    """Return a TCP port that is free, and that stays free until a process requests this very number.
 
-    The coordinator takes it a second later: a port that the system itself hands out could be another socket's by then.
+    The coordinator binds it a second later. By then, a port that the system itself chose could belong to another socket.
     """
     for port in random.sample(_BELOW_EPHEMERAL, 50):
         if _is_free(address, port):
@@ -64,18 +64,19 @@ def find_free_port(address: str = _LOOPBACK) -> int:
 
 
 def hold_hub_ports(count: int, held: ExitStack, address: str = _LOOPBACK) -> list[int]:
-    """Find ports for the hub of this process, which it takes one after the other: nobody else is to ask for them meanwhile.
+    """Find ports for the hub of this process, and reserve them until the hub has bound them one after the other.
 
-    The ports lie in one block, whose first one is bound here: no other hub looks in a block that is held, whatever its user or its
-    container. Hubs that start in the same moment have other numbers as processes, and so begin elsewhere; no coordinator looks there.
+    The ports are in one block, whose first port is bound here. No other hub uses a block that is reserved, whatever its user or
+    container. Hubs that start at the same moment begin at different blocks, because their process ids differ. Coordinators do not use
+    these blocks.
 
     Args:
-        count: how many.
-        held: what keeps the block; to be closed once the hub has ended.
+        count: number of ports.
+        held: exit stack that keeps the block reserved; to be closed after the hub has ended.
         address: of this machine, IPv4 or IPv6; `*` for all.
 
     Returns:
-        As many, free at that address and on loopback, where a hub speaks with itself; none where every block is taken.
+        `count` ports that are free at that address and on loopback, which a hub uses to talk to itself. Empty if every block is taken.
     """
     first = os.getpid() % len(_BLOCKS)
     for guard in (*_BLOCKS[first:], *_BLOCKS[:first]):
@@ -107,10 +108,10 @@ def _is_free(address: str, port: int) -> bool:
 
 
 def find_own_address(name: str) -> str:
-    """Find the address of this machine from which it reaches another one. Nothing is sent.
+    """Return the address of this machine from which it reaches another machine, without sending anything.
 
     Raises:
-        OSError: the name cannot be resolved (socket.gaierror), or there is no way there.
+        OSError: the name cannot be resolved (socket.gaierror), or there is no route.
     """
     family, _, _, _, place = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -119,12 +120,13 @@ def find_own_address(name: str) -> str:
 
 
 def check_port_free(address: str, *, name: str = "coordinator_address") -> None:
-    """Refuse a coordinator's address whose port somebody holds, or that is none of this machine's.
+    """Raise if the port of a coordinator address is taken, or if the address does not belong to this machine.
 
-    JAX does not refuse it: a foreign listener there crashes the ranks, and another coordinator of the same user shares the port in silence.
+    JAX does not check it: a foreign listener at that port crashes the ranks, and another coordinator of the same user shares the port
+    silently.
 
     Raises:
-        PreflightFailed: not `host:port`, a host that is not known, or the port is taken.
+        PreflightFailed: the address is not `host:port`, its host is unknown, or the port is taken.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -142,7 +144,7 @@ def check_port_free(address: str, *, name: str = "coordinator_address") -> None:
         ) from refusal
     if refusal is not None and refusal.errno != errno.EADDRINUSE:
         raise PreflightFailed(f"{name} {address}: cannot listen there: {refusal}") from refusal
-    # macOS lets us bind an address of which another process listens on all.
+    # On macOS, bind succeeds even if another process listens on all addresses.
     if refusal is None and not _is_answered(host, int(port)):
         return
     raise PreflightFailed(

@@ -1,6 +1,6 @@
-"""Folders and files that belong to one user alone: made so whatever the umask, and checked on the open descriptor before they are trusted.
+"""Folders and files of a single user: created with private modes whatever the umask, and checked on the open descriptor.
 
-A record of a cluster names processes and holds a key. One that another user has written would have us attach to his ranks.
+A cluster record names processes and holds a key. If another user could write it, this process would attach to that user's ranks.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ __all__ = [
 ]
 
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
-_SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # looked at alone
+_SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # only inspected
 _LONGEST_NBYTES = 1 << 24
-"""Of a record. No note of a cluster comes near it."""
+"""Size limit of a record. Records of clusters are far shorter."""
 
 
 class NotPrivate(PermissionError):
-    """Another user owns a folder or a file, or can write it: nothing in it is trusted."""
+    """A folder or file is not trusted because another user owns it or can write to it."""
 
 
 def refuse(path: Path, why: str, next_step: str) -> NotPrivate:
-    """Make the error of a path that is not trusted: what, why, what to do next."""
+    """Build the error for an untrusted path: what is wrong, why, and what to do next."""
     return NotPrivate(f"{path} {why}, so mhnb does not trust what is in it\n  {next_step}")
 
 
@@ -60,10 +60,10 @@ def _check_owner(path: Path, found: os.stat_result) -> None:
 
 
 def open_private_folder(path: Path) -> int:
-    """Open a folder of ours that no other user can write to. The caller closes the descriptor.
+    """Open a folder of this user that no other user can write to. The caller closes the descriptor.
 
     Raises:
-        NotPrivate: it is a link, another user's, or others can write to it.
+        NotPrivate: it is a symbolic link, belongs to another user, or is writable for others.
         OSError: it cannot be opened.
     """
     fd = _open_folder(path)
@@ -74,7 +74,7 @@ def open_private_folder(path: Path) -> int:
             raise refuse(
                 path,
                 f"has mode {stat.S_IMODE(found.st_mode):04o}: other users can write there",
-                # Such a folder is for all users, as that for temporary files: to close it would lock them out.
+                # A folder for temporary files is for all users: chmod 700 would lock the others out.
                 "set MHNB_HOME to a folder of your own, which may be below it"
                 if is_for_all(path)
                 else f"look at what is in it, then: chmod 700 {shlex.quote(str(path))}",
@@ -95,14 +95,17 @@ def _open_folder(path: Path) -> int:
 
 
 def is_for_all(path: Path) -> bool:
-    """Whether a path is a folder for temporary files that all users share. As root it is ours; a disk of our own has the same mode."""
-    # Not `tempfile.gettempdir`: it writes a file, which the limits of this process may forbid.
+    """Return whether a path is a folder for temporary files that all users share.
+
+    The mode and the owner do not decide it: root owns such folders, and a private disk can have the same mode.
+    """
+    # `tempfile.gettempdir` writes a file, which the limits of this process may forbid.
     shared = filter(Path.is_dir, map(Path, (*_SHARED, os.environ.get("TMPDIR") or _SHARED[0])))
     return bool(path.stat().st_mode & stat.S_IWOTH) and any(map(path.samefile, shared))
 
 
 def is_own_folder(path: Path) -> bool:
-    """Whether a path is a folder of this user, and no link to one."""
+    """Return whether a path is a folder of this user, not a symbolic link to one."""
     try:
         found = path.lstat()
     except OSError:
@@ -111,10 +114,10 @@ def is_own_folder(path: Path) -> bool:
 
 
 def tighten_folder(path: Path) -> None:
-    """Close a folder of ours to all other users.
+    """Restrict a folder of this user to mode 0700.
 
     Raises:
-        NotPrivate: it is a link, another user's, or on a disk that keeps no modes.
+        NotPrivate: it is a symbolic link, belongs to another user, or is on a disk that does not store modes.
         OSError: it cannot be opened.
     """
     fd = _open_folder(path)
@@ -134,34 +137,35 @@ def tighten_folder(path: Path) -> None:
 
 
 def make_private_folder(path: Path) -> Path:
-    """Make a folder of mode 0700, and those above it that are missing; one that is ours already is closed to others.
+    """Create a folder with mode 0700, and its missing parents; restrict an existing one that belongs to this user.
 
     Raises:
-        NotPrivate: what is there is a link, or another user's.
-        OSError: it cannot be made.
+        NotPrivate: the path is a symbolic link, or belongs to another user.
+        OSError: it cannot be created.
     """
     missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
     for folder in reversed(missing):
         try:
             folder.mkdir(mode=0o700)
         except FileExistsError:
-            # Another process has made it in this moment.
+            # Another process created it at the same moment.
             continue
         if stat.S_IMODE(folder.lstat().st_mode) & 0o700 != 0o700:
-            # The umask takes even our own rights.
+            # The umask removed even the owner's permissions.
             folder.chmod(0o700)
     tighten_folder(path)
     return path
 
 
 def check_ancestors(path: Path) -> None:
-    """Refuse a path below a folder where every user can exchange it for another one: writable for all, without the sticky bit.
+    """Raise if any user can replace the path, because a parent is world-writable without the sticky bit.
 
-    The root of a mounted volume may be so: the volumes of a container are made that way, and its processes are one user's.
-    What lies in such a folder is still trusted only by its own owner and mode.
+    The root of a mounted volume is allowed to be: container volumes are created that way, and a container's processes belong to one
+    user.
+    A path inside such a folder is still trusted only by its own owner and mode.
 
     Raises:
-        NotPrivate: there is such a folder.
+        NotPrivate: there is such a parent folder.
     """
     for folder in path.parents:
         mode = folder.stat().st_mode
@@ -174,10 +178,10 @@ def check_ancestors(path: Path) -> None:
 
 
 def open_private(path: str | Path, flags: int) -> int:
-    """Open a file of ours, made with mode 0600 where it is not there; an opener for `open`.
+    """Open a file of this user, and create it with mode 0600 if it is missing; an opener for `open`.
 
     Raises:
-        NotPrivate: what is there is a link, another user's, or no plain file.
+        NotPrivate: the path is a symbolic link, belongs to another user, or is not a regular file.
         OSError: it cannot be opened.
     """
     fd = _open_file(Path(path), flags)
@@ -186,7 +190,7 @@ def open_private(path: str | Path, flags: int) -> int:
         _check_file(Path(path), found)
         if stat.S_IMODE(found.st_mode) != 0o600:
             os.fchmod(fd, 0o600)
-        # A child that gets the file as its output expects one that waits.
+        # A child that inherits the file as its output expects a blocking descriptor.
         os.set_blocking(fd, True)
     except BaseException:
         os.close(fd)
@@ -195,14 +199,14 @@ def open_private(path: str | Path, flags: int) -> int:
 
 
 def touch_private(path: Path) -> None:
-    """Make an empty file of mode 0600, where there is none."""
+    """Create an empty file with mode 0600 if the file is missing."""
     os.close(open_private(path, os.O_WRONLY | os.O_CREAT))
 
 
 def _open_file(path: Path, flags: int, folder: int | None = None) -> int:
     named = path if folder is None else path.name
     try:
-        # O_NONBLOCK: a pipe that another user has put there must not hold us up.
+        # O_NONBLOCK: opening a pipe that another user has put there must not block.
         return os.open(named, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600, dir_fd=folder)
     except OSError:
         if path.is_symlink():
@@ -228,17 +232,17 @@ def _opened_folder(path: Path) -> Iterator[int]:
 
 
 def read_private(path: Path, *, limit_nbytes: int | None = _LONGEST_NBYTES) -> bytes:
-    """Read a file of ours in a folder of ours: both are checked on the descriptor that is then read.
+    """Read a file of this user in a folder of this user. Both are checked on the descriptors that are used to read.
 
     Raises:
-        NotPrivate: others could have written it.
-        FileNotFoundError: it is not there.
-        OSError: it cannot be read, or is too long.
+        NotPrivate: other users could have written the file.
+        FileNotFoundError: the file is missing.
+        OSError: the file cannot be read, or is too long.
     """
     with _opened_folder(path.parent) as folder, os.fdopen(_open_file(path, os.O_RDONLY, folder), "rb") as file:
         found = os.fstat(file.fileno())
         _check_file(path, found)
-        # Nobody else comes as far as a file in a closed folder: older versions left its mode to the umask.
+        # Inside a private folder, other users cannot reach the file: older versions left its mode to the umask.
         if found.st_mode & _OTHERS_WRITE and os.fstat(folder).st_mode & _OTHERS:
             raise refuse(
                 path,
@@ -252,7 +256,7 @@ def read_private(path: Path, *, limit_nbytes: int | None = _LONGEST_NBYTES) -> b
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file of mode 0600 in one step: others may read it at any time.
+    """Write a file with mode 0600 atomically, because other processes may read it at any time.
 
     Raises:
         OSError: it cannot be written.

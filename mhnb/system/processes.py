@@ -1,4 +1,4 @@
-"""What can be seen of a process of this machine from outside. Knows nothing of what the process is."""
+"""Inspect processes of this machine from outside: memory, state, exit status and start time, whatever the process runs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ import psutil
 __all__ = ["GONE", "UNSEEN", "end_with_parent", "find_began_s", "find_end", "is_halted", "is_still", "resident_nbytes"]
 
 GONE = (psutil.NoSuchProcess, FileNotFoundError)
-"""What psutil raises for a process that has ended: the second where its number has another owner, if only a thread, a moment later."""
+"""What psutil raises for a process that has ended.
+
+The second is raised if a process (or only a thread) of another owner has the number a moment later.
+"""
 
 UNSEEN = (psutil.Error, FileNotFoundError)
-"""The same, and of a process that this user may not look at."""
+"""The same errors, and those for a process that this user may not inspect."""
 
 _EXIT_CODE_FIELD = 49
-"""Of `/proc/PID/stat`, counted from 0 behind the name: the status as `waitpid` would return it."""
+"""Field of `/proc/PID/stat`, counted from 0 after the name: the status as `waitpid` would return it."""
 _SAME_S = 2.0
 """What the time of boot is rounded by, with room. No number comes round so soon."""
 _PR_SET_PDEATHSIG = 1
 
 
 def resident_nbytes(pid: int) -> int | None:
-    """Give a process's resident memory in bytes, pages that it shares included; None when it is gone or another user's.
+    """Return a process's resident memory in bytes, including shared pages; None if it has ended or belongs to another user.
 
     >>> import os
     >>> (resident_nbytes(os.getpid()) or 0) > 1_000_000
@@ -39,7 +42,7 @@ def resident_nbytes(pid: int) -> int | None:
 
 
 def is_halted(pid: int) -> bool:
-    """Whether a process was halted by a signal such as SIGSTOP, or by a debugger, and waits to be let go on.
+    """Return whether a process is stopped, by a signal such as SIGSTOP or by a debugger, and waits to be continued.
 
     >>> import os
     >>> is_halted(os.getpid())
@@ -52,9 +55,9 @@ def is_halted(pid: int) -> bool:
 
 
 def find_end(pid: int) -> tuple[int | None, int | None] | None:
-    """Return exit code and signal of a process that has ended, and that its parent has not waited for; None of any other.
+    """Return exit code and signal of a process that has ended and was not reaped by its parent; None for any other process.
 
-    Both are None where the system does not show them.
+    Both are None if the system does not show them.
 
     >>> import os
     >>> find_end(os.getpid()) is None
@@ -68,15 +71,15 @@ def find_end(pid: int) -> tuple[int | None, int | None] | None:
     try:
         status = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[_EXIT_CODE_FIELD])
     except (OSError, IndexError):
-        # No Linux, or its parent has waited for it in this moment.
+        # Not Linux, or its parent reaped it at this moment.
         return None, None
     return (None, os.WTERMSIG(status)) if os.WIFSIGNALED(status) else (os.waitstatus_to_exitcode(status), None)
 
 
 def find_began_s(pid: int) -> float | None:
-    """Give when a process began, in seconds after the boot, which no change of the clock touches.
+    """Return when a process started, in seconds after boot, which clock changes do not affect.
 
-    None when it is gone, and on macOS, which knows the time of day only: there the number alone has to do.
+    None if it has ended. Also None on macOS, which stores only the time of day: the process id alone has to suffice there.
 
     >>> import os
     >>> find_began_s(os.getpid()) == find_began_s(os.getpid())
@@ -85,7 +88,7 @@ def find_began_s(pid: int) -> float | None:
     if sys.platform != "linux":
         return None
     try:
-        # Before the other: older psutil adds the time of boot as it was known when it was asked last.
+        # Read first: older psutil adds the boot time as of its last `boot_time` call.
         boot = psutil.boot_time()
         return psutil.Process(pid).create_time() - boot
     except UNSEEN:
@@ -93,11 +96,11 @@ def find_began_s(pid: int) -> float | None:
 
 
 def is_still(pid: int, began_s: float | None) -> bool:
-    """Whether a process lives that had this number and began then: the system gives numbers again, to any process.
+    """Return whether a process still lives that had this id and start time, because the system reuses ids for any process.
 
     Args:
-        pid: its number.
-        began_s: as `find_began_s` gave it; None where that is not known, and the number has to do.
+        pid: the process id.
+        began_s: the result of `find_began_s`; None if unknown, so that the id has to suffice.
 
     >>> import os
     >>> is_still(os.getpid(), find_began_s(os.getpid()))
@@ -105,7 +108,7 @@ def is_still(pid: int, began_s: float | None) -> bool:
     """
     try:
         if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            # It has ended, and its parent, which may be halted, has not looked.
+            # It has ended, but its parent, which may be stopped, has not reaped it.
             return False
     except UNSEEN:
         return psutil.pid_exists(pid) and began_s is None

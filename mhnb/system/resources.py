@@ -1,6 +1,6 @@
-"""Where the notebooks and the profiles are: beside the package in a checkout, inside it in an installed wheel.
+"""Locate the packaged notebooks and profiles: beside the package in a checkout, inside it in an installed wheel.
 
-Knows nothing of what is in them.
+Independent of what the files contain.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def notebooks_dir(*, package: Path = _PACKAGE) -> Path:
-    """Find the folder of the notebooks that come with mhnb."""
+    """Return the folder of the notebooks that come with mhnb."""
     return _find("notebooks", package)
 
 
 def profile_dir(name: str, *, package: Path = _PACKAGE) -> Path:
-    """Find a profile that comes with mhnb, such as `local`.
+    """Return the folder of a profile that comes with mhnb, such as `local`.
 
     Raises:
-        InvalidRequest: there is none of that name; the message lists those there are.
+        InvalidRequest: unknown profile; the message lists the known ones.
     """
     known = list_profiles(package=package)
     if name not in known:
@@ -33,14 +33,14 @@ def profile_dir(name: str, *, package: Path = _PACKAGE) -> Path:
 
 
 def list_profiles(*, package: Path = _PACKAGE) -> list[str]:
-    """List the names of the profiles that come with mhnb."""
+    """Return the names of the profiles that come with mhnb."""
     return sorted(path.parent.name for path in _find("profiles", package).glob("*/ipcluster_config.py"))
 
 
 def copy_notebooks(folder: Path) -> Path:
-    """Put a copy of the notebooks, and of the table of what they cover, into a folder of the user's; return that folder.
+    """Copy the notebooks, and the table of what they cover, into a folder of the user; return that folder.
 
-    A notebook that is there already is left alone: it holds the user's own changes.
+    A notebook that is already there is not overwritten, because it contains the user's own changes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for source in sorted([*notebooks_dir().glob("*.ipynb"), *notebooks_dir().glob("*.md")]):
@@ -50,10 +50,10 @@ def copy_notebooks(folder: Path) -> Path:
 
 
 def find_lesson(number: str, folder: Path) -> Path:
-    """Find a notebook in a folder by the number that its name begins with, such as `03` or `3`.
+    """Return the notebook in a folder whose name begins with this number, such as `03` or `3`.
 
     Raises:
-        InvalidRequest: there is none; the message lists those there are.
+        InvalidRequest: there is no such lesson; the message lists the existing ones.
     """
     found = sorted(folder.glob("[0-9][0-9]_*.ipynb"))
     for path in found:
@@ -65,7 +65,7 @@ def find_lesson(number: str, folder: Path) -> Path:
 
 
 def _find(folder: str, package: Path) -> Path:
-    """Look in the checkout first: an editable install may hold an older copy inside the package's folder."""
+    """Return the folder, preferring the checkout: an editable install may hold an older copy inside the package's folder."""
     places = (package.parent / folder, package / folder)
     in_checkout = (package.parent / "pyproject.toml").exists()
     found = [place for place in places[0 if in_checkout else 1 :] if place.is_dir()]

@@ -1,6 +1,8 @@
-"""Whether this machine has room for a cluster: loopback, open files, the size of a file, the disk. And take what its limits allow.
+"""Check that this machine can run a cluster: loopback, open files, file size and disk space.
 
-Each of these fails late and in strange words, or only at the end of the start's time limit: so it is asked before any process.
+Soft limits are raised as far as the hard limits allow.
+Without these checks, each shortage would fail late with an obscure message, or only at the start's timeout.
+So they run before any process starts.
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ __all__ = ["check_disk", "check_limits", "check_loopback", "has_memory_limit", "
 _LOOPBACK = "127.0.0.1"
 _CONNECT_S = 3.0
 _FILE_NBYTES = 1 << 20
-"""Logs, the journal and the ranks' programs: a limit below this ends a start, or the first cells."""
+"""Logs, the journal and the ranks' programs need files of this size. A lower limit ends a start, or the first cells."""
 _DISK_NBYTES = 1 << 18
 
 
 def check_loopback() -> None:
-    """Refuse a machine that cannot reach itself at 127.0.0.1: the hub and the ranks of a machine meet there.
+    """Raise if this machine cannot reach itself at 127.0.0.1, where the hub and the ranks of one machine connect.
 
     Raises:
-        PreflightFailed: it has no such address, or nothing answers there.
+        PreflightFailed: the address is missing, or connections to it fail.
     """
     try:
         with (
@@ -43,11 +45,11 @@ def check_loopback() -> None:
 
 
 def check_limits(ranks: int, devices: int) -> None:
-    """Refuse limits of this process, which all others inherit, under which no cluster of that size starts.
+    """Raise if the limits of this process, which all others inherit, are too low for a cluster of this size.
 
     Args:
-        ranks: of this machine.
-        devices: of each rank.
+        ranks: number of ranks on this machine.
+        devices: number of devices per rank.
 
     Raises:
         PreflightFailed: a limit is too low.
@@ -67,19 +69,19 @@ def check_limits(ranks: int, devices: int) -> None:
 
 
 def has_memory_limit() -> bool:
-    """Return whether the address space of this process, and so of those that it starts, is limited."""
+    """Return whether the address space of this process, and so of the processes that it starts, is limited."""
     return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def _least_open_files(ranks: int, devices: int) -> int:
-    """Count what the hub has open, or a rank, whichever has more; as measured, and a little less."""
+    """Return slightly less than the measured number of files that the hub or a rank has open, whichever is larger."""
     return max(110 + 6 * ranks, 56 + 2 * ranks * devices)
 
 
 def raise_open_files(ranks: int, devices: int) -> None:
-    """Raise this process's limit on open files, and so that of its children, as far as it may and the cluster can need."""
+    """Raise the open-files limit of this process and its children to what the cluster can need, at most to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Each device of a rank may come to have a connection to every other one.
+    # Each device of a rank may open a connection to every other device.
     wanted = 2 * (110 + 6 * ranks + (devices + 2) * ranks * devices)
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
@@ -88,11 +90,13 @@ def raise_open_files(ranks: int, devices: int) -> None:
 
 
 def check_disk(folder: Path, ranks: int) -> None:
-    """Refuse a folder on whose disk the files of a cluster have no room. Where the disk says so they are tried: some do not count.
+    """Raise if the disk of a folder has no space for a cluster's files.
+
+    If the disk reports too little, the files are created to find out, because some disks do not count free space.
 
     Raises:
-        OSError: what could not be made there.
-        LaunchError: the disk keeps less than was written.
+        OSError: a file could not be created.
+        LaunchError: the disk stored less than was written.
     """
     count, room = 24 + 8 * ranks, os.statvfs(folder)
     if room.f_favail >= count and room.f_bavail * room.f_frsize >= 2 * _DISK_NBYTES:

@@ -1,4 +1,4 @@
-"""The directory of one running cluster: logs, and an IPython profile made from the packaged one."""
+"""Run directory of a running cluster (its logs and a copy of the packaged IPython profile), and the list of running clusters."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ __all__ = [
 
 _KEPT_RUNS = 20
 _LONGEST_NAME = 150
-"""In bytes: the names of files have more to hold, and no file system takes more than 255."""
+"""In bytes. File names derived from it are longer, and no file system accepts more than 255."""
 _KEYS = ("berth.json*", "mpi.start", "profile/security/*.json")
-"""Files of a run directory that hold a key: of the link in the first two, of the hub in the others."""
+"""Files of a run directory that hold a key: the transport's key in the first two, the hub's in the others."""
 _ALIVE = "alive"
 _PROFILE_FOLDERS = ("security", "log", "startup", "pid", "db", "static")
 SUPERVISOR_MARK = "MHNB_SUPERVISOR"
-"""The variable by which a process is known as started by a supervisor, a rank or a cell of it."""
+"""Environment variable that marks a process as started by a supervisor, by one of its ranks or by a cell."""
 _RUN_NAME = re.compile(r"[\w-]+\.\d+\.\d+")
 _OURS = re.compile(r"[\w-]+\.\d+(\.\d+)?(\.journal)?|lessons|doctor-.*|\..*")
-"""What mhnb makes in `state_home`, and hidden files, which file systems make. Where all is of these names, the folder is only for mhnb."""
+"""Names that mhnb or (hidden files) file systems create in `state_home`. A folder with only such names is mhnb's alone."""
 _FIELDS: dict[str, type] = {
     "name": str,
     "machine": str,
@@ -83,22 +83,22 @@ _FIELDS: dict[str, type] = {
     "supervisor_began_s": float,
 }
 _OPTIONAL = ("machine", "place", "owner_began_s", "supervisor_began_s")
-"""Fields that an older version did not write; the last two are None where the system did not say it."""
+"""Fields that an older version did not write. The last two are None if the system did not report a start time."""
 
 
 def state_home(environment: Mapping[str, str]) -> Path:
-    """Give the folder that holds what clusters leave on disk: MHNB_HOME, or the system's place for a user's state."""
+    """Return the folder for what clusters leave on disk: MHNB_HOME, or the system's folder for user state."""
     chosen = environment.get("MHNB_HOME")
-    # Absolute: the notebook may change its folder while the cluster runs.
+    # Absolute: the notebook may change its working directory while the cluster runs.
     return Path(chosen).expanduser().absolute() if chosen else user_state_path("mhnb")
 
 
 @contextlib.contextmanager
 def usable_home(environment: Mapping[str, str]) -> Iterator[None]:
-    """Say of what fails in here that the folder of `state_home` is why, and what to do about it.
+    """Turn errors of the block into a LaunchError that names the folder of `state_home` and a fix.
 
     Raises:
-        LaunchError: something could not be made there.
+        LaunchError: a file or folder could not be created there.
     """
     try:
         yield
@@ -112,10 +112,10 @@ def usable_home(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 def make_home(environment: Mapping[str, str]) -> Path:
-    """Make the folder of `state_home`, open to this user alone.
+    """Create the folder of `state_home`, accessible to this user only.
 
     Raises:
-        LaunchError: it cannot be made, or others can write to it, or it is another user's.
+        LaunchError: it cannot be created, is writable for others, or belongs to another user.
     """
     with usable_home(environment):
         home = state_home(environment)
@@ -128,12 +128,12 @@ def make_home(environment: Mapping[str, str]) -> Path:
 
 
 def _check_home(home: Path) -> None:
-    """Close the folder to others where it is mhnb's alone; refuse one that others can write to.
+    """Restrict the folder to mode 0700 if it holds only mhnb's files; raise if others can write to it.
 
     Raises:
-        NotPrivate: it is another user's, or holds other things and is writable for others.
+        NotPrivate: it belongs to another user, or holds other files and is writable for others.
     """
-    # A link is the user's own way to another disk: what counts is where it leads.
+    # A user may link it to another disk: the target of the link is checked.
     real = home.resolve()
     check_ancestors(real)
     is_ours = is_own_folder(real) and not is_for_all(real)
@@ -144,7 +144,7 @@ def _check_home(home: Path) -> None:
 
 
 def find_cwd() -> str:
-    """Give the folder of this process, where the ranks are to run too.
+    """Return the working directory of this process, which the ranks use too.
 
     Raises:
         LaunchError: it was removed.
@@ -156,10 +156,10 @@ def find_cwd() -> str:
 
 
 def check_name(name: str) -> str:
-    """Return a cluster's name.
+    """Return a cluster's name after checking it.
 
     Raises:
-        InvalidRequest: it is no plain word.
+        InvalidRequest: it has characters other than letters, digits, `-` and `_`, or is too long.
     """
     given: object = name
     if not isinstance(given, str) or not name.replace("-", "").replace("_", "").isalnum():
@@ -172,21 +172,21 @@ def check_name(name: str) -> str:
 
 
 def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], profile: Path) -> Path:
-    """Make the directory, readable by its owner alone.
+    """Create the run directory, readable only by its owner.
 
     Args:
         name: the cluster's name, a plain word.
         generation: number of the start.
-        environment: MHNB_HOME in it chooses another place.
+        environment: its MHNB_HOME selects another parent folder.
         profile: the IPython profile directory to start from.
 
     Raises:
-        InvalidRequest: a name that is no plain word.
-        LaunchError: it cannot be made.
+        InvalidRequest: the name is not a plain word.
+        LaunchError: the directory cannot be created.
     """
     check_name(name)
     run_dir = state_home(environment) / f"{name}.{os.getpid()}.{generation}"
-    # Its settings alone: a profile in use has a history, logs, and connection files of other hubs.
+    # Only the settings: a profile in use has a history, logs, and connection files of other hubs.
     settings = {path.name: path.read_bytes() for path in profile.glob("*_config.py")}
     make_home(environment)
     with usable_home(environment):
@@ -197,9 +197,9 @@ def make_run_dir(name: str, generation: int, *, environment: Mapping[str, str], 
 
 
 def lay_run_dir(run_dir: Path, settings: Mapping[str, bytes]) -> None:
-    """Make the folders of a run directory, and the profile's files of settings, by name.
+    """Create the folders of a run directory, and the profile's settings files by name.
 
-    IPython makes what is missing of a profile's own folders, with the modes of the umask.
+    IPython creates missing profile folders itself, but with the modes of the umask.
     """
     for folder in (run_dir / "log", *(run_dir / "profile" / name for name in _PROFILE_FOLDERS)):
         make_private_folder(folder)
@@ -209,9 +209,9 @@ def lay_run_dir(run_dir: Path, settings: Mapping[str, bytes]) -> None:
 
 
 def configure_hub(run_dir: Path, address: str, *, encrypt: bool) -> None:
-    """Have the hub listen on the one address that the hosts of other machines reach, and encrypt what it says there.
+    """Make the hub listen on the one address that other machines reach, and set whether it encrypts its messages.
 
-    The lines are added to the run's own copy of the profile, where they can be read.
+    The lines are appended to the run's own copy of the profile, where they can be read.
     """
     lines = [
         "",
@@ -225,7 +225,7 @@ def configure_hub(run_dir: Path, address: str, *, encrypt: bool) -> None:
 
 
 def prune_run_dirs(environment: Mapping[str, str]) -> None:
-    """Remove the oldest directories of notebooks that are gone; the last ones stay, for their logs."""
+    """Remove the oldest directories of notebooks that have ended; the most recent ones stay because of their logs."""
     home = state_home(environment)
     with usable_home(environment):
         if not home.is_dir():
@@ -233,10 +233,10 @@ def prune_run_dirs(environment: Mapping[str, str]) -> None:
         _check_home(home)
         ended = [path for path in home.iterdir() if _is_run_dir(path) and _is_of_here(path) and not _owner_lives(path)]
     for path in ended:
-        # What was killed, or lost its power, has left its own.
+        # A process that was killed, or whose machine lost power, did not remove its own keys.
         remove_keys(path)
     for path in sorted(ended, key=_changed_at)[:-_KEPT_RUNS]:
-        # Another notebook that starts at this moment may be removing the same.
+        # Another notebook that starts at the same moment may be removing it too.
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -250,13 +250,13 @@ def remove_keys(run_dir: Path) -> None:
 
 
 def _is_run_dir(path: Path) -> bool:
-    """Whether a directory is one of ours: MHNB_HOME may be a place where the user keeps other things."""
+    """Return whether a directory was made by mhnb: the user may keep other things in MHNB_HOME."""
     named = _RUN_NAME.fullmatch(path.name) is not None and is_own_folder(path)
     return named and (path / "log").is_dir() and (path / "profile").is_dir()
 
 
 def _is_of_here(path: Path) -> bool:
-    """Whether its processes are of this machine: a home may be shared, and the numbers of processes mean something on one only."""
+    """Return whether its processes run on this machine: machines may share a home, and process ids are valid on one only."""
     return _is_here(_try_owner(path / "cluster.json")[0] or {})
 
 
@@ -272,9 +272,9 @@ def _changed_at(path: Path) -> float:
 
 
 def mark_alive(run_dir: Path) -> int:
-    """Mark a directory as in use for as long as this process, or one that it has forked, has the descriptor open.
+    """Lock a directory as in use while this process, or one that it has forked, has the descriptor open.
 
-    The number in its name says nothing in a container that has this folder too, and other numbers.
+    The process id in its name is not enough: a container that shares this folder has other process ids.
     """
     fd = open_private(run_dir / _ALIVE, os.O_RDWR | os.O_CREAT)
     fcntl.flock(fd, fcntl.LOCK_SH)
@@ -282,16 +282,19 @@ def mark_alive(run_dir: Path) -> int:
 
 
 def write_mark(run_dir: Path) -> str:
-    """Return what `SUPERVISOR_MARK` holds for the processes of this supervisor: it, its parent, and its directory.
+    """Return the value of `SUPERVISOR_MARK` for the processes of this supervisor: its process, its parent, and its directory.
 
-    The parent is the notebook, or what stands for it on another machine. Of each there is the number, and when it began.
+    The parent is the notebook, or its representative on another machine. Each process is given by its id and start time.
     """
     lives = [[pid, find_began_s(pid)] for pid in (os.getpid(), os.getppid())]
     return json.dumps([lives, str(run_dir)])
 
 
 def is_left(mark: str) -> bool:
-    """Whether the supervisor that wrote a mark is gone, its parent too, and no rank of its cluster lives. False where it is no mark."""
+    """Return whether the supervisor that wrote a mark has ended, its parent too, and no rank of its cluster lives.
+
+    False if the text is not a mark.
+    """
     try:
         lives, run_dir = json.loads(mark)
         return not any(is_still(int(pid), began_s) for pid, began_s in lives) and not is_held(Path(run_dir) / _ALIVE)
@@ -300,15 +303,15 @@ def is_left(mark: str) -> bool:
 
 
 def is_held(file: Path) -> bool:
-    """Whether a process, in whatever container or on whatever machine, has a lock on a file; false where there is none."""
+    """Return whether any process, in any container or on any machine, has locked a file; False if the file is missing."""
     try:
-        # For writing too: some disks lock no other way.
+        # Also for writing: some disks can lock no other way.
         with file.open("r+b") as opened:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
-        # It is not there, or its disk knows no locks: the number in a name has to do.
+        # The file is missing, or its disk has no locks: the process id in a name has to suffice.
         return False
     return False
 
@@ -325,7 +328,7 @@ def _owner_lives(path: Path) -> bool:
 def write_owner(
     run_dir: Path, name: str, supervisor_pid: int, rank_pids: Sequence[int | None], *, keep: bool, place: str = ""
 ) -> None:
-    """Note who runs here and where, so that a shell can list and stop it."""
+    """Record the processes of a cluster and where they run, so that a shell can list and stop it."""
     record = {
         "name": name,
         "machine": socket.gethostname(),
@@ -341,7 +344,7 @@ def write_owner(
 
 
 def write_where(run_dir: Path, text: str | None) -> None:
-    """Keep the hang card where a shell finds it; None removes it."""
+    """Write the hang report where a shell finds it; None removes it."""
     if text is None:
         (run_dir / "where.txt").unlink(missing_ok=True)
     else:
@@ -349,7 +352,10 @@ def write_where(run_dir: Path, text: str | None) -> None:
 
 
 def read_where(record: Mapping[str, Any]) -> str | None:
-    """Read the hang card of a cluster that `read_owners` found; None when no cell has run for long enough, or its notebook is gone."""
+    """Read the hang report of a cluster that `read_owners` found.
+
+    None if no cell has run for long enough, or if its notebook has ended.
+    """
     if not is_owned(record):
         return None
     try:
@@ -359,11 +365,11 @@ def read_where(record: Mapping[str, Any]) -> str | None:
 
 
 def _read_owner(path: Path) -> dict[str, Any]:
-    """Read the note of a cluster.
+    """Read the owner record of a cluster.
 
     Raises:
         OSError: it cannot be read, or another user could have written it (`NotPrivate`).
-        ValueError: it is no note, or one of another version.
+        ValueError: it is not an owner record, or one of another version.
     """
     try:
         record = json.loads(read_private(path))
@@ -384,7 +390,7 @@ def _read_owner(path: Path) -> dict[str, Any]:
 
 
 def _try_owner(path: Path) -> tuple[dict[str, Any] | None, str]:
-    """Read the note of a cluster, or say why it cannot be read; neither where there is none."""
+    """Return the owner record of a cluster, or why it cannot be read; neither if there is no record."""
     try:
         return _read_owner(path), ""
     except (FileNotFoundError, NotADirectoryError):
@@ -399,10 +405,10 @@ def _try_owner(path: Path) -> tuple[dict[str, Any] | None, str]:
 
 
 def list_owners(environment: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """List the clusters of this user on this machine whose supervisor lives, and say of each note that was left out why.
+    """Return the clusters of this user on this machine whose supervisor lives, and why other records were left out.
 
     Raises:
-        LaunchError: the place where they are noted may not be read, or others can write to it.
+        LaunchError: the folder of the records is not readable, or is writable for others.
     """
     with usable_home(environment):
         home = state_home(environment)
@@ -414,16 +420,16 @@ def list_owners(environment: Mapping[str, str]) -> tuple[list[dict[str, Any]], l
 
 
 def read_owners(environment: Mapping[str, str]) -> list[dict[str, Any]]:
-    """List the clusters of this user on this machine whose supervisor lives.
+    """Return the clusters of this user on this machine whose supervisor lives.
 
     Raises:
-        LaunchError: the place where they are noted may not be read, or others can write to it.
+        LaunchError: the folder of the records is not readable, or is writable for others.
     """
     return list_owners(environment)[0]
 
 
 def full_name(record: Mapping[str, Any]) -> str:
-    """Name a cluster that `read_owners` found where another of the same name runs too: as `%mhjax attach` does.
+    """Return the name that tells a cluster of `read_owners` from others of the same name, as in `%mhjax attach`.
 
     >>> full_name({"run_dir": "/state/kept.317.2.1"})
     'kept.317.2'
@@ -432,12 +438,12 @@ def full_name(record: Mapping[str, Any]) -> str:
 
 
 def find_named(environment: Mapping[str, str], name: str) -> list[dict[str, Any]]:
-    """Find the clusters of this user on this machine that have this name, or this full one."""
+    """Return the clusters of this user on this machine whose name or full name matches."""
     return [record for record in read_owners(environment) if name in (record["name"], full_name(record))]
 
 
 def place_of(record: Mapping[str, Any]) -> str:
-    """Say where the ranks of a cluster are, which `read_owners` found; empty where an older mhnb has started it.
+    """Describe where the ranks of a cluster of `read_owners` run; empty string if an older mhnb started it.
 
     >>> place_of({"place": "2 hosts (a, b), profile ssh"})
     'on 2 hosts (a, b), profile ssh  '
@@ -446,14 +452,14 @@ def place_of(record: Mapping[str, Any]) -> str:
 
 
 def is_owned(record: Mapping[str, Any]) -> bool:
-    """Whether the notebook of a cluster that `read_owners` found lives."""
+    """Return whether the notebook of a cluster of `read_owners` lives."""
     return is_still(record["owner"], record.get("owner_began_s"))
 
 
 def _is_supervised(record: Mapping[str, Any]) -> bool:
     pid = record["supervisor"]
     try:
-        # An older mhnb has noted the number alone: what runs there now is at least a supervisor.
+        # Older versions recorded only the id, so check that the process is at least a supervisor.
         return is_still(pid, record.get("supervisor_began_s")) and "mhnb.rank.host" in psutil.Process(pid).cmdline()
     except UNSEEN:
         return False

@@ -1,8 +1,8 @@
-"""Seal the frames of a message that travels between machines: nobody on the way can read it, change it or play it back.
+"""Encrypt and authenticate the frames of messages between machines, so that no third party can read, change or replay them.
 
-The same face as `core.signing`, which is for messages that stay on one machine and only need to be ours.
-AES-256-GCM (NIST SP 800-38D). The nonce is the sender's count and the frame's place, so none is used twice under a sender's key;
-the number of frames is authenticated with each of them, so none can be left out.
+The interface is that of `core.signing`, which is for messages that stay on one machine and only need authentication.
+AES-256-GCM (NIST SP 800-38D). The nonce is the sender's counter and the frame's index, so it is never reused under a sender's key.
+The number of frames is authenticated with each frame, so none can be left out.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _COUNT_NBYTES = 8
 
 
 class MessageSealer(Protocol):
-    """Makes a message ours."""
+    """Protocol of an object that signs or encrypts messages before they are sent."""
 
     def sign(self, frames: Sequence[bytes]) -> list[Frame]:
-        """Give the frames to send."""
+        """Return the frames to send."""
 
 
 class MessageOpener(Protocol):
-    """Finds out whether a message is ours."""
+    """Protocol of an object that authenticates received messages."""
 
     def verify(self, sender: bytes, frames: Sequence[Frame]) -> list[Frame]:
-        """Give the frames as they were. Raises UnknownMessage."""
+        """Return the original frames. Raises UnknownMessage."""
 
 
 def session_key(key: bytes, challenge: bytes, answer: bytes) -> bytes:
-    """Make the key of one connection from the cluster's, and from what each end has made up for it.
+    """Derive the key of one connection from the cluster's key and a random value of each end.
 
-    So nothing that was recorded on an older connection can be played back on this one, to either end.
+    So messages recorded on an older connection cannot be replayed on this one, to either end.
 
     >>> len(session_key(b"k", b"c" * 16, b"a" * 16))
     32
@@ -60,17 +60,17 @@ def session_key(key: bytes, challenge: bytes, answer: bytes) -> bytes:
 
 
 def make_sealer(key: bytes, sender: bytes, *, encrypt: bool) -> MessageSealer:
-    """Make the sealer of one sender, for one receiver."""
+    """Build the signer or encryptor of one sender, for one receiver."""
     return Sealer(key, sender) if encrypt else Signer(key, sender)
 
 
 def make_opener(key: bytes, *, encrypt: bool) -> MessageOpener:
-    """Make the opener of one receiver, for all of its senders."""
+    """Build the verifier or decryptor of one receiver, for all of its senders."""
     return Opener(key) if encrypt else Verifier(key)
 
 
 def _cipher(key: bytes, sender: bytes) -> AESGCM:
-    # Here: most clusters are of one machine, and pay nothing for it.
+    # Imported late: most clusters run on one machine and never need it.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     return AESGCM(blake2b(sender, digest_size=32, key=key, person=b"mhnb link").digest())
@@ -81,7 +81,7 @@ def _nonce(count: Frame, place: int) -> bytes:
 
 
 class Sealer:
-    """Seals what one sender sends to one receiver.
+    """Encrypts the messages of one sender to one receiver.
 
     >>> frames = Sealer(b"k", b"r0").sign([b"hello"])
     >>> b"hello" in b"".join(frames), Opener(b"k").verify(b"r0", frames)
@@ -92,7 +92,7 @@ class Sealer:
         self._cipher, self._count = _cipher(key, sender), 0
 
     def sign(self, frames: Sequence[bytes]) -> list[Frame]:
-        """Give the count, which is no secret, and each frame encrypted."""
+        """Return the counter, which is not secret, and each frame encrypted."""
         self._count += 1
         count = self._count.to_bytes(_COUNT_NBYTES, "little")
         number = len(frames).to_bytes(4, "little")
@@ -100,7 +100,7 @@ class Sealer:
 
 
 class Opener:
-    """Opens what many senders send to one receiver."""
+    """Decrypts the messages of many senders to one receiver."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -108,10 +108,10 @@ class Opener:
         self._seen: dict[bytes, int] = {}
 
     def verify(self, sender: bytes, frames: Sequence[Frame]) -> list[Frame]:
-        """Give the frames in clear.
+        """Return the decrypted frames.
 
         Raises:
-            UnknownMessage: sealed with another key or not at all, changed on the way, or seen before.
+            UnknownMessage: the message was encrypted with another key, not encrypted, changed in transit, or received before.
         """
         from cryptography.exceptions import InvalidTag
 
@@ -127,6 +127,6 @@ class Opener:
         order = int.from_bytes(count, "little")
         if order <= self._seen.get(sender, 0):
             raise UnknownMessage(f"message {order} of {sender!r} came a second time; it was dropped")
-        # Only of those that have shown the key: strangers could name any number of senders.
+        # Only senders that have proved the key: unauthenticated peers could name any number of senders.
         self._ciphers[sender], self._seen[sender] = cipher, order
         return opened
