@@ -1,1 +1,1 @@
-"""Carry commands out to the ranks and events in from them."""
+"""Transport between the notebook and the ranks: commands out, events in."""

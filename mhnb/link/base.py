@@ -1,4 +1,4 @@
-"""What a link is: peers by name, messages in and out, and a way to wake the one who waits.
+"""Transport protocol: named peers, messages in both directions, and a way to wake the reader.
 
 Peers are named `r3` (rank 3) and `s0` (the supervisor of the first machine).
 One thread, the reader, polls and closes; `send` and `wake` may be called from any thread.
@@ -14,44 +14,44 @@ __all__ = ["Link", "rank_peer", "supervisor_peer"]
 
 
 def rank_peer(rank: int) -> str:
-    """Name the peer that is a rank."""
+    """Return the peer name of a rank."""
     return f"r{rank}"
 
 
 def supervisor_peer(supervisor: int) -> str:
-    """Name the peer that is a machine's supervisor."""
+    """Return the peer name of a machine's supervisor."""
     return f"s{supervisor}"
 
 
 class Link(Protocol):
-    """Carries messages between the notebook and its ranks."""
+    """Protocol of an object that carries messages between the notebook and its ranks."""
 
     refused: int
-    """Messages dropped because they were not signed with this cluster's key."""
+    """Number of messages dropped because they were not signed with this cluster's key."""
 
     def poll(self, timeout_s: float | None) -> list[Message]:
-        """Wait for messages or a wake-up, at most `timeout_s` (None: for ever); return what came, in order per peer.
+        """Wait for messages or a wake-up, at most `timeout_s` (None: forever); return the messages received, in order per peer.
 
-        It may return early with nothing, when a peer has come or gone.
+        It may return an empty list early if a peer has connected or disconnected.
         """
 
     def poll_named(self, timeout_s: float | None) -> list[tuple[str, Message]]:
-        """Do as `poll`, and name the peer that each message came from."""
+        """Poll like `poll`, and return the name of the sending peer with each message."""
 
     def cut(self, peer: str) -> None:
-        """End the connection of a peer that breaks the rules. To be called by the reader."""
+        """Close the connection of a peer that violates the protocol. To be called by the reader."""
 
     def take_cut(self) -> list[tuple[str, str]]:
-        """Give each peer that was cut off because it has the key and sent what is no message, and why. To be called by the reader."""
+        """Return the peers disconnected for an invalid message despite having the key, and why. To be called by the reader."""
 
     def send(self, peer: str, message: Message) -> None:
-        """Send a message to a peer that has been heard from."""
+        """Send a message to a peer that has connected."""
 
     def take_lost(self) -> list[str]:
-        """Give the peers whose connection has ended since the last call. To be called by the reader."""
+        """Return the peers whose connection has ended since the last call. To be called by the reader."""
 
     def wake(self) -> None:
         """Make a `poll` that waits in the reader thread return. Callable from any thread."""
 
     def close(self) -> None:
-        """Let go of sockets. Nothing is delivered afterwards."""
+        """Close the sockets. No message is delivered afterwards."""

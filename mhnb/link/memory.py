@@ -1,4 +1,4 @@
-"""A link within one process, for tests of everything above it; it passes the same contract tests as the real one."""
+"""In-process transport for tests of the layers above; it passes the same contract tests as the socket transport."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["MemoryLink", "MemoryPeer"]
 
 
 class MemoryPeer:
-    """The far end: what a rank or a supervisor holds."""
+    """The remote end of the transport, in place of a rank or a supervisor."""
 
     def __init__(self, name: str, inbox: queue.SimpleQueue[tuple[str, list[bytes]] | None]) -> None:
         self._name, self._outbox = name, inbox
@@ -23,23 +23,23 @@ class MemoryPeer:
         self.send_frames(encode(message))
 
     def send_frames(self, frames: list[bytes]) -> None:
-        """Send what may be no message."""
+        """Send frames that may not be a valid message."""
         self._outbox.put((self._name, frames))
 
     def receive(self, timeout_s: float) -> Message | None:
-        """Return the next message, or None when none comes in time."""
+        """Return the next message; None if none arrives in time."""
         try:
             return decode(self._inbox.get(timeout=timeout_s))
         except queue.Empty:
             return None
 
     def deliver(self, frames: list[bytes]) -> None:
-        """Take what the link sends here."""
+        """Accept frames that the notebook's end sends to this peer."""
         self._inbox.put(frames)
 
 
 class MemoryLink:
-    """A `Link` of queues. Messages are encoded and decoded as on the wire."""
+    """A `Link` made of queues. Messages are encoded and decoded as on the wire."""
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[tuple[str, list[bytes]] | None] = queue.SimpleQueue()
@@ -49,16 +49,16 @@ class MemoryLink:
         self.refused = 0
 
     def connect(self, peer: str) -> MemoryPeer:
-        """Make a far end of that name."""
+        """Create a remote end with that name."""
         self._peers[peer] = MemoryPeer(peer, self._inbox)
         return self._peers[peer]
 
     def poll(self, timeout_s: float | None) -> list[Message]:
-        """Wait for messages or a wake-up; return every message that is there."""
+        """Wait for messages or a wake-up; return all messages that have arrived."""
         return [message for _, message in self.poll_named(timeout_s)]
 
     def poll_named(self, timeout_s: float | None) -> list[tuple[str, Message]]:
-        """Do as `poll`, and name the peer that each message came from."""
+        """Poll like `poll`, and return the name of the sending peer with each message."""
         found: list[tuple[str, Message]] = []
         try:
             item = self._inbox.get(timeout=timeout_s)
@@ -80,28 +80,28 @@ class MemoryLink:
             return []
 
     def cut(self, peer: str) -> None:
-        """End the connection of a peer that breaks the rules."""
+        """Close the connection of a peer that violates the protocol."""
         if peer in self._peers:
             self.drop(peer)
 
     def take_cut(self) -> list[tuple[str, str]]:
-        """Give each peer that sent what is no message, and why it is none."""
+        """Return each peer that sent an invalid message, and why it is invalid."""
         cut, self._cut = self._cut, []
         return cut
 
     def send(self, peer: str, message: Message) -> None:
-        """Send to a peer; one that is not there gets nothing."""
+        """Send to a peer; do nothing if it is not connected."""
         if peer in self._peers:
             self._peers[peer].deliver(encode(message))
 
     def drop(self, peer: str) -> None:
-        """End the connection of a peer."""
+        """Close the connection of a peer."""
         del self._peers[peer]
         self._lost.append(peer)
         self.wake()
 
     def take_lost(self) -> list[str]:
-        """Give the peers whose connection has ended since the last call."""
+        """Return the peers whose connection has ended since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
@@ -110,5 +110,5 @@ class MemoryLink:
         self._inbox.put(None)
 
     def close(self) -> None:
-        """Forget every peer."""
+        """Remove all peers."""
         self._peers.clear()

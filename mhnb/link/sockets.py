@@ -1,7 +1,8 @@
-"""The notebook's end of the link: one listening socket that every rank and supervisor connects to.
+"""The notebook's end of the transport: one listening socket to which every rank and supervisor connects.
 
-It knows frames and signatures, and nothing of what the messages mean.
-Plain sockets, because a cell is a race against thread switches: who sends writes to the kernel itself, and who waits is woken by it.
+It handles frames and signatures, and does not interpret messages.
+Plain sockets, because thread switches dominate the latency of a cell: the sending thread writes to the kernel itself, and the kernel
+wakes the waiting one.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ __all__ = ["SocketLink"]
 
 _BUFFER_NBYTES = 1 << 20
 _STRANGER_NBYTES = 4096
-"""The longest message of a peer that has not shown the key."""
+"""Size limit of a message from a peer that has not been authenticated."""
 _NOTEBOOK = b"notebook"
 _BACKLOG = 1024
 _LONGEST_NBYTES = 1 << 32
-"""The longest message of a peer that has: none comes near it, and one that is announced as longer would never be whole."""
+"""Size limit of a message from an authenticated peer. No message is near it; a longer one would never be complete."""
 _PEER = re.compile(rb"[rs]\d{1,6}")
 _LONGEST_PATH = 100
-"""Of a Unix domain socket; Linux takes 107 bytes, macOS 103."""
+"""Length limit for the path of a Unix domain socket; Linux allows 107 bytes, macOS 103."""
 
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """One peer's socket, what came in part, and what could not be sent yet."""
+    """One peer's socket, its partly received message, and the bytes not sent yet."""
 
     socket: socket.socket
     cutter: MessageCutter
     challenge: bytes
-    """What this end has made up for this connection."""
+    """Random challenge from this end for this connection."""
     name: bytes = b""
-    """Empty until the peer has said it, under the key."""
+    """Empty until the peer has sent its name, authenticated with the key."""
     opener: MessageOpener | None = None
     sealer: MessageSealer | None = None
     unsent: deque[memoryview] = field(default_factory=deque)
@@ -59,13 +60,13 @@ class SocketLink:
     """A `Link` over a Unix domain socket, or over TCP.
 
     Args:
-        key: shared with the ranks of this start; signs both ways.
-        path: the socket's file, for peers of this machine: half the kernel's work of TCP, and only its owner may connect.
-            None, or a path longer than the system takes, for TCP.
+        key: shared with the ranks of this start; signs messages in both directions.
+        path: the socket's file, for peers of this machine: half the kernel work of TCP, and only its owner may connect.
+            With None, or a path longer than the system allows, TCP is used.
         address: for TCP, the one interface to listen on, an IP address.
         port: for TCP; 0 for any.
-        encrypt: messages travel between machines: nobody on the way may read them.
-        clock: seconds, rising.
+        encrypt: encrypt messages, because they travel between machines.
+        clock: monotonic time in seconds.
     """
 
     def __init__(
@@ -87,34 +88,34 @@ class SocketLink:
         self._lost: list[str] = []
         self._cut: list[tuple[str, str]] = []
         self._rests_until: float | None = None
-        """Until when nobody is let in; None while the listener is watched."""
+        """Time until which no connection is accepted; None while the listener is watched."""
         self._closed = False
         self._connections: dict[str, _Connection] = {}
         self._strangers: dict[_Connection, None] = {}
-        """The oldest first."""
+        """Ordered by age, oldest first."""
         self._most_strangers = count_strangers_kept()
         self._buffer = memoryview(bytearray(_BUFFER_NBYTES))
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        # Only the reader's thread touches the selector; who sends does so under the lock.
+        # Only the reader thread uses the selector; senders hold the lock.
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._wake_read, selectors.EVENT_READ, self._drain_wakes)
         self._lock = threading.Lock()
         self._clogged: list[_Connection] = []
-        """Connections whose unsent bytes the reader has yet to watch for."""
+        """Connections with unsent bytes that the reader does not watch yet."""
         self._last_sent: tuple[Message | None, list[bytes]] = (None, [])
         self.refused = 0
 
-    # -- what comes
+    # -- receiving
 
     def poll(self, timeout_s: float | None) -> list[Message]:
-        """Wait for messages or a wake-up; return every message that is there."""
+        """Wait for messages or a wake-up; return all messages that have arrived."""
         return [message for _, message in self.poll_named(timeout_s)]
 
     def poll_named(self, timeout_s: float | None) -> list[tuple[str, Message]]:
-        """Do as `poll`, and name the peer that each message came from."""
+        """Poll like `poll`, and return the name of the sending peer with each message."""
         self._watch_clogged()
         if self._rests_until is not None:
             timeout_s = REST_S if timeout_s is None else min(timeout_s, REST_S)
@@ -136,19 +137,19 @@ class SocketLink:
             accepted, _ = self._listener.accept()
         except OSError as error:
             if error.errno in NO_ROOM and self._strangers:
-                # No descriptor is left: strangers must not keep a rank out.
+                # No descriptor is left: unauthenticated connections must not keep a rank out.
                 self._refuse_oldest()
             elif error.errno in NO_ROOM:
-                # Who came waits in the system's queue.
+                # The caller waits in the system's queue.
                 self._selector.unregister(self._listener)
                 self._rests_until = self._clock() + REST_S
-            # Else it went away again before we looked.
+            # Otherwise the caller disconnected before it was accepted.
             return []
         accepted.setblocking(False)
         connection = _Connection(accepted, MessageCutter(_STRANGER_NBYTES), secrets.token_bytes(CHALLENGE_NBYTES))
         try:
             if accepted.family != socket.AF_UNIX:
-                # macOS refuses it where the stranger has gone again.
+                # macOS raises if the peer has already disconnected.
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.send(connection.challenge)
         except OSError:
@@ -165,9 +166,9 @@ class SocketLink:
         self._forget(next(iter(self._strangers)))
 
     def _read(self, connection: _Connection) -> list[tuple[str, Message]]:
-        """Take what is there: once, since the selector tells again of what is left."""
+        """Read what has arrived, once: the selector reports the connection again if more is left."""
         if connection.socket.fileno() < 0:
-            # A stranger that was refused for another one at this very moment.
+            # An unauthenticated connection that was just dropped in favour of another one.
             return []
         if connection.unsent:
             self._send_unsent(connection)
@@ -182,7 +183,7 @@ class SocketLink:
             for frames in connection.cutter.feed(self._buffer[:count]):
                 messages += self._open(connection, frames)
         except UnknownMessage as error:
-            # A stranger, a peer that sends what is no message, or a stream that cannot be read on.
+            # An unauthenticated peer, a peer that sent an invalid message, or a stream that cannot be parsed further.
             self.refused += 1
             if connection.name:
                 self._cut.append((connection.name.decode(), str(error)))
@@ -192,10 +193,10 @@ class SocketLink:
         return messages
 
     def _open(self, connection: _Connection, frames: list[memoryview]) -> list[tuple[str, Message]]:
-        """Take a message out of its seal; the first one of a connection is the peer's name.
+        """Verify and decode a message; the first one of a connection contains the peer's name.
 
         Raises:
-            UnknownMessage: the peer did not show the key, or it has, and sent what is no message.
+            UnknownMessage: the peer did not prove that it has the key, or it did and sent an invalid message.
         """
         if connection.opener is None:
             self._greet(connection, frames)
@@ -203,7 +204,7 @@ class SocketLink:
         try:
             opened = connection.opener.verify(connection.name, frames)
         except UnknownMessage:
-            # What is not ours is counted and shown by status.
+            # Messages that fail verification are counted; status shows the number.
             self.refused += 1
             return []
         return [(connection.name.decode(), decode(opened))]
@@ -233,16 +234,16 @@ class SocketLink:
                 self._lost.append(connection.name.decode())
             connection.socket.close()
 
-    # -- what goes
+    # -- sending
 
     def send(self, peer: str, message: Message) -> None:
-        """Send to a peer, from any thread. One that is gone is no error here: its exit is an event of its own."""
+        """Send to a peer, from any thread. A peer that has disconnected is not an error here: its exit is a separate event."""
         with self._lock:
             connection = self._connections.get(peer)
             if connection is None or connection.sealer is None:
                 return
             if message is not self._last_sent[0]:
-                # One cell goes to every rank: it is written once.
+                # A cell that goes to every rank is encoded once.
                 self._last_sent = (message, encode(message))
             idle = not connection.unsent
             connection.unsent.extend(
@@ -269,19 +270,19 @@ class SocketLink:
         self._selector.modify(connection.socket, events, partial(self._read, connection))
 
     def cut(self, peer: str) -> None:
-        """End the connection of a peer that breaks the rules."""
+        """Close the connection of a peer that violates the protocol."""
         with self._lock:
             connection = self._connections.get(peer)
         if connection is not None:
             self._forget(connection)
 
     def take_cut(self) -> list[tuple[str, str]]:
-        """Give each peer that sent what is no message, and why it is none."""
+        """Return each peer that sent an invalid message, and why it is invalid."""
         cut, self._cut = self._cut, []
         return cut
 
     def take_lost(self) -> list[str]:
-        """Give the peers whose connection has ended since the last call."""
+        """Return the peers whose connection has ended since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
@@ -290,7 +291,7 @@ class SocketLink:
         try:
             os.write(self._wake_write, b"w")
         except BlockingIOError:
-            # The pipe is full of wake-ups nobody has read yet: the reader will wake all the same.
+            # The pipe is full of wake-ups not read yet, so the reader will wake in any case.
             return
 
     def close(self) -> None:
@@ -311,7 +312,7 @@ class SocketLink:
 
 
 def _listen_file(path: Path) -> tuple[socket.socket, str]:
-    # A notebook that was killed has left its own; whoever may listen here is the only one.
+    # A notebook that was killed left its socket file. Only its owner can listen here.
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(os.fspath(path))
@@ -327,7 +328,7 @@ def _listen_tcp(address: str, port: int, kind: str) -> tuple[socket.socket, str]
 
 
 def _flush(connection: _Connection) -> bool:
-    """Send what the kernel takes; true when nothing is left, also because nobody is there to take it."""
+    """Send what the kernel accepts; return True if nothing is left, also if the peer has disconnected."""
     unsent = connection.unsent
     try:
         while unsent:
@@ -339,6 +340,6 @@ def _flush(connection: _Connection) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        # The reader finds the end of the stream and forgets the peer.
+        # The reader detects the end of the stream and removes the peer.
         unsent.clear()
     return True
