@@ -1,1 +1,1 @@
-"""Pure decisions about shardings, layouts and collectives: plain values in, plain values out, and no JAX."""
+"""Pure computations about shardings, layouts and collectives: plain values in, plain values out, no JAX."""

@@ -1,6 +1,6 @@
-"""Which mesh axes a collective runs along, found from its groups alone.
+"""Find the mesh axes that a collective runs along, from its replica groups alone.
 
-XLA knows positions, not names (the names in its own spellings are often made up), so the groups are compared with the
+XLA's text has positions and no axis names (names in its own spellings are often invented). So the groups are compared with the
 meshes that the program was written for.
 """
 
@@ -27,21 +27,21 @@ class NamedMesh:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     positions: tuple[int, ...] = ()
-    """The position at each place of the mesh, row by row; empty where they are in order."""
+    """The position at each mesh coordinate, in row-major order; empty if the positions are in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """The axes that a collective runs along."""
+    """The mesh axes that a collective runs along."""
 
     axes: tuple[str, ...] = ()
-    """In the mesh's order; empty where there is no mesh, or nothing moves."""
+    """In the mesh's order; empty if there is no mesh, or nothing moves."""
     whole: bool = True
-    """Whether its groups are exactly these axes; false where they are parts of them."""
+    """Whether the groups span exactly these axes; False if they span parts of them."""
 
 
 def parse_meshes(stablehlo: str) -> tuple[NamedMesh, ...]:
-    """Read the meshes that a lowered module names (Shardy's).
+    """Parse the meshes that a lowered module names (Shardy's).
 
     >>> parse_meshes('sdy.mesh @mesh = <["data"=4, "model"=2]> loc(#loc)')
     (NamedMesh(names=('data', 'model'), sizes=(4, 2), positions=()),)
@@ -58,7 +58,7 @@ def _meshes(stablehlo: str) -> Iterator[NamedMesh]:
 
 
 def find_axes(groups: Groups, meshes: Iterable[NamedMesh]) -> Along:
-    """Find the axes that groups run along; the first mesh of which they are whole axes names them, else the first that fits.
+    """Return the axes of the first mesh whose whole axes the groups span, or else of the first mesh that fits.
 
     >>> mesh = NamedMesh(("data", "model"), (4, 2))
     >>> find_axes(((0, 2, 4, 6), (1, 3, 5, 7)), [mesh]).axes, find_axes(((0, 2), (1, 3)), [mesh])
@@ -72,7 +72,7 @@ def find_axes(groups: Groups, meshes: Iterable[NamedMesh]) -> Along:
 
 @lru_cache(maxsize=256)
 def _along(groups: Groups, mesh: NamedMesh) -> Along | None:
-    """The axes of one mesh along which members of a group differ; None where the mesh does not hold all of them."""
+    """Return the axes of one mesh along which members of a group differ; None if a member is not in the mesh."""
     count = prod(mesh.sizes)
     if any(not 0 <= position < count for group in groups for position in group):
         return None
@@ -87,7 +87,8 @@ def _along(groups: Groups, mesh: NamedMesh) -> Along | None:
             if axis not in differ and len({place // stride % size for place in members}) > 1
         )
     size = prod(mesh.sizes[axis] for axis in differ)
-    # Members of a group agree in all other axes: as many as the axes hold are all of them.
+    # Members of a group agree in all other axes, so a group as large as the product of these axes spans them
+    # completely.
     whole = sum(len(group) for group in groups) == count and all(len(group) == size for group in groups)
     return Along(_names(mesh.names, sorted(differ)), whole)
 

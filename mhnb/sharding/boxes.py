@@ -1,4 +1,4 @@
-"""Boxes of an array: half-open ranges, one per dim. How a dim is cut, what two boxes share, and how ranges are written."""
+"""Boxes of an array: half-open ranges, one per dim. Partition a dim, intersect boxes, and format ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Box: TypeAlias = tuple[Range, ...]
 
 
 def cut_dim(size: int, parts: int) -> list[Range]:
-    """Cut a dim into equal parts; where that does not go up, the last ones are shorter or empty, as the compiler pads them.
+    """Partition a dim into equal ranges; if not divisible, the last ones are shorter or empty, as the compiler pads them.
 
     >>> cut_dim(8, 2), cut_dim(5, 4)
     ([(0, 4), (4, 8)], [(0, 2), (2, 4), (4, 5), (5, 5)])
@@ -23,7 +23,7 @@ def cut_dim(size: int, parts: int) -> list[Range]:
 
 
 def box_size(box: Box) -> int:
-    """Count the elements of a box; a box without dims holds one.
+    """Count the elements of a box; a box without dims has one element.
 
     >>> box_size(((2, 4), (0, 3))), box_size(())
     (6, 1)
@@ -32,7 +32,7 @@ def box_size(box: Box) -> int:
 
 
 def intersect(left: Box, right: Box) -> Box | None:
-    """Return the box that both contain; None where they share no element.
+    """Return the intersection of two boxes; None if they share no element.
 
     >>> intersect(((0, 4), (0, 2)), ((2, 6), (0, 2)))
     ((2, 4), (0, 2))
@@ -42,7 +42,7 @@ def intersect(left: Box, right: Box) -> Box | None:
 
 
 def format_box(box: Sequence[Range]) -> str:
-    """Write a box as an index.
+    """Format a box as an index.
 
     >>> format_box(((2, 4), (0, 3)))
     '[2:4, 0:3]'

@@ -1,4 +1,4 @@
-"""The name and the size of an element type, from whatever a user calls it; NumPy and JAX stay unknown here."""
+"""Name and size of an element type, parsed from any spelling that users write; imports neither NumPy nor JAX."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Dtype:
     name: str
     """NumPy's name: `float32`, `bfloat16`, `key<fry>`."""
     itemsize: int
-    """Bytes of one element."""
+    """Bytes per element."""
 
     @property
     def short(self) -> str:
-        """As JAX prints it: `f32`, `bf16`, `bool`."""
+        """Return the name as JAX prints it: `f32`, `bf16`, `bool`."""
         found = _NAME.fullmatch(self.name)
         if found is None or found[1] not in _SHORT:
             return self.name
@@ -34,10 +34,10 @@ class Dtype:
 
 
 def parse_dtype(value: Any) -> Dtype:
-    """Read a dtype: a name in NumPy's or JAX's spelling, or an object that has a name.
+    """Parse a dtype: a name in NumPy's or JAX's spelling, or an object that has a name.
 
     Raises:
-        InvalidRequest: it names no type of known size.
+        InvalidRequest: it is not a type of known size.
 
     >>> parse_dtype("bf16"), parse_dtype("float8_e4m3fn").itemsize, parse_dtype("bool").short
     (Dtype(name='bfloat16', itemsize=2), 1, 'bool')
@@ -59,9 +59,9 @@ def parse_dtype(value: Any) -> Dtype:
             f"dtype {value!r} is none that is known here; give a name like 'float32', 'bf16' or 'int8'",
             dtype=str(value),
         )
-    # Types of less than a byte take one each, as in NumPy and on CPU.
+    # Types smaller than a byte take one byte per element, as in NumPy and on CPU.
     return Dtype(f"{stem}{found[2]}{found[3] or ''}", max(1, int(found[2]) // 8))
 
 
 _PYTHON = {"float": "float32", "int": "int32"}
-"""What JAX makes of Python's own types."""
+"""JAX's dtypes for Python's own types."""

@@ -1,7 +1,7 @@
-"""The collectives of a compiled program, from its text: what each moves, between whom, how often, and which line wants it.
+"""Parse the collectives of a compiled program from its text: bytes, groups, how often each runs, and the source line it serves.
 
-Nothing is passed over in silence: a communicating operation, a spelling of its groups or a shape that is not known is an
-`UnknownForm`. It knows no mesh and no hosts: groups are positions in the device assignment.
+Nothing is skipped silently: an unknown communicating operation, spelling of groups or shape raises `UnknownForm`.
+The module knows no mesh and no hosts: groups are positions in the device assignment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPS = (
     "reduce-scatter",
     "send",
 )
-"""What is reported. `recv` is the other end of `send` and not counted again."""
+"""Reported operations. `recv` is the other end of `send` and is not counted again."""
 
 _SECOND_HALVES = ("recv", "recv-done", *(f"{op}{end}" for op in OPS for end in ("-done", "-update")))
 _PAIRED = ("collective-permute", "send")
@@ -43,48 +43,48 @@ _SEND_PAIRS = re.compile(r'_xla_send_recv_source_target_pairs="?(\{[{}\d, ]*\})'
 
 @dataclass(frozen=True, slots=True)
 class HloCollective:
-    """One collective of a compiled program, as its text states it."""
+    """One collective of a compiled program, as stated in its text."""
 
     op: str
-    """One of OPS, whether or not it is started and ended apart."""
+    """One of OPS, for synchronous and asynchronous forms alike."""
     name: str
-    """The instruction's, unique in its computation."""
+    """Name of the instruction, unique in its computation."""
     operands: tuple[HloShape, ...]
-    """What one device puts in."""
+    """What one device contributes."""
     results: tuple[HloShape, ...]
-    """What one device gets."""
+    """What one device receives."""
     groups: Groups
-    """Positions in the device assignment, who communicates with whom; for pairs, the chains and rings they form."""
+    """Positions in the device assignment that communicate with each other; for pairs, the chains and rings that they form."""
     pairs: tuple[tuple[int, int], ...] = ()
     """(source, target) of collective-permute and send."""
     times: int = 1
-    """How often it runs in one launch; a loop of unknown length counts once."""
+    """Number of runs per launch; a loop of unknown length counts once."""
     unknown: bool = False
     """Whether it is in a loop of unknown length."""
     at_most: bool = False
-    """Whether it is in a branch that may not be taken."""
+    """Whether it is in a branch that the program may skip."""
     is_async: bool = False
-    """Started and ended apart, so that it may overlap with computation."""
+    """Whether it has separate start and done operations, so that it may overlap with computation."""
     op_name: str = ""
-    """JAX's name of the operation, as `jit(step)/dot_general`; empty where the text has none."""
+    """JAX's name of the operation, as `jit(step)/dot_general`; empty if the text has none."""
     source: SourceLine | None = None
     widened: bool = False
-    """Whether its f32 seem to be 16-bit floats that the compiler widened for this backend (CPU does)."""
+    """Whether its f32 values seem to be 16-bit floats that the compiler widened for this backend (CPU does)."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that one device puts in, each time."""
+        """Bytes that one device contributes, per run."""
         return sum(shape.nbytes for shape in self.operands)
 
     def to_wire(self) -> list[Any]:
-        """Write it as lists for JSON; groups apart, they are few and long."""
+        """Encode it as lists for JSON, without its groups, which are few and long."""
         shapes = [[[shape.dtype, *shape.dims] for shape in part] for part in (self.operands, self.results)]
         runs = [self.times, self.unknown, self.at_most, self.is_async, self.widened]
         return [self.op, self.name, *shapes, self.pairs, runs, self.op_name, self.source]
 
     @classmethod
     def from_wire(cls, row: list[Any], groups: Groups) -> HloCollective:
-        """Read what `to_wire` wrote."""
+        """Decode the result of `to_wire`."""
         op, name, operands, results, pairs, runs, op_name, source = row
         times, unknown, at_most, is_async, widened = runs
         given, got = (tuple(HloShape(dtype, tuple(dims)) for dtype, *dims in part) for part in (operands, results))
@@ -94,14 +94,14 @@ class HloCollective:
 
 
 def parse_collectives(text: str) -> tuple[HloCollective, ...]:
-    r"""Read the collectives of a compiled program, in the order of its text.
+    r"""Parse the collectives of a compiled program, in the order of its text.
 
     Args:
-        text: what `jax.jit(f).lower(...).compile().as_text()` gives: one program after partitioning.
+        text: result of `jax.jit(f).lower(...).compile().as_text()`: one program after partitioning.
 
     Raises:
-        HloError: no such text.
-        UnknownForm: it holds a communicating operation or a spelling that is not known here.
+        HloError: it is not the text of a compiled program.
+        UnknownForm: it contains an unknown communicating operation or spelling.
 
     >>> text = "HloModule f, num_partitions=2\n\nENTRY %m (p: f32[8]) -> f32[8] {\n  %p = f32[8]{0} parameter(0)\n"
     >>> text += "  ROOT %r = f32[8]{0} all-reduce(%p), channel_id=1, replica_groups={{0,1}}, to_apply=%add\n}\n"
@@ -117,7 +117,7 @@ def parse_collectives(text: str) -> tuple[HloCollective, ...]:
 
 
 def _communicating(computation: Computation) -> Iterator[Instruction]:
-    """Give the instructions that are collectives, or the first halves of them."""
+    """Yield the instructions that are collectives, or the start operations of collectives."""
     for name, text in computation.texts.items():
         if _WORTH_A_LOOK.search(text) is None:
             continue
@@ -140,14 +140,15 @@ def _has_groups(instruction: Instruction) -> bool:
 
 
 def _is_later_part(computation: Computation, text: str) -> bool:
-    # TPU: a collective that overlaps with several fusions is written out in each of them. The one that starts it counts.
+    # TPU: a collective that overlaps with several fusions is written out in each. Only the fusion that starts it is
+    # counted.
     return '"async_collective_fusion_config":' in text and not computation.starts_overlap
 
 
 def _read(module: HloModule, computation: Computation, instruction: Instruction) -> HloCollective:
     op, rest = instruction.opcode.removesuffix("-start"), instruction.rest
     if not module.is_called(computation.name):
-        # Its caller names it in a way that is not known: to leave it out would be a wrong number.
+        # Its caller names it in an unknown way. Omitting it would make the count wrong.
         raise UnknownForm(
             f"nothing seems to call {computation.name}, which holds {instruction.name}", form=computation.name
         )
@@ -176,13 +177,13 @@ def _operands(op: str, computation: Computation, instruction: Instruction) -> It
     if op == "collective-permute" and "slice_sizes=" in instruction.rest:
         raise UnknownForm(f"{instruction.name} permutes slices in place, which is not known here", form="slice_sizes=")
     names = instruction.operand_names
-    # The others are offsets and sizes, or a token.
+    # Further operands are offsets and sizes, or a token.
     for name in names[:1] if op in ("ragged-all-to-all", "send") else names:
         yield from flatten(computation.read(name).tree())
 
 
 def _result(op: str, instruction: Instruction, *, starts: bool) -> Tree:
-    """The result; of a start, whose own result is (operands, result, contexts...) but for all-reduce."""
+    """Return the result's shape. Except for all-reduce, the shape of a start operation is (operands, result, contexts...)."""
     tree = instruction.tree()
     if not starts or op == "all-reduce":
         return tree
@@ -206,7 +207,7 @@ def _read_groups(module: HloModule, instruction: Instruction) -> Groups:
 
 
 def _until_attribute(text: str) -> str:
-    """Cut the text after the groups, so that equal groups are read once."""
+    """Truncate the text after the groups, so that equal groups are parsed once."""
     end = re.search(r",\s*(?!device_ids)[a-z_]+=", text)
     return text[: end.start()] if end else text
 
@@ -221,7 +222,7 @@ def _read_pairs(op: str, instruction: Instruction) -> tuple[tuple[int, int], ...
 
 
 def _chains(pairs: tuple[tuple[int, int], ...]) -> Groups:
-    """Who can reach whom along the pairs: the rings and chains they form."""
+    """Return the rings and chains that the pairs form: positions that can reach each other."""
     group: dict[int, list[int]] = {}
     for source, target in pairs:
         one, other = group.setdefault(source, [source]), group.setdefault(target, [target])

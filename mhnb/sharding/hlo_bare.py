@@ -1,4 +1,4 @@
-"""A compiled program's text without where it came from: what is left is what it computes."""
+"""Strip metadata from a compiled program's text, so that only the computation remains."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ __all__ = ["bare_text"]
 
 _ORIGIN = re.compile(r', metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
 _TABLES = re.compile(r"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:\d.*\n)*", re.MULTILINE)
-"""What the numbers in `metadata` stand for, since jaxlib 0.9 at the head of the text."""
+"""Tables that the numbers in `metadata` refer to; since jaxlib 0.9 at the head of the text."""
 _TUNING = re.compile(r"^((?!.* custom-call(?:-start)?\().*?), backend_config=.*", re.MULTILINE)
-"""What a backend notes of how it will run an operation, for its own machine. Of a custom call it is what that computes."""
+"""A backend's settings for running an operation on its own machine. For a custom call they define what it computes."""
 _CHOSEN = re.compile(r'"(?:autotune_workspace_size|selected_algorithm)":"[^"]*",?')
-"""But for what it found to be fastest."""
+"""Except for the results of autotuning."""
 
 
 def bare_text(hlo: str) -> str:
-    """Leave out files, functions, lines, and a backend's own notes.
+    """Remove files, functions, lines, and a backend's own settings.
 
     >>> bare_text('  %a = f32[] add(%b, %c), metadata={op_name="jit(f)/add" stack_frame_id=3}')
     '  %a = f32[] add(%b, %c)'

@@ -1,7 +1,7 @@
-"""The spellings of replica groups in HLO text, and what they all mean: positions in the device assignment.
+"""Parse the spellings of replica groups in HLO text into positions in the device assignment.
 
-XLA writes the same groups as a list, as an iota with a transpose, or as axes of a mesh of its own; one spelling is not
-preferred over another, and the same program changes its spelling between versions.
+XLA writes the same groups as a list, as an iota with a transpose, or as axes of a mesh of its own. No spelling is preferred, and
+the same program changes its spelling between versions.
 The grammar is that of XLA's `hlo_parser.cc` and of `CollectiveDeviceListBase::ToString`.
 """
 
@@ -31,14 +31,14 @@ _ORDER = re.compile(r"\[([\d,\s]+)\](?:T\(([\d,\s]+)\))?")
 
 @lru_cache(maxsize=1024)
 def parse_groups(text: str, count: int) -> Groups:
-    """Read replica groups.
+    """Parse replica groups.
 
     Args:
-        text: what stands after `replica_groups=`; what follows them there is ignored.
-        count: number of participants, which `{}` means all of.
+        text: the text after `replica_groups=`; whatever follows the groups is ignored.
+        count: number of participants; `{}` means all of them.
 
     Raises:
-        UnknownForm: none of the known spellings, or one that does not fit `count`.
+        UnknownForm: an unknown spelling, or groups that do not fit `count`.
 
     >>> parse_groups("{{0,2},{1,3}}", 4), parse_groups("[2,2]<=[2,2]T(1,0)", 4)
     (((0, 2), (1, 3)), ((0, 2), (1, 3)))
@@ -58,10 +58,10 @@ def parse_groups(text: str, count: int) -> Groups:
 
 
 def parse_pairs(text: str) -> tuple[tuple[int, int], ...]:
-    """Read `source_target_pairs`.
+    """Parse `source_target_pairs`.
 
     Raises:
-        UnknownForm: something else.
+        UnknownForm: the text is not a list of pairs.
 
     >>> parse_pairs("{{0,2},{2,0}}")
     ((0, 2), (2, 0))
@@ -74,7 +74,7 @@ def parse_pairs(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _read_iota(text: str, shape: str, dims: str, order: str | None) -> Groups:
-    """`[groups,size]<=[dims]T(order)`: 0, 1, 2, ... laid out as dims, transposed, and cut into groups."""
+    """Expand `[groups,size]<=[dims]T(order)`: 0, 1, 2, ... shaped as dims, transposed, and split into groups."""
     sizes = _integers(shape)
     if len(sizes) != 2:
         raise _unknown(text, f"its groups have {len(sizes)} dimensions, and 2 are known")
@@ -85,7 +85,7 @@ def _read_iota(text: str, shape: str, dims: str, order: str | None) -> Groups:
 
 
 def _transposed(text: str, dims: tuple[int, ...], order: tuple[int, ...]) -> list[int]:
-    """Number the cells of an array of these dims, and read them in the order of the transposed one."""
+    """Number the cells of an array with these dims, and return the numbers in the order of its transpose."""
     order = order or tuple(range(len(dims)))
     if sorted(order) != list(range(len(dims))):
         raise _unknown(text, f"T({','.join(map(str, order))}) does not permute {len(dims)} dimensions")
@@ -95,7 +95,7 @@ def _transposed(text: str, dims: tuple[int, ...], order: tuple[int, ...]) -> lis
 
 
 def _read_mesh(text: str, mesh: str, devices: str | None, refs: str) -> Groups:
-    """`mesh['a'=4,'b'=2], device_ids=(...) {'a','b':(1)2}`: groups along the named axes, or parts of axes."""
+    """Expand `mesh['a'=4,'b'=2], device_ids=(...) {'a','b':(1)2}`: groups along the named axes, or parts of axes."""
     sizes = {name: int(size) for name, size in _AXIS.findall(mesh)}
     named = [(name, int(before or 1), int(size or 0)) for name, before, size in _REF.findall(refs)]
     if not sizes or any(name not in sizes for name, _, _ in named):
@@ -103,7 +103,7 @@ def _read_mesh(text: str, mesh: str, devices: str | None, refs: str) -> Groups:
     positions = list(range(prod(sizes.values()))) if devices is None else _read_order(text, devices)
     if len(positions) != prod(sizes.values()):
         raise _unknown(text, f"its mesh has {prod(sizes.values())} places and {len(positions)} devices")
-    # Each part of an axis that is named or left over becomes an axis of its own.
+    # Each named or remaining part of an axis becomes an axis of its own.
     parts: list[tuple[int, int | None]] = []
     for name, whole in sizes.items():
         cuts = sorted((before, size or whole, at) for at, (axis, before, size) in enumerate(named) if axis == name)
@@ -116,7 +116,7 @@ def _read_mesh(text: str, mesh: str, devices: str | None, refs: str) -> Groups:
 
 
 def _cut_axis(text: str, whole: int, cuts: list[tuple[int, int, int]]) -> list[tuple[int, int | None]]:
-    """Cut an axis at its named parts, each `(before, size, place in the list of names)`; None is a part not named."""
+    """Split an axis at its named parts, each `(before, size, index in the list of names)`; other parts have index None."""
     parts: list[tuple[int, int | None]] = []
     at = 1
     for before, size, place in cuts:
@@ -128,7 +128,7 @@ def _cut_axis(text: str, whole: int, cuts: list[tuple[int, int, int]]) -> list[t
 
 
 def _read_order(text: str, devices: str) -> list[int]:
-    """`0,2,1,3`, or `[2,4]T(1,0)`: an iota of these dims, transposed."""
+    """Expand `0,2,1,3`, or `[2,4]T(1,0)`: an iota of these dims, transposed."""
     if found := _ORDER.fullmatch(devices.strip()):
         return _transposed(text, _integers(found[1]), _integers(found[2] or ""))
     if re.fullmatch(r"[\d,\s]+", devices):

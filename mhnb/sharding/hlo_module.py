@@ -1,6 +1,6 @@
-"""The skeleton of a compiled program's text: its computations, who calls whom how often, and where its operations come from.
+"""Parse the structure of a compiled program's text: computations, how often each is called, and the source lines of operations.
 
-It reads what XLA prints (`HloModule::ToString`) line by line, and looks closer only at the lines it is asked for.
+The text is what XLA prints (`HloModule::ToString`). It is split into lines first; an instruction is parsed only when requested.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _COUNTS = re.compile(r"\b(replica_count|num_partitions)=(\d+)")
 _ROW = re.compile(r'^(\d+) (?:"(.*)"|\{(.*)\})$')
 _COMMENT = re.compile(r"/\*.*?\*/")
 _TYPED = re.compile(r"<([^<>]+)>")
-"""What was compiled from no file: a cell, a call, a function of the notebook."""
+"""File name of code that was not compiled from a file: a cell, a call, or a function of the notebook."""
 _NAME = re.compile(r"%([\w.\-]+)")
 
 
 class Runs(NamedTuple):
-    """How often something runs in one launch."""
+    """How often something runs per launch."""
 
     times: int
-    """A loop of unknown length counted once."""
+    """Number of runs, with loops of unknown length counted once."""
     unknown: bool = False
-    """Inside a loop whose length XLA does not know."""
+    """Whether it is inside a loop whose length XLA does not know."""
     at_most: bool = False
-    """In a branch that may not be taken."""
+    """Whether it is in a branch that may not be executed."""
 
     def inside(self, factor: int | None, *, branch: bool) -> Runs:
-        """Inside a loop of so many turns (None: unknown), or in a branch."""
+        """Return the runs inside a loop with this number of iterations (None: unknown), or in a branch."""
         return Runs(
             self.times * (1 if factor is None else factor), self.unknown or factor is None, self.at_most or branch
         )
 
     def plus(self, other: Runs) -> Runs:
-        """Called from two places."""
+        """Return the total of two call sites."""
         return Runs(self.times + other.times, self.unknown or other.unknown, self.at_most or other.at_most)
 
 
@@ -58,24 +58,24 @@ class SourceLine(NamedTuple):
     function: str = ""
 
     def __str__(self) -> str:
-        """As `model.py:18`, or `cell 12, line 3`."""
+        """Format it as `model.py:18`, or `cell 12, line 3`."""
         typed = _TYPED.fullmatch(self.file)
         return f"{typed[1]}, line {self.line}" if typed else f"{self.file.rpartition('/')[2]}:{self.line}"
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction, cut into shape, opcode and the text after it."""
+    """One instruction, split into shape, opcode and the text after it."""
 
     name: str
     shape: str
     opcode: str
     rest: str
-    """The operands' text without its first parenthesis, and the attributes."""
+    """Text of the operands without the first parenthesis, and the attributes."""
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The operands' texts; each is a name, in older texts with its shape before it."""
+        """Return the texts of the operands. Each is a name; in older texts, its shape precedes it."""
         depth, start, found = 1, 0, []
         for place, letter in enumerate(self.rest):
             if letter in "([{":
@@ -91,11 +91,11 @@ class Instruction:
 
     @property
     def operand_names(self) -> tuple[str, ...]:
-        """The operands' names."""
+        """Return the names of the operands."""
         return tuple(word.rsplit(" ", 1)[-1].removeprefix("%") for word in self.operands)
 
     def tree(self) -> Tree:
-        """The result's shape."""
+        """Return the shape of the result."""
         return parse_shape(self.shape)
 
 
@@ -113,10 +113,10 @@ class Computation:
     texts: dict[str, str] = field(default_factory=dict)
 
     def read(self, name: str) -> Instruction:
-        """Read one instruction.
+        """Parse one instruction.
 
         Raises:
-            UnknownForm: there is none of that name here.
+            UnknownForm: the computation has no instruction of that name.
         """
         if name not in self.texts:
             raise UnknownForm(f"computation {self.name} uses {name!r} and does not define it", form=name)
@@ -124,12 +124,12 @@ class Computation:
 
     @cached_property
     def starts_overlap(self) -> bool:
-        """Whether it is the fusion with which XLA for TPU starts a collective that overlaps with others."""
+        """Return whether this is the fusion with which XLA for TPU starts a collective that overlaps with other operations."""
         return any('custom_call_target="AsyncCollectiveStart"' in text for text in self.texts.values())
 
     @cached_property
     def users(self) -> dict[str, list[str]]:
-        """By instruction, those that use it."""
+        """Return the users of each instruction, by its name."""
         found: dict[str, list[str]] = {}
         for user, text in self.texts.items():
             for name in _NAME.findall(text.partition("metadata=")[0]):
@@ -139,7 +139,7 @@ class Computation:
 
 @dataclass(eq=False)
 class HloModule:
-    """A compiled program's text, cut into computations."""
+    """A compiled program's text, split into computations."""
 
     name: str
     replicas: int
@@ -161,7 +161,7 @@ class HloModule:
 
     @cached_property
     def started(self) -> frozenset[str]:
-        """Computations that run asynchronously."""
+        """Return the computations that run asynchronously."""
         return frozenset(
             called
             for computation in self.computations.values()
@@ -171,11 +171,11 @@ class HloModule:
         )
 
     def is_called(self, name: str) -> bool:
-        """Whether the program comes to a computation at all."""
+        """Return whether the program ever calls a computation."""
         return name == self.entry or any(self.is_called(caller) for caller, _, _ in self._callers.get(name, ()))
 
     def runs_of(self, name: str) -> Runs:
-        """How often a computation runs in one launch; 0 where nothing calls it."""
+        """Return how often a computation runs per launch; 0 if nothing calls it."""
         if name == self.entry:
             return Runs(1)
         if name not in self._runs:
@@ -186,7 +186,7 @@ class HloModule:
         return self._runs[name]
 
     def source_of(self, metadata: str) -> SourceLine | None:
-        """The line that an operation comes from: spelled out in older texts, by a table of stack frames in newer ones."""
+        """Return the source line of an operation: stated in older texts, found in a table of stack frames in newer ones."""
         if found := re.search(r'source_file="([^"]*)"(?:.*?source_line=(\d+))?', metadata):
             return SourceLine(found[1], int(found[2] or 0))
         found = re.search(r"stack_frame_id=(\d+)", metadata)
@@ -203,7 +203,7 @@ class HloModule:
 
 
 def _calls(name: str, text: str) -> Iterator[tuple[str, int | None, bool]]:
-    """Which computations an instruction calls: name, turns (None: unknown), and whether it is a branch."""
+    """Yield the computations that an instruction calls: name, iterations (None: unknown), and whether it is a branch."""
     found = _CALLED.findall(text)
     found += [
         (kind, one.strip().removeprefix("%")) for kind, many in _CALLED_LIST.findall(text) for one in many.split(",")
@@ -212,7 +212,7 @@ def _calls(name: str, text: str) -> Iterator[tuple[str, int | None, bool]]:
         return
     opcode = _read_instruction(name, text).opcode
     if opcode.endswith(("-done", "-update")):
-        # The second half of what was started: the same computation, not another run of it.
+        # The done operation names the same computation as its start operation; it does not run it again.
         return
     trips: int | None = 1
     if opcode == "while":
@@ -223,10 +223,10 @@ def _calls(name: str, text: str) -> Iterator[tuple[str, int | None, bool]]:
 
 
 def parse_module(text: str) -> HloModule:
-    r"""Cut a compiled program's text into computations.
+    r"""Split a compiled program's text into computations.
 
     Raises:
-        HloError: no such text.
+        HloError: it is not the text of a compiled program.
 
     >>> parse_module("HloModule f, num_partitions=4\n\nENTRY %main () -> f32[] {\n  ROOT %c = f32[] constant(1)\n}\n").entry
     'main'

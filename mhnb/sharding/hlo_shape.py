@@ -1,4 +1,4 @@
-"""Shapes as HLO writes them: `f32[8,4]{1,0:T(8,128)}`, and tuples of those; read for their bytes."""
+"""Parse shapes in HLO text, `f32[8,4]{1,0:T(8,128)}` and tuples of those, to compute their bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COMMENT = re.compile(r"/\*.*?\*/")
 
 @dataclass(frozen=True, slots=True)
 class HloShape:
-    """An array of one device, as `f32[8,4]`."""
+    """An array on one device, as `f32[8,4]`."""
 
     dtype: str
     """HLO's name, as bf16 or pred."""
@@ -41,7 +41,7 @@ Tree = HloShape | tuple["Tree", ...]
 
 
 def flatten(tree: Tree) -> Iterator[HloShape]:
-    """Give the arrays of a shape in order.
+    """Yield the arrays of a shape in order.
 
     >>> [str(shape) for shape in flatten(parse_shape("((f32[8]{0}), u32[])"))]
     ['f32[8]', 'u32[]']
@@ -54,7 +54,7 @@ def flatten(tree: Tree) -> Iterator[HloShape]:
 
 
 def split_shape(text: str) -> tuple[str, str]:
-    """Cut the shape from the beginning of an instruction's text; return it and the rest.
+    """Split the shape off the beginning of an instruction's text; return it and the rest.
 
     >>> split_shape("(f32[8]{0}, u32[]{:T(128)}) send(%x)")
     ('(f32[8]{0}, u32[]{:T(128)})', 'send(%x)')
@@ -72,10 +72,10 @@ def split_shape(text: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4096)
 def parse_shape(text: str) -> Tree:
-    """Read a shape; layouts, tilings and memory spaces are passed over.
+    """Parse a shape, ignoring layouts, tilings and memory spaces.
 
     Raises:
-        UnknownForm: no shape, an element type of unknown size, or a dimension that is not known when compiling.
+        UnknownForm: the text is not a shape, or has an element type of unknown size or a dimension unknown at compile time.
 
     >>> str(parse_shape("bf16[8,4]{1,0:T(8,128)(2,1)}"))
     'bf16[8,4]'
@@ -87,7 +87,7 @@ def parse_shape(text: str) -> Tree:
     if found is None:
         raise _unknown(text, "it is no shape")
     dtype = found[1] or found[3]
-    # `<=8` is a dimension of at most 8: XLA allots and sends the whole of it.
+    # `<=8` is a dimension of at most 8: XLA allocates and sends all 8.
     words = [word.strip().removeprefix("<=") for word in (found[2] or "").split(",") if word.strip()]
     if not all(word.isdecimal() for word in words):
         raise _unknown(text, "a dimension is no number")

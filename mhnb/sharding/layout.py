@@ -1,4 +1,4 @@
-"""Which device holds which box of an array, and what that costs."""
+"""Layout of an array: the box that each device stores, and the bytes it costs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Layout", "place_boxes"]
 
 
 def place_boxes(shape: Sequence[int], spec: Spec, mesh: MeshShape) -> dict[DeviceRef, Box]:
-    """Give each device of a mesh its box; a dim that its axes do not divide is cut as the compiler pads it.
+    """Return the box of each device of a mesh; a dim not divisible by its axes is partitioned as the compiler pads it.
 
     >>> place_boxes((4, 2), parse_spec("P('x')"), MeshShape.row_major({"x": 2}))
     {DeviceRef(rank=0, ordinal=0): ((0, 2), (0, 2)), DeviceRef(rank=0, ordinal=1): ((2, 4), (0, 2))}
@@ -38,19 +38,19 @@ def place_boxes(shape: Sequence[int], spec: Spec, mesh: MeshShape) -> dict[Devic
     return dict(zip(mesh.devices, boxes, strict=True))
 
 
-# Not slotted: boxes are made when they are asked for and kept, so that a table of a thousand arrays makes none.
+# Not slotted: boxes are computed on first use and cached, so that a table of a thousand arrays computes none.
 @dataclass(frozen=True)
 class Layout:
-    """Where an array lies. Equal layouts put equal boxes of an equal kind by the same spec on the same mesh."""
+    """Sharding of an array over devices. Equal layouts put equal boxes of the same dtype on the same mesh by the same spec."""
 
     shape: tuple[int, ...]
     dtype: Dtype
     mesh: MeshShape | None = None
-    """None where the sharding is none over a mesh."""
+    """None if the sharding is not over a mesh."""
     spec: Spec | None = None
     """None together with `mesh`."""
     placed: tuple[tuple[DeviceRef, Box], ...] = ()
-    """The boxes one by one, where there is no mesh and spec to make them from."""
+    """The box of each device, if there is no mesh and spec to compute them from."""
 
     @classmethod
     def of(
@@ -63,19 +63,19 @@ class Layout:
         devices_per_host: int | None = None,
         uneven: bool = False,
     ) -> Self:
-        """Lay out an array that need not exist.
+        """Build the layout of an array that need not exist.
 
         Args:
-            shape: of the whole array.
-            mesh: a mesh, or sizes by axis, laid over hosts row by row.
-            spec: whatever `parse_spec` reads.
-            dtype: whatever `parse_dtype` reads.
-            devices_per_host: where `mesh` is sizes; None for one host.
+            shape: global shape of the array.
+            mesh: a mesh, or sizes by axis; the latter is laid over hosts in row-major order.
+            spec: anything that `parse_spec` accepts.
+            dtype: anything that `parse_dtype` accepts.
+            devices_per_host: used if `mesh` is sizes; None for one host.
             uneven: allow axes that do not divide their dim, as the compiler does inside a jitted function.
 
         Raises:
-            ShardingError: the spec is not legal there.
-            InvalidRequest: shape, mesh, spec or dtype cannot be read.
+            ShardingError: the spec is not legal for this shape and mesh.
+            InvalidRequest: shape, mesh, spec or dtype cannot be parsed.
         """
         sizes = tuple(shape)
         if any(type(size) is not int or size < 0 for size in sizes):
@@ -87,14 +87,14 @@ class Layout:
 
     @cached_property
     def boxes(self) -> dict[DeviceRef, Box]:
-        """Each device with its box, half-open ranges `((start, stop), ...)`."""
+        """Return the box of each device, half-open ranges `((start, stop), ...)`."""
         if self.mesh is None or self.spec is None:
             return dict(self.placed)
         return place_boxes(self.shape, self.spec, self.mesh)
 
     @cached_property
     def owners_by_box(self) -> dict[Box, tuple[DeviceRef, ...]]:
-        """The distinct boxes in index order, each with the devices that hold it, in their order."""
+        """Return the distinct boxes in index order, each with the sorted devices that store it."""
         found: dict[Box, list[DeviceRef]] = {}
         for device, box in self.boxes.items():
             found.setdefault(box, []).append(device)
@@ -102,16 +102,16 @@ class Layout:
 
     @property
     def devices(self) -> tuple[DeviceRef, ...]:
-        """Every device that takes part, in the mesh's order."""
+        """Return all devices of the layout, in the mesh's order."""
         return tuple(device for device, _ in self.placed) if self.mesh is None else self.mesh.devices
 
     @property
     def device_count(self) -> int:
-        """How many devices take part."""
+        """Return the number of devices of the layout."""
         return len(self.devices)
 
     def owners(self, box: Sequence[Range]) -> tuple[DeviceRef, ...]:
-        """Return the devices that hold all of a box, sorted."""
+        """Return the devices that store all of a box, sorted."""
         wanted = tuple((start, stop) for start, stop in box)
         if (exact := self.owners_by_box.get(wanted)) is not None and box_size(wanted):
             return exact
@@ -124,12 +124,12 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array, once."""
+        """Bytes of the array, counted once."""
         return prod(self.shape) * self.dtype.itemsize
 
     @cached_property
     def nbytes_per_device(self) -> int:
-        """Bytes on each device; padding counts, as the compiler stores equal tiles."""
+        """Bytes on each device; padding counts, because the compiler stores equal tiles."""
         if self.mesh is None or self.spec is None:
             return max((box_size(box) for _, box in self.placed), default=0) * self.dtype.itemsize
         parts = count_parts(self.spec, self.mesh, len(self.shape))
@@ -149,10 +149,10 @@ class Layout:
 
     @property
     def replication(self) -> float:
-        """Bytes stored for each byte of the array; 1.0 for an array of no bytes."""
+        """Bytes stored per byte of the array; 1.0 for an array of no bytes."""
         return self.nbytes_stored / self.nbytes if self.nbytes else 1.0
 
     @property
     def is_replicated(self) -> bool:
-        """Whether several devices hold it and each has all of it."""
+        """Return whether several devices store the array and each stores all of it."""
         return self.device_count > 1 and self.nbytes_per_device == self.nbytes

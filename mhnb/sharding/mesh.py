@@ -1,4 +1,4 @@
-"""A mesh as a value: named axes, and the device at each place; which of the axes run across hosts."""
+"""Mesh as a value: named axes, the device at each coordinate, and which axes span several hosts."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from mhnb.values import DeviceRef
 __all__ = ["AxisReach", "MeshShape", "axis_reach", "format_axes", "parse_axes", "warn_chatty"]
 
 CHATTY = ("model", "tensor", "tp", "mp", "expert", "ep", "sequence", "seq", "sp", "context", "cp")
-"""Names that people give to the axes along which every layer communicates."""
+"""Common names for axes along which every layer communicates."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeshShape:
-    """Axes in order, the last one running fastest over `devices`."""
+    """Axes in order, the last one varying fastest over `devices`."""
 
     axes: tuple[tuple[str, int], ...]
     devices: tuple[DeviceRef, ...]
-    """One for each place, in row-major order of the axes."""
+    """One device per coordinate, in row-major order of the axes."""
 
     @classmethod
     def row_major(cls, axes: Mapping[str, int], *, devices_per_host: int | None = None) -> MeshShape:
-        """Lay a mesh over hosts of one rank each: over rank, then ordinal.
+        """Build a mesh over hosts of one rank each, in the order of rank, then local device index.
 
         Args:
             axes: sizes by name, in order.
-            devices_per_host: None for one host that has all.
+            devices_per_host: None for one host that has all devices.
 
         Raises:
             InvalidRequest: a size or a count below 1.
@@ -54,13 +54,13 @@ class MeshShape:
         return tuple(size for _, size in self.axes)
 
     def coordinates(self, axis: str) -> list[int]:
-        """Return where each device, in order, stands along an axis."""
+        """Return the coordinate of each device, in order, along an axis."""
         at = self.names.index(axis)
         size, stride = self.sizes[at], prod(self.sizes[at + 1 :])
         return [place // stride % size for place in range(len(self.devices))]
 
     def lines(self, axis: str) -> Iterator[tuple[DeviceRef, ...]]:
-        """Yield the devices that differ only in their place along an axis, one line after another."""
+        """Yield the groups of devices that differ only in their coordinate along an axis."""
         at = self.names.index(axis)
         size, stride = self.sizes[at], prod(self.sizes[at + 1 :])
         for start in range(0, len(self.devices), size * stride):
@@ -70,21 +70,21 @@ class MeshShape:
 
 @dataclass(frozen=True, slots=True)
 class AxisReach:
-    """How far an axis reaches."""
+    """How many hosts an axis spans."""
 
     name: str
     size: int
     hosts: int
-    """Hosts that one line along it visits, the most of any line; 1 where it stays inside."""
+    """Largest number of hosts that a line of devices along the axis spans; 1 if every line stays inside a host."""
 
     @property
     def crosses(self) -> bool:
-        """Whether what goes along it crosses a host."""
+        """Return whether traffic along the axis crosses hosts."""
         return self.hosts > 1
 
 
 def axis_reach(mesh: MeshShape, hosts: Mapping[int, str] | None = None) -> tuple[AxisReach, ...]:
-    """Say of each axis how many hosts it visits; without `hosts` (label by rank) each rank is one.
+    """Return how many hosts each axis spans; without `hosts` (label by rank), each rank counts as a host.
 
     >>> [(a.name, a.hosts) for a in axis_reach(MeshShape.row_major({"data": 4, "model": 2}, devices_per_host=2))]
     [('data', 4), ('model', 1)]
@@ -98,7 +98,7 @@ def axis_reach(mesh: MeshShape, hosts: Mapping[int, str] | None = None) -> tuple
 
 
 def warn_chatty(reach: Sequence[AxisReach]) -> tuple[str, ...]:
-    """Warn of axes that carry something in every layer, by their names, and cross hosts.
+    """Return warnings for axes that cross hosts and whose names suggest communication in every layer.
 
     >>> warn_chatty([AxisReach("data", 4, 1), AxisReach("model", 2, 2)])[0][:35]
     "axis 'model' (2) crosses hosts and "
@@ -113,7 +113,7 @@ def warn_chatty(reach: Sequence[AxisReach]) -> tuple[str, ...]:
 
 
 def format_axes(axes: Sequence[tuple[str, int]]) -> str:
-    """Write axes with their sizes.
+    """Format axes with their sizes.
 
     >>> format_axes([("data", 4), ("model", 2)])
     'data 4, model 2'
@@ -122,10 +122,10 @@ def format_axes(axes: Sequence[tuple[str, int]]) -> str:
 
 
 def parse_axes(text: str) -> dict[str, int]:
-    """Read axes as `format_axes` writes them; `data=4` and `data:4` do too.
+    """Parse axes in the format of `format_axes`; `data=4` and `data:4` are accepted too.
 
     Raises:
-        InvalidRequest: it cannot be read, or a name stands twice.
+        InvalidRequest: it cannot be parsed, or a name appears twice.
 
     >>> parse_axes("data 4, model=2")
     {'data': 4, 'model': 2}

@@ -1,6 +1,6 @@
-"""Which outputs of a lowered program are its arguments as they came, and which arguments a launch of it takes for good.
+"""Find the outputs of a lowered program that are unchanged arguments, and the arguments that a launch donates.
 
-The first are copies, and mutable arrays that are only read; the second are donated.
+The former are copies, and mutable arrays that are only read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _DONATED = ("jax.buffer_donor = true", "tf.aliasing_output = ")
 _SAME = re.compile(
     r"^\s*(%\w+) = (?:sdy\.sharding_constraint|stablehlo\.optimization_barrier) (%\w+)(?= [:<])", re.MULTILINE
 )
-"""Operations whose result is their one operand."""
+"""Operations that return their only operand unchanged."""
 
 
 def find_passed(module: str) -> tuple[tuple[int, int], ...]:
-    r"""Give the place of each such output and of its argument, from 0.
+    r"""Return the index of each unchanged output and of its argument, from 0.
 
     Args:
         module: the text of a StableHLO module.
@@ -39,7 +39,7 @@ def find_passed(module: str) -> tuple[tuple[int, int], ...]:
 
 
 def find_donated(module: str) -> tuple[int, ...] | None:
-    r"""Return the place of each donated argument, from 0; None where the text is not a StableHLO module.
+    r"""Return the index of each donated argument, from 0; None if the text is not a StableHLO module.
 
     >>> find_donated("func.func public @main(%arg0: t {jax.buffer_donor = true}, %arg1: t) -> (t) {\n    return %0 : t\n  }")
     (0,)

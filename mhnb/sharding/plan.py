@@ -1,4 +1,4 @@
-"""A what-if: hosts, a mesh and arrays that need not exist; what is legal, and what each device would hold."""
+"""What-if plan: hosts, a mesh and arrays that need not exist; which of them are legal, and what each device would store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ARRAY = re.compile(r"\s*(\w+)\s+([\w<>]+)\s*\[([\d\s,]*)\]\s*(P\(.*\)|Partition
 
 @dataclass(frozen=True, slots=True)
 class PlannedArray:
-    """An array as a user describes it; nothing of it has been checked."""
+    """An array as a user describes it, not checked yet."""
 
     name: str
     shape: tuple[int, ...]
@@ -30,21 +30,21 @@ class PlannedArray:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an array, or the mesh, cannot be."""
+    """Why an array or the mesh is not legal."""
 
     reason: str
     jax_says: str = ""
-    """JAX's own words; empty where it has none."""
+    """JAX's own message; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What becomes of a what-if."""
+    """The result of a what-if."""
 
     hosts: int
     devices_per_host: int
     mesh: MeshShape | None
-    """None where it cannot be."""
+    """None if the mesh is not legal."""
     layouts: tuple[tuple[str, Layout | Refusal], ...] = ()
     """Arrays by name, in order."""
     refusal: Refusal | None = None
@@ -52,30 +52,30 @@ class Plan:
 
     @property
     def legal(self) -> tuple[tuple[str, Layout], ...]:
-        """The arrays that can be."""
+        """Return the arrays that are legal."""
         return tuple((name, layout) for name, layout in self.layouts if isinstance(layout, Layout))
 
     @property
     def refused(self) -> tuple[tuple[str, Refusal], ...]:
-        """Those that cannot."""
+        """Return the arrays that are not legal, with the reasons."""
         return tuple((name, layout) for name, layout in self.layouts if isinstance(layout, Refusal))
 
     @property
     def is_legal(self) -> bool:
-        """Whether everything asked for can be."""
+        """Return whether the mesh and all requested arrays are legal."""
         return self.refusal is None and not self.refused
 
     @property
     def tree(self) -> LayoutTree:
-        """The arrays that can be, as a table."""
+        """Return the legal arrays as a table."""
         return LayoutTree(tuple(LayoutRow(name, layout) for name, layout in self.legal))
 
 
 def parse_planned(text: str) -> PlannedArray:
-    """Read an array as `name dtype[shape] spec`.
+    """Parse an array from `name dtype[shape] spec`.
 
     Raises:
-        InvalidRequest: it is not written so.
+        InvalidRequest: the text does not have that format.
 
     >>> parse_planned("x f32[8,6] P('data', None)")
     PlannedArray(name='x', shape=(8, 6), spec="P('data', None)", dtype='f32')
@@ -88,7 +88,7 @@ def parse_planned(text: str) -> PlannedArray:
 
 
 def make_plan(hosts: int, devices_per_host: int, axes: Mapping[str, int], arrays: Sequence[PlannedArray]) -> Plan:
-    """Lay arrays over a mesh over hosts; what cannot be has its reason instead.
+    """Lay arrays out on a mesh over hosts; an array that is not legal is replaced by the reason.
 
     >>> plan = make_plan(4, 2, {"data": 4}, [parse_planned("x f32[6] P('data')")])
     >>> plan.refused[0][1].jax_says
@@ -116,7 +116,7 @@ def _lay_out(array: PlannedArray, mesh: MeshShape) -> Layout | Refusal:
 
 
 def example_arrays(program: str, axes: Sequence[str]) -> tuple[PlannedArray, ...]:
-    """Give a program arrays to begin with: the batch over the first axis, the weights over the last.
+    """Return sample arrays of a program: the batch sharded over the first axis, the weights over the last.
 
     >>> [array.spec for array in example_arrays("matmul", ["data", "model"])]
     ["P('data', None)", "P(None, 'model')"]

@@ -1,6 +1,6 @@
-"""The communication report: what a program's collectives cost, by row, and whether the ranks tell the same.
+"""Communication report: the cost of a program's collectives, by row, and their encoding between the ranks and the notebook.
 
-It joins what the text states (`hlo`) with what is known outside it: the hosts, the meshes, the lowered module.
+It combines the compiled text (`hlo`) with facts from outside it: the hosts, the meshes, the lowered module.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ class Collective:
     """Equal collectives of one program. Bytes are those of the busiest device in one run; `traffic` defines them."""
 
     op: str
-    """As all-reduce; started and ended apart or not."""
+    """As all-reduce, for synchronous and asynchronous forms alike."""
     axes: tuple[str, ...]
-    """The mesh axes it runs along; empty where no mesh is known."""
+    """The mesh axes that it runs along; empty if no mesh is known."""
     groups: Groups
-    """Who communicates with whom, as positions in the device assignment."""
+    """Groups that communicate, as positions in the device assignment."""
     count: int | None
-    """Runs in one launch of the program; None where a loop's length is unknown."""
+    """Runs per launch of the program; None if a loop's length is unknown."""
     nbytes_per_device: int
-    """What a device puts in, each time."""
+    """What a device contributes, per run."""
     nbytes_across_hosts: int
-    """The part of it for another host, each time."""
+    """The part of it for another host, per run."""
     dtype: str
-    """Of the first array, in HLO's words."""
+    """Dtype of the first array, with HLO's name."""
     source: SourceLine | None
-    """The line of the program; None where the compiled text has none."""
+    """The line of the program; None if the compiled text has none."""
     shape: str = ""
-    """What a device gets, as `f32[128,64]`."""
+    """What a device receives, as `f32[128,64]`."""
     whole_axes: bool = True
-    """Whether its groups are exactly these axes."""
+    """Whether the groups span exactly these axes."""
     crosses: bool = False
-    """Whether it reaches another host."""
+    """Whether it communicates with another host."""
     times: int = 1
-    """Runs in one launch, a loop of unknown length counted once."""
+    """Runs per launch, with a loop of unknown length counted once."""
     at_most: bool = False
-    """In a branch that may not be taken: it may run less often."""
+    """Whether it is in a branch that may not be executed, so that it may run less often."""
     is_async: bool = False
-    """Started and ended apart: it may overlap with computation."""
+    """Whether it has separate start and done operations, so that it may overlap with computation."""
     is_estimate: bool = False
-    """CPU sends 16-bit floats as f32: elsewhere the bytes are half. Or the sizes are known at run time only."""
+    """CPU sends 16-bit floats as f32, so the bytes are half elsewhere. Or the sizes are known only at run time."""
     ring_nbytes_per_device: int = 0
-    """What a device sends if it is done in a ring."""
+    """What a device sends in a ring algorithm."""
     ring_nbytes_across_hosts: int = 0
-    """The part of that whose next stop is on another host."""
+    """The part of that whose next device is on another host."""
     why: Why | None = None
     """The operation, its line, and the shardings stated before partitioning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A compiled program as one rank knows it."""
+    """A compiled program from the view of one rank."""
 
     name: str
     """As `jit(step)`."""
@@ -75,17 +75,17 @@ class Program:
     collectives: tuple[HloCollective, ...]
     meshes: tuple[NamedMesh, ...] = ()
     why: tuple[Why | None, ...] = ()
-    """By collective; empty where nobody asked."""
+    """By collective; empty if no explanations were requested."""
     digest: str = ""
-    """Of the lowered module: equal for equal programs; empty where it is not at hand."""
+    """Digest of the lowered module: equal for equal programs; empty if the module is not available."""
     takes: str = ""
     """The types of its arguments, as `f32[8,4], f32[4]`."""
 
     def explained(self, stablehlo: str) -> Program:
-        """Add why each is there, from the lowered module with debug locations."""
+        """Return the program with an explanation of each collective, from the lowered module with debug locations."""
         known: dict[object, Why] = {}
         for one in self.collectives:
-            # All that a reason depends on: a layer that is repeated is explained once.
+            # An explanation depends on nothing else: a layer that is repeated is explained once.
             if (one.op_name, one.source) not in known:
                 known[one.op_name, one.source] = explain(one, stablehlo)
         return replace(self, why=tuple(known[one.op_name, one.source] for one in self.collectives))
@@ -98,35 +98,35 @@ class Report:
     name: str
     rows: tuple[Collective, ...]
     launches: int = 1
-    """How often the program was launched; 1 where it was not run."""
+    """Number of times the program was launched; 1 if it was not run."""
     is_plain: bool = False
-    """Whether the function was not jitted: this is of the program that `jax.jit` would make of it."""
+    """Whether the function was not jitted, so that the report is of the program that `jax.jit` would make of it."""
     printed: tuple[str, ...] = ()
-    """Lines that the function printed while it was traced for this."""
+    """Lines that the function printed while it was traced for this report."""
 
     @property
     def nbytes_per_device(self) -> int:
-        """Of all rows, in one launch."""
+        """Total of all rows per launch."""
         return sum(row.times * row.nbytes_per_device for row in self.rows)
 
     @property
     def nbytes_across_hosts(self) -> int:
-        """Of all rows, in one launch."""
+        """Total of all rows per launch."""
         return sum(row.times * row.nbytes_across_hosts for row in self.rows)
 
     @property
     def ring_nbytes(self) -> tuple[int, int]:
-        """What a device sends in rings, and what of it across hosts, in one launch."""
+        """Return what a device sends in ring algorithms per launch, and the part of it that crosses hosts."""
         sent = sum(row.times * row.ring_nbytes_per_device for row in self.rows)
         return sent, sum(row.times * row.ring_nbytes_across_hosts for row in self.rows)
 
 
 def make_report(program: Program, hosts: Mapping[int, Hashable], *, launches: int = 1) -> Report:
-    """Make the report of a program.
+    """Build the report of a program.
 
     Args:
-        program: what one rank says of it.
-        hosts: each rank's host.
+        program: as reported by one rank.
+        hosts: the host of each rank.
         launches: how often it was launched.
 
     >>> gather = HloCollective("all-gather", "g", (HloShape("f32", (8,)),), (HloShape("f32", (16,)),), ((0, 1),))
@@ -164,13 +164,13 @@ def _row(one: HloCollective, why: Why | None, program: Program, where: Sequence[
 
 
 def _shapes(shapes: Iterable[HloShape]) -> str:
-    """Write what a device gets: `f32[8]`, `4 x f32[2]`, `f32[8] + s32[4]`."""
+    """Format what a device receives: `f32[8]`, `4 × f32[2]`, `f32[8] + s32[4]`."""
     runs = [(shape, len(list(same))) for shape, same in groupby(map(str, shapes))]
     return " + ".join(shape if count == 1 else f"{count} × {shape}" for shape, count in runs)
 
 
 def _merge(rows: Iterable[Collective]) -> Iterable[Collective]:
-    """Join rows that differ in their counts alone, in the order of the program."""
+    """Merge rows that differ only in their counts, in the order of the program."""
     joined: dict[Collective, tuple[int, int | None]] = {}
     for row in rows:
         key = replace(row, count=0 if row.count is not None else None, times=0)
@@ -179,11 +179,11 @@ def _merge(rows: Iterable[Collective]) -> Iterable[Collective]:
     return (replace(key, times=times, count=count) for key, (times, count) in joined.items())
 
 
-# -- between the ranks and the notebook
+# -- encoding between the ranks and the notebook
 
 
 def program_to_wire(program: Program) -> dict[str, Any]:
-    """Write a program for JSON; equal groups are written once.
+    """Encode a program for JSON; equal groups are written once.
 
     >>> program_to_wire(Program("jit(f)", (0, 1), "cpu", ()))["ranks"]
     (0, 1)
@@ -204,7 +204,7 @@ def program_to_wire(program: Program) -> dict[str, Any]:
 
 
 def program_from_wire(wire: Mapping[str, Any]) -> Program:
-    """Read what `program_to_wire` wrote.
+    """Decode the result of `program_to_wire`.
 
     >>> program_from_wire(program_to_wire(Program("jit(f)", (0, 1), "cpu", ()))).platform
     'cpu'

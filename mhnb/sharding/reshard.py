@@ -1,6 +1,7 @@
-"""From one layout of an array to another: which pieces move between which devices, and what of it crosses a host.
+"""Traffic of a reshard from one layout of an array to another: boxes that move between devices, and bytes that cross hosts.
 
-It counts what must arrive somewhere it is not; how a compiler brings it there (in rings, by way of a third device) is not known here.
+It counts what must arrive at a device that does not store it. How a compiler moves the data (in rings, through a third device) is not
+modelled.
 """
 
 from __future__ import annotations
@@ -21,40 +22,40 @@ __all__ = ["Move", "Reshard", "plan_reshard"]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One piece that a device needs and does not hold."""
+    """One box that a device needs and does not store."""
 
     source: DeviceRef
-    """A device that holds it; one of the same host where there is one."""
+    """A device that stores it; on the same host if there is one."""
     target: DeviceRef
     box: Box
     nbytes: int
 
 
-# Not slotted: the sums are made once, when they are asked for.
+# Not slotted: the sums are computed on first use and cached.
 @dataclass(frozen=True)
 class Reshard:
-    """What it takes to bring an array from one layout to another."""
+    """The traffic needed to move an array from one layout to another."""
 
     before: Layout
     after: Layout
     hosts: Mapping[int, str] = field(default_factory=dict)
-    """Host label by rank; a rank without one is a host of its own."""
+    """Host label by rank; a rank without a label counts as a host of its own."""
     collective: str | None = None
-    """What the compiler chose, as `all-gather`; None where nobody asked it."""
+    """The compiler's choice, as `all-gather`; None if it was not requested from the compiler."""
 
     @cached_property
     def nbytes_kept(self) -> int:
-        """Bytes that are where they are needed."""
+        """Bytes that are already on the device that needs them."""
         return self._itemsize * sum(self._kept(device, box) for device, box in self.after.boxes.items())
 
     @property
     def nbytes_moved(self) -> int:
-        """Bytes that arrive at a device from another one."""
+        """Bytes that a device receives from another one."""
         return self._itemsize * sum(map(box_size, self.after.boxes.values())) - self.nbytes_kept
 
     @cached_property
     def nbytes_across_hosts(self) -> int:
-        """Bytes of those that no device of the same host holds."""
+        """The part of the moved bytes that no device of the same host stores."""
         held: dict[int | str, set[Box]] = {}
         for device, box in self.before.boxes.items():
             held.setdefault(self.host_of(device), set()).add(box)
@@ -71,11 +72,11 @@ class Reshard:
         return total * self._itemsize
 
     def host_of(self, device: DeviceRef) -> int | str:
-        """The host of a device: its label, or its rank."""
+        """Return the host of a device: its label, or its rank."""
         return self.hosts.get(device.rank, device.rank)
 
     def moves(self) -> Iterator[Move]:
-        """Yield every piece that moves, target by target; there may be as many as devices squared."""
+        """Yield every box that moves, target by target; there may be as many as devices squared."""
         grid = [sorted({box[dim] for box in self.before.owners_by_box}) for dim in range(len(self.before.shape))]
         for at, (target, wanted) in enumerate(self.after.boxes.items()):
             own = self.before.boxes.get(target)
@@ -85,7 +86,7 @@ class Reshard:
                 if owners is None or piece is None or box == own:
                     continue
                 near = [device for device in owners if self.host_of(device) == self.host_of(target)] or owners
-                # Replicas take turns, so that no one of them serves all.
+                # Replicas take turns, so that none of them serves all targets.
                 yield Move(near[at % len(near)], target, piece, box_size(piece) * self._itemsize)
 
     @property
@@ -103,7 +104,7 @@ def _common(left: Box, right: Box) -> int:
 
 
 def _reached(wanted: Box, grid: list[list[Range]]) -> Iterator[Box]:
-    """The boxes of a grid that may share something with one."""
+    """Yield the boxes of a grid that may overlap with a box."""
     spans = []
     for (start, stop), ranges in zip(wanted, grid, strict=True):
         first = bisect_right(ranges, start, key=lambda part: part[1])
@@ -113,10 +114,10 @@ def _reached(wanted: Box, grid: list[list[Range]]) -> Iterator[Box]:
 
 
 def plan_reshard(before: Layout, after: Layout, hosts: Mapping[int, str] | None = None) -> Reshard:
-    """Say what it takes to bring an array from one layout to another.
+    """Build the traffic of a reshard from one layout to another.
 
     Raises:
-        InvalidRequest: they are not of the same array, or one holds partial sums.
+        InvalidRequest: the layouts are not of the same array, or one contains partial sums.
 
     >>> mesh = {"x": 2}
     >>> plan_reshard(Layout.of((4,), mesh, "P('x')"), Layout.of((4,), mesh, "P()")).nbytes_moved

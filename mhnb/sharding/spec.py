@@ -1,4 +1,4 @@
-"""A PartitionSpec as a value: which mesh axes cut which dim; how it is read, written and refused."""
+"""PartitionSpec as a value: which mesh axes partition which dim. Parse, format and check it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _FREE = "UNCONSTRAINED"
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Axes for each dim, the outer one first; dims beyond the last entry are whole."""
+    """Axes for each dim, outermost first; dims beyond the last entry are not partitioned."""
 
     dims: tuple[tuple[str, ...], ...] = ()
-    """Empty for a dim that is not cut."""
+    """Empty for a dim that is not partitioned."""
     unreduced: tuple[str, ...] = ()
-    """Axes over which each device holds a part of a sum that has not been made yet, sorted."""
+    """Axes over which each device stores a partial sum that is not reduced yet, sorted."""
     reduced: tuple[str, ...] = ()
-    """Axes over which the gradient will be such a sum; the array itself is replicated along them. Sorted."""
+    """Axes over which the gradient will be such a partial sum, sorted; the array itself is replicated along them."""
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Every axis that is named, in order, also twice."""
+        """Return every named axis in order, including repetitions."""
         return (*(axis for entry in self.dims for axis in entry), *self.unreduced, *self.reduced)
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Spec:
 
 
 def parse_spec(value: Any) -> Spec:
-    """Read a spec: a text as JAX writes it, a sequence of entries, a PartitionSpec, or None for `P()`.
+    """Parse a spec: a text as JAX writes it, a sequence of entries, a PartitionSpec, or None for `P()`.
 
     Raises:
         InvalidRequest: it is none of these.
@@ -50,7 +50,7 @@ def parse_spec(value: Any) -> Spec:
         return value
     if isinstance(value, str):
         return _parse_text(value)
-    # A PartitionSpec with unreduced axes refuses to be iterated over.
+    # A PartitionSpec with unreduced axes raises when it is iterated over.
     entries = getattr(value, "partitions", value)
     if entries is None:
         return Spec()
@@ -97,7 +97,7 @@ def _parse_text(text: str) -> Spec:
 
 
 def format_spec(spec: Spec) -> str:
-    """Write a spec as a user would type it.
+    """Format a spec as a user would type it.
 
     >>> format_spec(Spec((("data",), (), ("x", "y")), unreduced=("z",)))
     "P('data', None, ('x', 'y'), unreduced={'z'})"
@@ -109,7 +109,7 @@ def format_spec(spec: Spec) -> str:
 
 
 def count_parts(spec: Spec, mesh: MeshShape, ndim: int) -> tuple[int, ...]:
-    """Say into how many parts each dim is cut.
+    """Return the number of parts into which each dim is partitioned.
 
     >>> count_parts(parse_spec("P(('data', 'model'))"), MeshShape.row_major({"data": 4, "model": 2}), 2)
     (8, 1)
@@ -120,13 +120,13 @@ def count_parts(spec: Spec, mesh: MeshShape, ndim: int) -> tuple[int, ...]:
 
 
 def check_spec(spec: Spec, mesh: MeshShape, shape: Sequence[int], *, uneven: bool = False) -> None:
-    """Hold that a spec is legal for an array on a mesh.
+    """Check that a spec is legal for an array on a mesh.
 
     Args:
-        uneven: whether axes that do not divide their dim are fine, as inside a jitted function.
+        uneven: whether axes that do not divide their dim are allowed, as inside a jitted function.
 
     Raises:
-        ShardingError: it is not; the class says why, `jax_says` in JAX's words.
+        ShardingError: it is not legal; the class gives the reason, `jax_says` JAX's message.
 
     >>> check_spec(parse_spec("P('x')"), MeshShape.row_major({"x": 2}), (4,))
     """
@@ -164,7 +164,7 @@ def _check_axes(spec: Spec, mesh: MeshShape) -> None:
 
 
 def _as_jax(spec: Spec) -> str:
-    """A spec as JAX's messages write it: one entry has a comma behind it."""
+    """Format a spec as in JAX's messages: a single entry is followed by a comma."""
     text = format_spec(spec)
     return text[:-1] + ",)" if len(spec.dims) == 1 and not (spec.unreduced or spec.reduced) else text
 

@@ -1,17 +1,17 @@
-"""How many bytes a collective moves: what a device puts in, what of it is for another host, and what rings send.
+"""Bytes that a collective moves: what a device contributes, the part of it for another host, and what ring algorithms send.
 
 Definitions, for the busiest device and one run of the collective:
 
-* bytes/device: the payload, that is all that the device puts in (its operands). Nothing where it is alone in its group.
+* bytes/device: the payload, which is all that the device contributes (its operands). Zero if it is alone in its group.
 * across hosts: the part of the payload that is for a device of another host, each byte counted once however many such
-  devices want it. In a group of n with m on the device's own host: (n - m)/n of what is cut into n parts (all-reduce,
-  reduce-scatter, all-to-all), all of what everybody gets (all-gather, collective-broadcast).
+  devices need it. In a group of n with m on the device's own host: (n - m)/n if the payload is split into n parts (all-reduce,
+  reduce-scatter, all-to-all), all of it if every device receives all of it (all-gather, collective-broadcast).
 * sent in rings: what a bandwidth-optimal ring sends: all-reduce 2(n-1)/n, reduce-scatter and all-to-all (n-1)/n of the
   payload, all-gather (n-1) times the payload, broadcast and permute the payload. Sources: Patarasuk and Yuan, "Bandwidth
   optimal all-reduce algorithms for clusters of workstations" (2009), and `doc/PERFORMANCE.md` of nccl-tests.
-  Of it across hosts: all of it where the next device of the ring is on another host (all-to-all: where the partner is).
+  Of it across hosts: all of it if the next device of the ring is on another host (all-to-all: if the partner is).
 
-The payload does not depend on the algorithm; XLA may choose another one than rings, and says so nowhere.
+The payload does not depend on the algorithm. XLA may choose another algorithm than rings, and does not report its choice.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _PAIRED = ("collective-permute", "send")
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes of one run, on the busiest device."""
+    """Bytes per run, on the busiest device."""
 
     nbytes: int = 0
-    """What it puts in."""
+    """What it contributes."""
     nbytes_across_hosts: int = 0
     """The part of it that is for another host."""
     ring_nbytes: int = 0
-    """What it sends where the collective is done in a ring."""
+    """What it sends in a ring algorithm."""
     ring_nbytes_across_hosts: int = 0
-    """The part of that whose next stop is on another host."""
+    """The part of that whose next device is on another host."""
 
     def busier(self, other: Traffic) -> Traffic:
-        """Give the larger of each."""
+        """Return the larger of each."""
         return Traffic(
             max(self.nbytes, other.nbytes),
             max(self.nbytes_across_hosts, other.nbytes_across_hosts),
@@ -54,7 +54,7 @@ class Traffic:
 
 
 def measure(collective: HloCollective, hosts: Sequence[Hashable]) -> Traffic:
-    """Count the bytes of one run of a collective.
+    """Compute the bytes of one run of a collective.
 
     Args:
         collective: from `parse_collectives`.
@@ -72,7 +72,7 @@ def measure(collective: HloCollective, hosts: Sequence[Hashable]) -> Traffic:
                 across = collective.nbytes if hosts[source] != hosts[target] else 0
                 total = total.busier(Traffic(collective.nbytes, across, collective.nbytes, across))
         return total
-    # Groups that lie alike move alike: of many thousands, few are looked at.
+    # Groups spread over hosts in the same way move the same bytes, so only a few of many thousands are computed.
     for size, same, leaves in _lies(collective.groups, tuple(hosts)):
         total = total.busier(_measure_group(collective, size, same, leaves=leaves))
     return total
@@ -84,7 +84,7 @@ def _lies(groups: Groups, hosts: tuple[Hashable, ...]) -> frozenset[tuple[int, i
 
 
 def _lie(group: Sequence[int], hosts: Sequence[Hashable]) -> tuple[int, int, bool]:
-    """Size, members on the host that has the fewest of them, and whether the ring leaves a host."""
+    """Return the size, the members on the host that has the fewest of them, and whether the ring crosses hosts."""
     places = [hosts[position] for position in group]
     return len(group), min(Counter(places).values()), len(set(places)) > 1
 
@@ -105,7 +105,7 @@ def _ceil(dividend: int, divisor: int) -> int:
 
 
 def crosses_hosts(collective: HloCollective, hosts: Sequence[Hashable]) -> bool:
-    """Whether any of its bytes leaves a host.
+    """Return whether any of its bytes crosses hosts.
 
     >>> crosses_hosts(HloCollective("all-gather", "g", (), (), groups=((0, 1), (2, 3))), "aabb")
     False

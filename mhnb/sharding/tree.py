@@ -1,4 +1,4 @@
-"""The arrays of a pytree side by side: what each costs, and which of them fell back to replicas everywhere."""
+"""Layouts of the arrays of a pytree: the cost of each, and which of them are replicated although others are sharded."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ _COLUMNS = ("path", "shape", "dtype", "spec", "nbytes", "nbytes_per_device", "re
 
 @dataclass(frozen=True, slots=True)
 class LayoutRow:
-    """One leaf."""
+    """One leaf of a pytree."""
 
     path: str
-    """As `['layers'][0].w`; empty for a value that is a leaf itself."""
+    """As `['layers'][0].w`; empty if the value itself is a leaf."""
     layout: Layout | None
-    """None for what is no array on devices."""
+    """None if the leaf is not an array on devices."""
     kind: str = ""
-    """What it is instead: `int 3`, `ndarray float32[4]`."""
+    """Description of a leaf that is not an array: `int 3`, `ndarray float32[4]`."""
     is_deleted: bool = False
-    """Whether its bytes are gone, as those of a donated array."""
+    """Whether its data was deleted, as that of a donated array."""
 
 
 @dataclass(frozen=True)
 class LayoutTree:
-    """Every leaf of a pytree, in the tree's order."""
+    """All leaves of a pytree, in the tree's order."""
 
     rows: tuple[LayoutRow, ...]
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
-        """Those of the arrays whose bytes are there."""
+        """Return the layouts of the arrays whose data exists."""
         return tuple(row.layout for row in self.rows if row.layout is not None and not row.is_deleted)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays, each once."""
+        """Bytes of all arrays, each counted once."""
         return sum(layout.nbytes for layout in self.layouts)
 
     @property
     def nbytes_per_device(self) -> int:
-        """Bytes on a device that takes part in all of them."""
+        """Bytes on a device that stores a shard of each array."""
         return sum(layout.nbytes_per_device for layout in self.layouts)
 
     @property
@@ -58,10 +58,10 @@ class LayoutTree:
 
     @cached_property
     def fallen_back(self) -> frozenset[str]:
-        """Paths of arrays that lie whole on every device and take at least as much there as the sharded ones do.
+        """Return the paths of fully replicated arrays that take at least as much memory per device as the sharded ones do.
 
-        A bias or a scale is copied on purpose, and is small; a matrix whose spec got lost takes more on a device than its
-        sharded neighbours. The measure is their median.
+        A bias or a scale is replicated on purpose, and is small. A matrix whose spec got lost takes more memory per device than its
+        sharded neighbours. The threshold is the median of the sharded arrays.
         """
         sharded = [layout.nbytes_per_device for layout in self.layouts if _is_sharded(layout)]
         if not sharded:
@@ -77,13 +77,13 @@ class LayoutTree:
         )
 
     def remark(self, row: LayoutRow) -> str:
-        """Say what stands out about a row; empty for most."""
+        """Return a remark about an unusual row; empty for most rows."""
         if row.is_deleted:
             return "deleted"
         return "replicated: was it meant to be?" if row.path in self.fallen_back else ""
 
     def to_csv(self) -> str:
-        r"""Write all rows as CSV, sizes in bytes.
+        r"""Format all rows as CSV, sizes in bytes.
 
         >>> LayoutTree((LayoutRow("w", Layout.of((4,), {"x": 2}, "P('x')")),)).to_csv().splitlines()[1]
         "w,4,float32,P('x'),16,8,1.0,0,"

@@ -1,7 +1,7 @@
-"""Why a collective is there: the operation and line that it serves, and the shardings stated before partitioning.
+"""Explain a collective: the operation and line that it serves, and the shardings stated before partitioning.
 
-It reads the lowered module (StableHLO with Shardy's attributes and debug locations) and says what is written there.
-A sharding that the module does not state was found by the compiler: it is "not known" here, never guessed.
+The source is the lowered module (StableHLO with Shardy's attributes and debug locations), and only what it states is returned.
+A sharding that the module does not state was chosen by the compiler: it is reported as "not known", never guessed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WRITTEN = re.compile(r"stablehlo\.(?:all_|collective_|reduce_scatter|ragged_|se
 _WRITTEN_NAME = re.compile(
     r"(?:^|/)shard_map/(?:.*/)?(?:all_gather\w*|all_to_all|pmax|pmin|ppermute|psum\w*|ragged_all_to_all|reduce_scatter)$"
 )
-"""JAX's own collectives: an operation of that name was asked for."""
+"""JAX's own collectives: an operation with such a name was requested by the program."""
 _MANUAL = "sdy.manual_computation"
 _TAKEN = re.compile(r"in_shardings=\[(.*?)\] out_shardings=")
 _DIM = re.compile(r"\{([^}]*)\}")
@@ -38,19 +38,19 @@ _DIM = re.compile(r"\{([^}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """Why a collective is there."""
+    """Explanation of a collective."""
 
     operation: str
-    """JAX's name of the operation, as `jit(step)/dot_general`; empty where it is not known."""
+    """JAX's name of the operation, as `jit(step)/dot_general`; empty if it is not known."""
     source: SourceLine | None
     written: bool = False
-    """Whether the program itself asks for it (psum, all_gather, ...): else the compiler has put it in."""
+    """Whether the program itself requests it (psum, all_gather, ...); otherwise the compiler inserted it."""
     before: tuple[str | None, ...] = ()
-    """The shardings stated for what the operation takes, as `P('data', None)`; None for one that is not stated."""
+    """The shardings stated for the operation's inputs, as `P('data', None)`; None for an input without one."""
     after: str | None = None
-    """The sharding stated for what it makes."""
+    """The sharding stated for the operation's output."""
     is_kept: bool = True
-    """Whether the module before partitioning was there to be read: of what was launched it is not kept."""
+    """Whether the module before partitioning was available; it is not kept for launched programs."""
 
     def __str__(self) -> str:
         line = f"{self.operation or 'operation not known'}, {self.source or 'line not known'}"
@@ -75,15 +75,15 @@ class _Operation:
     stated: str | None
     """The sharding stated for its result."""
     wanted: tuple[str, ...] = ()
-    """Of a shard_map: the shardings that it wants its operands in."""
+    """For a shard_map: the shardings that it requires for its operands."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """What a lowered module states."""
+    """Shardings and operations that a lowered module states."""
 
     operations: dict[tuple[str, int], list[_Operation]] = field(default_factory=dict)
-    """By line of the program."""
+    """By source line of the program."""
     stated: dict[str, str] = field(default_factory=dict)
     """Shardings by value."""
     arguments: dict[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class Lowered:
 
 
 def format_spec(text: str) -> str:
-    """Write Shardy's dimensions as JAX writes a PartitionSpec.
+    """Format Shardy's dimensions as JAX writes a PartitionSpec.
 
     >>> format_spec('[{"data"}, {}, {"a", "b"}]')
     "P('data', None, ('a', 'b'))"
@@ -110,7 +110,7 @@ def _format_dim(dim: str) -> str:
 
 @lru_cache(maxsize=8)
 def read_lowered(stablehlo: str) -> Lowered:
-    r"""Read a lowered module's text with debug locations.
+    r"""Parse a lowered module's text with debug locations.
 
     >>> text = 'func.func public @main(%arg0: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}]>} loc("x"))'
     >>> read_lowered(text).arguments
@@ -123,7 +123,7 @@ def read_lowered(stablehlo: str) -> Lowered:
     for line in lines:
         text = line.lstrip()
         if text.startswith("func.func"):
-            # Values are numbered anew in each function.
+            # Each function numbers its values from 0.
             function, signature = text.partition("@")[2].partition("(")[0], text
             _read_arguments(lowered, text, function)
         elif text.startswith("return "):
@@ -131,7 +131,7 @@ def read_lowered(stablehlo: str) -> Lowered:
         elif text.endswith("({") or (_MANUAL in text and text.endswith("{")):
             opened.append(text)
         elif end := _END.search(text):
-            # An operation with a region ends lines below the one that it begins on.
+            # An operation with a region ends some lines after its first line.
             begin = opened.pop() if opened and text.startswith(("})", "} :")) else text
             if found := _RESULT.match(begin):
                 _add(lowered, _read_operation(begin, found, function, *_resolve(locations, end[1])))
@@ -154,7 +154,7 @@ def _read_arguments(lowered: Lowered, signature: str, function: str) -> None:
 
 
 def _read_results(lowered: Lowered, line: str, function: str, signature: str) -> None:
-    """What a function returns may have its sharding in the signature."""
+    """Record the shardings that a function's signature states for its results."""
     values = _VALUE.findall(line.partition(" : ")[0])
     results = re.split(r"(?<=[}>]), (?=tensor<)", signature.partition(") -> (")[2])
     for value, text in zip(values, results, strict=False):
@@ -172,7 +172,7 @@ def _read_operation(
         operands = tuple(function + value for value in _VALUE.findall(rest.partition(")")[0]))
         return _Operation(name, source, function + found[1], found[2], operands, None, wanted)
     stated = _STATED.findall(rest) if found[2] == "sdy.sharding_constraint" or "sdy.sharding" in rest else []
-    # Where several are stated, which value each is of is not read here.
+    # If several shardings are stated, their assignment to the results is not parsed.
     spec = format_spec(stated[0]) if len(stated) == 1 else None
     operands = tuple(function + value for value in _VALUE.findall(rest.partition(" : ")[0]))
     return _Operation(name, source, function + found[1], found[2], operands, spec)
@@ -184,7 +184,7 @@ def _resolve(locations: dict[str, str], key: str) -> tuple[str, tuple[str, int] 
     for _ in range(len(locations)):
         text = locations.get(key, "")
         if found := _NAMED.match(text):
-            # The first name is the operation's, the ones below are functions.
+            # The first name is the operation's; the names below it are functions.
             name, key = name or found[1], found[2]
         elif found := _CALLSITE.match(text):
             key = found[1]
@@ -196,7 +196,7 @@ def _resolve(locations: dict[str, str], key: str) -> tuple[str, tuple[str, int] 
 
 
 def explain(collective: HloCollective, stablehlo: str) -> Why:
-    """Say why a collective is there, as far as the lowered module states it.
+    """Explain a collective as far as the lowered module states the reason.
 
     Args:
         collective: from `parse_collectives`.
@@ -228,22 +228,22 @@ def _is_manual(found: list[_Operation]) -> bool:
 
 
 def _stated_at_entry(lowered: Lowered, found: list[_Operation]) -> tuple[tuple[str | None, ...], str | None]:
-    """The one operand of a shard_map that does not come as it is wanted: it is what must move."""
+    """Return stated and required sharding of the only operand of a shard_map that differs in them: that operand must move."""
     pairs = zip(found[0].operands, found[0].wanted, strict=False)
     moves = [(lowered.stated.get(value), wanted) for value, wanted in pairs if lowered.stated.get(value) != wanted]
     return ((moves[0][0],), moves[0][1]) if len(moves) == 1 else ((), None)
 
 
 def _stated_around(lowered: Lowered, found: list[_Operation]) -> tuple[tuple[str | None, ...], str | None]:
-    """The shardings of what comes in and goes out of one operation, which may be several values deep (dot, constraint)."""
+    """Return the shardings of the inputs and the output of one operation, which may span several values (dot, constraint)."""
     if len({operation.kind for operation in found}) < len(found):
-        # Two of a kind on one line: which of them it serves cannot be told.
+        # Two operations of a kind on one line: it is unknown which of them the collective serves.
         return (), None
     made = {operation.results for operation in found}
     inner = {value for operation in found for value in operation.operands}
     last = [operation for operation in found if operation.results not in inner]
     if len(last) != 1:
-        # None, or several that cannot be told apart.
+        # There is no final operation, or several that cannot be distinguished.
         return (), None
     incoming = tuple(dict.fromkeys(value for operation in found for value in operation.operands if value not in made))
     return tuple(lowered.stated.get(value) for value in incoming), lowered.stated.get(last[0].results)

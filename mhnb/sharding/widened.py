@@ -1,7 +1,7 @@
-"""Whether a collective's f32 are 16-bit floats that the compiler widened: XLA for CPU sends those as f32.
+"""Detect collectives whose f32 values are 16-bit floats that the compiler widened: XLA for CPU sends those as f32.
 
 XLA names the reducer of a widened all-reduce `..._promoted` (AllReducePromotion). Other collectives are widened by a
-conversion before and one after: those are looked for. On another backend the bytes would be half.
+conversion before and one after, so these conversions are searched for. On another backend the bytes would be half.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DEPTH = 4
 
 
 def is_widened(computation: Computation, instruction: Instruction) -> bool:
-    """Say whether a collective carries widened 16-bit floats.
+    """Return whether a collective carries widened 16-bit floats.
 
     >>> is_widened(Computation("main"), Instruction("r", "f32[8]", "all-reduce", "%p), to_apply=%add_promoted"))
     True
@@ -50,7 +50,7 @@ def _comes_from_narrow(computation: Computation, instruction: Instruction, depth
 
 
 def _goes_to_narrow(computation: Computation, name: str, depth: int) -> bool:
-    """Whether every use of a value makes 16-bit floats of it."""
+    """Return whether every use of a value converts it to 16-bit floats."""
     users = computation.users.get(name, ())
     return depth > 0 and bool(users) and all(_narrows(computation, user, depth) for user in users)
 

@@ -1,4 +1,4 @@
-"""Layouts, trees of them and meshes as plain values that travel: a mesh once, however many arrays lie on it."""
+"""Encode meshes, layouts and trees of layouts as plain values for JSON; each mesh is encoded once, however many arrays use it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["decode_mesh", "decode_tree", "encode_mesh", "encode_tree"]
 
 
 def encode_mesh(mesh: MeshShape) -> dict[str, Any]:
-    """Write a mesh for JSON.
+    """Encode a mesh for JSON.
 
     >>> encode_mesh(MeshShape.row_major({"x": 2}))
     {'axes': [['x', 2]], 'devices': [[0, 0], [0, 1]]}
@@ -28,7 +28,7 @@ def encode_mesh(mesh: MeshShape) -> dict[str, Any]:
 
 
 def decode_mesh(wire: Mapping[str, Any]) -> MeshShape:
-    """Read what `encode_mesh` wrote.
+    """Decode the result of `encode_mesh`.
 
     >>> decode_mesh(encode_mesh(MeshShape.row_major({"x": 2}))) == MeshShape.row_major({"x": 2})
     True
@@ -38,7 +38,7 @@ def decode_mesh(wire: Mapping[str, Any]) -> MeshShape:
 
 
 def encode_tree(tree: LayoutTree) -> dict[str, Any]:
-    """Write a tree of layouts for JSON.
+    """Encode a tree of layouts for JSON.
 
     >>> encode_tree(LayoutTree((LayoutRow("w", None, "int 3"),)))
     {'meshes': [], 'rows': [{'path': 'w', 'kind': 'int 3', 'deleted': False, 'array': None}]}
@@ -70,7 +70,7 @@ def _encode(layout: Layout, meshes: dict[MeshShape, int]) -> dict[str, Any]:
 
 
 def decode_tree(wire: Mapping[str, Any]) -> LayoutTree:
-    """Read what `encode_tree` wrote.
+    """Decode the result of `encode_tree`.
 
     >>> tree = LayoutTree((LayoutRow("w", Layout.of((4,), {"x": 2}, "P('x')")),))
     >>> decode_tree(encode_tree(tree)) == tree

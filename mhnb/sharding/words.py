@@ -1,4 +1,4 @@
-"""The few words in which layouts are told, wherever they are: on a rank, in a card, in a table."""
+"""Format layouts as text, the same on a rank, in a report and in a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["format_array_line", "format_device_count", "format_kind", "format_nb
 
 
 def format_nbytes(nbytes: int) -> str:
-    """Write a size in binary units.
+    """Format a size in binary units.
 
     >>> [format_nbytes(n) for n in (32, 32768, 13_000_000)]
     ['32 B', '32.0 KiB', '12.4 MiB']
@@ -25,7 +25,7 @@ def format_nbytes(nbytes: int) -> str:
 
 
 def format_kind(layout: Layout) -> str:
-    """Write element type and shape.
+    """Format element type and shape.
 
     >>> format_kind(Layout.of((8, 6), {"x": 2}, "P('x')", dtype="bfloat16"))
     'bf16[8,6]'
@@ -34,7 +34,7 @@ def format_kind(layout: Layout) -> str:
 
 
 def format_device_count(layout: Layout) -> str:
-    """Say how many devices take part.
+    """Format the number of devices of a layout.
 
     >>> format_device_count(Layout.of((8,), {"x": 1}, "P('x')"))
     '1 device'
@@ -43,7 +43,7 @@ def format_device_count(layout: Layout) -> str:
 
 
 def format_replicas(layout: Layout) -> str:
-    """Say how many devices hold each box, and what of; empty where each box has one.
+    """Format how many devices store each box, or over which axes partial sums remain; empty if each box is on one device.
 
     >>> format_replicas(Layout.of((8,), {"x": 4, "y": 2}, "P('x')"))
     '2 replicas'
@@ -57,7 +57,7 @@ def format_replicas(layout: Layout) -> str:
 
 
 def format_array_line(layout: Layout) -> str:
-    """Write what a cell shows of a global array: the same words on every rank.
+    """Format the line that a cell shows for a global array, identical on every rank.
 
     >>> format_array_line(Layout.of((8, 8), {"data": 4, "model": 2}, "P('data', 'model')"))
     "f32[8,8] on mesh (data 4, model 2) spec P('data', 'model') · 256 B, 32 B a device"
