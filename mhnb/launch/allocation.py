@@ -1,4 +1,4 @@
-"""An allocation of Slurm that outlives the step in it: handed from one generation of a cluster to the next."""
+"""Slurm allocation that outlives its job step: a restart passes it from one generation of a cluster to the next."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class SallocAllocation:
     """The salloc that holds a job's machines.
 
     Args:
-        command: asks for them, and holds them until its standard input ends.
-        name: of the job.
-        file: that will have its number.
-        log: of what salloc says.
-        wanted: what was asked for; another wish needs another allocation.
+        command: requests the machines, and holds them until its standard input ends.
+        name: name of the job.
+        file: will contain the job's number.
+        log: receives the output of salloc.
+        wanted: the requested options; a start with other options needs another allocation.
     """
 
     def __init__(self, command: Sequence[str], *, name: str, file: Path, log: Path, wanted: object) -> None:
@@ -32,43 +32,46 @@ class SallocAllocation:
         self._held = CarriedHosts(Carrier(command, b"", "Slurm's salloc", log, explain_srun, clean_up=clean_up), ())
 
     def has_ended(self) -> bool:
-        """Whether the job is over, or was refused."""
+        """Return whether the job has ended, or was refused."""
         return self._held.has_exited()
 
     def is_usable(self) -> bool:
-        """Whether Slurm says that the job runs: of one that was taken away a moment ago salloc need not have heard."""
+        """Return whether Slurm reports the job as running: salloc may not know yet that its job was just revoked."""
         if self.has_ended() or not self.file.exists():
             return False
         words = ["squeue", "--noheader", "--format=%T", f"--jobs={self.file.read_text().strip()}"]
         try:
             said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_ASK_LIMIT_S).stdout
         except (OSError, subprocess.TimeoutExpired):
-            # What Slurm does not vouch for is not used.
+            # An allocation that Slurm does not confirm is not used.
             return False
         return said.split() == ["RUNNING"]
 
     def explain(self) -> str:
-        """Say why."""
+        """Describe why it ended."""
         return self._held.explain()
 
     def release(self) -> None:
-        """Give the machines back, and wait until Slurm has them. Once more does nothing."""
+        """Release the machines, and wait until Slurm has taken them back. A second call does nothing."""
         self._held.wait(())
 
 
 _handed: dict[str, Allocation] = {}
-"""Those that wait for the next generation, by the cluster's name."""
+"""Allocations parked for the next generation, by the cluster's name."""
 
 
 def hand_over(cluster: str, hosts: Sequence[Host]) -> None:
-    """Have the end of these hosts leave their allocation to the next start of that cluster, where they have one."""
+    """Park the allocation of these hosts, if they have one, for the next start of that cluster."""
     for host in hosts:
         if isinstance(host, HoldingHost) and (allocation := host.hand_over()) is not None:
             _handed[cluster] = allocation
 
 
 def take_handed(cluster: str, wanted: object) -> Allocation | None:
-    """Take what was handed over; None where nothing was, where it has ended, or where another one is wanted, which is given back."""
+    """Return the parked allocation of a cluster; None if there is none, or it has ended, or `wanted` differs.
+
+    An allocation that cannot be used is released.
+    """
     allocation = _handed.pop(cluster, None)
     if allocation is not None and (allocation.wanted != wanted or not allocation.is_usable()):
         allocation.release()
@@ -77,6 +80,6 @@ def take_handed(cluster: str, wanted: object) -> Allocation | None:
 
 
 def drop_handed(cluster: str) -> None:
-    """Give back what was handed over and not taken."""
+    """Release an allocation that was parked and not claimed."""
     if (allocation := _handed.pop(cluster, None)) is not None:
         allocation.release()

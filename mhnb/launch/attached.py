@@ -1,4 +1,4 @@
-"""A supervisor that another process of this user has started, and left."""
+"""Host objects for supervisors that another process of this user started and detached from."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ _TERM_S = 10.0
 
 
 class AttachedHost:
-    """A supervisor on this machine that is nobody's child any more.
+    """A supervisor on this machine that is not a child of this process.
 
     Args:
         supervisor: its number.
-        pid: of its process, which lives.
+        pid: id of its process, which must be running.
 
     Raises:
-        psutil.NoSuchProcess: it does not; one of `GONE`.
+        psutil.NoSuchProcess: it is not running; one of `GONE`.
     """
 
     def __init__(self, supervisor: int, pid: int) -> None:
         self.supervisors: tuple[int, ...] = (supervisor,)
         self.is_remote = False
-        # Knows its start time too: the number could be given to another process.
+        # psutil also remembers the start time, because the system could reuse the id for another process.
         self._process = psutil.Process(pid)
         self._process.create_time()
         self._released = False
 
     @property
     def pid(self) -> int:
-        """The supervisor's process id."""
+        """Return the supervisor's process id."""
         return self._process.pid
 
     def has_exited(self) -> bool:
-        """Whether it is gone."""
+        """Return whether it has ended."""
         return not self._released and not lives(self._process)
 
     def explain(self) -> str:
-        """Say how it ended: nobody was left to be told."""
+        """Describe its end. The exit status is unknown, because it was not a child of this process."""
         return f"the supervisor of this machine (pid {self.pid}) ended"
 
     def wait(self, pids: tuple[int, ...]) -> None:
-        """Wait until it has ended, and end it and its ranks by force if it does not."""
+        """Wait until it has ended; kill it and its ranks if it does not."""
         if self._released:
             return
         try:
@@ -57,12 +57,14 @@ class AttachedHost:
             kill_groups((*pids, self.pid))
 
     def release(self) -> None:
-        """Let it live on after this process too."""
+        """Let it outlive this process too."""
         self._released = True
 
 
 class LeftHosts:
-    """Supervisors on other machines that another process has left: no process here stands for them; they come to the link.
+    """Supervisors on other machines that another process detached from.
+
+    No process on this machine represents them; they connect over the transport.
 
     Args:
         supervisors: their numbers.
@@ -74,32 +76,32 @@ class LeftHosts:
 
     @property
     def pid(self) -> int:
-        """There is none here."""
+        """Return 0, because there is no process here."""
         return 0
 
     def has_exited(self) -> bool:
-        """Never known here: their silence, or the end of their connection, tells."""
+        """Return False, because no process here can end. Loss is detected from missing heartbeats or a closed connection."""
         return False
 
     def explain(self) -> str:
-        """Nothing is known here."""
+        """Return a fixed text, because nothing more is known here."""
         return "hosts that another notebook has left"
 
     def wait(self, pids: tuple[int, ...]) -> None:
-        """They end by the message that the link has brought them; nothing here can wait for it."""
+        """Do nothing: they end by the message that the transport has delivered, and nothing here can wait for it."""
 
     def release(self) -> None:
-        """They live on by themselves."""
+        """Do nothing: they live on by themselves."""
 
 
 def end_supervisor(pid: int) -> None:
-    """Tell a supervisor of this machine to end, and with it what it holds; wait for all of it, and kill what does not end."""
+    """Terminate a supervisor of this machine and all its child processes; wait for them, and kill those that do not end."""
     with contextlib.suppress(*GONE):
         supervisor = psutil.Process(pid)
         held = [*supervisor.children(recursive=True), supervisor]
         supervisor.terminate()
         if is_halted(pid):
-            # It would hear of that only once it goes on.
+            # A stopped process receives SIGTERM only once it is resumed.
             supervisor.resume()
         if await_gone(held, _TERM_S):
             return

@@ -1,4 +1,4 @@
-"""What starts supervisors, and what one that was started looks like to the cluster's reader."""
+"""Protocols of launchers, which start supervisors, and of hosts, which represent started supervisors to the cluster's reader."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ __all__ = ["Allocation", "HoldingHost", "Host", "Launcher", "QueuedHost", "Rehea
 
 
 class Host(Protocol):
-    """A process of this machine that is a supervisor, or carries one or several on other machines."""
+    """A process of this machine that is a supervisor, or runs one or several on other machines."""
 
     supervisors: tuple[int, ...]
-    """Their numbers."""
+    """Numbers of its supervisors."""
     is_remote: bool
-    """They run on other machines: their processes' numbers mean nothing here, and they may fall silent."""
+    """Whether they run on other machines, where process ids are not comparable and heartbeats may stop."""
 
     @property
     def pid(self) -> int:
-        """Of the process here."""
+        """Return the id of the process on this machine."""
 
     def has_exited(self) -> bool:
-        """Whether it is gone."""
+        """Return whether it has ended."""
 
     def explain(self) -> str:
-        """How it ended: the thing, what it said last, the next step."""
+        """Describe how it ended: what it is, its last output, and the next step."""
 
     def wait(self, pids: tuple[int, ...]) -> None:
-        """Wait for its end, and end it by force if it does not; where it is of this machine, with the process groups of its ranks."""
+        """Wait for its end, and kill it if it does not end; if it is on this machine, with the process groups of its ranks."""
 
     def release(self) -> None:
-        """Let it live on after this process (`keep`)."""
+        """Let it outlive this process (`keep`)."""
 
 
 @runtime_checkable
@@ -44,19 +44,19 @@ class QueuedHost(Protocol):
 
     @property
     def standing(self) -> str:
-        """How it waits; empty where it does not, or no longer."""
+        """Describe its state in the queue; empty if it is not or no longer queued."""
 
 
 @runtime_checkable
 class RehearsedHost(Protocol):
-    """A host whose machines are looked at before its supervisors begin."""
+    """A host whose machines pass preflight before its supervisors start."""
 
     refusal: LaunchError | None
-    """Why they do not; None where all was well, or the look is not over."""
+    """Why the supervisors do not start; None if preflight succeeded or is still running."""
 
     @property
     def looked_in_s(self) -> float | None:
-        """How long the look took; None where it is not over, or found something."""
+        """Return the duration of preflight; None if it is still running or found a problem."""
 
 
 class Allocation(Protocol):
@@ -84,37 +84,37 @@ class Allocation(Protocol):
 
 @runtime_checkable
 class HoldingHost(Protocol):
-    """A host whose machines a scheduler has given."""
+    """A host whose machines were allocated by a scheduler."""
 
     def hand_over(self) -> Allocation | None:
-        """Give the machines to the next generation: its end does not release them. None where it holds none."""
+        """Return the allocation for the next generation, so that the host's end does not release it; None if it has none."""
 
 
 @runtime_checkable
 class ReportingHost(Protocol):
-    """A host that wants to know when its supervisors are there."""
+    """A host that must be notified when its supervisors report."""
 
     def note_up(self, supervisor: int) -> None:
-        """A supervisor of some host has reported."""
+        """Record that a supervisor, of this or another host, has reported."""
 
 
 class Launcher(Protocol):
-    """Starts the supervisors of one kind of place."""
+    """Starts the supervisors of one kind of profile."""
 
     def find_own_address(self) -> str:
-        """Find the address by which the hosts reach this machine. Raises LaunchError where it cannot know."""
+        """Return the address by which the hosts reach this machine. Raises LaunchError if it is unknown."""
 
     def launch(
         self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
-        """Start a supervisor for each spec, all at once; yield each process as soon as there is one.
+        """Start a supervisor for each spec, all at once; yield each process as soon as it exists.
 
         Args:
-            specs: one for each share, with the key; to be handed over on standard input, never in argv or the environment.
+            specs: one for each share, with the key; to be passed on standard input, never in argv or the environment.
             shares: the label, ranks and machine of each.
             environment: of this process.
-            run_dir: the cluster's own directory here; what the processes say goes to `log` in it.
+            run_dir: the cluster's run directory on this machine; output of the processes goes to its `log`.
 
         Raises:
-            LaunchError: one could not be started; what was yielded is the caller's to end.
+            LaunchError: one could not be started; the caller must end those that were yielded.
         """

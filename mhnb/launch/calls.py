@@ -1,8 +1,8 @@
-"""Where probes call that no launcher hands their questions: MPI gives standard input to the first process alone.
+"""TCP server for probes that cannot read requests from standard input: MPI passes it to the first process only.
 
-They answer by the same way: an mpiexec may tear what several processes print at a time.
+Answers use the same connection, because an mpiexec may mix up output that several processes print at a time.
 
-Each side shows that it knows the word in a file that only this user can read. Who does not is hung up on, and told nothing.
+Each side proves that it knows the secret in a file that only this user can read. A peer that cannot is disconnected without an answer.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _NUMBER_LENGTH = 6
 
 
 class Calls:
-    """Listens for the probes of one launch; a line that is sent goes to each.
+    """Accepts the connections of one launch's probes, and sends each line to all of them.
 
     Args:
-        address: of this machine, as they reach it.
+        address: address of this machine, as the probes reach it.
 
     Raises:
-        LaunchError: it is not this machine's.
+        LaunchError: the address does not belong to this machine.
     """
 
     def __init__(self, address: str) -> None:
@@ -56,34 +56,34 @@ class Calls:
 
     @property
     def place(self) -> dict[str, Any]:
-        """What a probe must know to call. It holds the word."""
+        """Return what a probe needs to connect, including the secret."""
         port = self._listener.getsockname()[1]
         return {"address": self._address, "port": port, "word": self._word, "timeout_s": _CALL_S}
 
     def send(self, line: bytes) -> None:
-        """Send a line to every probe that has called."""
+        """Send a line to every connected probe."""
         with self._lock:
             for link in self._links.values():
-                # One that has ended says so in the log.
+                # A probe that has ended reports the reason in the log.
                 with contextlib.suppress(OSError):
                     link.sendall(line)
 
     def hear(self) -> Iterator[str]:
-        """Give the lines that have come since the last call."""
+        """Yield the lines received since the last call."""
         with contextlib.suppress(queue.Empty):
             while True:
                 yield self._heard.get_nowait()
 
     def close(self) -> None:
-        """Hang up on all. A second time does nothing."""
+        """Close all connections. A second call does nothing."""
         self._over.set()
-        # Else the thread that accepts would go on to hold the port.
+        # Otherwise the accepting thread would keep the port open.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._lock:
             for link in self._links.values():
-                # Who reads it closes it, at its end.
+                # The reading thread closes the socket when it ends.
                 with contextlib.suppress(OSError):
                     link.shutdown(socket.SHUT_RDWR)
 
@@ -93,9 +93,9 @@ class Calls:
                 link, _ = self._listener.accept()
             except OSError as error:
                 if error.errno in NO_ROOM and not self._over.wait(REST_S):
-                    # Who came waits in the system's queue.
+                    # The caller waits in the system's queue.
                     continue
-                # Closed.
+                # The listener was closed.
                 return
             threading.Thread(target=self._greet, args=(link,), daemon=True).start()
 
@@ -112,7 +112,7 @@ class Calls:
                 self._links[int(number)] = link
                 link.sendall(b"!")
             link.settimeout(None)
-            # A machine that is frozen takes nothing: who sends to it holds up who ends it all.
+            # A frozen machine would block `sendall`, and so delay the shutdown of all.
             link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(_CALL_S), 0))
             with link.makefile("r", encoding="utf-8", errors="replace") as lines:
                 for line in lines:

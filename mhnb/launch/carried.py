@@ -1,6 +1,6 @@
-"""Supervisors on other machines that one command of this machine carries: srun, mpiexec, gcloud, kubectl.
+"""Run supervisors on other machines through one local command: srun, mpiexec, gcloud, kubectl.
 
-The command is held by `lifeline`; the far side's line and the spec go over its standard input.
+The command runs under `lifeline`. The remote command line and the spec are sent over its standard input.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["CarriedHosts", "Carrier", "ask_program", "check_program", "spec_inpu
 
 _KEPT_S = 3.0
 _END_S = 15.0
-"""More than the lifeline itself needs to end the command by force."""
+"""Longer than the watchdog itself needs to kill the command."""
 _ANSWER_S = 30.0
 
 
@@ -45,10 +45,10 @@ def check_program(name: str, *, setting: str, install: str) -> str:
 
 
 def ask_program(words: Sequence[str], limit_s: float = _ANSWER_S) -> subprocess.CompletedProcess[str]:
-    """Run a program of this machine that answers and ends.
+    """Run a local program that prints an answer and ends.
 
     Raises:
-        LaunchError: it does not, in that time.
+        LaunchError: it is missing, or does not end in that time.
     """
     try:
         return subprocess.run(
@@ -65,11 +65,11 @@ def ask_program(words: Sequence[str], limit_s: float = _ANSWER_S) -> subprocess.
 
 
 def spec_input(spec: HostSpec, far: SshOptions) -> bytes:
-    """Give what the command reads: a line of shell that becomes the supervisor, and the supervisor's spec, which holds the key.
+    """Return the command's input: a shell line that becomes the supervisor, and the supervisor's spec, which holds the key.
 
-    From the first of these lines on, the lifeline keeps what is to outlive the notebook.
+    From the first of these lines on, the watchdog keeps a detachable cluster alive without its notebook.
     """
-    # The interpreter takes the seed of its hashes from here: it cannot be set later.
+    # The interpreter reads its hash seed from the environment; it cannot be set later.
     seed = {"PYTHONHASHSEED": spec.environment["PYTHONHASHSEED"]}
     options = replace(choose_python(far, sys.executable), environment={**seed, **far.environment})
     line = remote_line(options, ["-P", "-m", "mhnb.rank.host"])
@@ -78,25 +78,25 @@ def spec_input(spec: HostSpec, far: SshOptions) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """A command that carries supervisors."""
+    """A command that runs supervisors."""
 
     command: Sequence[str]
     given: bytes = field(repr=False)
-    """For its standard input. It holds the key."""
+    """Data for its standard input, which includes the key."""
     label: str
-    """Who it is, for messages."""
+    """Name of the command in messages."""
     log: Path
-    """Takes what it and they write."""
+    """Receives the output of the command and the supervisors."""
     explain: Callable[[Sequence[str]], str]
-    """Says why it ended, from the lines of the log."""
+    """Describes why the command ended, from the lines of the log."""
     keep: bool = False
-    """It outlives this process."""
+    """Whether it outlives this process."""
     clean_up: Sequence[str] = ()
-    """Words that take back what was asked for, should the command have to be killed."""
+    """Command that cancels the request if the command itself has to be killed."""
 
 
 class CarriedHosts:
-    """Several supervisors, through the one process here that carries them.
+    """Several supervisors, run by one process on this machine.
 
     Args:
         carrier: the command.
@@ -114,14 +114,14 @@ class CarriedHosts:
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,
-                # A terminal's Ctrl-C goes to the notebook alone, which decides what it means.
+                # A terminal's Ctrl-C goes only to the notebook, which decides what it means.
                 start_new_session=True,
             )
         self._giving = threading.Lock()
         self.give(carrier.given)
 
     def give(self, data: bytes) -> None:
-        """Write to the command's standard input. To one that has ended nothing is given: `explain` tells why, and the owner asks."""
+        """Write to the command's standard input; do nothing if it has ended: the owner polls, and `explain` describes why."""
         assert self._process.stdin is not None
         with self._giving, contextlib.suppress(BrokenPipeError):
             if not self._process.stdin.closed:
@@ -129,21 +129,21 @@ class CarriedHosts:
                 self._process.stdin.flush()
 
     def is_over(self) -> bool:
-        """Whether the command itself has ended."""
+        """Return whether the command itself has ended."""
         return self._process.poll() is not None
 
     @property
     def pid(self) -> int:
-        """Of the process here that holds the command."""
+        """Return the id of the local process that holds the command."""
         return self._process.pid
 
     def has_exited(self) -> bool:
-        """Whether the command has ended, and with it every supervisor."""
-        # In this order: while it is polled another thread may let it go, which writes an exit code.
+        """Return whether the command has ended, and with it every supervisor."""
+        # The order matters: during `poll`, another thread may release the process, which sets an exit code.
         return self._process.poll() is not None and not self._released
 
     def explain(self) -> str:
-        """Say why it ended."""
+        """Describe why it ended."""
         code = self._process.poll()
         how = "runs" if code is None else f"ended with exit code {code}"
         log = self._carrier.log
@@ -151,16 +151,16 @@ class CarriedHosts:
         said = [line for line in lines if not line.endswith(LOGGED_IN) and ANSWER not in line]
         return f"{self._carrier.label} {how}: {self._carrier.explain(said)} · log {log}"
 
-    def wait(self, pids: tuple[int, ...]) -> None:  # noqa: ARG002  # of the contract; they are other machines'
-        """Let go of the lifeline, at which everything ends, and wait for that."""
+    def wait(self, pids: tuple[int, ...]) -> None:  # noqa: ARG002  # part of the protocol; these ids belong to other machines
+        """Close the watchdog's input, which ends everything, and wait for the end."""
         if self._released:
             return
         assert self._process.stdin is not None
-        # It may have ended before it had read everything.
+        # It may have ended without reading everything.
         with self._giving, contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         if self._carrier.keep and not self._ends(_KEPT_S):
-            # What is to outlive its input was told over the link; an srun that still waits in the queue has nobody to hear it.
+            # Supervisors that outlive their input get the order to end over the transport; a queued srun has no supervisor yet.
             self._process.terminate()
         if not self._ends(_END_S):
             self._process.kill()
@@ -174,10 +174,10 @@ class CarriedHosts:
         return True
 
     def release(self) -> None:
-        """Let it live on after this process (`keep`)."""
+        """Let it outlive this process (`keep`)."""
         self._released = True
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        # The interpreter would warn of a child that was never waited for.
+        # Otherwise the interpreter would warn of a child that was never waited for.
         self._process.returncode = 0

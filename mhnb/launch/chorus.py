@@ -1,6 +1,6 @@
-"""The probes of all tasks that one command carries, srun or mpiexec: each question goes to all, the answers come through one log.
+"""Multiplex probe requests to all tasks of one srun or mpiexec: each request goes to all tasks, the answers arrive in one log.
 
-Of tasks on one machine the first speaks for it. Judges nothing.
+The first of the tasks on a machine answers for it. The answers are not evaluated here.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _END_S = 20.0
 
 
 class ChorusEnded(LaunchError):
-    """The command itself has ended, or is being ended: what it wrote says why."""
+    """The command itself has ended, or is being stopped; its output contains the reason."""
 
 
 class Chorus:
-    """The probes of one command, and the one of the notebook's own machine, which comes last.
+    """The probes of one command, and the probe of the notebook's own machine, which is last.
 
     Args:
-        count: of the tasks.
-        log: takes all that the command writes.
-        send: hands a line to every task.
-        calls: by which the tasks are asked and answer, where the command hands them nothing; each says first whether it hears.
-        has_ended: whether the command has.
-        far: what there is on the machines, for what a failure says.
+        count: number of tasks.
+        log: receives all output of the command.
+        send: sends a line to every task.
+        calls: server for requests and answers, if the command cannot pass them; each task first reports whether it is reachable.
+        has_ended: returns whether the command has ended.
+        far: remote options, used to explain failures.
     """
 
     def __init__(
@@ -70,51 +70,51 @@ class Chorus:
 
     @property
     def count(self) -> int:
-        """How many machines there are beside this one, which comes last."""
+        """Return the number of machines without this one, which is last."""
         return len(self._tasks)
 
     def add_own(self, own: Probe) -> None:
-        """Ask this machine's probe too, as the last."""
+        """Add this machine's probe as the last one."""
         self._own = own
 
     def stop(self) -> None:
-        """Ask no more: whoever waits for an answer gets ChorusEnded."""
+        """Stop sending requests: a caller that waits for an answer gets ChorusEnded."""
         self._over.set()
 
     def close(self) -> None:
-        """Let go of what asking needs."""
+        """Shut the thread pool down."""
         self._pool.shutdown()
 
-    # -- what is asked
+    # -- requests
 
     def await_begin(self) -> None:
-        """Wait until the tasks run: they may stand in a queue.
+        """Wait until the tasks run: they may be queued.
 
         Raises:
-            ChorusEnded: they never will.
+            ChorusEnded: they will never run.
         """
         self._read()
         while not self._begun:
-            # For hours perhaps.
+            # This may take hours.
             self._pause(_QUEUE_LOOK_S)
             self._read()
 
     def ask(self, what: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
-        """Ask the machines in `arguments`; answers of all in order, this machine's last, None where there is none.
+        """Send a request to the machines in `arguments`; return all answers in order, this machine's last, None if missing.
 
         Raises:
             ChorusEnded: the command has ended.
         """
         own = self._pool.submit(self._ask_own, what, arguments, timeout_s)
         if self._calls is not None:
-            # One that has not called yet would not hear it.
+            # A probe that has not connected yet would miss the request.
             self._await(0, self._every, _GREETING_S)
         number = self._ask(what, {task: arguments[at] for at, task in enumerate(self._tasks) if at in arguments})
         self._await(number, [task for at, task in enumerate(self._tasks) if at in arguments], timeout_s)
         return [*(self._answer(task, number, what) for task in self._tasks), own.result()]
 
     def ask_time(self, timeout_s: float, clock: Callable[[], float]) -> list[tuple[float, float] | None]:
-        """Compare every machine's clock with this one's: seconds ahead, and by how much that may be wrong."""
+        """Compare every machine's clock with this one's: seconds ahead, and the error bound."""
         before = clock()
         number = self._ask("time", {task: {} for task in self._tasks})
         came: dict[int, float] = {}
@@ -132,33 +132,33 @@ class Chorus:
         return self._own.ask(what, arguments[at], timeout_s=timeout_s)
 
     def narrow(self, chosen: Sequence[int]) -> None:
-        """Ask only these from now on, by their position: of several tasks on a machine one is enough."""
+        """Send later requests only to these positions, because one of several tasks on a machine is enough."""
         self._tasks = [self._tasks[at] for at in chosen]
 
     def release(self) -> None:
-        """Have every probe make room for the supervisor of its task.
+        """Make every probe end, so that the supervisor of its task can start.
 
         Raises:
             ChorusEnded: the command has ended.
-            HostUnreachable: a task did not.
+            HostUnreachable: a task did not end its probe.
         """
         number = self._ask("end", {})
         self._await(number, self._every, _END_S)
         if failed := [failure for task in self._every if (failure := self._failure(task)) is not None]:
             raise failed[0]
 
-    # -- what cannot be asked
+    # -- failures
 
     def failures(self) -> list[LaunchError | None]:
-        """Why a machine cannot be asked, by machine; this one's last."""
+        """Return why each machine cannot answer requests, None if it can; this machine is last."""
         return [*map(self._failure, self._tasks), None if self._own is None else self._own.failure]
 
     def deaf(self) -> dict[int, str]:
-        """Machines that cannot be reached with questions, by position, and why: what they told of themselves is all there is."""
+        """Return the machines that requests cannot reach, by position, and why. Only facts sent unrequested are known."""
         return {at: why for at, task in enumerate(self._tasks) if (why := self._greeting(task).get("error"))}
 
     def hostname(self, at: int) -> str:
-        """The name of a machine whose probe has ended; empty where it is not known."""
+        """Return the name of a machine whose probe has ended; empty if it is unknown."""
         gone = self._gone.get(self._tasks[at])
         return "" if gone is None else gone.hostname
 
@@ -178,10 +178,10 @@ class Chorus:
             kind="late",
         )
 
-    # -- how it is sent and read
+    # -- sending and reading
 
     def _ask(self, what: str, arguments: Mapping[int, Mapping[str, Any]]) -> int:
-        """Send a request; what is the same for all stands in it once. Return its number."""
+        """Send a request and return its number. Arguments that are the same for all are sent once."""
         self._request += 1
         given = list(arguments.values())
         common = {name: value for name, value in (given[0] if given else {}).items() if _is_common(name, value, given)}
@@ -198,7 +198,7 @@ class Chorus:
     def _await(
         self, number: int, tasks: Sequence[int], timeout_s: float, came: Callable[[int], object] = lambda _: None
     ) -> None:
-        """Wait for the answers to a request, from all who can give one."""
+        """Wait for the answers to a request from all tasks that can answer."""
         for _ in range(int(timeout_s / _LOOK_S)):
             self._read()
             for task in tasks:
@@ -214,13 +214,13 @@ class Chorus:
         return task not in self._gone and task not in self._late and not self._greeting(task).get("error")
 
     def _pause(self, look_s: float = _LOOK_S) -> None:
-        # Once more after the end: what was said last may be all that one waits for.
+        # Read once more after the end: the last output may contain the awaited answer.
         if self._is_last or self._over.wait(look_s):
             raise ChorusEnded("the command that carries the probes has ended")
         self._is_last = self._has_ended()
 
     def _read(self) -> None:
-        """Read what has come since, up to the last whole line."""
+        """Read the new output up to the last complete line."""
         with self._log.open("rb") as log:
             log.seek(self._at)
             data = log.read()

@@ -1,4 +1,4 @@
-"""Processes of this machine that are to be gone: whether they are, and the force that sees to it."""
+"""Wait for processes of this machine to end, and kill process groups."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["await_gone", "kill_groups", "lives"]
 
 _LOOK_S = 0.01
 _KILLED_S = 2.0
-"""How long a process that was killed may take to be gone: it has its memory to give back, and no processor in a crowd."""
+"""How long a killed process may take to end: it must free its memory, and may get little processor time on a busy machine."""
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether it runs; one that has ended and that its parent has not looked at does not."""
+    """Return whether it runs; a process that has ended but was not reaped by its parent does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except GONE:
@@ -28,7 +28,7 @@ def lives(process: psutil.Process) -> bool:
 
 
 def await_gone(processes: Sequence[psutil.Process], limit_s: float = _KILLED_S) -> bool:
-    """Wait until all are gone; false where some are not, after the limit."""
+    """Wait until all have ended; return False if some have not within the limit."""
     end = time.monotonic() + limit_s
     while any(map(lives, processes)):
         if time.monotonic() >= end:
@@ -38,12 +38,12 @@ def await_gone(processes: Sequence[psutil.Process], limit_s: float = _KILLED_S) 
 
 
 def kill_groups(pids: Iterable[int]) -> None:
-    """Kill process groups, and return when their leaders are gone."""
+    """Kill process groups, and return when their leaders have ended."""
     leaders: list[psutil.Process] = []
     for pid in pids:
         with contextlib.suppress(*GONE):
             leaders.append(psutil.Process(pid))
-        # Gone in this moment; macOS says "not permitted" of a group that has only a zombie.
+        # It ended at this moment; macOS raises "not permitted" for a group that has only a zombie.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
     await_gone(leaders)

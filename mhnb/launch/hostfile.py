@@ -1,4 +1,4 @@
-"""Reads the machines that `--hosts` or a host file names, and how many ranks a file gives each."""
+"""Read the machines that `--hosts` or a host file names, and the number of ranks per host in a file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["read_hostfile", "read_hosts", "slots_of"]
 
 
 def read_hosts(spec: str) -> tuple[HostName, ...]:
-    """Read `a,b,c`, or a host file: `@hosts.txt`, or any path with a slash, which no machine's name has.
+    """Parse `a,b,c`, or read a host file: `@hosts.txt`, or any path with a slash, which no machine name contains.
 
     Raises:
-        InvalidRequest: a machine that cannot be, or a file that cannot be read.
+        InvalidRequest: an invalid machine name, or a file that cannot be read.
     """
     if not spec.startswith("@") and "/" not in spec:
         return parse_hosts(spec)
@@ -26,7 +26,7 @@ def read_hostfile(name: str) -> tuple[HostName, ...]:
     """Read a host file.
 
     Raises:
-        InvalidRequest: it cannot be read, or names a machine that cannot be.
+        InvalidRequest: it cannot be read, or contains an invalid machine name.
     """
     path = Path(name).expanduser()
     try:
@@ -39,10 +39,10 @@ def read_hostfile(name: str) -> tuple[HostName, ...]:
 
 
 def slots_of(hosts: Sequence[HostName]) -> int | None:
-    """Give the number of ranks that a host file gives every host; None where it says none.
+    """Return the number of ranks that a host file sets for every host; None if it sets none.
 
     Raises:
-        InvalidRequest: not the same number on each.
+        InvalidRequest: the numbers differ between hosts.
     """
     slots = {host.slots for host in hosts}
     if len(slots) > 1:

@@ -1,6 +1,6 @@
-"""Launchers for ipyparallel's own tools: with one of mhnb's profiles, `ipcluster start` brings up the same ranks, engine id = rank.
+"""ipyparallel launcher classes: with a profile of mhnb, `ipcluster start` starts the same ranks, engine id = rank.
 
-The engines belong to a process of their own, `mhnb.keep.engines`, which outlives `ipcluster start --daemonize` as ipyparallel's own do.
+A separate process, `mhnb.keep.engines`, owns the engines. It outlives `ipcluster start --daemonize` as ipyparallel's own engines do.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def _command(profile_dir: str, *words: str) -> list[str]:
 
 
 def _ask(profile_dir: str, *words: str) -> str:
-    """Ask something of the profile.
+    """Query the profile in a separate process.
 
     Raises:
-        RuntimeError: it says what is wrong.
+        RuntimeError: with the error output of that process.
     """
     done = subprocess.run(_command(profile_dir, *words), capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -47,10 +47,10 @@ def _ask(profile_dir: str, *words: str) -> str:
 
 
 class MhnbControllerLauncher(LocalControllerLauncher):
-    """The hub on this machine, at the address that the profile's hosts reach."""
+    """The hub on this machine, at the address by which the profile's hosts reach it."""
 
     def start(self) -> Any:
-        """Find the address, then start."""
+        """Find the address, then start the hub."""
         given: list[str] = list(self.controller_args)  # type: ignore[has-type]
         if not any(word.startswith(("--ip=", "--IPController.ip=")) for word in given):
             address = _ask(self.profile_dir, "--address")
@@ -59,33 +59,33 @@ class MhnbControllerLauncher(LocalControllerLauncher):
 
 
 class MhnbEngineLauncher(LocalProcessLauncher, EngineLauncher):
-    """All ranks, as the profile says."""
+    """All ranks, as the profile defines them."""
 
     kind: ClassVar[str] = "local"
-    """Of the profile."""
+    """Kind of the profile."""
     stop_seconds_until_kill = _LONGEST_STOP_S
 
     @property
     def engine_count(self) -> int:
-        """The number of ranks that the profile means where nobody says one."""
+        """Return the profile's default number of ranks."""
         if getattr(self.parent, "n", None) is not None:
-            # ipyparallel would prefer this number to the one that was asked for.
+            # ipyparallel would prefer this number to the requested one.
             raise AttributeError("engine_count")
         return int(_ask(self.profile_dir, "--count"))
 
     def find_args(self) -> list[str]:
-        """The words of the process that owns the engines."""
+        """Return the command line of the process that owns the engines."""
         words: Sequence[str] = ["--cluster-id", self.cluster_id, "-n", str(self.n)]
-        # Also what was given on ipcluster's own command line.
+        # Includes settings from ipcluster's own command line.
         given = dict((self.config or {}).get(KINDS[self.kind].__name__, {}))
         return _command(self.profile_dir, *words, "--settings", json.dumps(given, default=str))
 
     def get_env(self) -> dict[str, str]:
-        """The environment, without the hub's key: every process of this user could read it there."""
+        """Return the environment without the hub's key, which every process of this user could read there."""
         return {name: value for name, value in super().get_env().items() if name != "IPP_CONNECTION_INFO"}
 
     def start(self, n: int) -> Any:
-        """Start so many."""
+        """Start this number of ranks."""
         self.n = n
         return super().start()
 
@@ -107,13 +107,13 @@ class MhnbSshEngineLauncher(MhnbEngineLauncher):
 
 
 class MhnbSlurmEngineLauncher(MhnbEngineLauncher):
-    """Machines that Slurm gives."""
+    """Machines allocated by Slurm."""
 
     kind = "slurm"
 
 
 class MhnbMpiEngineLauncher(MhnbEngineLauncher):
-    """Processes that an mpiexec starts."""
+    """Processes started by an mpiexec."""
 
     kind = "mpi"
 

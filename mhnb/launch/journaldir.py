@@ -1,6 +1,6 @@
-"""The journal on disk: a file of lines that outlives restarts and the notebook's own process, and pushed bytes beside it.
+"""Journal files on disk: a file of lines that outlives restarts and the notebook's process, and files with pushed bytes.
 
-It knows lines and bytes, not what they mean.
+It stores lines and bytes without interpreting them.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ __all__ = ["JournalDir", "prune_journals", "read_journal"]
 _KEPT_JOURNALS = 20
 _KEPT_NBYTES = 2**30
 _NAME = re.compile(r"[\w-]+\.(\d+)(\.\d+)?\.journal")
-"""Name and process; and a number where another process of that number has its own since."""
+"""Name and process id; and a number if a later process with the same id has its own journal."""
 _FILE = "journal.jsonl"
 _PUSH = re.compile(r"push\d+-\d+\.bin")
 _opened: set[Path] = set()
-"""Folders that this process has written to, whoever began them: what is there is no older process's."""
+"""Folders that this process has written to, whichever process created them. Their content does not belong to an older process."""
 
 
 class JournalDir:
     """The journal of one cluster name in one process, through all its generations.
 
     Args:
-        name: the cluster's, a plain word.
-        origin: the process that began it.
-        environment: MHNB_HOME in it chooses another place.
-        fresh: whether this process begins it, unless it has before: what an older one of its number left is put aside.
+        name: the cluster's name, a plain word.
+        origin: id of the process that created it.
+        environment: its MHNB_HOME selects another parent folder.
+        fresh: whether this process starts a new journal, unless it already has. An older process's journal of the same id is renamed.
     """
 
     def __init__(self, name: str, origin: int, *, environment: Mapping[str, str], fresh: bool) -> None:
@@ -49,21 +49,21 @@ class JournalDir:
     def _open(self, folder: Path, *, fresh: bool) -> None:
         self.folder = folder
         if fresh and self.folder not in _opened and self.folder.exists():
-            # In a container every notebook may have the same number, and the older one's journal is as good as any.
+            # In a container, every notebook may have the same process id. The older one's journal is kept.
             self.folder.rename(_free_name(self.folder))
         make_private_folder(self.folder)
         _opened.add(self.folder)
         self.path = self.folder / _FILE
         self._fd = open_private(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        # Its owner's number says nothing to a notebook in another container, or on another machine with the same home.
+        # The owner's process id is meaningless in another container, or on another machine with the same home.
         with contextlib.suppress(OSError):  # a disk without locks
             fcntl.flock(self._fd, fcntl.LOCK_SH)
         if self.path.stat().st_size and not self.path.read_bytes().endswith(b"\n"):
-            # A full disk cut the last line short: what follows stands on lines of its own.
+            # A full disk truncated the last line, so terminate it before new lines.
             os.write(self._fd, b"\n")
 
     def append(self, line: bytes) -> None:
-        """Add a line, in one write: what the system has taken survives this process, whatever ends it.
+        """Append a line with a single write: data accepted by the system survives any end of this process.
 
         Raises:
             OSError: the disk is full, or the line was written in part.
@@ -73,22 +73,22 @@ class JournalDir:
             raise OSError(f"only {written} of {len(line)} bytes were written")
 
     def read(self) -> bytes:
-        """Read all lines.
+        """Return all lines.
 
         Raises:
-            OSError: somebody removed it, or another user could have written it.
+            OSError: the file was removed, or another user could have written it.
         """
         return read_private(self.path, limit_nbytes=None)
 
     def pushed_nbytes(self) -> int:
-        """Bytes of all pushes that are kept."""
+        """Return the bytes of all stored pushes."""
         return sum(path.stat().st_size for path in self.folder.glob("push*"))
 
     def write_parts(self, name: str, parts: Sequence[memoryview]) -> None:
-        """Keep the bytes of a push, or nothing.
+        """Store the bytes of a push completely, or not at all.
 
         Raises:
-            OSError: they do not fit; nothing is kept.
+            OSError: they do not fit; nothing is stored.
         """
         path = self.folder / name
         try:
@@ -99,10 +99,10 @@ class JournalDir:
             raise
 
     def read_parts(self, name: str, sizes: Sequence[int]) -> list[memoryview]:
-        """Give back the parts of a push.
+        """Return the parts of a push.
 
         Raises:
-            OSError: the file is gone, or not as long as its parts.
+            OSError: the file is missing, or its length is not that of the parts.
         """
         if not _PUSH.fullmatch(name):
             raise OSError(f"{name!r} is not the name of a push")
@@ -116,19 +116,19 @@ class JournalDir:
         return parts
 
     def close(self) -> None:
-        """Let go of the file; it stays. A second call does nothing."""
+        """Close the file without removing it. A second call does nothing."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def read_journal(name: str, origin: int | None, *, environment: Mapping[str, str]) -> bytes:
-    """Read what a cluster's next generation would write to; nothing where it would begin anew.
+    """Return the journal that a cluster's next generation would append to; empty if it would start a new one.
 
     Args:
-        name: the cluster's.
-        origin: the process that began it; None for this one.
-        environment: MHNB_HOME in it chooses another place.
+        name: the cluster's name.
+        origin: id of the process that created it; None for this one.
+        environment: its MHNB_HOME selects another parent folder.
     """
     folder = _find_folder(name, os.getpid() if origin is None else origin, environment)
     if origin is None and folder not in _opened:
@@ -136,12 +136,12 @@ def read_journal(name: str, origin: int | None, *, environment: Mapping[str, str
     try:
         return read_private(folder / _FILE, limit_nbytes=None)
     except OSError:
-        # Somebody removed it; who asks for its cells is told so.
+        # It was removed. A caller that needs its cells reports that.
         return b""
 
 
 def _find_folder(name: str, origin: int, environment: Mapping[str, str]) -> Path:
-    # Beside the directories of the generations, which a restart and a prune remove; readable by its owner alone.
+    # Beside the generations' directories, which a restart and a prune remove; readable only by its owner.
     return state_home(environment) / f"{name}.{origin}.journal"
 
 
@@ -151,7 +151,7 @@ def _free_name(folder: Path) -> Path:
 
 
 def prune_journals(environment: Mapping[str, str]) -> None:
-    """Remove the oldest journals of notebooks that are gone: twenty stay, and no more of them than a gibibyte holds."""
+    """Remove the oldest journals of notebooks that have ended: twenty stay, with a total of at most one gibibyte."""
     home = state_home(environment)
     if not home.is_dir():
         return
@@ -159,14 +159,14 @@ def prune_journals(environment: Mapping[str, str]) -> None:
     kept_nbytes = 0
     for at, path in enumerate(sorted(ended, key=_changed_at, reverse=True)):
         kept_nbytes += _nbytes(path)
-        # The newest stays whatever its size: it is the one that somebody may look for.
+        # The newest stays whatever its size, because a user may look for it.
         if at and (at >= _KEPT_JOURNALS or kept_nbytes > _KEPT_NBYTES):
-            # Another notebook that starts at this moment may be removing the same.
+            # Another notebook that starts at the same moment may be removing it too.
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_journal(path: Path) -> bool:
-    """Whether a directory is one of ours: MHNB_HOME may be a place where the user keeps other things."""
+    """Return whether a directory was made by mhnb: the user may keep other things in MHNB_HOME."""
     return _NAME.fullmatch(path.name) is not None and is_own_folder(path) and (path / _FILE).is_file()
 
 
@@ -181,7 +181,7 @@ def _nbytes(folder: Path) -> int:
     try:
         return sum(file.stat().st_size for file in folder.iterdir())
     except FileNotFoundError:
-        # Another notebook that starts at this moment is removing it.
+        # Another notebook that starts at the same moment is removing it.
         return 0
 
 

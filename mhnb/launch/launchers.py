@@ -1,4 +1,4 @@
-"""Which launcher a shape asks for, made from the settings of its profile."""
+"""Create the launcher for a cluster spec, from the settings of its profile."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = ["find_launcher", "fit_spec", "read_ssh_options", "restart_note"]
 
 
 def find_launcher(shape: Shape, reach: Mapping[str, Any]) -> Launcher:
-    """Make the launcher of a shape's profile.
+    """Create the launcher of a spec's profile.
 
     Raises:
-        InvalidRequest: no profile of that name, or a setting that it does not have.
+        InvalidRequest: an unknown profile, or a setting that it does not have.
     """
     if shape.profile == "split":
         return SplitLauncher()
@@ -42,16 +42,16 @@ def find_launcher(shape: Shape, reach: Mapping[str, Any]) -> Launcher:
 
 
 def fit_spec(spec: HostSpec, shape: Shape, reach: Mapping[str, Any]) -> HostSpec:
-    """Put into a host's spec what the profile says of the far side."""
+    """Return a host's spec with the profile's settings for the remote side."""
     if shape.profile == "split":
         return spec
     settings: Any = load_profile(shape.profile, reach).settings
-    # A folder that was asked for is entered before the interpreter starts, or its absence told.
+    # The shell enters a configured folder before the interpreter starts, or reports that it is missing.
     return replace(spec, share_gpus=settings.share_gpus, cwd="." if settings.cwd else spec.cwd)
 
 
 def restart_note(shape: Shape, *, keep: bool) -> str:
-    """Say of a restart that it has to ask a scheduler for machines again; empty where it does not."""
+    """Return a note if a restart must request machines from a scheduler again; otherwise an empty string."""
     queues = keep and (shape.kind or shape.profile) == "slurm" and not is_inside_job(os.environ)
     return WITHOUT_HOLDING if queues else ""
 
@@ -74,7 +74,7 @@ def _make_ssh_options(settings: Any) -> SshOptions:
 
 
 def read_ssh_options(shape: Shape, reach: Mapping[str, Any]) -> SshOptions | None:
-    """Read how the machines of a shape are logged in to; None where not by ssh.
+    """Return the ssh options for the machines of a spec; None if they are not reached by ssh.
 
     Raises:
         InvalidRequest: a setting that the profile does not have.

@@ -1,11 +1,12 @@
-"""Holds a command that must not outlive the notebook, and that would not see by itself that the notebook is gone.
+"""Watchdog process for a command that must not outlive the notebook, and that could not detect the notebook's end itself.
 
-`python -m mhnb.launch.lifeline [--keep] [--clean-up WORDS] -- COMMAND...`: standard input goes on to the command as it comes. When it ends,
-because the notebook let go of it or was killed, so does the command's, and what has not ended a moment later is told to: an srun that
-waits in the queue reads nothing. SIGTERM says the same at once, also where the end of standard input means nothing (`--keep`).
-Where the command had to be killed, WORDS are run, to take back what it had asked for; and what it has started here goes with it:
+`python -m mhnb.launch.lifeline [--keep] [--clean-up WORDS] -- COMMAND...` forwards standard input to the command. When it ends,
+because the notebook closed it or was killed, the command's input is closed too. A command that has not ended a moment later is
+terminated, because an srun that waits in the queue reads nothing. SIGTERM has the same effect at once, also when the end of standard
+input is ignored (`--keep`).
+If the command had to be killed, WORDS are run to cancel what it had requested, and the processes it started here are killed with it:
 gcloud and mpiexec leave their ssh behind.
-What is to be kept is kept from the line `: mhnb-keep` on: before that it is no cluster yet, and nobody could take it over.
+`--keep` applies from the line `: mhnb-keep` on. Before that line there is no cluster that another notebook could attach to.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ from collections.abc import Callable, Sequence
 __all__ = ["KEEP", "lifeline_command", "main"]
 
 KEEP = b": mhnb-keep; "
-"""Begins the line from which on the end of standard input means nothing, with `--keep`. To a shell it is nothing either."""
+"""Beginning of the line after which `--keep` ignores the end of standard input. A shell ignores it too."""
 
 _GRACE_S = 3.0
-"""For the ranks to end by themselves, when they see the end of their standard input."""
+"""Time for the ranks to end by themselves when they see the end of their standard input."""
 _KILL_S = 8.0
-"""For the command to end what it has started, once it was told to."""
+"""Time for a terminated command to end the processes it started."""
 _PR_SET_PDEATHSIG = 1
 
 
 def lifeline_command(command: Sequence[str], *, keep: bool = False, clean_up: Sequence[str] = ()) -> list[str]:
-    """Give the words that run a command so.
+    """Return the command line that runs a command under this watchdog.
 
     Args:
-        command: to be held.
-        keep: after the line that begins with `KEEP`, the end of standard input means nothing: it lives on.
-        clean_up: words to run where it had to be killed.
+        command: the command to run.
+        keep: ignore the end of standard input after the line that begins with `KEEP`, so that the command lives on.
+        clean_up: command to run if it had to be killed.
     """
     flags = [*(["--keep"] if keep else []), *([f"--clean-up={shlex.join(clean_up)}"] if clean_up else [])]
     return [sys.executable, "-P", "-m", "mhnb.launch.lifeline", *flags, "--", *command]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command to its end; return its exit code, 128 and the signal's number where a signal ended it."""
+    """Run the command until it ends; return its exit code, or 128 plus the signal's number if a signal ended it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--clean-up", default="")
@@ -54,13 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda _signum, _frame: told.set())
-    # There is no other thread yet.
+    # preexec_fn is safe, because there is no other thread yet.
     child = subprocess.Popen(args.command, stdin=subprocess.PIPE, process_group=0, preexec_fn=_end_with_us)  # noqa: PLW1509
-    # A terminal's Ctrl-C is the notebook's to interpret; to be told to end is to tell the command so.
+    # The notebook decides what a terminal's Ctrl-C means. SIGTERM is passed on to the command.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda _signum, _frame: _begin(_end, child, 0.0))
     if told.is_set():
-        # In the moment before.
+        # SIGTERM arrived before the handler above was set.
         _begin(_end, child, 0.0)
     _begin(_feed, child, args.keep)
     code = child.wait()
@@ -76,33 +77,33 @@ def _begin(work: Callable[..., None], *arguments: object) -> None:
 
 
 def _end_with_us() -> None:
-    """Have the command told to end when this process is killed: it may read nothing, and so not see the end of its input."""
+    """Make the system terminate the command when this process is killed: it may not read, and so miss the end of its input."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
-def _feed(child: subprocess.Popen[bytes], keep: bool) -> None:  # noqa: FBT001  # of a thread
+def _feed(child: subprocess.Popen[bytes], keep: bool) -> None:  # noqa: FBT001  # started as a thread
     assert child.stdin is not None
     kept, tail = False, b""
     while data := os.read(0, 65536):
-        # The word may come in two pieces.
+        # The marker may arrive in two pieces.
         kept, tail = kept or KEEP in tail + data, (tail + data)[-len(KEEP) :]
         try:
             child.stdin.write(data)
             child.stdin.flush()
         except BrokenPipeError:
-            # It has ended, or reads no more: the main thread waits for its end.
+            # The command has ended, or no longer reads: the main thread waits for its end.
             break
     if keep and kept:
         return
-    # What it has not read goes with it.
+    # Data that the command has not read is lost.
     with contextlib.suppress(BrokenPipeError):
         child.stdin.close()
     _end(child, _GRACE_S)
 
 
 def _end(child: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Tell it to end, after so long, and kill it where that does not help."""
+    """Terminate the command after the grace period, and kill it if that does not help."""
     for limit_s, act in ((grace_s, child.terminate), (_KILL_S, lambda: _kill_all(child))):
         try:
             child.wait(limit_s)
@@ -111,7 +112,7 @@ def _end(child: subprocess.Popen[bytes], grace_s: float) -> None:
 
 
 def _kill_all(child: subprocess.Popen[bytes]) -> None:
-    """Kill it, and what it has started and left in its process group."""
+    """Kill the command, and the processes it started in its process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
 
@@ -119,5 +120,5 @@ def _kill_all(child: subprocess.Popen[bytes]) -> None:
 if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
-    # Another thread may stand in a read that nothing ends.
+    # Another thread may be blocked in a read that never returns.
     os._exit(status)

@@ -1,6 +1,6 @@
 """The supervisor of this machine as a child process of the notebook.
 
-The child's standard input is the lifeline: it brings the spec, which holds the key, and its end tells the child that its owner is gone.
+The child reads the spec, which holds the key, from standard input. The end of that input means that its owner has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KILL_AFTER_S = 1.0
 
 
 def check_platform(platform: str) -> None:
-    """Refuse systems where ranks cannot be supervised as here.
+    """Raise on systems where ranks cannot be supervised in this way.
 
     Raises:
         LaunchError: neither Linux nor macOS.
@@ -36,7 +36,7 @@ class LocalHost:
     """A supervisor on this machine.
 
     Args:
-        spec: what it shall bring up.
+        spec: the ranks to start.
         environment: the whole environment of the new process.
     """
 
@@ -45,7 +45,8 @@ class LocalHost:
         self.supervisors: tuple[int, ...] = (spec.supervisor,)
         self.is_remote = False
         self._forced = self._released = False
-        # Before there is a process: an argument of the user's that no JSON can hold must not leave one behind.
+        # Formatted before the process starts: a user's argument that JSON cannot encode must not leave a process
+        # behind.
         line = format_hostspec(spec).encode()
         self._log = Path(spec.run_dir) / "log" / f"supervisor{spec.supervisor}.log"
         self._ended = Path(spec.end_mark)
@@ -61,7 +62,7 @@ class LocalHost:
                 stdout=log,
                 stderr=log,
                 env=dict(environment),
-                # A terminal's Ctrl-C goes to the notebook alone, which decides what it means.
+                # A terminal's Ctrl-C goes only to the notebook, which decides what it means.
                 start_new_session=True,
             )
         assert self._process.stdin is not None
@@ -69,21 +70,21 @@ class LocalHost:
             self._process.stdin.write(line)
             self._process.stdin.flush()
         except BrokenPipeError:
-            # It died at once; `explain` tells why, and the owner asks.
+            # It died at once; the owner polls, and `explain` describes why.
             return
 
     @property
     def pid(self) -> int:
-        """The supervisor's process id."""
+        """Return the supervisor's process id."""
         return self._process.pid
 
     def has_exited(self) -> bool:
-        """Whether the supervisor is gone. Nobody asks any more for one that was let go."""
-        # In this order: while it is polled another thread may let it go, which writes an exit code.
+        """Return whether the supervisor has ended; False once it was released."""
+        # The order matters: during `poll`, another thread may release the process, which sets an exit code.
         return self._process.poll() is not None and not self._released
 
     def explain(self) -> str:
-        """Say how the supervisor ended and what it said last."""
+        """Describe how the supervisor ended, with its last output."""
         code = self._process.poll()
         how = f"exit code {code}" if code is None or code >= 0 else signal.Signals(-code).name
         if code == 0:
@@ -98,15 +99,15 @@ class LocalHost:
         )
 
     def wait(self, pids: tuple[int, ...]) -> None:
-        """Wait until it has ended, and end it and its ranks by force if it does not.
+        """Wait until it has ended; kill it and its ranks if it does not.
 
         Args:
-            pids: the process groups that go with it.
+            pids: the process groups of its ranks.
         """
         if self._released:
             return
         self._close_input()
-        # Only once: later the numbers may be other processes'.
+        # Only once: later the ids may belong to other processes.
         if not self._ends_in_order() and not self._forced:
             self._forced = True
             kill_groups(pids)
@@ -115,14 +116,14 @@ class LocalHost:
 
     def _close_input(self) -> None:
         assert self._process.stdin is not None
-        # It may have ended before it had read everything.
+        # It may have ended without reading everything.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def _ends_in_order(self) -> bool:
-        """Whether it ends by itself: then it has ended its ranks, and what they had started, before.
+        """Return whether it ends by itself, after it has ended its ranks and the processes they started.
 
-        It says so itself. Its exit code is no evidence: where somebody else has waited for our child it is 0 in any case.
+        The supervisor confirms it with a file. Its exit code is no evidence: if other code has waited for this child, it is always 0.
         """
         try:
             self._process.wait(_KILL_AFTER_S)
@@ -131,9 +132,9 @@ class LocalHost:
         return self._ended.exists()
 
     def release(self) -> None:
-        """Let it live on after this process (`keep`)."""
-        # The reader's thread still runs, and must not take the exit code below for an end.
+        """Let it outlive this process (`keep`)."""
+        # The reader thread still runs, and must not take the exit code below for an end.
         self._released = True
         self._close_input()
-        # The interpreter would warn of a child that was never waited for.
+        # Otherwise the interpreter would warn of a child that was never waited for.
         self._process.returncode = 0

@@ -1,4 +1,4 @@
-"""Supervisors that an mpiexec starts: one command for all of them, here or on machines that it reaches."""
+"""MPI launcher: one mpiexec starts all supervisors, on this machine or on machines that it reaches."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from mhnb.system.private import open_private
 __all__ = ["MpiHosts", "MpiLauncher"]
 
 _ALLOCATIONS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_HOSTS", "PE_HOSTFILE", "COBALT_NODEFILE")
-"""Where a scheduler has given machines, an mpiexec without names uses those."""
+"""Variables that show a scheduler's allocation. An mpiexec without machine names uses the allocated machines."""
 
 
 class MpiHosts(RehearsedHosts):
-    """The supervisors of one mpiexec, and the file that they read: it holds the key, and goes as soon as each has read it.
+    """The supervisors of one mpiexec, and the file that they read. It holds the key, and is removed as soon as all have read it.
 
     Args:
         carrier: the mpiexec.
         supervisors: their numbers.
-        rehearsal: what comes before them.
-        file: that each reads first.
+        rehearsal: the preflight before them.
+        file: the file that each reads first.
     """
 
     def __init__(self, carrier: Carrier, supervisors: Sequence[int], rehearsal: Rehearsal, file: Path) -> None:
@@ -45,13 +45,13 @@ class MpiHosts(RehearsedHosts):
         super().__init__(carrier, supervisors, rehearsal)
 
     def note_up(self, supervisor: int) -> None:
-        """One has reported, so it has read the file."""
+        """Record that a supervisor has reported, so it has read the file."""
         self._missing.discard(supervisor)
         if not self._missing:
             self._file.unlink(missing_ok=True)
 
     def wait(self, pids: tuple[int, ...]) -> None:
-        """End them, and leave no file."""
+        """End the supervisors, and remove the file."""
         super().wait(pids)
         self._file.unlink(missing_ok=True)
 
@@ -60,10 +60,10 @@ class MpiLauncher:
     """Starts the supervisors as the processes of one mpiexec.
 
     Args:
-        options: what is asked of it.
-        far: what there is on the machines.
-        machines: in the order of the hosts; empty: where mpiexec places them by itself.
-        environment: of this process, which tells whether a scheduler has given machines.
+        options: options of mpiexec.
+        far: options of the remote side.
+        machines: in the order of the hosts; empty if mpiexec places the processes itself.
+        environment: of this process; it shows whether a scheduler has allocated machines.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class MpiLauncher:
     ) -> None:
         self._options, self._far, self._machines = options, far, tuple(machines)
         self.look: Look | None = None
-        """Looks at the machines before the supervisors begin."""
+        """Preflight of the machines before the supervisors start."""
         self._elsewhere = any(environment.get(name) for name in _ALLOCATIONS)
 
     def find_own_address(self) -> str:
-        """Find the address from which this machine reaches the others; loopback where all processes are here.
+        """Return the address from which this machine reaches the others; loopback if all processes run here.
 
         Raises:
-            LaunchError: the first machine's name is known to nobody here.
+            LaunchError: the first machine's name cannot be resolved here.
         """
         if not self._machines and not self._elsewhere:
             return "127.0.0.1"
@@ -100,25 +100,25 @@ class MpiLauncher:
     def launch(
         self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
-        """Start them all by one command; which process is which, mpiexec tells each of them.
+        """Start all supervisors by one command; mpiexec gives each process its number.
 
         Raises:
-            LaunchError: there is no mpiexec, or one of neither kind.
+            LaunchError: mpiexec is missing, or is neither Open MPI nor MPICH.
         """
         del environment
         spec = replace(specs[0], supervisor=None, lifeline=False)
         yield self._open([share.supervisor for share in shares], _address_of(spec), run_dir, spec)
 
     def rehearse(self, shape: Shape, address: str, folder: Path) -> MpiHosts:
-        """Look at the machines that mpiexec would use, and at nothing more.
+        """Run only the preflight of the machines that mpiexec would use.
 
         Args:
-            shape: how many.
-            address: of this machine, as they reach it.
-            folder: for the log, in `log` there, and the file that they read: they must see it.
+            shape: the number of hosts.
+            address: address of this machine, as the others reach it.
+            folder: for the log, in its `log`, and for the file that the probes read, which their machines must see.
 
         Raises:
-            LaunchError: there is no mpiexec, or one of neither kind.
+            LaunchError: mpiexec is missing, or is neither Open MPI nor MPICH.
         """
         return self._open(range(shape.hosts), address, folder, None)
 
@@ -140,10 +140,10 @@ class MpiLauncher:
             undone.callback(calls.close)
             parts = [probe_input(self._far, PRELUDE_BY_CALL), json.dumps(calls.place).encode() + b"\n"]
             parts += [] if spec is None else [spec_input(spec, self._far)]
-            # Never readable by others, not even for a moment.
+            # Created private, so that other users can never read it.
             with open(file, "wb", opener=open_private) as start:
                 start.write(b"".join(parts))
-            # mpiexec hands nothing on: what is given at the beginning is for the lifeline alone.
+            # mpiexec forwards nothing: the data for its standard input is for the watchdog only.
             rehearsal = Rehearsal(self.look, None if spec is None else KEEP + b"\n", self._far, calls)
             hosts = MpiHosts(carrier, tasks, rehearsal, file)
             undone.pop_all()
@@ -151,5 +151,5 @@ class MpiLauncher:
 
 
 def _address_of(spec: HostSpec) -> str:
-    """Give the notebook's address, of `kind:ADDRESS:PORT`."""
+    """Return the notebook's address from `kind:ADDRESS:PORT`."""
     return spec.link_url.partition(":")[2].rpartition(":")[0]

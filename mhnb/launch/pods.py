@@ -1,4 +1,4 @@
-"""Supervisors on the workers of a TPU VM, or in pods of Kubernetes: one command a host, all at once."""
+"""TPU VM and Kubernetes launcher: one client command per host starts a supervisor on each worker or pod, all at once."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from mhnb.system.ports import find_own_address
 __all__ = ["PodLauncher"]
 
 _SHOWN = 8
-"""Lines of what a client said."""
+"""Lines of a client's output that are shown."""
 
 
 class PodLauncher:
-    """Starts a supervisor on each host by a client's own command.
+    """Starts a supervisor on each host by a client command.
 
     Args:
         program: the client, `gcloud` or `kubectl`.
-        command: gives the words for a host's number.
-        far: what there is on the hosts.
+        command: returns the command line for a host's number.
+        far: options of the remote side.
     """
 
     def __init__(self, program: str, command: Callable[[int], list[str]], far: SshOptions) -> None:
         self._program, self._command, self._far = program, command, far
 
     def find_own_address(self) -> str:
-        """Find the address of this machine by its own name.
+        """Return the address of this machine by its own name.
 
         Raises:
-            LaunchError: the name stands for loopback, or for nothing: nobody else could reach that.
+            LaunchError: the name resolves to loopback, which other machines cannot reach, or not at all.
         """
         name = socket.gethostname()
         try:
@@ -55,7 +55,7 @@ class PodLauncher:
         return address
 
     def open_probe(self, share: HostShare) -> Opener:
-        """Reach one host as its supervisor would be started.
+        """Return an opener of a probe on one host, reached by the same command as its supervisor.
 
         Raises:
             LaunchError: the client is not installed.
@@ -68,7 +68,7 @@ class PodLauncher:
     def launch(
         self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
-        """Start them all at once; none waits for another.
+        """Start all supervisors at once, without waiting for each other.
 
         Raises:
             LaunchError: the client is not installed.
@@ -89,7 +89,7 @@ class PodLauncher:
 
 
 class _Client(ChildProcess):
-    """A client's command that carries one probe, in the place of an ssh."""
+    """A client's command that runs one probe, in place of an ssh."""
 
     def __init__(self, command: Sequence[str], label: str, far: SshOptions, log: Path) -> None:
         super().__init__(command, log=log)
@@ -97,7 +97,7 @@ class _Client(ChildProcess):
         self.write(remote_line(choose_python(far, sys.executable), ["-c", PRELUDE]).encode())
 
     def failure(self) -> LaunchError | None:
-        """Say why it ended; None while it runs, or when it ended as asked."""
+        """Describe why it ended; None while it runs, or if it ended on request."""
         if not (code := self.code):
             return None
         said = self._log.read_text(errors="replace")
@@ -105,7 +105,7 @@ class _Client(ChildProcess):
             host = HostName(self._label)
             return ssh_error(explain_ssh(said, code, host, self._far), host)
         lines = [line for line in said.splitlines() if line.strip()]
-        # The last one says why; what comes before it are its tries, and a table has room for one.
+        # The last line gives the reason; the lines before it are earlier attempts, and a table has space for one line.
         *before, last = lines[-_SHOWN:] or ["it said nothing"]
         return LaunchError("\n    ".join([f"{self._label} ended with exit code {code}: {last}", *before]))
 

@@ -1,7 +1,7 @@
-"""What runs on a machine that preflight looks at: it gathers facts, listens and connects, as it is asked, line by line.
+"""Script that runs on each machine during preflight: it collects facts, listens and connects, one request per line.
 
-Its text is sent to the machine's own Python, where there may be no mhnb and no JAX: so it imports the standard library alone, at any
-version from 3.8 (annotations are never evaluated), and never JAX, whose first touch would take the devices.
+The text is sent to the machine's own Python, which may have no mhnb and no JAX. So it imports only the standard library, at any
+version from 3.8 (annotations are never evaluated), and never JAX, whose first use would allocate the devices.
 A request is a line of JSON with the name of a function below; its answer is a line of JSON after `mhnb-probe `.
 """
 
@@ -30,22 +30,22 @@ from typing import Any
 __all__ = ["ANSWER", "find_version", "main", "main_by_call", "main_of_many", "prove"]
 
 ANSWER = "mhnb-probe "
-"""Before each answer: what a login shell's start-up files print is none."""
+"""Prefix of each answer, to tell it from the output of a login shell's start-up files."""
 
 _PACKAGES = ("mhnb", "jax", "jaxlib", "ipyparallel", "ipykernel", "numpy")
 _VARIABLES = (
     "PYTHONHASHSEED", "http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "no_proxy", "CUDA_VISIBLE_DEVICES"
 )  # fmt: skip
 _PREFIXES = ("JAX_", "XLA_", "TPU_", "NCCL_")
-_SHARED = Path("/dev/shm")  # noqa: S108  # whether ranks can write there is the question
+_SHARED = Path("/dev/shm")  # noqa: S108  # only tested for whether ranks can write there
 _OUTWARD = "192.0.2.1"
-"""Of a net that exists in examples only: which address would be used for it says which one leads out. Nothing is sent."""
+"""Address of a network for documentation. The local address that routes to it is that of the default route. Nothing is sent."""
 _WRITTEN_NBYTES = 1 << 20
 _PORTS = range(20_000, 32_000)
-"""Below what the system gives away by itself, so that a port found free stays so."""
+"""Below the ports that the system assigns, so that a port found free stays free."""
 
 _TASK_VARIABLES = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-"""As the supervisor reads them, in the same order."""
+"""Same variables and order as in the supervisor."""
 _PART_LENGTH, _IDLE_S = 600, 120.0
 """srun breaks lines of more than a kilobyte."""
 
@@ -56,13 +56,13 @@ _listeners: dict[str, socket.socket] = {}
 
 
 def tell_facts(names: list[str], *, is_notebooks: bool, towards: str = "") -> dict[str, Any]:
-    """Say what there is here.
+    """Collect facts about this machine.
 
     Args:
-        names: to be resolved from here.
-        is_notebooks: whether the notebook is here too, and so its place for logs.
-        towards: the notebook's address, where no ssh of ours has come here: the own one leads there. A launcher
-            brings the login node's environment along, with what an ssh has left in it.
+        names: to be resolved on this machine.
+        is_notebooks: whether the notebook runs here, so that its log folder is used here too.
+        towards: the notebook's address, if this probe was not started by our own ssh; the own address is the one that routes
+            there. A launcher copies the login node's environment, which may contain variables of another ssh.
     """
     hostname = socket.gethostname()
     return {
@@ -85,7 +85,7 @@ def tell_facts(names: list[str], *, is_notebooks: bool, towards: str = "") -> di
 
 
 def tell_time() -> float:
-    """Seconds since 1970, by the clock of this machine."""
+    """Return the time of this machine's clock in seconds since 1970."""
     return time.time()
 
 
@@ -106,7 +106,7 @@ def _outward(towards: str) -> str:
 
 
 def find_version(name: str) -> str | None:
-    """Give the installed version of a distribution; None where there is none for this Python."""
+    """Return the installed version of a distribution; None if this Python has none."""
     if name == "mhnb" and (said := _said_by_source()) is not None:
         return said
     try:
@@ -116,7 +116,7 @@ def find_version(name: str) -> str | None:
 
 
 def _said_by_source() -> str | None:
-    """Read mhnb's version where a rank would import it from, also from a checkout that is not installed."""
+    """Return the version of mhnb from the source that a rank would import, also from a checkout that is not installed."""
     spec = importlib.util.find_spec("mhnb")
     if spec is None or spec.origin is None:
         return None
@@ -133,8 +133,8 @@ def _resolve(name: str) -> dict[str, Any]:
 
 
 def _folders(*, is_notebooks: bool) -> dict[str, Path]:
-    """Where ranks write: their logs and run files, what programs put aside, shared memory."""
-    # Elsewhere a rank's logs are on that machine's own disk: a home that hosts share may be slow.
+    """Return the folders that ranks write to: logs and run files, temporary files of programs, shared memory."""
+    # On other machines, a rank's logs are on the local disk, because a home that hosts share may be slow.
     found = {"logs": _state_home(), "temporary files": _temporary()} if is_notebooks else {"logs": _temporary()}
     if _SHARED.is_dir():
         found["shared memory"] = _SHARED
@@ -148,15 +148,15 @@ def _state_home() -> Path:
 
 
 def _temporary() -> Path:
-    """The folder that tempfile would take, also where it finds none that can be written."""
+    """Return the folder that tempfile would use, also if it finds none that is writable."""
     try:
         return Path(tempfile.gettempdir())
     except FileNotFoundError:
-        return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108  # only looked at
+        return Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108  # only inspected
 
 
 def _disk(use: str, folder: Path) -> dict[str, Any]:
-    """Say how much is free, and whether a megabyte can be written: a quota or a read-only disk shows in nothing else."""
+    """Return the free space, and whether a megabyte can be written: nothing else detects a quota or a read-only disk."""
     there = next((each for each in [folder, *folder.parents] if each.is_dir()), Path("/"))
     fact: dict[str, Any] = {"use": use, "folder": str(folder), "free": 0, "error": ""}
     try:
@@ -176,7 +176,7 @@ def _environment() -> dict[str, str]:
 
 
 def _unknown_flags(flags: str) -> list[str]:
-    """Find flags whose name is nowhere in jaxlib: XLA ends the process when it meets one."""
+    """Return the flags whose name is nowhere in jaxlib: XLA ends the process when it meets one."""
     names = re.findall(r"--(xla_\w+)", flags)
     library = _library() if names else None
     if library is None:
@@ -186,7 +186,7 @@ def _unknown_flags(flags: str) -> list[str]:
 
 
 def _library() -> Path | None:
-    """Find jaxlib's largest shared library, without importing it."""
+    """Return jaxlib's largest shared library, without importing it."""
     try:
         files = importlib.metadata.files("jaxlib") or []
     except importlib.metadata.PackageNotFoundError:
@@ -196,7 +196,7 @@ def _library() -> Path | None:
 
 
 def _gpus() -> list[dict[str, str]]:
-    """List GPUs by the vendor's tool, or at least by their device files."""
+    """Return the GPUs listed by the vendor's tool, or else by their device files."""
     command = ["nvidia-smi", "--query-gpu=name,uuid", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=20, check=True)
@@ -209,7 +209,7 @@ def _gpus() -> list[dict[str, str]]:
 
 
 def _visible(gpus: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Leave those that CUDA would show a rank: it takes numbers, and beginnings of UUIDs, up to the first that is none."""
+    """Return the GPUs that CUDA would show a rank: it accepts indices and UUID prefixes, up to the first invalid one."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return gpus
@@ -226,14 +226,14 @@ def _visible(gpus: list[dict[str, str]]) -> list[dict[str, str]]:
     return found
 
 
-# -- who reaches whom
+# -- connectivity
 
 
 def listen(sockets: list[dict[str, Any]]) -> dict[str, Any]:
-    """Listen, and send a word to everybody who connects.
+    """Listen on sockets, and send a word to every peer that connects.
 
     Args:
-        sockets: each with `name`, `address`, `port` (0: one that is free) and the `word`.
+        sockets: each with `name`, `address`, `port` (0: any free one) and the `word`.
     """
     return {each["name"]: _listen(each["name"], each["address"], each["port"], each["word"]) for each in sockets}
 
@@ -243,7 +243,8 @@ def _listen(name: str, address: str, port: int, word: str) -> dict[str, Any]:
     error = OSError(0, "no port is free")
     for candidate in [port] if port else random.sample(_PORTS, 50):
         listener = socket.socket(family)
-        # Else the port of a coordinator that has just ended counts as taken for a minute; with a listener it counts in any case.
+        # Without it, the port of a coordinator that has just ended counts as taken for a minute. One with a listener
+        # always counts as taken.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((address, candidate))
@@ -263,24 +264,24 @@ def _greet(listener: socket.socket, word: bytes) -> None:
         try:
             link, _ = listener.accept()
         except OSError:
-            # Closed: the end of the look.
+            # Closed: the end of preflight.
             return
         with link:
             link.settimeout(5)
             try:
                 link.sendall(word)
-                # The one who came closes first: then no port here is kept waiting.
+                # The peer closes first, so that no port here stays in TIME_WAIT.
                 link.recv(1)
             except OSError:
                 continue
 
 
 def connect(targets: list[dict[str, Any]], timeout_s: float, skip: str = "") -> dict[str, Any]:
-    """Connect to each, and see whether it says its word.
+    """Connect to each target, and check that it sends its word.
 
     Args:
         targets: each with `name`, `address`, `port` and `word`.
-        skip: the name of the one that is this machine itself: all machines are told the same list.
+        skip: name of the target that is this machine itself, because all machines get the same list.
     """
     targets = [each for each in targets if each["name"] != skip]
     with ThreadPoolExecutor(min(64, len(targets) or 1)) as pool:
@@ -289,7 +290,10 @@ def connect(targets: list[dict[str, Any]], timeout_s: float, skip: str = "") -> 
 
 
 def _connect(target: dict[str, Any], timeout_s: float, shares: tuple[float, ...] = (0.25, 0.25, 0.5)) -> str:
-    """Say why it does not answer, empty when it does. Where packets are lost, a new try is heard sooner than TCP's next."""
+    """Return why the target does not answer, empty if it does.
+
+    If packets are lost, a new attempt gets an answer sooner than TCP's next retransmission.
+    """
     try:
         with socket.create_connection((target["address"], target["port"]), timeout_s * shares[0]) as link:
             link.settimeout(timeout_s * shares[0])
@@ -302,11 +306,11 @@ def _connect(target: dict[str, Any], timeout_s: float, shares: tuple[float, ...]
 
 
 def _why(error: OSError) -> str:
-    # Another class than TimeoutError before 3.10.
+    # Before 3.10, this class is not TimeoutError.
     return "no answer" if isinstance(error, socket.timeout) else (error.strerror or str(error)).lower()
 
 
-# -- asked alone, or as one of many
+# -- entry points: one probe alone, or one of many
 
 
 _FUNCTIONS: dict[str, Any] = {"facts": tell_facts, "time": tell_time, "listen": listen, "connect": connect}
@@ -322,14 +326,17 @@ def main() -> None:
 
 
 def main_of_many() -> None:
-    """Answer requests that all tasks of a launcher read, each what concerns it, until they are told to make room."""
+    """Answer requests that all tasks of a launcher read, each task its own part, until a request to end."""
     _serve(sys.stdin, sys.stdout, _task_number())
 
 
 def main_by_call() -> None:
-    """The same where standard input reaches the first task alone: the notebook is called, at the address that comes in a line."""
+    """Serve requests over a connection to the notebook, because standard input reaches only the first task.
+
+    A line of standard input contains the notebook's address.
+    """
     call = json.loads(sys.stdin.buffer.readline())
-    # What stands after it in the file is for the one who comes after this process.
+    # The rest of the file is for the supervisor that runs after this process.
     os.lseek(0, sys.stdin.buffer.tell(), os.SEEK_SET)
     number = _task_number()
     try:
@@ -342,11 +349,11 @@ def main_by_call() -> None:
             _serve(lines, lines, number)
         return
     _say(sys.stdout, number, 0, {"error": why, "facts": tell_facts([], is_notebooks=False, towards=call["address"])})
-    raise SystemExit(1)  # No supervisor comes after it.
+    raise SystemExit(1)  # No supervisor runs after it.
 
 
 def _call(call: dict[str, Any], number: int) -> socket.socket:
-    """Connect to the notebook. Each shows the other that it has read the same file."""
+    """Connect to the notebook. Each side proves that it has read the same file."""
     link = socket.create_connection((call["address"], call["port"]), call["timeout_s"])
     try:
         if _receive(link, 64) == prove(call["word"], "notebook"):
@@ -361,7 +368,7 @@ def _call(call: dict[str, Any], number: int) -> socket.socket:
 
 
 def prove(word: str, who: str) -> bytes:
-    """Give what only one who knows the word can send."""
+    """Return a proof that can only be computed with the shared secret."""
     return hmac.new(word.encode(), who.encode(), "sha256").hexdigest().encode()
 
 
@@ -389,7 +396,7 @@ def _serve(lines: Any, out: Any, number: int) -> None:
 
 
 def _say(out: Any, number: int, request: int, answer: Any) -> None:
-    """Answer in parts that no launcher breaks."""
+    """Send an answer in parts short enough for every launcher."""
     text = json.dumps(answer)
     parts = [text[at : at + _PART_LENGTH] for at in range(0, len(text), _PART_LENGTH)]
     for at, part in enumerate(parts):

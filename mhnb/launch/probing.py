@@ -1,6 +1,6 @@
-"""The probe on many machines at once: one login each, questions to all in parallel, and none left behind.
+"""Run the probe on many machines: one login per machine, requests to all in parallel, and every probe is ended.
 
-Knows what is asked and answered, and judges nothing.
+Answers are passed on, not evaluated.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 _BEFORE = (
     "import sys; sys.version_info >= (3, 8) or sys.exit('mhnb: old python: ' + sys.version.split()[0]); "
-    # A file of the user's in the folder must not stand in for a standard module.
+    # A file of the user in the working directory must not replace a standard module.
     "sys.path[:] = [each for each in sys.path if each]; import json; "
 )
 PRELUDE = _BEFORE + "exec(compile(json.loads(sys.stdin.readline()), 'probe', 'exec')); main()"
@@ -51,7 +51,7 @@ _GRACE_S = 3.0
 
 
 class _Process(Protocol):
-    """What a probe needs of the process that it runs in."""
+    """The process that a probe runs in."""
 
     @property
     def stdout(self) -> IO[bytes]: ...
@@ -63,11 +63,11 @@ class _Process(Protocol):
 
 
 class ChildProcess:
-    """A command of this machine that carries a probe, or is one.
+    """A local command that runs a probe on another machine, or is one itself.
 
     Args:
-        command: its words.
-        log: takes standard error.
+        command: the command line.
+        log: receives standard error.
     """
 
     def __init__(self, command: Sequence[str], *, log: Path) -> None:
@@ -79,17 +79,17 @@ class ChildProcess:
 
     @property
     def code(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Return its exit code; None while it runs."""
         return self._process.poll()
 
     @property
     def stdout(self) -> IO[bytes]:
-        """What the program prints."""
+        """Return the program's standard output."""
         assert self._process.stdout is not None
         return self._process.stdout
 
     def write(self, data: bytes) -> None:
-        """Send to its standard input. To one that has ended nothing is sent."""
+        """Write to its standard input; do nothing if it has ended."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(data)
@@ -98,7 +98,7 @@ class ChildProcess:
             return
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it has ended; false when it has not within that time."""
+        """Wait until it has ended; return False if it has not within that time."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -106,30 +106,30 @@ class ChildProcess:
         return True
 
     def end(self, grace_s: float) -> None:
-        """Ask it to end, wait so long, then kill it."""
+        """Close its standard input, wait for the grace period, then kill it."""
         try:
             self._process.stdin.close()  # type: ignore[union-attr]
         except BrokenPipeError:
-            # It ended before it had read everything.
+            # It ended without reading everything.
             self.kill()
         if not self.wait(grace_s):
             self.kill()
         self.stdout.close()
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it at once."""
         self._process.kill()
         self._process.wait()
 
 
 class ThisMachine(ChildProcess):
-    """A Python of this machine in the place of one over ssh."""
+    """A Python on this machine, in place of one reached by ssh."""
 
     def __init__(self, arguments: Sequence[str], *, log: Path, python: str = sys.executable) -> None:
         super().__init__([python, *arguments], log=log)
 
     def failure(self) -> LaunchError | None:
-        """Say why it ended; None while it runs, or when it ended as asked."""
+        """Describe why it ended; None while it runs, or if it ended on request."""
         if not (code := self.code):
             return None
         said = self._log.read_text(errors="replace").splitlines()[-1:]
@@ -137,7 +137,7 @@ class ThisMachine(ChildProcess):
 
 
 def probe_source() -> bytes:
-    """Give the probe's own text, as one line."""
+    """Return the probe's own source text, as one line."""
     return json.dumps(Path(probe.__file__).read_text(encoding="utf-8")).encode() + b"\n"
 
 
@@ -153,11 +153,11 @@ class Probe:
     def __init__(self, name: str, process: _Process) -> None:
         self.name, self._process = name, process
         self.failure: LaunchError | None = None
-        """Why it cannot be asked any more."""
+        """Why it can no longer answer requests."""
         self._process.write(probe_source())
 
     def ask(self, what: str, arguments: Mapping[str, Any], *, timeout_s: float) -> Any:
-        """Ask, and return the answer; None when there is none, and `failure` says why."""
+        """Send a request and return the answer; None if there is none, with the reason in `failure`."""
         if self.failure is not None:
             return None
         self._process.write(json.dumps({"do": what, **arguments}).encode() + b"\n")
@@ -196,7 +196,7 @@ class Probe:
 
 
 class Probes:
-    """The probes on all machines, asked at the same time."""
+    """The probes on all machines, which get requests at the same time."""
 
     def __init__(self, probes: Sequence[Probe]) -> None:
         self._probes = probes
@@ -204,11 +204,11 @@ class Probes:
 
     @property
     def count(self) -> int:
-        """How many machines there are beside this one, which comes last."""
+        """Return the number of machines without this one, which is last."""
         return len(self._probes) - 1
 
     def ask(self, what: str, arguments: Mapping[int, Mapping[str, Any]], *, timeout_s: float) -> list[Any]:
-        """Ask the machines in `arguments`; answers of all in order, None where there is none."""
+        """Send a request to the machines in `arguments`; return the answers of all in order, None if missing."""
 
         def one(at: int) -> Any:
             return self._probes[at].ask(what, arguments[at], timeout_s=timeout_s) if at in arguments else None
@@ -216,7 +216,7 @@ class Probes:
         return list(self._pool.map(one, range(len(self._probes))))
 
     def ask_time(self, timeout_s: float, clock: Callable[[], float]) -> list[tuple[float, float] | None]:
-        """Compare every machine's clock with this one's: seconds ahead, and by how much that may be wrong."""
+        """Compare every machine's clock with this one's: seconds ahead, and the error bound."""
 
         def one(each: Probe) -> tuple[float, float] | None:
             before = clock()
@@ -227,22 +227,22 @@ class Probes:
         return list(self._pool.map(one, self._probes))
 
     def failures(self) -> list[LaunchError | None]:
-        """Why a machine cannot be asked, by machine."""
+        """Return why each machine cannot answer requests, None if it can."""
         return [each.failure for each in self._probes]
 
     def close(self) -> None:
-        """End every probe, all at once; also while they are being asked, as after a Ctrl-C."""
+        """End all probes at once, also while requests are running, as after a Ctrl-C."""
         with ThreadPoolExecutor(max(1, len(self._probes))) as pool:
             list(pool.map(lambda each: each.close(_GRACE_S), self._probes))
         self._pool.shutdown()
 
 
 Opener: TypeAlias = Callable[[Path], Probe]
-"""Starts the probe on one machine; the file takes what is said on the way there."""
+"""Starts the probe on one machine; the file receives the output of the login."""
 
 
 def open_ssh(host: HostName, options: SshOptions) -> Opener:
-    """Reach a machine by ssh."""
+    """Return an opener that reaches a machine by ssh."""
     return lambda log: Probe(str(host), SshProcess(host, options, ["-c", PRELUDE], log=log, piped=True))
 
 
@@ -253,7 +253,7 @@ def open_own(log: Path) -> Probe:
 
 @contextmanager
 def open_probes(openers: Sequence[Opener], folder: Path) -> Iterator[Probes]:
-    """Start a probe on every machine, and last the one of this machine, where the link is listened for; end them all.
+    """Start a probe on every machine and end them all; the last one is on this machine, where the transport listens.
 
     Args:
         openers: for each of the other machines.

@@ -1,4 +1,4 @@
-"""Profiles: IPython profile directories that say how the hosts are reached. Find one, read its settings, or say what is wrong in it.
+"""Profiles: IPython profile directories that define how hosts are reached. Find one, read its settings, report its errors.
 
 A profile's kind is the launcher that its ipcluster_config.py names: `c.Cluster.engine_launcher_class = "mhnb-slurm"`.
 """
@@ -31,25 +31,25 @@ _PREFIX = "mhnb-"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A profile that was read."""
+    """A profile that was loaded."""
 
     name: str
-    """As it was asked for."""
+    """Name as requested."""
     folder: Path
     kind: str
     """local, ssh, slurm, mpi, gpu, tpu, kubernetes."""
     count: int | None
-    """Its number of ranks, `c.Cluster.n`; None where it says none."""
+    """Its number of ranks, `c.Cluster.n`; None if it sets none."""
     settings: Settings
 
 
 def user_profile_dir(name: str) -> Path:
-    """Give the place of a user's own profile: where IPython itself looks for it."""
+    """Return the folder of a user's own profile, in IPython's directory."""
     return Path(get_ipython_dir()) / f"profile_{name}"
 
 
 def user_profiles() -> list[str]:
-    """List the names of the user's own profiles whose launcher is one of mhnb's."""
+    """Return the names of the user's own profiles whose launcher is one of mhnb's."""
     files = sorted(Path(get_ipython_dir()).glob(f"profile_*/{_FILE}"))
     return [
         file.parent.name.removeprefix("profile_") for file in files if f'"{_PREFIX}' in file.read_text(encoding="utf-8")
@@ -57,15 +57,15 @@ def user_profiles() -> list[str]:
 
 
 def is_path(name: str) -> bool:
-    """Whether a profile is named by its folder."""
+    """Return whether a profile is named by its folder."""
     return "/" in name or name.startswith((".", "~"))
 
 
 def find_profile(name: str) -> Path:
-    """Find a profile: a directory, one of the user's own, or one that comes with mhnb.
+    """Return the folder of a profile: a given directory, one of the user's own, or one that comes with mhnb.
 
     Raises:
-        InvalidRequest: there is none; the message lists those there are.
+        InvalidRequest: unknown profile; the message lists the existing ones.
     """
     if not is_path(name) and name in list_profiles():
         return profile_dir(name)
@@ -83,14 +83,14 @@ def find_profile(name: str) -> Path:
 
 
 def load_profile(name: str, reach: Mapping[str, Any] | None = None) -> Profile:
-    """Read a profile, with settings of this start over those in it.
+    """Load a profile; settings of this start override its own.
 
     Args:
         name: its name or directory.
-        reach: settings by name; texts are read as the setting's type.
+        reach: settings by name; texts are parsed as the setting's type.
 
     Raises:
-        InvalidRequest: no such profile, a file that cannot be run, an unknown setting, a value of the wrong type; the message names
+        InvalidRequest: an unknown profile, a file that cannot be run, an unknown setting, a value of the wrong type; the message names
             the file and the line, or the option.
     """
     folder = find_profile(name)
@@ -117,7 +117,7 @@ def _run(path: Path) -> Config:
     """Run the file as IPython would.
 
     Raises:
-        InvalidRequest: it cannot be; the message names the line.
+        InvalidRequest: it cannot be run; the message names the line.
     """
     try:
         return PyFileConfigLoader(path.name, path=str(path.parent)).load_config()
@@ -145,7 +145,7 @@ def _kind_of(config: Config, path: Path) -> str:
 
 
 def _check(config: Config, path: Path) -> None:
-    """Refuse settings that would do nothing: of a class or a name that there is not."""
+    """Raise for settings that would have no effect, because their class or name does not exist."""
     classes = {cls.__name__: cls for cls in KINDS.values()}
     for owner, settings in config.items():
         if owner.startswith("Mhnb") and owner not in classes:
@@ -167,7 +167,7 @@ def _did_you_mean(name: str, known: Any) -> str:
 
 
 def _where(path: Path, owner: str, name: str | None = None) -> str:
-    """Name the file, and the line that sets something, where it can be seen in the text."""
+    """Return the file, and the line that sets something if the text shows it."""
     wanted = f"c.{owner}" if name is None else f"c.{owner}.{name}"
     lines = [
         node.lineno
@@ -186,7 +186,7 @@ def _set(settings: Settings, name: str, value: object, where: str) -> None:
 
 
 def _read(trait: TraitType[Any, Any], value: object, name: str) -> object:
-    """Read what was typed as the type of the setting; what is no text stays as it is."""
+    """Parse a typed text as the type of the setting; other values stay as they are."""
     if isinstance(trait, List):
         return (
             shlex.split(value) if isinstance(value, str) else list(value) if isinstance(value, list | tuple) else value
@@ -195,7 +195,7 @@ def _read(trait: TraitType[Any, Any], value: object, name: str) -> object:
         pairs = [text.partition("=") for text in ([value] if isinstance(value, str) else value)]
         return {key: setting for key, _, setting in pairs}
     if isinstance(value, list):
-        # A flag that was given twice: the last one counts.
+        # If a flag was given twice, the last value counts.
         value = value[-1]
     if not isinstance(value, str) or isinstance(trait, Unicode):
         return value

@@ -1,7 +1,7 @@
-"""Supervisors whose machines are looked at first, in the very allocation that they will have and by the same command.
+"""Run preflight inside the allocation and with the command of the supervisors, before they start.
 
-In the place of each stands a probe. When the look is well the probes make room and the supervisors begin; else everything ends,
-before any process has imported JAX.
+Each task first runs a probe instead of its supervisor. If preflight succeeds, the probes end and the supervisors start. Otherwise
+everything ends before any process has imported JAX.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from mhnb.launch.chorus import Chorus, ChorusEnded
 __all__ = ["Look", "Rehearsal", "RehearsedHosts"]
 
 Look: TypeAlias = Callable[[Chorus], PreflightReport]
-"""Looks at the machines; raises LaunchError where a start could not work."""
+"""Runs preflight; raises LaunchError if a start could not work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What comes before the supervisors."""
+    """The preflight before the supervisors start."""
 
     look: Look | None
-    """None: nothing is looked at."""
+    """None: no preflight."""
     begin: bytes | None
-    """What the supervisors are given then; None: there come none, and all that was wanted is the look."""
+    """Input that starts the supervisors afterwards; None if only preflight was requested."""
     far: SshOptions
-    """What there is on the machines."""
+    """Options of the remote side."""
     calls: Calls | None = None
-    """Where the probes call, where the command hands them no questions."""
+    """Server to which the probes connect, if the command cannot pass them requests."""
 
 
 class RehearsedHosts(CarriedHosts):
-    """The supervisors of one command, after a look at their machines.
+    """The supervisors of one command, after a preflight of their machines.
 
     Args:
-        carrier: the command, given what makes each task a probe.
+        carrier: the command, with the input that turns each task into a probe.
         supervisors: their numbers.
-        rehearsal: what comes first.
+        rehearsal: the preflight.
     """
 
     def __init__(self, carrier: Carrier, supervisors: Sequence[int], rehearsal: Rehearsal) -> None:
         super().__init__(carrier, supervisors)
         self.refusal: LaunchError | None = None
         self.report: PreflightReport | None = None
-        """What the look has found, where nothing stands against a start."""
+        """Result of preflight, if no finding prevents a start."""
         self.looked = threading.Event()
         self._rehearsal = rehearsal
         self._chorus = Chorus(
@@ -67,19 +67,19 @@ class RehearsedHosts(CarriedHosts):
 
     @property
     def looked_in_s(self) -> float | None:
-        """How long the look took."""
+        """Return the duration of preflight."""
         return None if self.report is None else self.report.cost_s
 
     def has_exited(self) -> bool:
-        """Whether the command has ended, or the look was not well."""
+        """Return whether the command has ended, or preflight failed."""
         return self.refusal is not None or super().has_exited()
 
     def explain(self) -> str:
-        """Say what the look has found, or why the command ended."""
+        """Describe the findings of preflight, or why the command ended."""
         return super().explain() if self.refusal is None else str(self.refusal)
 
     def wait(self, pids: tuple[int, ...]) -> None:
-        """Let go of the lifeline, at which everything ends, and wait for that."""
+        """Close the watchdog's input, which ends everything, and wait for the end."""
         self._chorus.stop()
         super().wait(pids)
         self._looking.join()
@@ -93,11 +93,11 @@ class RehearsedHosts(CarriedHosts):
                 self._chorus.release()
                 self.give(self._rehearsal.begin)
         except ChorusEnded:
-            # What the command wrote says why, and `explain` reads it.
+            # The command's output contains the reason, and `explain` reads it.
             return
         except LaunchError as error:
             self.refusal = error
-        except Exception as error:  # noqa: BLE001  # in a thread nobody else would tell
+        except Exception as error:  # noqa: BLE001  # an exception in this thread would not be reported otherwise
             self.refusal = LaunchError(f"the look at the machines failed: {type(error).__name__}: {error}")
         finally:
             self._chorus.close()

@@ -1,7 +1,7 @@
-"""The settings of each kind of profile: `c.MhnbSlurm.partition = "debug"` in its ipcluster_config.py.
+"""Traitlets settings of each kind of profile: `c.MhnbSlurm.partition = "debug"` in its ipcluster_config.py.
 
-Each class says what there is, of which type, and what it is for; `mhnb profile show NAME` prints that. They only hold values:
-what the values mean is decided in `core`, whose frozen options are made of them.
+Each class declares the settings with their types and help, which `mhnb profile show NAME` prints. They only hold values:
+`core` interprets them, with frozen options made of them.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def _switch(about: str) -> Any:
 
 
 class Settings(Configurable):
-    """What every kind of profile has."""
+    """Settings of every kind of profile."""
 
     kind: ClassVar[str] = ""
     ranks_per_host = _count("Ranks on each host (--per-host).", 1)
     devices = _count("Simulated CPU devices per rank (--devices); none: what each machine has.")
 
     def make(self, cls: type[_Options]) -> _Options:
-        """Make the frozen options of a kind from the settings of the same names."""
+        """Build the frozen options of a kind from the settings of the same names."""
         given = {part.name: getattr(self, part.name) for part in fields(cls) if self.has_trait(part.name)}  # type: ignore[arg-type]
         return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
@@ -77,7 +77,7 @@ class MhnbGpu(Settings):
 
 
 class _FarSettings(Settings):
-    """What every kind has whose ranks are elsewhere."""
+    """Settings of every kind of profile whose ranks run on other machines."""
 
     python = _text("The interpreter over there; none: this notebook's own, by its path.")
     venv = _text("The folder of a virtual environment over there.")
@@ -88,7 +88,7 @@ class _FarSettings(Settings):
     share_gpus = _switch("Give each rank of a host its own part of the host's GPUs.")
 
     def far(self) -> SshOptions:
-        """Give what there is on the far side, where no ssh of ours leads there."""
+        """Return the options of the remote side, for kinds that are not reached by our own ssh."""
         return SshOptions(
             python=self.python,
             venv=self.venv,
@@ -100,7 +100,7 @@ class _FarSettings(Settings):
 
 
 class MhnbSsh(_FarSettings):
-    """Machines reached by ssh, a login each."""
+    """Machines reached by ssh, with one login per machine."""
 
     kind = "ssh"
     hosts = _text("The machines: 'a,b,c', 'me@node[01-16]' (--hosts).")
@@ -114,7 +114,7 @@ class MhnbSsh(_FarSettings):
 
 
 class MhnbSlurm(_FarSettings):
-    """Machines that Slurm gives: one srun, a job of its own or a step of the one this notebook is in."""
+    """Machines allocated by Slurm: one srun, as a job of its own or a step of the job this notebook is in."""
 
     kind = "slurm"
     partition = _text("Which partition; none: the site's default.")
@@ -131,7 +131,7 @@ class MhnbSlurm(_FarSettings):
 
 
 class MhnbMpi(_FarSettings):
-    """Processes that an mpiexec starts, here or on machines that it reaches."""
+    """Processes started by an mpiexec, here or on machines that it reaches."""
 
     kind = "mpi"
     hosts = _text("The machines, 'a,b,node[1-4]' (--hosts); none: where mpiexec places them by itself.")
@@ -167,4 +167,4 @@ class MhnbKubernetes(_FarSettings):
 KINDS: dict[str, type[Settings]] = {
     cls.kind: cls for cls in (MhnbGpu, MhnbKubernetes, MhnbLocal, MhnbMpi, MhnbSlurm, MhnbSsh, MhnbTpu)
 }
-"""By the name that a profile's `c.Cluster.engine_launcher_class = "mhnb-slurm"` ends with."""
+"""By the suffix of a profile's `c.Cluster.engine_launcher_class = "mhnb-slurm"`."""

@@ -1,7 +1,7 @@
-"""Supervisors on machines that Slurm gives: one srun for all of them, and how its job stands in the queue.
+"""Slurm launcher: one srun starts all supervisors, and squeue reports the state of its job.
 
-The job is a salloc's, which a restart keeps, and the srun a step in it. A kept cluster has no notebook that could release a job: there
-the job is the srun's own and ends with it. Inside a job that is there already, it is a step of that one.
+The job belongs to a salloc, which a restart keeps, and the srun is a step in it. A detachable cluster may have no notebook that could
+release a job, so the job is the srun's own and ends with it. Inside an existing job, the srun is a step of that job.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _ASK_LIMIT_S = 10.0
 
 
 class SlurmHosts(RehearsedHosts):
-    """The supervisors of one srun. A thread asks squeue how the job stands, until it has its machines.
+    """The supervisors of one srun. A thread polls squeue for the state of the job until it has its machines.
 
     Args:
         carrier: the srun.
         supervisors: their numbers.
-        rehearsal: what comes before them.
-        name: the job's.
-        allocation: that it is a step of; None where the job is its own, or its user's.
+        rehearsal: the preflight before them.
+        name: name of the job.
+        allocation: the allocation that contains the step; None if the job is the srun's own, or its user's.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class SlurmHosts(RehearsedHosts):
 
     @property
     def standing(self) -> str:
-        """How the job waits for its machines; empty once it has them."""
+        """Describe how the job waits for its machines; empty once it has them."""
         return self._standing
 
     def _look(self) -> None:
         try:
             self._follow_queue()
         finally:
-            # Also where it failed: a start that is taken for queued would never time out.
+            # Also after a failure: a start that counts as queued would never time out.
             self._standing = ""
 
     def _follow_queue(self) -> None:
@@ -76,32 +76,33 @@ class SlurmHosts(RehearsedHosts):
             text = _squeue()
             self._standing = describe_queue(text, self._name)
             if (seen and not self._standing) or self.looked.is_set():
-                # It has its machines, and no job goes back to waiting. In a job of the user's own its name is never seen.
+                # The job has its machines, and never returns to waiting. Inside a job of the user, its name never
+                # appears.
                 break
             seen = seen or f"|{self._name}" in text
             self._over.wait(0.0 if seen else 0.2)
 
     def has_exited(self) -> bool:
-        """Whether the step has ended, or the job before the step could begin; and with it every supervisor."""
+        """Return whether the step has ended, or its job before the step began; and with it every supervisor."""
         return super().has_exited() or ((awaited := self._find_awaited()) is not None and awaited.has_ended())
 
     def explain(self) -> str:
-        """Say why: what Slurm says of the step, or, where that has not begun, of the job."""
+        """Describe the end from Slurm's output for the step, or for the job if the step has not begun."""
         awaited = self._find_awaited()
         return super().explain() if awaited is None else awaited.explain()
 
     def _find_awaited(self) -> Allocation | None:
-        """Give the job of its own that it waits for. Asked by several threads while another one hands it over."""
+        """Return the own job that the step still waits for. Several threads call it while another one hands the job over."""
         held = self._allocation
         return None if held is None or held.file.exists() else held
 
     def hand_over(self) -> Allocation | None:
-        """Give the job to the next generation; None where it has none to give."""
+        """Return the job for the next generation; None if it has none of its own."""
         allocation, self._allocation = self._allocation, None
         return allocation
 
     def wait(self, pids: tuple[int, ...]) -> None:
-        """Let go of the step and, unless it was handed over, of the job, and wait until they have ended."""
+        """Release the step and, unless it was handed over, the job; wait until they have ended."""
         self._over.set()
         super().wait(pids)
         held = self._allocation
@@ -111,12 +112,12 @@ class SlurmHosts(RehearsedHosts):
 
 
 def _squeue() -> str:
-    """Ask for all jobs that wait or have just begun; empty where squeue does not answer."""
+    """Return squeue's lines on all jobs that wait or have just begun; empty if squeue does not answer."""
     words = ["squeue", "--noheader", "--sort=-p,i", "--states=PENDING,CONFIGURING,RUNNING", f"--format={QUEUE_FORMAT}"]
     try:
         return subprocess.run(words, capture_output=True, text=True, check=False, timeout=_ASK_LIMIT_S).stdout
     except (OSError, subprocess.TimeoutExpired):
-        # A line about the queue is a comfort; srun itself says what is wrong.
+        # The line about the queue is optional; srun itself reports errors.
         return ""
 
 
@@ -124,20 +125,20 @@ class SlurmLauncher:
     """Starts the supervisors as the tasks of one srun.
 
     Args:
-        options: what is asked of Slurm.
-        far: what there is on its machines.
+        options: options of Slurm.
+        far: options of the remote side.
     """
 
     def __init__(self, options: SlurmOptions, far: SshOptions) -> None:
         self._options, self._far = options, far
         self.look: Look | None = None
-        """Looks at the machines before the supervisors begin."""
+        """Preflight of the machines before the supervisors start."""
 
     def find_own_address(self) -> str:
-        """Find the address from which this machine reaches the nodes.
+        """Return the address from which this machine reaches the nodes.
 
         Raises:
-            LaunchError: Slurm does not answer, or a node's address is known to nobody here.
+            LaunchError: Slurm does not answer, or a node's name cannot be resolved here.
         """
         check_program(self._options.srun, setting="srun", install="install Slurm's client commands")
         where = [] if self._options.partition is None else [f"--partition={self._options.partition}"]
@@ -158,20 +159,20 @@ class SlurmLauncher:
     def launch(
         self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
-        """Start them all by one command; which task is which, Slurm tells each of them.
+        """Start all supervisors by one command; Slurm gives each task its number.
 
         Raises:
-            LaunchError: there is no srun.
+            LaunchError: srun is missing.
         """
-        # One text for all: each task finds its number, and its ranks with it.
+        # One spec for all: each task finds its number, and its ranks by it.
         spec = replace(specs[0], supervisor=None)
         yield self._open([share.supervisor for share in shares], len(shares[0].ranks), environment, run_dir, spec)
 
     def rehearse(self, shape: Shape, environment: Mapping[str, str], folder: Path) -> SlurmHosts:
-        """Look at the machines that Slurm would give, and at nothing more.
+        """Run only the preflight of the machines that Slurm would allocate.
 
         Raises:
-            LaunchError: there is no srun.
+            LaunchError: srun is missing.
         """
         return self._open(range(shape.hosts), shape.ranks_per_host, environment, folder, None)
 
@@ -199,7 +200,7 @@ class SlurmLauncher:
 
 
 def _allocate(run_dir: Path, name: str, wanted: tuple[SlurmOptions, int, int]) -> Allocation:
-    """Ask for machines, and hold them.
+    """Request machines, and hold them.
 
     Raises:
         LaunchError: there is no salloc beside srun.

@@ -1,6 +1,6 @@
-"""Several hosts that are all this machine: a supervisor each, over TCP, as if the others were elsewhere.
+"""Launcher that simulates several hosts on this machine: one supervisor per host, connected over TCP as from other machines.
 
-What several machines do differently can be tried on one so: the start in two steps, encryption, agreement over the network.
+It exercises code that only several machines use: the start in two steps, encryption, agreement over the network.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["SplitLauncher"]
 
 
 class SplitLauncher:
-    """Starts a supervisor here for each host."""
+    """Starts a supervisor on this machine for each host."""
 
     def find_own_address(self) -> str:
-        """Loopback: nobody else is to reach it."""
+        """Return loopback, because no other machine connects."""
         return "127.0.0.1"
 
     def launch(
         self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
-        """Start them one after another; each takes a moment."""
+        """Start the supervisors one after another; each takes a moment."""
         for spec, share in zip(specs, shares, strict=True):
             own = run_dir / share.host
             lay_run_dir(own, {path.name: path.read_bytes() for path in profile_dir("local").glob("*_config.py")})

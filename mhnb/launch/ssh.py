@@ -1,6 +1,6 @@
-"""A Python program on another machine, as a child process here: one login, its lifeline, its log, and why it ended.
+"""A Python program on another machine, run by a local ssh process: one login, its log, and why it ended.
 
-Standard input stays open as the lifeline: what runs there ends when it ends, be it that this process is gone, the machine or the network.
+Standard input stays open while the program should run: it ends with the input, whether this process, the machine or the network ended.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ __all__ = ["SshProcess"]
 class SshProcess:
     """An interpreter on another machine, reached by one ssh.
 
-    It returns at once; whether the login was good shows in `has_exited` and `failure`.
+    The constructor returns at once; `has_exited` and `failure` show whether the login succeeded.
 
     Args:
-        host: where.
+        host: the machine.
         options: how to log in, and the interpreter's folder and environment there.
         arguments: of the interpreter.
-        log: takes standard error, and standard output too unless it is piped. Appended to.
-        stdin: what it reads first. Less than 60 kB: it waits in a pipe until the login is done.
+        log: receives standard error, and standard output too unless it is piped. Appended to.
+        stdin: its first input. Less than 60 kB, because it waits in a pipe until the login is done.
         piped: whether standard output is read here, from `stdout`.
 
     Raises:
-        LaunchError: there is no ssh on this machine.
+        LaunchError: this machine has no ssh.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SshProcess:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE if piped else err,
                     stderr=err,
-                    # A terminal's Ctrl-C goes to the notebook alone, which decides what it means.
+                    # A terminal's Ctrl-C goes only to the notebook, which decides what it means.
                     start_new_session=True,
                 )
             except FileNotFoundError as error:
@@ -65,17 +65,17 @@ class SshProcess:
 
     @property
     def pid(self) -> int:
-        """The number of the ssh process here."""
+        """Return the id of the local ssh process."""
         return self._process.pid
 
     @property
     def stdout(self) -> IO[bytes]:
-        """What the program prints, where it is piped."""
+        """Return the program's standard output, if it is piped."""
         assert self._process.stdout is not None, "made without piped=True"
         return self._process.stdout
 
     def write(self, data: bytes) -> None:
-        """Send to its standard input. To one that has ended nothing is sent: `failure` tells."""
+        """Write to its standard input; do nothing if it has ended, because `failure` describes that."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(data)
@@ -84,11 +84,11 @@ class SshProcess:
             return
 
     def has_exited(self) -> bool:
-        """Whether the program, the login or the connection has ended."""
+        """Return whether the program, the login or the connection has ended."""
         return self._process.poll() is not None
 
     def failure(self) -> LaunchError | None:
-        """Say why it ended; None while it runs, or when it ended as asked."""
+        """Describe why it ended; None while it runs, or if it ended on request."""
         code = self._process.poll()
         if code is None or code == 0 or self._forced:
             return None
@@ -96,29 +96,29 @@ class SshProcess:
         return ssh_error(explain_ssh(said, code, self.host, self._options), self.host, str(self.log))
 
     def explain(self) -> str:
-        """Say how it stands, and what was said last."""
+        """Describe its state, with the last output."""
         if (error := self.failure()) is not None:
             lines = self.said().splitlines()[-8:]
             return str(error) + "".join(f"\n    {line}" for line in lines)
         return f"{self.host}: {'ended' if self.has_exited() else 'runs'}; log {self.log}"
 
     def said(self) -> str:
-        """All that it wrote to the log."""
+        """Return all output that it wrote to the log."""
         with self.log.open("rb") as log:
             log.seek(self._from)
             return log.read().decode(errors="replace")
 
     def close_input(self) -> None:
-        """Let go of the lifeline: what runs there is to end."""
+        """Close standard input, which ends the program."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
         except BrokenPipeError:
-            # It ended before it had read everything.
+            # It ended without reading everything.
             return
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it has ended; false when it has not within that time."""
+        """Wait until it has ended; return False if it has not within that time."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -126,22 +126,22 @@ class SshProcess:
         return True
 
     def kill(self) -> None:
-        """Break the connection at once. What runs there is not killed: it sees the end of its standard input."""
+        """Break the connection at once. The program is not killed, but sees the end of its standard input."""
         self._forced = self._process.poll() is None
         self._process.kill()
         self._process.wait()
-        # Not standard output: another thread may be reading it.
+        # Standard output stays open: another thread may be reading it.
         self.close_input()
 
     def end(self, grace_s: float) -> None:
-        """Let go of the lifeline, wait so long, then break the connection."""
+        """Close standard input, wait for the grace period, then break the connection."""
         self.close_input()
         if not self.wait(grace_s):
             self.kill()
         self.close()
 
     def close(self) -> None:
-        """Close the pipes of one that has ended."""
+        """Close the pipes after it has ended."""
         self.close_input()
         if self._process.stdout is not None:
             self._process.stdout.close()

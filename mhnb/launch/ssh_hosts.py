@@ -1,4 +1,4 @@
-"""Supervisors on machines that are reached by ssh: one login a host, all at once, the spec on standard input."""
+"""ssh launcher: one login per host starts its supervisor, all at once, with the spec on standard input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _END_S = 3.0
 
 
 class SshHost:
-    """A supervisor on another machine, through its ssh process here."""
+    """A supervisor on another machine, represented by its local ssh process."""
 
     def __init__(self, process: SshProcess, supervisor: int, label: str) -> None:
         self._process, self._label = process, label
@@ -34,25 +34,25 @@ class SshHost:
 
     @property
     def pid(self) -> int:
-        """Of the ssh process."""
+        """Return the id of the ssh process."""
         return self._process.pid
 
     def has_exited(self) -> bool:
-        """Whether supervisor, login or connection has ended."""
-        # In this order: while it is looked at another thread may let it go, which ends the login.
+        """Return whether supervisor, login or connection has ended."""
+        # The order matters: during the check, another thread may release the host, which ends the login.
         return self._process.has_exited() and not self._released
 
     def explain(self) -> str:
-        """Say how it ended and what was said last."""
+        """Describe how it ended, with the last output."""
         return f"{self._label} is lost: {self._process.explain()}"
 
-    def wait(self, pids: tuple[int, ...]) -> None:  # noqa: ARG002  # of the contract; they are another machine's
-        """Let go of the lifeline, at which everything there ends, and wait for that."""
+    def wait(self, pids: tuple[int, ...]) -> None:  # noqa: ARG002  # part of the protocol; these ids belong to another machine
+        """Close its standard input, which ends everything on that machine, and wait for the end."""
         if not self._released:
             self._process.end(_END_S)
 
     def release(self) -> None:
-        """Let it live on: ssh goes, the supervisor stays, as its spec says."""
+        """Let it live on: ssh ends and the supervisor stays, as its spec requires."""
         self._released = True
         self._process.kill()
 
@@ -62,7 +62,7 @@ class SshLauncher:
 
     Args:
         machines: in the order of the hosts.
-        options: how to log in, and what there is.
+        options: how to log in, and options of the remote side.
     """
 
     def __init__(self, machines: Sequence[HostName], options: SshOptions) -> None:
@@ -70,10 +70,10 @@ class SshLauncher:
         self._options = choose_python(options, sys.executable)
 
     def find_own_address(self) -> str:
-        """Find the address from which this machine would reach the first host.
+        """Return the address from which this machine would reach the first host.
 
         Raises:
-            LaunchError: the first host's name is known to nobody here.
+            LaunchError: the first host's name cannot be resolved here.
         """
         name = _resolve_alias(self._machines[0], self._options)
         try:
@@ -87,14 +87,14 @@ class SshLauncher:
     def launch(
         self, specs: Sequence[HostSpec], shares: Sequence[HostShare], environment: Mapping[str, str], run_dir: Path
     ) -> Iterator[Host]:
-        """Log in everywhere at once; none waits for another."""
+        """Log in to all machines at once, without waiting for each other."""
         del environment
         for spec, share, machine in zip(specs, shares, self._machines, strict=True):
-            # The interpreter takes the seed of its hashes from here: it cannot be set later.
+            # The interpreter reads its hash seed from the environment; it cannot be set later.
             seed = {"PYTHONHASHSEED": spec.environment["PYTHONHASHSEED"]}
             options = replace(self._options, environment={**seed, **self._options.environment})
             if options.cwd is not None:
-                # The login has gone there already; the notebook's own folder is not what was asked for.
+                # The login has already changed to this folder; the notebook's own was not requested.
                 spec = replace(spec, cwd="")  # noqa: PLW2901
             process = SshProcess(
                 machine,
@@ -107,7 +107,7 @@ class SshLauncher:
 
 
 def _resolve_alias(machine: HostName, options: SshOptions) -> str:
-    """Ask ssh what the user's config makes of a name."""
+    """Return the host name that the user's ssh config gives a name."""
     command = ssh_command(machine, options, "true")
     found = ask_program([command[0], "-G", *command[1:]])
     names = [line.split(None, 1)[1] for line in found.stdout.splitlines() if line.startswith("hostname ")]
