@@ -1,1 +1,1 @@
-"""A cluster while it runs: the thread that reads, what it hears, the cells that somebody waits for, and the processes behind."""
+"""Notebook-side runtime of a cluster: event loop, event listener, submitted cells, and supervisor processes."""

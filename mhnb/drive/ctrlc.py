@@ -1,4 +1,4 @@
-"""What Ctrl-C means while a cell is handed in and waited for: an act, not an exception out of wherever the code happens to be."""
+"""Handle Ctrl-C while a cell is submitted or awaited: call a function instead of raising wherever the code happens to be."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["CtrlC"]
 
 
 class CtrlC:
-    """Inside, Ctrl-C calls what `call` was given; one that came earlier calls it then.
+    """Context manager in which Ctrl-C calls the function passed to `call`; an earlier Ctrl-C calls it at that point.
 
-    Python delivers Ctrl-C to the main thread alone, so on any other thread this changes nothing.
+    Python delivers Ctrl-C to the main thread only, so on any other thread this changes nothing.
 
     Raises:
-        KeyboardInterrupt: at the end, if Ctrl-C came and there was never anything to call.
+        KeyboardInterrupt: at the end, if Ctrl-C came and no function was ever passed.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class CtrlC:
         self._before: Handler = None
 
     def call(self, act: Callable[[], None]) -> None:
-        """From now on Ctrl-C calls this. It runs between two steps of the main thread and must not wait for them."""
+        """Set the function that Ctrl-C calls. It runs between two steps of the main thread and must not wait for them."""
         self._act = act
         if self._came:
             act()
@@ -39,7 +39,7 @@ class CtrlC:
             self._act()
 
     def __enter__(self) -> Self:
-        # A handler that was not set from Python could not be put back.
+        # A handler that was not set from Python could not be restored.
         if threading.current_thread() is threading.main_thread() and get_handler() is not None:
             self._before = set_handler(self._on_sigint)
         return self

@@ -1,4 +1,4 @@
-"""What a cluster consists of: the link, the machine that decides, and the supervisors' processes, one here or one on each host."""
+"""Resources of one cluster generation: transport, state machine, and supervisor processes (one on this machine, or one per host)."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ __all__ = [
 ]
 
 _TAKE_OVER_S = 20.0
-"""A rank that runs a cell answers at its end; one that has not by then is left alone."""
+"""Seconds to wait for ranks that are taken over. A rank that runs a cell answers at its end; one that has not by then is left alone."""
 _ENDING_AT_ONCE = 64
 
 
 @dataclass(slots=True)
 class Ground:
-    """What one generation of a cluster stands on."""
+    """Resources of one generation of a cluster."""
 
     run_dir: Path
     key: bytes = field(repr=False)
@@ -63,46 +63,46 @@ class Ground:
     journal: ClusterJournal
     hosts: list[Host]
     origin: int
-    """The process that has started it first: part of the names of its directory and its journal."""
+    """Id of the process that started the cluster first; part of the names of its directory and its journal."""
     lock: DriverLock | None = None
 
     def launch(self, shape: Shape, options: StartOptions, cwd: str) -> None:
-        """Start every supervisor; `hosts` has each as soon as there is one, so that it can be ended when a later one fails.
+        """Start every supervisor, and add each to `hosts` at once, so that it can be ended if a later one fails.
 
         Raises:
-            LaunchError: one could not be started.
+            LaunchError: a supervisor could not be started.
         """
         place = Place(self.link.url, self.key, self.machine.generation, cwd, str(self.run_dir))
         launched = _launch_hosts(shape, options, place)
         while True:
             with CtrlC():
-                # It comes between two hosts: a process that was just made would be nobody's.
+                # Ctrl-C takes effect between two hosts: otherwise a process that was just created would have no owner.
                 host = next(launched, None)
                 self.hosts += [] if host is None else [host]
             if host is None:
                 return
-            # At once: with `keep` the processes outlive a notebook that is killed while they start, and must be found.
+            # Now: with `keep` the processes outlive a notebook that is killed during the start, and must be found.
             self.note_owner(shape, options, ())
 
     def note_owner(self, shape: Shape, options: StartOptions, ranks: Sequence[RankInfo]) -> None:
-        """Note who runs here, and where, so that a shell can list and stop it. `ranks` is empty before they have reported."""
+        """Record which processes run here, and where, so that a shell can list and stop them. `ranks` is empty until they report."""
         pids, where = [rank.pid for rank in ranks] or [None] * shape.process_count, describe_place(shape, ranks)
         write_owner(self.run_dir, options.name, self.hosts[0].pid, pids, keep=options.keep, place=where)
 
     def take_back(self) -> None:
-        """End what was launched, before anybody has served it; nothing that another notebook has left."""
+        """End what was launched before the event loop has started; ranks of another notebook that were being taken over are left."""
         self.close()
         if not self.machine.roster.is_left:
             end_hosts(self.hosts, self.machine.roster)
             remove_keys(self.run_dir)
 
     def end(self) -> None:
-        """Let go of everything, and leave no key: all processes have ended."""
+        """Release everything, and remove the keys, because all processes have ended."""
         self.close()
         remove_keys(self.run_dir)
 
     def close(self) -> None:
-        """Let go of the link, the journal and the right to drive; the reader closes the link too, and twice is no error."""
+        """Close the transport and the journal, and release the owner lock. The event loop closes the transport too, which is harmless."""
         self.link.close()
         self.journal.close()
         if self.lock is not None:
@@ -118,14 +118,14 @@ def open_ground(
     generation: int,
     now: float,
 ) -> Ground:
-    """Make the place of a new generation, or take that of one that was left."""
+    """Create the resources of a new generation, or adopt those of a detached one."""
     if berth is not None:
         return find_ground(berth, journal, now=now)
     return make_ground(shape, options, journal, generation=generation, now=now)
 
 
 def make_ground(shape: Shape, options: StartOptions, journal: ClusterJournal, *, generation: int, now: float) -> Ground:
-    """Make the place of a new generation: directory, key, open link. Its hosts are yet to be launched."""
+    """Create the resources of a new generation: directory, key, open transport. Its hosts are not launched yet."""
     run_dir = make_run_dir(options.name, generation, environment=os.environ, profile=find_settings(shape))
     key = secrets.token_bytes(32)
     with ExitStack() as undone:
@@ -138,14 +138,14 @@ def make_ground(shape: Shape, options: StartOptions, journal: ClusterJournal, *,
 
 
 def find_ground(berth: Berth, journal: ClusterJournal, *, now: float) -> Ground:
-    """Take the place of a cluster that another notebook has left: the ranks look for this link, where the last one was.
+    """Adopt the resources of a detached cluster; its ranks look for the transport at its previous address.
 
     Raises:
-        NotDriver: another notebook drives it.
+        NotDriver: another notebook owns the cluster.
     """
     with ExitStack() as undone:
         lock = DriverLock(berth.run_dir, berth.name)
-        # What fails must leave it to others, and to another try.
+        # After a failure the lock must be free for other notebooks, and for another try.
         undone.callback(lock.release)
         shape, options = berth.shape, replace(berth.options, start_timeout_s=_TAKE_OVER_S)
         machine = make_machine(shape, options, berth.run_dir, generation=berth.generation, now=now)
@@ -158,17 +158,17 @@ def find_ground(berth: Berth, journal: ClusterJournal, *, now: float) -> Ground:
         if elsewhere and not shape.is_local:
             hosts.append(LeftHosts(elsewhere))
         ground = Ground(berth.run_dir, berth.key, link, machine, journal, hosts, berth.origin, lock)
-        # At once: ranks may run a cell of hours, which is waited for.
+        # Now, because the ranks may run a cell of hours, which is awaited.
         ground.note_owner(shape, options, ())
         undone.pop_all()
     return ground
 
 
 def open_left_link(berth: Berth) -> SocketLink:
-    """Open the link where the ranks that were left look for one.
+    """Open the transport at the address where the detached ranks look for it.
 
     Raises:
-        LaunchError: somebody else has that address by now.
+        LaunchError: nothing can listen there now, for instance because another program has that address.
     """
     kind, _, place = berth.url.partition(":")
     if kind == "unix":
@@ -193,7 +193,7 @@ def _find_left(number: int, pid: int, berth: Berth) -> AttachedHost:
 
 
 def describe_ground(ground: Ground, shape: Shape, options: StartOptions, started_in_s: float) -> Berth:
-    """Give what another notebook must know to take it over."""
+    """Return the record that another notebook needs to take the cluster over."""
     here = {k: host.pid for host in ground.hosts if not host.is_remote for k in host.supervisors}
     generation = ground.machine.generation
     return Berth(
@@ -202,12 +202,12 @@ def describe_ground(ground: Ground, shape: Shape, options: StartOptions, started
 
 
 def find_settings(shape: Shape) -> Path:
-    """Find the directory with the hub's and the engines' settings."""
+    """Return the directory with the settings of the hub and the engines."""
     return find_profile("local" if shape.profile == "split" else shape.profile)
 
 
 def open_link(shape: Shape, options: StartOptions, key: bytes, run_dir: Path) -> SocketLink:
-    """Open the link where the hosts will look for it: a file where all are here, else the address that they reach.
+    """Open the transport where the hosts look for it: a socket file if all are on this machine, else an address that they reach.
 
     Raises:
         LaunchError: that address cannot be found, or is not this machine's.
@@ -220,7 +220,7 @@ def open_link(shape: Shape, options: StartOptions, key: bytes, run_dir: Path) ->
 
 
 def make_machine(shape: Shape, options: StartOptions, run_dir: Path, *, generation: int, now: float) -> Machine:
-    """Make the machine of a generation, with every rank on its host."""
+    """Create the state machine of a generation, with every rank on its host."""
     shares = shape.shares()
     held = [share for share in shares for _ in share.ranks]
     coordinator = shape.initialize.get("coordinator_address")
@@ -235,16 +235,16 @@ def make_machine(shape: Shape, options: StartOptions, run_dir: Path, *, generati
 
 
 def end_hosts(hosts: Sequence[Host], roster: Roster) -> None:
-    """Wait until every supervisor has ended, with its ranks, by force where it must be.
+    """Wait until every supervisor and its ranks have ended, and end them by force if necessary.
 
-    All at once: those that cannot be reached take seconds each.
+    All at once, because those that cannot be reached take seconds each.
     """
 
     def end(host: Host) -> None:
         host.wait(tuple(pid for k in host.supervisors for pid in roster.pids_of(k)))
 
     if len(hosts) < 2 or not threading.main_thread().is_alive():
-        # Python starts no thread any more while it ends.
+        # Python starts no new thread while it exits.
         for host in hosts:
             end(host)
         return
@@ -252,13 +252,13 @@ def end_hosts(hosts: Sequence[Host], roster: Roster) -> None:
         with ThreadPoolExecutor(min(len(hosts), _ENDING_AT_ONCE), "mhnb-end") as pool:
             list(pool.map(end, hosts))
     except RuntimeError:
-        # The system allows no further thread (ulimit -u). To end one that has ended does nothing.
+        # The system allows no further thread (ulimit -u). Ending a host that has ended does nothing.
         for host in hosts:
             end(host)
 
 
 def _launch_hosts(shape: Shape, options: StartOptions, place: Place) -> Iterator[Host]:
-    """Start every supervisor; yield each as soon as there is one."""
+    """Start every supervisor, and yield each as soon as it exists."""
     if shape.is_local:
         spec = local_spec(shape, options, place, os.environ, f"127.0.0.1:{find_free_port()}")
         yield LocalHost(spec, os.environ | spec.environment)
@@ -274,11 +274,11 @@ def _launch_hosts(shape: Shape, options: StartOptions, place: Place) -> Iterator
 
 
 def find_cause(hosts: Sequence[Host], error: BaseException) -> BaseException:
-    """Give the error of a start: what a look in the ranks' own place has found says more than that they did not come."""
+    """Return the error to raise for a failed start. A refusal by the in-allocation preflight explains more than a missing rank does."""
     refusals = [host.refusal for host in hosts if isinstance(host, RehearsedHost) and host.refusal is not None]
     return refusals[0] if refusals and isinstance(error, LaunchError) else error
 
 
 def find_look_s(hosts: Sequence[Host], before_s: float | None) -> float | None:
-    """Give how long the look at the hosts took: the one in their own place, else the one before the start; None where there was none."""
+    """Return how long the preflight took: the one in the allocation, else the one before the start; None if there was none."""
     return next((host.looked_in_s for host in hosts if isinstance(host, RehearsedHost)), before_s)

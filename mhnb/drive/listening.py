@@ -1,6 +1,6 @@
-"""What the reader hears, passed on to the cluster's user: how the start goes, late output, notices.
+"""Deliver events of the event loop to the cluster's user: start progress, late output, notifications.
 
-It knows who is to be told, and nothing of how it is shown.
+It knows the receiver of each event, but not how the event is shown.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _Shown = TypeVar("_Shown")
 
 
 class Listener(Protocol):
-    """Who hears of what no submitter waits for. Called in the reader thread."""
+    """Receiver of events that no submitter waits for. Its methods are called in the event-loop thread."""
 
     def on_progress(self, machine: Machine, now: float) -> None:
-        """A rank came further while starting, a second has gone by, or all are ready."""
+        """Handle start progress: a rank reached a new phase, a second has passed, or all ranks are ready."""
 
     def on_failure(self, error: MhnbError) -> None:
-        """The start failed."""
+        """Handle a failed start."""
 
     def on_late(self, result: CellResult) -> None:
-        """Output came for a cell that had ended."""
+        """Handle output that arrived for a cell that had ended."""
 
     def on_notice(self, text: str) -> None:
-        """The user must know."""
+        """Handle a text that the user must see."""
 
     def on_where(self, card: WhereCard | None) -> None:
-        """Where the ranks are in a cell that lasts; None once it has ended."""
+        """Handle a hang report of a long-running cell; None once the cell has ended."""
 
 
 class ClusterListener:
-    """Keeps how a start goes for the one who waits for it, and calls who shows the rest.
+    """Listener that queues start progress for `wait_ready`, and passes other events to registered callbacks.
 
     Args:
-        report: makes the progress report of a machine at a time.
+        report: builds the progress report of a state machine at a time.
     """
 
     def __init__(self, report: Callable[[Machine, float], StartReport]) -> None:
@@ -60,11 +60,11 @@ class ClusterListener:
         self._keep_where: Callable[[WhereCard | None], None] | None = None
 
     def keep_where(self, run_dir: Path) -> None:
-        """Keep the hang card in a directory, for `mhnb where NAME`."""
+        """Store the hang report in a directory from now on, for `mhnb where NAME`."""
         self._keep_where = partial(_write_card, run_dir)
 
     def wait_ready(self, on_progress: Callable[[StartReport], None] | None) -> float:
-        """Wait until the ranks can take cells; return after how many seconds they could.
+        """Wait until the ranks can take cells; return how many seconds the start took.
 
         Raises:
             MhnbError: the start failed.
@@ -79,30 +79,30 @@ class ClusterListener:
                 return update.elapsed_s
 
     def on_progress(self, machine: Machine, now: float) -> None:
-        """Queue how far the ranks are."""
+        """Queue the progress of the ranks."""
         self.starting.put(self._report(machine, now))
 
     def on_failure(self, error: MhnbError) -> None:
-        """Queue why the start failed."""
+        """Queue the error of the failed start."""
         self.starting.put(error)
 
     def on_late(self, result: CellResult) -> None:
-        """Show late output, where somebody does."""
+        """Show late output, if a callback is registered."""
         if self.late is not None:
             _show(self.late, result)
 
     def on_notice(self, text: str) -> None:
-        """Tell the user."""
+        """Show a text to the user."""
         _show(self.notice, text)
 
     def on_where(self, card: WhereCard | None) -> None:
-        """Keep where the ranks are in a file; not any more once that has failed (a full disk, say), as it would every second."""
+        """Write the hang report to its file. After one failure (a full disk, say) it stops, because it would fail every second."""
         if self._keep_where is not None and not _show(self._keep_where, card):
             self._keep_where = None
 
 
 def print_notice(text: str) -> None:
-    """Print to what is stderr by then: where a terminal's lines are drawn anew, rich has taken it over, and puts the text above them."""
+    """Print to the current stderr: while rich redraws a terminal's lines, it replaces stderr and puts the text above them."""
     print(text, file=sys.stderr)
 
 
@@ -113,10 +113,10 @@ def _write_card(run_dir: Path, card: WhereCard | None) -> None:
 
 
 def _show(show: Callable[[_Shown], None], what: _Shown) -> bool:
-    """Call a view. One that fails says so, and does not end the reader thread that called it."""
+    """Call a view; return whether it succeeded. A failing view prints its traceback and does not end the event-loop thread."""
     try:
         show(what)
-    except Exception:  # noqa: BLE001  # a view is anybody's code
+    except Exception:  # noqa: BLE001  # a view is arbitrary code
         traceback.print_exc()
         return False
     return True

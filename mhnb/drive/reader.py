@@ -1,7 +1,7 @@
-"""The thread that serves the link and the machine, from start to stop, also between cells.
+"""Event-loop thread that serves the transport and the state machine, from start to stop, also between cells.
 
-It turns messages, submissions, exits and time into events, and the machine's commands into sends and answers.
-Only a cell's submitter hands its own event in himself, under the reader's lock: to wake another thread for it would take longer.
+It turns messages, submissions, exits and time into events, and the state machine's commands into sends and replies.
+Only the submitter of a cell passes its own event in directly, under the event loop's lock, because waking another thread takes longer.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ __all__ = ["Reader"]
 
 _TICK_S, _IDLE_S, _REPORT_S = 0.1, 0.25, 1.0
 LIVE_AFTER_S = 0.15
-"""A cell that lasts longer is shown while it runs."""
+"""A cell that runs longer is shown while it runs."""
 _WHERE_AFTER_S, _WHERE_EVERY_S = 2.0, 1.0
-"""Of a cell that lasts longer it is told where the ranks are, and how often."""
+"""Seconds after which the rank positions of a running cell are reported, and the interval between reports."""
 
 
 class Reader:
-    """Runs the loop.
+    """Event loop of one cluster generation.
 
     Args:
-        link: the open link; closed by the loop's end.
-        machine: the machine of this generation.
-        hosts: the supervisors.
-        clock: seconds, rising.
-        listener: hears of starts, late output and deaths.
-        keep: takes the record of each cell that ends, before its submitter hears of it.
+        link: the open transport; closed when the loop ends.
+        machine: the state machine of this generation.
+        hosts: the monitor of the supervisors.
+        clock: monotonic clock, in seconds.
+        listener: receives starts, late output and deaths.
+        keep: stores the record of each cell that ends, before its submitter gets the result.
     """
 
     def __init__(
@@ -98,32 +98,32 @@ class Reader:
         self._next_tick = self._next_report = 0.0
         self._pace, self._late = Pace(), LateOutput()
         self._next_where: float | None = None
-        """When to tell again where the ranks are; None while nothing is told."""
+        """When to report the rank positions next; None while nothing is reported."""
         self._dirty = self._stopping = self._closed = False
         self._refused: set[str] = set()
-        """Peers whose connection was ended because they sent what none sends."""
+        """Peers that were disconnected because they sent an invalid message."""
         self._defect: Exception | None = None
         self._gone = "the cluster is stopped; mhnb.current() is the one that was started or restarted since, and %mhjax start starts one"
-        """What is said to who comes after the end."""
-        # Reentrant: Ctrl-C posts an event from wherever the main thread is.
+        """Error text for calls after the end."""
+        # Reentrant, because Ctrl-C posts an event from wherever the main thread is.
         self._lock = threading.RLock()
-        """Held by whoever touches the machine."""
+        """Held while the state machine is used."""
         self._thread = threading.Thread(target=self._run, name="mhnb-reader", daemon=True)
 
     # -- from any thread
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def post(self, event: Event) -> None:
-        """Hand in an event. After the end nobody takes it, and that is no error."""
+        """Queue an event. After the end it is dropped, which is not an error."""
         self._put(event)
 
     def submit(self, event_of: Callable[[int], CellSubmitted], *, live: bool) -> Submission:
-        """Hand in a cell; the updates of the submission end with a done result or an error."""
+        """Submit a cell; the updates of the submission end with a done result or an error."""
         with self._lock:
-            # One lock orders tickets and sends alike: two threads give one order, the same everywhere.
+            # One lock for tickets and sends: the cells of two threads get one order, the same on every rank.
             self._last_ticket += 1
             submission = Submission(self._last_ticket, live)
             self._submissions[submission.ticket] = submission
@@ -137,16 +137,16 @@ class Reader:
         try:
             self._drain_inbox()
             self._handle(event)
-        except Exception as error:  # noqa: BLE001  # the loop raises it, where a defect ends the cluster in plain sight
+        except Exception as error:  # noqa: BLE001  # the loop raises it, where a defect ends the cluster visibly
             self._defect = error
             self._link.wake()
 
     def ask(self, rank: int, verb: str, arguments: dict[str, object], payload: Sequence[bytes] = ()) -> Future[Answer]:
-        """Ask a rank something between cells."""
+        """Send a request to a rank between cells."""
         with self._lock:
             self._last_ask += 1
             future: Future[Answer] = Future()
-            # From here on nobody can cancel it: the reader must not find it answered already.
+            # From here on the future cannot be cancelled: the loop must not find it already completed.
             future.set_running_or_notify_cancel()
             taken = self._put_locked(_Asked(rank, Ask(self._last_ask, verb, arguments, tuple(payload)), future))
         if not taken:
@@ -154,24 +154,24 @@ class Reader:
         return future
 
     def where(self) -> WhereCard | None:
-        """Judge where the ranks are in the cell that runs; None when none runs."""
+        """Return a hang report of the running cell; None if no cell runs."""
         with self._lock:
             return self._machine.where(self._clock())
 
     def close(self, timeout_s: float) -> None:
-        """Tell the supervisors to end everything, and end the loop."""
+        """Order the supervisors to end everything, and end the loop."""
         self._put(None)
         self._thread.join(timeout_s)
 
     def leave(self, timeout_s: float, gone: str) -> None:
-        """End the loop and tell nobody to end; what comes later is refused in these words."""
+        """End the loop without stopping any supervisor; later calls are refused with the text in `gone`."""
         with self._lock:
             self._stopping, self._gone = True, gone
             if not self._closed:
                 self._link.wake()
         self._thread.join(timeout_s)
         with self._lock:
-            # For this notebook; its ranks are not told.
+            # For this notebook only; its ranks are not notified.
             self._machine.handle(StopRequested(gone), self._clock())
 
     def _put(self, item: Event | _Asked | None) -> bool:
@@ -179,7 +179,7 @@ class Reader:
             return self._put_locked(item)
 
     def _put_locked(self, item: Event | _Asked | None) -> bool:
-        """Hand something to the loop; false when it has ended."""
+        """Queue an item for the loop; return False if the loop has ended."""
         if self._closed:
             return False
         self._inbox.put(item)
@@ -200,10 +200,10 @@ class Reader:
             if left := say_left(self._machine.roster, self._hosts.see_off(self._clock)):
                 self._listener.on_notice(left)
         except Exception:  # noqa: BLE001  # reported below
-            # The one broad catch of the link: a defect of ours ends the cluster in plain sight, and nobody waits for ever.
+            # The outermost broad catch: a defect of mhnb ends the cluster visibly, and no caller waits forever.
             text = traceback.format_exc()
             print(text, file=sys.stderr)
-            # Nobody would hear of the ranks again: the machine takes no cell from here on.
+            # No message of the ranks will be read any more, so the state machine takes no cell from here on.
             self._machine.handle(StopRequested(), self._clock())
             self._machine.reason = "mhnb's reader thread failed; please report it"
             self._listener.on_notice(
@@ -236,7 +236,7 @@ class Reader:
             self._show_late(now)
 
     def _until_show(self) -> float:
-        """How long to wait for messages at most: what is new is shown at once, unless something was shown a moment ago."""
+        """Return how long to wait for messages at most. An update is shown at once, unless something was shown a moment ago."""
         cell = self._machine.current
         if not self._dirty or cell is None:
             return _TICK_S
@@ -244,7 +244,7 @@ class Reader:
         return min(_TICK_S, max(self._pace.wait_s(now), cell.started_at + LIVE_AFTER_S - now, 0.0))
 
     def _drain_inbox(self) -> None:
-        # Under the lock, as whoever takes from it: what is there stays there.
+        # Under the lock, as every consumer of the inbox, so an item that is there stays there.
         while not self._inbox.empty():
             item = self._inbox.get_nowait()
             if item is None:
@@ -256,9 +256,9 @@ class Reader:
                 self._handle(item)
 
     def _take(self, peer: str, message: Message) -> None:
-        """Take in a message; who sends what cannot be loses its connection, and the loop goes on."""
+        """Process a message. A peer that sends an invalid message is disconnected, and the loop goes on."""
         if peer in self._refused:
-            # It was on its way.
+            # The message was already on its way.
             return
         try:
             self._machine.roster.check_sender(peer, message)
@@ -267,13 +267,13 @@ class Reader:
             return
         try:
             self._take_message(message)
-        except Exception as error:  # noqa: BLE001  # told to the user, with the log of where
+        except Exception as error:  # noqa: BLE001  # reported to the user; the traceback is printed for the log
             traceback.print_exc()
-            # A cell is judged at its last rank's end: what cannot be judged may be another's.
+            # A cell is judged when its last rank ends, so the reply that cannot be judged may be another rank's.
             peers = self._find_garbled() or {peer: error}
             for each, cause in peers.items():
                 self._refuse(each, f"its {message.kind} could not be taken in: {type(cause).__name__}: {cause}")
-            # It was taken in by half: no cell can be judged by what is there.
+            # The message was processed only in part, so no cell can be judged by the present state.
             who = " and ".join(map(self._machine.roster.name_peer, peers))
             for command in self._machine.fail(f"what {who} sent could not be taken in"):
                 self._carry_out(command)
@@ -282,17 +282,17 @@ class Reader:
                 self._finish(ticket, gone)
 
     def _find_garbled(self) -> dict[str, Exception]:
-        """Find the ranks whose own reply cannot be judged; none where no cell's judgement has failed, or not for one rank's sake."""
+        """Return the ranks whose own reply cannot be judged; empty if no judgement failed, or not because of a single rank."""
         found: dict[str, Exception] = {}
         for rank, judge in self._machine.judged_alone.items():
             try:
                 judge()
-            except Exception as error:  # noqa: BLE001  # told to the user
+            except Exception as error:  # noqa: BLE001  # reported to the user
                 found[rank_peer(rank)] = error
         return found
 
     def _refuse(self, peer: str, why: str) -> None:
-        """End the connection of a peer that has the key and sends what none sends; end its process, or nobody would wait for it in vain."""
+        """Disconnect an authenticated peer that sent an invalid message, and end its process, so that nothing waits for it in vain."""
         if peer in self._refused:
             return
         self._refused.add(peer)
@@ -329,7 +329,7 @@ class Reader:
             self._listener.on_progress(self._machine, self._clock())
 
     def _send_ask(self, item: _Asked) -> None:
-        # A rank whose supervisor is gone went with it, though nobody was left to tell.
+        # A rank whose supervisor is lost is lost too, although nothing could report it.
         lost = item.rank not in self._machine.roster.alive
         if lost or self._machine.state == "stopped":
             item.future.set_exception(self._say_gone(item.rank, "cannot be asked any more"))
@@ -355,7 +355,7 @@ class Reader:
             if standing or changed:
                 self._handle(HostsQueued(standing))
             if changed or now >= self._next_report:
-                # Also where nothing has changed: who waits sees that it goes on, from the first moment.
+                # Also without a change, so that the waiting user sees from the first moment that the start goes on.
                 self._next_report = now + _REPORT_S
                 self._listener.on_progress(self._machine, now)
         for seen in self._hosts.look_for_halted(self._machine.roster, now):
@@ -371,7 +371,7 @@ class Reader:
 
     def _tell_where(self, now: float) -> None:
         cell = self._machine.current
-        # Time alone changes what is shown: a rank may be so busy that it says nothing.
+        # Time alone changes what is shown: a rank may be too busy to send anything.
         self._dirty = self._dirty or (cell is not None and self._pace.idle_s(now) >= _REPORT_S)
         if cell is None or now - cell.started_at < _WHERE_AFTER_S:
             if self._next_where is not None:
@@ -406,9 +406,9 @@ class Reader:
             case SendToRank(rank, message):
                 self._link.send(rank_peer(rank), message)
             case FinishCell(ticket, result, record):
-                # What comes within a cell is shown within it.
+                # Late output that arrives during a cell is shown within it.
                 self._show_late()
-                # Before its submitter hears of it: who sees a result can replay it, whatever happens next.
+                # Before its submitter gets the result, so that a result that was seen can always be replayed.
                 if self._keep is not None and record is not None:
                     self._keep(record)
                 self._finish(ticket, result)
@@ -436,7 +436,7 @@ class Reader:
             submission.updates.put(update)
 
     def _give_up(self) -> None:
-        """Leave nobody waiting, nor one who waits for the start."""
+        """Fail all pending submissions and requests, and a start that is still awaited."""
         self._stopping = True
         self._show_late()
         self._listener.on_failure(NotStarted(f"the cluster is stopped: {self._machine.reason or 'by its user'}"))
@@ -456,7 +456,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A question on its way to the link."""
+    """A request on its way to the transport."""
 
     rank: int
     ask: Ask

@@ -1,4 +1,4 @@
-"""The roll of a cluster's ranks, as values for its user: who is there, how far a start has come."""
+"""Rank status and start progress as public values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """One rank as status shows it."""
+    """Status of one rank, as shown by the status command."""
 
     rank: int
     host: str
@@ -38,30 +38,30 @@ class RankInfo:
     """alive; stopped, with its cluster; or how it ended."""
     devices: tuple[DeviceRef, ...]
     platform: str = ""
-    """As JAX calls it: cpu, gpu, tpu; empty until it is known."""
+    """As JAX names it: cpu, gpu, tpu; empty until it is known."""
     nbytes: int | None = None
-    """Resident memory, of a rank on another machine: at most a few seconds old."""
+    """Resident memory of a rank on another machine, at most a few seconds old."""
     last_cell: str = ""
-    """The number of its last cell and how it ended; empty before the first."""
+    """Number of its last cell, and how it ended; empty before the first."""
     host_is_up: bool = False
-    """Whether its host has reported; on another machine that is before the rank's process exists."""
+    """Whether its host has reported; on another machine this happens before the rank's process exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartReport:
-    """How a start stands, for a progress line."""
+    """Progress of a start, for a progress line."""
 
     ranks: tuple[RankInfo, ...]
     elapsed_s: float
     ready: bool
     standing: str = ""
-    """What they wait for, as their place in a scheduler's queue; empty where they come up."""
+    """What the ranks wait for, such as their position in a scheduler's queue; empty if they are starting."""
     is_takeover: bool = False
-    """Whether the ranks are there already, of another notebook."""
+    """Whether the ranks exist already, and were started by another notebook."""
 
 
 def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
-    """Gather what is known of each rank, in rank order."""
+    """Return what is known of each rank, in rank order."""
     infos = []
     for entry in machine.roster.entries:
         found = entry.facts.get("devices", [])
@@ -69,7 +69,7 @@ def describe_ranks(machine: Machine) -> tuple[RankInfo, ...]:
         slow = TOO_SLOW in machine.reason and entry.last is not None and entry.last[1] == "killed"
         state = machine.roster.say_end(entry, TOO_SLOW if slow else "")
         if machine.state == "stopped" and state == "alive" and not machine.roster.is_let_go:
-            # Nobody listens for the end of processes that were told to end.
+            # The end of processes that were told to end is not reported any more.
             state = "stopped"
         hostname = str(entry.facts.get("hostname", ""))
         log_path = Path(entry.log_path)
@@ -100,7 +100,7 @@ def _last_cell(machine: Machine, entry: RankEntry) -> str:
 
 
 def describe_guard(machine: Machine, asked: str) -> str:
-    """Say which guard is in force, the one that was asked for, and what of it is not; or why none is."""
+    """Describe the active guard: the requested one, with what it cannot cover, or why it is unavailable."""
     for entry in machine.roster.entries:
         guard = entry.facts.get("guard")
         if guard and not guard["available"]:
@@ -111,7 +111,7 @@ def describe_guard(machine: Machine, asked: str) -> str:
 
 
 def describe_place(shape: Shape, ranks: Sequence[RankInfo]) -> str:
-    """Say on which hosts the ranks are, and by which profile; the machines that a scheduler has chosen once they have reported.
+    """Describe the hosts of the ranks and their profile; also the machines that a scheduler has chosen, once they have reported.
 
     >>> describe_place(Shape(2, None, profile="ssh", machines=("a", "b")), [])
     '2 hosts (a, b), profile ssh'
@@ -123,14 +123,14 @@ def describe_place(shape: Shape, ranks: Sequence[RankInfo]) -> str:
 
 
 def report_start(machine: Machine, now: float) -> StartReport:
-    """Say how a start stands."""
+    """Return the progress of a start."""
     ready = machine.state in ("clean", "split", "tainted", "dead")
     ranks, roster = describe_ranks(machine), machine.roster
     return StartReport(ranks, now - machine.started_at, ready, roster.standing, is_takeover=roster.is_left)
 
 
 def report_look(shape: Shape, *, is_over: bool = False) -> StartReport:
-    """Say that the hosts of a start are looked at, or have been, before there is any process of its own."""
+    """Return the progress of a start whose hosts are being checked, or have been, before it has any process of its own."""
     ranks = tuple(
         RankInfo(rank, share.host, "", None, Path(), None, "alive", ())
         for share in shape.shares()

@@ -1,4 +1,4 @@
-"""A cell that somebody waits for, between the thread that handed it in and the reader."""
+"""Handle of a submitted cell, shared by the thread that submitted it and the event loop."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Update: TypeAlias = CellResult | MhnbError
 
 @dataclass(slots=True)
 class Submission:
-    """A cell that somebody waits for: results so far, then the last one, or the error that refused it."""
+    """Handle of a submitted cell: receives the results so far, then the last one, or the error that refused it."""
 
     ticket: int
-    """Its number among everything submitted."""
+    """Its number among all submissions."""
     live: bool
     updates: queue.SimpleQueue[Update] = field(default_factory=queue.SimpleQueue)
 
     def wait(self, on_snapshot: Callable[[CellResult], None] | None) -> CellResult:
-        """Wait for the end, and hand on what comes before it.
+        """Wait for the last result, and pass earlier ones to `on_snapshot`.
 
         Raises:
             MhnbError: the cell was refused.
@@ -40,7 +40,7 @@ class Submission:
                 on_snapshot(update)
 
     def _latest(self) -> Update:
-        """Wait for an update; of several that wait only the last is of use, however slow the view is."""
+        """Wait for an update, and return the newest. Older ones are dropped, however slow the view is."""
         update = self.updates.get()
         while not self.updates.empty():
             update = self.updates.get()

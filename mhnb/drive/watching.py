@@ -1,6 +1,7 @@
-"""The supervisors as the reader deals with them: tell them all, and find out which are gone.
+"""Monitor of the supervisors: send messages to all of them, and detect which are lost.
 
-One of this machine is gone when its process has ended. One elsewhere also when its connection has ended, or when it is silent for too long.
+A supervisor on this machine is lost when its process has ended. A remote one is lost also when its connection
+ends, or when it is silent for too long.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from mhnb.system.processes import find_end, is_halted
 __all__ = ["HostWatch", "find_board", "say_left"]
 
 _SEE_OFF_S, _SEE_OFF_KEPT_S = 1.5, 5.0
-"""Seconds for supervisors to end their ranks and hang up. Of those that would outlive this process it is said where they do not."""
+"""Seconds for supervisors to end their ranks and disconnect. Those that would outlive this process are reported if they do not."""
 _SURE_S, _LOOK_S = 10.0, 0.005
 _ASK_HOW_S = 1.0
 _LOOK_HALTED_S = 0.5
 _KILLED_S = 5.0
-"""A host elsewhere that was told to kill ranks gives a sign of life within so long, or is lost."""
+"""A remote host that was ordered to kill ranks must give a sign of life within this time, or is lost."""
 
 
 _IMPORTS_S = 60.0
@@ -48,14 +49,14 @@ _read_real_clock = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", t
 
 
 class HostWatch:
-    """Watches the supervisors of one generation.
+    """Monitors the supervisors of one generation.
 
     Args:
-        link: that they are reached by.
+        link: the transport that reaches them.
         hosts: their processes.
-        timeout_s: one on another machine that is silent for longer is lost.
-        real_clock: seconds, rising also while this machine sleeps.
-        board: opens what the ranks of this machine look at, so that they can be asked without their supervisor.
+        timeout_s: a remote supervisor that is silent for longer is lost.
+        real_clock: seconds, which advance also while this machine sleeps.
+        board: opens the shared board of the ranks on this machine, so that they can be reached without their supervisor.
     """
 
     def __init__(
@@ -72,30 +73,30 @@ class HostWatch:
         self._elsewhere = frozenset(self._remote)
         self._all = tuple(k for host in hosts for k in host.supervisors)
         self._there = set(self._remote)
-        """Those elsewhere that have not been seen to end."""
+        """Remote supervisors whose end has not been observed."""
         self._pulse, self._standstill = Pulse(timeout_s), Standstill()
         self._timeout_s, self._real_clock = timeout_s, real_clock
         self._ends = self._stays = False
         self._asked_how_at = self._looked_at = 0.0
         self._find_board = board
         self._halted: set[int] = set()
-        """Supervisors of this machine that were halted when they were looked at last."""
+        """Supervisors on this machine that were halted at the last sample."""
         self._unsure = set(self._all)
-        """Those that have not said yet that they outlive this process."""
+        """Supervisors that have not confirmed yet that they outlive this process."""
 
     def tell(self, message: Message) -> None:
-        """Send every supervisor the same; each does what concerns its own ranks."""
+        """Send the same message to every supervisor; each applies what concerns its own ranks."""
         self._ends = self._ends or isinstance(message, StopHost)
-        # Also those that were given up: one that comes back is to end with the others.
+        # Also to those that were given up: one that comes back must end with the others.
         for supervisor in self._all:
             self._link.send(supervisor_peer(supervisor), message)
 
     def carry_out(
         self, command: AskInterrupt | SignalRanks | FreeRanks | KillRanks, roster: Roster, now: float
     ) -> None:
-        """Tell them what is to be done to ranks: each signals its own and ignores the others'.
+        """Send the supervisors an order for ranks: each signals its own ranks and ignores the others.
 
-        What a halted supervisor of this machine would do is done from here; it gets no message, which it would obey much later.
+        For a halted supervisor on this machine, this process acts instead. It gets no message, because it would obey much later.
         """
         halted = self._find_halted()
         awake = [k for k in self._all if k not in halted]
@@ -116,7 +117,7 @@ class HostWatch:
     def _do_here(
         self, command: AskInterrupt | SignalRanks | FreeRanks | KillRanks, held: Mapping[int, int | None]
     ) -> None:
-        """Do what the halted supervisor of these ranks, given with their processes, would do."""
+        """Do what the halted supervisor of these ranks would do; `held` has the ranks with their process ids."""
         if isinstance(command, AskInterrupt | FreeRanks):
             if (board := self._find_board()) is not None:
                 if isinstance(command, AskInterrupt):
@@ -127,7 +128,7 @@ class HostWatch:
             return
         signum = command.signum if isinstance(command, SignalRanks) else int(signal.SIGKILL)
         for pid in filter(None, map(held.get, command.ranks)):
-            # Its parent cannot have waited for it, so the number is still its own. A group may have ended all the same.
+            # Its parent cannot have waited for it, so its process id is not reused. The group may have ended anyway.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signum)
 
@@ -136,12 +137,12 @@ class HostWatch:
             self._link.send(supervisor_peer(supervisor), message)
 
     def _find_halted(self) -> set[int]:
-        """Return the supervisors of this machine whose process is halted at this moment."""
+        """Return the supervisors on this machine whose process is halted at this moment."""
         here = [host for host in self._hosts if not host.is_remote and host.pid]
         return {k for host in here if is_halted(host.pid) for k in host.supervisors}
 
     def look_for_halted(self, roster: Roster, now: float) -> Iterator[RankExited | str]:
-        """Yield what halted supervisors of this machine do not report: that they are halted, and which of their ranks have ended."""
+        """Yield what halted supervisors on this machine do not report: that they are halted, and which of their ranks have ended."""
         if now - self._looked_at < _LOOK_HALTED_S:
             return
         self._looked_at = now
@@ -158,25 +159,26 @@ class HostWatch:
                 yield RankExited(entry.rank, *end, [])
 
     def keep(self, is_heard: Callable[[], bool]) -> None:
-        """Have supervisors that were asked to outlive this process do so from now on: it is noted where they are.
+        """Make supervisors that may outlive this process do so from now on, because their record has been written.
 
-        Returns when each has said that it does, or is lost: the owner may go at the next moment. At the latest when one elsewhere would
-        be lost. Not from the reader's thread.
+        Returns when each has confirmed or is lost, because this process may end at the next moment. It returns at the latest
+        when a remote supervisor would be lost. Not to be called in the event-loop thread.
 
         Args:
-            is_heard: whether the reader's thread still runs; else nothing more will be said.
+            is_heard: whether the event-loop thread still runs; otherwise no confirmation will arrive.
         """
         self._stays = True
         for supervisor in self._all:
             self._link.send(supervisor_peer(supervisor), Beat(supervisor, kept=True))
-        # One elsewhere is lost by then. One of this machine that says nothing for so long was stopped, and reads it when it goes on.
+        # A remote supervisor is lost by then. A local one that is silent for so long was stopped, and reads the message
+        # when it continues.
         until = time.monotonic() + self._timeout_s + _SURE_S
-        # No lock: Ctrl-C could leave one held, and the reader would wait for it.
+        # No lock: Ctrl-C could leave one held, and the event loop would wait for it.
         while self._unsure and is_heard() and time.monotonic() < until:
             time.sleep(_LOOK_S)
 
     def ask_how(self, now: float) -> None:
-        """While the ranks start, have those of this machine looked after too, from time to time: a rank may be halted."""
+        """While the ranks start, request heartbeats also from supervisors on this machine, from time to time: a rank may be halted."""
         if now - self._asked_how_at >= _ASK_HOW_S:
             self._asked_how_at = now
             for supervisor in self._all:
@@ -184,55 +186,55 @@ class HostWatch:
                     self._link.send(supervisor_peer(supervisor), Beat(supervisor, kept=self._stays))
 
     def is_elsewhere(self, supervisor: int) -> bool:
-        """Whether it is on another machine; those are asked how they are as long as they live."""
+        """Whether the supervisor is on another machine; those get heartbeat requests as long as they live."""
         return supervisor in self._elsewhere
 
     def standing(self) -> str:
-        """Say where the hosts stand in a scheduler's queue; empty where none waits."""
+        """Return the position of the hosts in a scheduler's queue; empty if none waits."""
         return next((host.standing for host in self._hosts if isinstance(host, QueuedHost) and host.standing), "")
 
     def see_off(self, clock: Callable[[], float]) -> tuple[int, ...]:
-        """Wait until supervisors elsewhere that were told to stop have hung up, as each does at its end; not for long.
+        """Wait a short time until remote supervisors that were ordered to stop have disconnected, as each does at its end.
 
-        A connection that is closed while something unread has come on it takes with it what was sent last. Most would
-        end all the same, by their lifeline; those that were told to outlive it would live on for ever.
+        Closing a connection that has unread data discards what was sent last. Most supervisors would end all the same, by their
+        watchdog; those that were told to outlive this process would live on forever.
 
         Returns:
-            Those of the latter that could not be seen off.
+            Those of the latter that have not disconnected.
         """
         waited_for = {supervisor_peer(k) for k in self._there} if self._ends else set()
         until = clock() + (_SEE_OFF_KEPT_S if self._stays else _SEE_OFF_S)
         while waited_for and (left_s := until - clock()) > 0:
             for message in self._link.poll(left_s):
                 if isinstance(message, HostUp):
-                    # It came up while the others were told to end.
+                    # It connected while the others were being stopped.
                     self._link.send(supervisor_peer(message.supervisor), StopHost())
             waited_for -= set(self._link.take_lost())
         return tuple(k for k in self._all if self._stays and supervisor_peer(k) in waited_for)
 
     def hear(self, message: Message, now: float) -> None:
-        """Take note of a sign of life."""
+        """Record a sign of life."""
         if isinstance(message, Beat) and message.kept:
             self._unsure.discard(message.supervisor)
         if isinstance(message, HostUp):
             if self._stays:
-                # It comes, or comes back, after `keep`, which could not tell it.
+                # It connects, or reconnects, after `keep`, which could not reach it.
                 self._link.send(supervisor_peer(message.supervisor), Beat(message.supervisor, kept=True))
             self._there |= {message.supervisor} & self._elsewhere
             for host in self._hosts:
                 if isinstance(host, ReportingHost):
                     host.note_up(message.supervisor)
         if isinstance(message, HostUp | Beat) and message.supervisor in self._remote:
-            # Having reported it imports JAX, which takes a busy file system longer than a host may otherwise be silent.
+            # After this report it imports JAX. A busy file system delays that beyond the usual silence limit.
             self._pulse.hear(message.supervisor, now, busy_s=_IMPORTS_S if isinstance(message, HostUp) else 0.0)
 
     def note_spawned(self, supervisor: int, now: float) -> None:
-        """It has a rank, so its imports are over: from now on it may be silent no longer than others."""
+        """Record that a supervisor has a rank: its imports are over, so from now on the usual silence limit applies."""
         if supervisor in self._remote:
             self._pulse.hear(supervisor, now)
 
     def find_lost(self, roster: Roster, now: float) -> Iterator[tuple[int, str]]:
-        """Give each supervisor that is found to be gone since the last call, and how; ask the others for a sign of life."""
+        """Yield each supervisor that was found lost since the last call, with the cause; request a heartbeat from the others."""
         self._pulse.allow(self._standstill.look(now, self._real_clock()))
         for supervisor, cause in (*self._ended(roster), *self._cut_off(roster), *self._silent(roster, now)):
             yield supervisor, cause + self._say_standstill(now)
@@ -253,7 +255,7 @@ class HostWatch:
             yield self._lose(supervisor, f"{name} is lost: it has not answered for {silent_s:.0f} s")
 
     def _say_standstill(self, now: float) -> str:
-        """Say that this process stood still, where hosts that heard nothing of it may have ended for that."""
+        """Describe a suspension of this process that was long enough for hosts to end because of it; empty if there was none."""
         lasted_s = self._standstill.recall(now)
         if lasted_s < self._timeout_s or not self._elsewhere:
             return ""
@@ -268,7 +270,7 @@ class HostWatch:
     def _ended(self, roster: Roster) -> Iterator[tuple[int, str]]:
         for host in [host for host in self._hosts if host.has_exited()]:
             self._hosts.remove(host)
-            # Now, while no other process can have taken their numbers: what ranks have started outlives a supervisor that was killed.
+            # Now, before another process can reuse their ids: what ranks have started outlives a killed supervisor.
             host.wait(tuple(pid for k in host.supervisors for pid in roster.pids_of(k)))
             cause = host.explain()
             for supervisor in host.supervisors:
@@ -292,7 +294,7 @@ def _say_halted(pid: int, ranks: Sequence[int]) -> str:
 
 
 def find_board(run_dir: Path, process_count: int) -> Board | None:
-    """Open the board of a cluster whose ranks are all on this machine; None where there is none (an engine-only profile)."""
+    """Open the shared board of a cluster whose ranks are all on this machine; None if it has none (an engine-only profile)."""
     try:
         return Board(run_dir, process_count)
     except (OSError, ValueError):
@@ -300,7 +302,7 @@ def find_board(run_dir: Path, process_count: int) -> Board | None:
 
 
 def say_left(roster: Roster, supervisors: Sequence[int]) -> str:
-    """Say of supervisors that could not be told to end what may live on; empty where there are none."""
+    """Describe what may live on at supervisors that could not be ordered to end; empty if there are none."""
     if not supervisors:
         return ""
     return (
