@@ -1,6 +1,6 @@
-"""Values between the notebook and the ranks, and questions about them, over anything that can ask a rank.
+"""Transfer values between the notebook and the ranks, and request metadata about them, over any `Asker`.
 
-It never imports JAX; NumPy when the first array moves.
+It never imports JAX; it imports NumPy when the first array is transferred.
 """
 
 from mhnb.exchange.asks import Asker

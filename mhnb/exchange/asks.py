@@ -1,4 +1,4 @@
-"""Questions to ranks, several at once, and what becomes of an answer that is not ok."""
+"""Requests to several ranks at once, and the errors for replies that are not ok."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ __all__ = ["Asker", "Job", "Transfer", "ask_all", "check_names", "check_ranks", 
 
 _NUMBERS = itertools.count(1)
 _OPEN: set[str] = set()
-"""The transfers of this process that are under way; a rank lets go of every other one."""
+"""Transfers of this process that are under way; a rank releases all others."""
 
 
 class Asker(Protocol):
-    """What carries questions to ranks: the cluster."""
+    """Interface that sends requests to ranks; the cluster implements it."""
 
     @property
     def process_count(self) -> int:
         """Number of ranks."""
 
     def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: tuple[Any, ...] = ()) -> Future[Answer]:
-        """Ask a rank between cells. Several questions may be under way; a rank answers in order."""
+        """Send a request to a rank between cells. Several requests may be under way; a rank answers in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One question of a transfer, and what to do with the answer's payload."""
+    """One request of a transfer, and the function that takes the payload of the reply."""
 
     rank: int
     verb: str
@@ -46,7 +46,7 @@ class Job:
 
 @dataclass(slots=True)
 class Transfer:
-    """A transfer under way: its number, and the ranks that keep something for it."""
+    """A transfer under way: its number, and the ranks that retain data for it."""
 
     asker: Asker
     number: str
@@ -54,13 +54,13 @@ class Transfer:
 
     @property
     def live(self) -> list[str]:
-        """The transfers that ranks are to keep, this one included."""
+        """Numbers of the transfers whose data the ranks must retain, including this one."""
         return sorted(_OPEN)
 
 
 @contextmanager
 def open_transfer(asker: Asker) -> Iterator[Transfer]:
-    """Number a transfer; at its end, however it ends, tell the ranks that keep something to let go."""
+    """Number a transfer; at its end, however it ends, ask the ranks that retain data for it to release it."""
     transfer = Transfer(asker, str(next(_NUMBERS)))
     _OPEN.add(transfer.number)
     try:
@@ -68,15 +68,15 @@ def open_transfer(asker: Asker) -> Iterator[Transfer]:
     finally:
         _OPEN.discard(transfer.number)
         for rank in sorted(transfer.keeping):
-            # Nobody waits for it: Ctrl-C must not hang here, and a rank that is gone keeps nothing.
+            # The replies are not awaited: Ctrl-C must not hang here, and a lost rank retains nothing.
             asker.ask(rank, "release", {"transfer": transfer.number})
 
 
 def settle(rank: int, verb: str, future: Future[Answer]) -> Answer:
-    """Wait for an answer.
+    """Wait for a reply and return it.
 
     Raises:
-        ClusterError: the rank could not answer; `rank`, `ename` and `traceback` say more.
+        ClusterError: the rank could not answer; `rank`, `ename` and `traceback` have the details.
     """
     answer = future.result()
     if not answer.ok:
@@ -91,13 +91,13 @@ def settle(rank: int, verb: str, future: Future[Answer]) -> Answer:
 
 
 def ask_all(asker: Asker, ranks: Iterable[int], verb: str, arguments: Mapping[str, Any]) -> dict[int, Answer]:
-    """Ask ranks the same, all at once, and wait for all of them."""
+    """Send the same request to several ranks at once, and wait for all replies."""
     futures = {rank: asker.ask(rank, verb, dict(arguments)) for rank in ranks}
     return {rank: settle(rank, verb, future) for rank, future in futures.items()}
 
 
 def stream(asker: Asker, jobs: Iterable[Job], *, in_flight: int = IN_FLIGHT) -> None:
-    """Ask one thing after another, a few at a time, so that no more than those are in memory."""
+    """Send requests one after another, with a few under way at a time, so that no more than those are in memory."""
     pending: deque[tuple[Job, Future[Answer]]] = deque()
     for job in jobs:
         pending.append((job, asker.ask(job.rank, job.verb, job.arguments, job.payload)))
@@ -114,10 +114,10 @@ def _finish(job: Job, future: Future[Answer]) -> None:
 
 
 def check_ranks(ranks: Iterable[int] | None, process_count: int) -> tuple[int, ...]:
-    """Return the ranks meant, sorted; None means all.
+    """Return the selected ranks, sorted; None selects all.
 
     Raises:
-        InvalidRequest: none, or one that is not there.
+        InvalidRequest: no rank is selected, or one does not exist.
     """
     if ranks is None:
         return tuple(range(process_count))
@@ -130,10 +130,10 @@ def check_ranks(ranks: Iterable[int] | None, process_count: int) -> tuple[int, .
 
 
 def check_names(names: Sequence[str], verb: str) -> tuple[str, ...]:
-    """Return the names.
+    """Return the names, if each is a valid variable name.
 
     Raises:
-        InvalidRequest: none, or one that is no variable's name.
+        InvalidRequest: no name, or a name that is not a variable's.
     """
     if not names:
         raise InvalidRequest(f"{verb} what? Name one or more variables; %mhjax vars lists what the ranks hold")

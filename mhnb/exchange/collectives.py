@@ -1,4 +1,4 @@
-"""Which collectives a call would launch, and which a cell did launch: asked of the ranks, which must tell the same."""
+"""Collectives that a call would launch, or that a cell launched: requested from the ranks, whose reports must agree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_call(text: str) -> str:
     """Return the text of a call.
 
     Raises:
-        InvalidRequest: something else, or nothing.
+        InvalidRequest: the text is empty, or not a call.
 
     >>> check_call("step(params, batch) ")
     'step(params, batch)'
@@ -40,15 +40,15 @@ def check_call(text: str) -> str:
 
 
 def ask_collectives(asker: Asker, call: str, hosts: Mapping[int, str]) -> Report:
-    """Have every rank compile a call, without making it, and report what it would launch.
+    """Compile a call on every rank without running it, and return a report of what it would launch.
 
     Args:
         asker: the cluster.
         call: as `step(params, batch)`.
-        hosts: each rank's host.
+        hosts: the host of each rank.
 
     Raises:
-        InvalidRequest: no call, or one that the ranks cannot evaluate.
+        InvalidRequest: the text is not a call, or the ranks cannot evaluate it.
         CallFailed: the function raised while it was traced or compiled.
         ValueDiffers: the ranks would launch different programs.
         UnknownForm: the compiled text holds something that mhnb does not know.
@@ -62,14 +62,14 @@ def ask_collectives(asker: Asker, call: str, hosts: Mapping[int, str]) -> Report
 
 
 def _merge_printed(texts: Mapping[int, str]) -> tuple[str, ...]:
-    """The lines that a function printed while it was traced; each with its rank where not all printed the same."""
+    """Return the lines that a function printed while it was traced; each with its rank if the ranks printed different text."""
     if len(set(texts.values())) == 1:
         return tuple(next(iter(texts.values())).splitlines())
     return tuple(f"rank {rank}: {line}" for rank, text in sorted(texts.items()) for line in text.splitlines())
 
 
 def merge_planned(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Program:
-    """Hold that all ranks tell the same of a call, and return it."""
+    """Check that all ranks report the same program for a call, and return it."""
     failed = {rank: answer for rank, answer in answers.items() if "program" not in answer}
     if failed:
         _raise_failed(call, failed, everywhere=len(failed) == len(answers))
@@ -82,7 +82,7 @@ def merge_planned(call: str, answers: Mapping[int, Mapping[str, Any]]) -> Progra
         told = "\n".join(f"  {say_ranks(ranks)}: {words}" for ranks, words in sides)
         hint = "%mhjax vars shows where the arguments differ"
         if len({words for _, words in sides}) == 1:
-            # What is shown of them does not tell them apart.
+            # The descriptions do not distinguish the programs.
             hint = (
                 f"their collectives are alike; what differs is in between: an operation, a constant, a branch\n{hint}"
             )
@@ -98,7 +98,7 @@ def _raise_failed(call: str, failed: Mapping[int, Mapping[str, Any]], *, everywh
     alike = [rank for rank, answer in failed.items() if answer["ename"] == first["ename"]]
     where = "on every rank" if everywhere and len(alike) == len(failed) else f"on {say_ranks(alike)}"
     near = f"; did you mean {' or '.join(first['near'])}?" if first["near"] else ""
-    # Ours say all by themselves.
+    # Error messages of mhnb are complete without their type.
     ename = "" if first["ours"] else f"{first['ename']}: "
     message = f"{call} {where}: {ename}{first['evalue']}{near}"
     if first["ename"] == UnknownForm.__name__:
@@ -111,7 +111,7 @@ def _raise_failed(call: str, failed: Mapping[int, Mapping[str, Any]], *, everywh
 
 
 def _explain(call: str, answer: Mapping[str, Any]) -> list[str]:
-    """Give the line of the user's code that raised, and the cure for what it raised, as far as they are known."""
+    """Return the line of the user's code that raised, and a hint for the error, as far as they are known."""
     site, code = ErrorSite(*answer["site"]), answer["code"] or call
     hint = find_hint(answer["ename"], answer["evalue"], site=site, code=code)
     line = [f"  {answer['place']}:  {answer['code']}"] if answer["place"] else []
@@ -119,7 +119,7 @@ def _explain(call: str, answer: Mapping[str, Any]) -> list[str]:
 
 
 def _content(program: Program) -> object:
-    """What must be equal: all but XLA's own names, which may differ per host, and the one rank of a program of one rank."""
+    """Return what must be equal: all but XLA's own names, which may differ per host, and the one rank of a program of one rank."""
     alone = len(set(program.ranks)) == 1
     ranks: object = len(program.ranks) if alone else program.ranks
     return replace(program, ranks=(), collectives=tuple(replace(one, name="") for one in program.collectives)), ranks
@@ -133,17 +133,17 @@ def _describe(program: Program) -> str:
 
 
 def ask_launched(asker: Asker, seq: int, ranks: Sequence[int], hosts: Mapping[int, str]) -> tuple[Report, ...]:
-    """Report what a cell launched on several ranks, a program each, in the order of the first launches.
+    """Return one report per program that a cell launched on several ranks, in the order of the first launches.
 
     Args:
         asker: the cluster.
         seq: the cell's number.
-        ranks: those that ran it.
-        hosts: each rank's host.
+        ranks: the ranks that ran it.
+        hosts: the host of each rank.
 
     Raises:
         InvalidRequest: another cell has run since.
-        ValueDiffers: the ranks tell different things of a program.
+        ValueDiffers: the ranks report different things of a program.
         HloError: a compiled text holds something that mhnb does not know.
     """
     answers = ask_all(asker, ranks, "launched", {"seq": seq})
@@ -151,7 +151,7 @@ def ask_launched(asker: Asker, seq: int, ranks: Sequence[int], hosts: Mapping[in
 
 
 def merge_launched(seq: int, answers: Mapping[int, Mapping[str, Any]], hosts: Mapping[int, str]) -> tuple[Report, ...]:
-    """Put together what the ranks say they launched; a program must be the same on each that has it."""
+    """Merge the programs that the ranks launched; a program must be the same on each rank that has it."""
     if any(answer["gone"] for answer in answers.values()):
         raise InvalidRequest(f"another cell has run since cell {seq}: what it launched is not known any more")
     found: dict[str, tuple[int, Program, int]] = {}
@@ -171,6 +171,6 @@ def merge_launched(seq: int, answers: Mapping[int, Mapping[str, Any]], hosts: Ma
 
 
 def _sorted(reports: Iterable[Report]) -> list[Report]:
-    """Those that communicate; where none does, all."""
+    """Return the reports that have communication; all of them if none has."""
     every = list(reports)
     return [report for report in every if report.rows] or every

@@ -1,4 +1,4 @@
-"""Where a value of the ranks lies, by what each rank says of it; all views are compared."""
+"""Where a value of the ranks is stored, according to each rank; all views are compared."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from mhnb.values import DeviceRef
 __all__ = ["LayoutView", "Seen", "ask_layout", "compare_views"]
 
 Seen: TypeAlias = Layout | LayoutTree | MeshShape | str
-"""What a rank says of a value; a text where it has none to say."""
+"""What a rank reports of a value; an error text if it has nothing to report."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutView:
-    """What some ranks say, all the same."""
+    """What some ranks report, all the same."""
 
     ranks: tuple[int, ...]
     seen: Seen
     is_local: bool = False
-    """Whether these ranks speak of arrays of their own, one each; `seen` has the first one's."""
+    """Whether these ranks report arrays of their own, one each; `seen` has the first rank's."""
     is_deleted: bool = False
-    """Whether it is one array whose bytes are gone."""
+    """Whether it is one array whose bytes were deleted."""
 
 
 def ask_layout(asker: Asker, expression: str, ranks: Sequence[int] | None = None) -> tuple[LayoutView, ...]:
-    """Ask where a value lies. No data is fetched and nothing is launched.
+    """Request where a value is stored. No data is fetched and no program is launched.
 
     Returns:
-        The views that differ, that of most ranks first.
+        The views that differ, with the view of most ranks first.
 
     Raises:
         InvalidRequest: no rank has such a value.
@@ -52,7 +52,7 @@ def ask_layout(asker: Asker, expression: str, ranks: Sequence[int] | None = None
 
 
 def _decode_all(wires: Mapping[int, Mapping[str, Any]]) -> dict[int, Seen]:
-    """Read equal answers once: most ranks say the same, and of thousands of devices there is much to compare."""
+    """Decode equal replies once: most ranks report the same, and with thousands of devices there is much to compare."""
     read: list[tuple[Mapping[str, Any], Seen]] = []
     seen: dict[int, Seen] = {}
     for rank, wire in wires.items():
@@ -79,11 +79,11 @@ def _decode(wire: Mapping[str, Any]) -> Seen:
 
 
 def compare_views(seen: Mapping[int, Seen], *, deleted: Collection[int] = ()) -> tuple[LayoutView, ...]:
-    """Put ranks together that say the same; of arrays of their own, the same but for whose they are.
+    """Group the ranks that report the same. For arrays of their own, the owning rank is ignored.
 
     Args:
-        seen: what each rank says.
-        deleted: ranks on which it is one array whose bytes are gone.
+        seen: what each rank reports.
+        deleted: ranks on which it is one array whose bytes were deleted.
 
     >>> [view.ranks for view in compare_views({0: "none", 1: MeshShape((), ()), 2: "none"})]
     [(1,), (0, 2)]
@@ -92,7 +92,7 @@ def compare_views(seen: Mapping[int, Seen], *, deleted: Collection[int] = ()) ->
     groups: list[list[int]] = []
     for rank in sorted(seen):
         for ranks in groups:
-            # The first two settle of each array whether all hold it or each its own.
+            # The first two ranks decide for each array whether all hold it, or each its own.
             same = (rank in deleted) == (ranks[0] in deleted)
             if same and all(_alike(seen[rank], seen[other], neutral[rank], neutral[other]) for other in ranks[:2]):
                 ranks.append(rank)
@@ -112,7 +112,7 @@ def compare_views(seen: Mapping[int, Seen], *, deleted: Collection[int] = ()) ->
 
 
 def _alike(one: Seen, other: Seen, neutral: Seen, other_neutral: Seen) -> bool:
-    """Whether two ranks say the same, or each the same of its own; arrays of a tree are looked at one by one."""
+    """Whether two ranks report the same, or each the same of its own; arrays of a tree are compared one by one."""
     if one == other or neutral == other_neutral:
         return True
     if not (isinstance(one, LayoutTree) and isinstance(other, LayoutTree) and len(one.rows) == len(other.rows)):
@@ -125,7 +125,7 @@ def _alike(one: Seen, other: Seen, neutral: Seen, other_neutral: Seen) -> bool:
 
 
 def _neutral(seen: Seen, rank: int) -> Seen:
-    """Write an array that lies on one rank alone as of no rank."""
+    """Remove the rank from an array that is stored on this rank only."""
     if isinstance(seen, Layout):
         return _neutral_layout(seen, rank)
     if isinstance(seen, LayoutTree):

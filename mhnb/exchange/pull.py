@@ -1,6 +1,6 @@
-"""Values from the ranks into the notebook: one value where all agree, or each rank's own.
+"""Fetch values from the ranks: one value if all ranks agree, or each rank's own.
 
-Global arrays are put together from their shards, each fetched once; nothing runs on a device.
+Global arrays are assembled from their shards, each fetched once; nothing runs on a device.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ __all__ = ["pull"]
 
 
 def pull(asker: Asker, names: Sequence[str], *, ranks: Sequence[int] | None = None, each: bool = False) -> Any:
-    """Fetch values by name: arrays as NumPy arrays, containers kept. One name: its value; several: a tuple of them.
+    """Fetch values by name: arrays as NumPy arrays, containers kept. One name returns its value; several return a tuple.
 
     Args:
         asker: the cluster.
-        names: of variables on the ranks.
-        ranks: whose; None for all.
-        each: for each name a list with every rank's value, in rank order, instead of the one value that all hold.
+        names: variables on the ranks.
+        ranks: the ranks to fetch from; None for all.
+        each: return for each name a list with every rank's value, in rank order, instead of the one value that all hold.
 
     Raises:
-        ValueDiffers: its value differs between the ranks, or its name is missing on one (NameMissing).
-        InvalidRequest: the value cannot be sent, or the ranks named lack a part of it.
+        ValueDiffers: a value differs between the ranks, or its name is missing on one (NameMissing).
+        InvalidRequest: the value cannot be sent, or the selected ranks lack a part of it.
     """
     wanted = check_names(names, "pull")
     chosen = check_ranks(ranks, asker.process_count)
@@ -76,7 +76,7 @@ def pull(asker: Asker, names: Sequence[str], *, ranks: Sequence[int] | None = No
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A rank's answer to `hold`."""
+    """A rank's reply to `hold`."""
 
     values: dict[str, ValueRow | Refusal]
     sizes: tuple[int, ...]
@@ -102,7 +102,7 @@ def _read_value(row: Mapping[str, Any], tables: Sequence[Owners]) -> ValueRow | 
 
 
 class _Puller:
-    """Puts values together from what the ranks hold."""
+    """Assembles values from what the ranks hold."""
 
     def __init__(self, transfer: Transfer, held: Mapping[int, _Held]) -> None:
         self._transfer, self._held = transfer, held
@@ -122,7 +122,7 @@ class _Puller:
         return self._restore(name, first, rows[first], arrays)
 
     def each(self, name: str) -> list[Any]:
-        """Return every rank's value, in rank order; a global array is one object for all where its copies agree."""
+        """Return every rank's value, in rank order; a global array is one object for all if its replicas agree."""
         rows = self._rows(name)
         shared: dict[int, Any] = {}
         return [self._restore(name, rank, rows[rank], self._arrays_of(name, rank, rows, shared)) for rank in rows]
@@ -143,7 +143,7 @@ class _Puller:
         return arrays
 
     def _own(self, name: str, rank: int, array: ArrayRow) -> Any:
-        """Read a global array from one rank alone: which array of another rank it is cannot be told."""
+        """Read a global array from one rank alone, because the matching array of another rank is not known."""
         try:
             return self._assemble(name, {rank: array}, rank)
         except InvalidRequest as error:
@@ -160,13 +160,13 @@ class _Puller:
         try:
             check_replicas(name, rows)
         except ValueDiffers:
-            # Asked for each rank's own: its copies go first.
+            # Each rank's own value was requested, so its copies are preferred.
             return self._assemble(name, rows, rank)
         shared[index] = self._assemble(name, rows, None)
         return shared[index]
 
     def _agree(self, name: str, rows: Mapping[int, ValueRow]) -> dict[int, Sequence[int]]:
-        """Hold that all ranks have the same; return, for each rank, its number of each array of the first."""
+        """Check that all ranks have the same value; return, for each rank, its number of each array of the first rank."""
         for rank, row in rows.items():
             for array in row.arrays:
                 check_replicas(name, {rank: array})
@@ -189,7 +189,7 @@ class _Puller:
         groups: tuple[int, Sequence[int]],
         numbers: dict[int, Sequence[int]],
     ) -> str:
-        """Compare a group with the first rank by content: note which array is which, or say where they differ."""
+        """Compare a group with the first rank by content: record which array is which, or return where they differ."""
         first, ranks = groups
         other, pairs = rows[ranks[0]], dict[int, int]()
         if not self._comparable(first, rows[first]) or not self._comparable(ranks[0], other):
@@ -200,14 +200,14 @@ class _Puller:
         if where is None and all(index in pairs for index in wanted):
             mine = [pairs.get(index, index) for index in range(len(rows[first].arrays))]
             numbers.update(dict.fromkeys(ranks, mine))
-        # For a lone value the short texts say it all.
+        # For a single value the short texts are enough.
         return where if where is not None and where[:1] in ("[", ".") else ""
 
     def _comparable(self, rank: int, row: ValueRow) -> bool:
         return sum(self._held[rank].sizes[part] for part in row.local_parts) <= COMPARE_NBYTES
 
     def _peek(self, name: str, rank: int, row: ValueRow) -> Any:
-        """Return a rank's value with a mark in place of each global array."""
+        """Return a rank's value with a placeholder for each global array."""
         leaves = [
             GlobalLeaf(index) if array.is_global else self._assemble(name, {rank: array}, None)
             for index, array in enumerate(row.arrays)
@@ -215,7 +215,7 @@ class _Puller:
         return self._restore(name, rank, row, leaves)
 
     def _assemble(self, name: str, rows: Mapping[int, ArrayRow], prefer: int | None) -> np.ndarray[Any, Any]:
-        """Fetch an array into fresh memory, each box once."""
+        """Fetch an array into fresh memory, each shard once."""
         import numpy as np
 
         row = next(iter(rows.values()))
@@ -239,7 +239,7 @@ class _Puller:
                 yield from self._job(fetch.rank, fetch.part, piece.start, piece.stop, _Place(array, place, piece.box))
 
     def _job(self, rank: int, part: int, start: int, stop: int, place: _Place) -> Iterator[Job]:
-        """Yield the question for a run of bytes; none where the bytes came with the first answer."""
+        """Yield the request for a range of bytes; no request if the bytes came with the first reply."""
         if (inline := self._held[rank].inline) is not None:
             place.take(memoryview(inline[part])[start:stop])
             return
@@ -261,7 +261,7 @@ class _Puller:
         except NotHere as error:
             raise InvalidRequest(_not_here(name, error), name=name) from error
         except Exception as error:
-            # Unpickling runs the value's own code, which may raise anything: it is named as what it is.
+            # Unpickling runs the value's own code, which may raise anything, so the message has the type of the error.
             raise InvalidRequest(
                 f"{name} came from {say_ranks([rank])} and cannot be made here: {type(error).__name__}: {error}."
                 " Pull what it is made of: arrays, numbers, containers of them",
@@ -271,7 +271,7 @@ class _Puller:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in an array a run of bytes belongs."""
+    """Destination of a range of bytes in an array."""
 
     array: np.ndarray[Any, Any]
     index: tuple[slice, ...]

@@ -1,4 +1,4 @@
-"""A value of the notebook onto the ranks: the same host value everywhere, bound on all of them or on none."""
+"""Push a value of the notebook to the ranks: the same host value everywhere, bound on all of them or on none."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def push(asker: Asker, values: Mapping[str, Any], *, ranks: Sequence[int] | None
 
     Args:
         asker: the cluster.
-        values: by the name they get.
-        ranks: whose namespaces; None for all.
+        values: the values by variable name.
+        ranks: the ranks to bind them on; None for all.
 
     Returns:
-        What was sent. Its bytes are the values' own: they change with them.
+        The payload that was sent. It shares the memory of the values, and changes with them.
 
     Raises:
-        InvalidRequest: a name or value that cannot be; nothing is bound on any rank.
+        InvalidRequest: an invalid name or value; nothing is bound on any rank.
     """
     for name in check_names(tuple(values), "push"):
         if keyword.iskeyword(name):
@@ -47,7 +47,7 @@ def push_packed(asker: Asker, packed: Packed, *, ranks: Sequence[int] | None = N
     """Bind values that were packed before.
 
     Raises:
-        InvalidRequest: a rank cannot make one of them; nothing is bound on any rank.
+        InvalidRequest: a rank cannot rebuild one of them; nothing is bound on any rank.
     """
     chosen = check_ranks(ranks, asker.process_count)
     with open_transfer(asker) as transfer:
@@ -67,10 +67,10 @@ def push_packed(asker: Asker, packed: Packed, *, ranks: Sequence[int] | None = N
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Values as they travel."""
+    """Values as they are sent."""
 
     values: list[dict[str, Any]]
-    """Each one's name, and which parts it is made of."""
+    """Name of each value, and the parts that it is made of."""
     parts: list[memoryview]
 
     @property
@@ -86,7 +86,7 @@ class _Packing:
     parts: list[memoryview] = field(default_factory=list)
 
     def describe(self, name: str, value: object) -> dict[str, Any]:
-        """Pack a value; return its parts by number."""
+        """Pack a value; return the numbers of its parts."""
         arrays: list[list[Any]] = []
         seen: dict[int, tuple[int, object]] = {}
 
@@ -101,7 +101,7 @@ class _Packing:
         try:
             packed = pack(value, claim)
         except Exception as error:
-            # Pickling runs the value's own code, which may raise anything: it is named as what it is.
+            # Pickling runs the value's own code, which may raise anything, so the message has the type of the error.
             raise InvalidRequest(
                 f"{name} cannot be pushed: {type(error).__name__}: {str(error).rstrip('.')}."
                 " Push what it is made of: arrays, numbers, containers of them; nothing was bound on any rank",
@@ -125,13 +125,13 @@ class _Packing:
 def _is_array(obj: object) -> bool:
     if hasattr(type(obj), "__array_ufunc__") and is_plain(obj):
         return True
-    # Only where the user imported JAX here: there are no jax arrays otherwise.
+    # Only if the user imported JAX here: otherwise there are no jax arrays.
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(obj, jax.Array)
 
 
 def _jobs(transfer: Transfer, ranks: Sequence[int], parts: Sequence[memoryview]) -> Iterator[Job]:
-    """Yield every message of bytes: small parts together, large ones in pieces, each to all ranks in turn."""
+    """Yield every message of bytes: small parts together, large ones in chunks, each to all ranks in turn."""
     for places, data in _messages(parts):
         arguments = {"transfer": transfer.number, "places": places}
         for rank in ranks:
@@ -156,7 +156,7 @@ def _messages(parts: Sequence[memoryview]) -> Iterator[tuple[list[tuple[int, int
 
 
 def _check_staged(failed: Mapping[int, Sequence[Sequence[str]]]) -> None:
-    """Hold that every rank could make every value."""
+    """Check that every rank could rebuild every value."""
     first = {rank: (rows[0][0], rows[0][1]) for rank, rows in failed.items() if rows}
     if not first:
         return

@@ -1,4 +1,4 @@
-"""What the ranks hold, what a name means there, how code goes on: questions that move no value."""
+"""Requests for metadata: variables of the ranks, comparison by hash, completion, inspection. No value is transferred."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Completion", "check_values", "complete", "inspect", "list_variables"
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """How code can go on: each match replaces the characters `start:end`."""
+    """Completions of code: each match replaces the characters `start:end`."""
 
     matches: tuple[str, ...]
     start: int
@@ -25,7 +25,7 @@ class Completion:
 
 
 def list_variables(asker: Asker, ranks: Sequence[int] | None = None) -> tuple[VarRow, ...]:
-    """List what the ranks hold, by name, and where they differ. No array is read."""
+    """List the variables of the ranks by name, and where they differ. No array is read."""
     answers = ask_all(asker, check_ranks(ranks, asker.process_count), "vars", {})
     return merge_vars(
         {
@@ -36,10 +36,10 @@ def list_variables(asker: Asker, ranks: Sequence[int] | None = None) -> tuple[Va
 
 
 def check_values(asker: Asker, wanted: Sequence[str]) -> tuple[CheckRow, ...]:
-    """Compare by hash what the ranks hold under names: copies of a box, and values of their own.
+    """Compare the values of variables by hash: the replicas of each shard, and the values of each rank.
 
     Raises:
-        InvalidRequest: no name, or one that is no variable's.
+        InvalidRequest: no name, or a name that is not a variable's.
         NameMissing: a name is missing on some rank.
     """
     asked = check_names(wanted, "check")
@@ -53,7 +53,7 @@ def check_values(asker: Asker, wanted: Sequence[str]) -> tuple[CheckRow, ...]:
 
 
 def names(asker: Asker, *, rank: int = 0) -> frozenset[str]:
-    """Return the names a user made on a rank, functions and modules included."""
+    """Return the names that a user defined on a rank, functions and modules included."""
     return frozenset(settle(rank, "names", asker.ask(rank, "names", {})).value)
 
 
@@ -64,6 +64,6 @@ def complete(asker: Asker, text: str, cursor: int, *, rank: int = 0) -> Completi
 
 
 def inspect(asker: Asker, name: str, *, detail: int = 0, rank: int = 0) -> dict[str, Any] | None:
-    """Return a mime bundle that describes a name on a rank; None where there is no such name."""
+    """Return a MIME bundle that describes a name on a rank; None if the name does not exist there."""
     value = settle(rank, "inspect", asker.ask(rank, "inspect", {"name": name, "detail": detail})).value
     return dict(value["data"]) if value["found"] else None
