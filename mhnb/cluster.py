@@ -1,6 +1,6 @@
-"""The cluster as its user holds it: start, cells, values, state, stop.
+"""The `Cluster` object that users hold: start, cells, values, state, stop.
 
-It owns the launched hosts, the link's reader thread and the machine, and it alone reads the clock.
+It owns the launched hosts, the event-loop thread and the state machine, and it alone reads the clock.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from mhnb.values import ClusterState, DeviceRef
 
 __all__ = ["Cluster", "Reserve", "Restarter", "StartOptions"]
 
-_STOP_S = 6.0  # longer than the reader sees supervisors off (drive/watching.py)
+_STOP_S = 6.0  # longer than `HostWatch.see_off` waits for supervisors to disconnect
 
 
 class Reserve(Protocol):
@@ -73,7 +73,7 @@ class Restarter(Protocol):
 
 
 class Cluster:
-    """Ranks that run every cell in the same order. Made by `mhnb.start`."""
+    """Ranks that run every cell in the same order. Created by `mhnb.start`."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Cluster:
         self.restarter = restarter
         self.spare: Reserve | None = None
         self._ended, self._pid, self._ending = True, os.getpid(), threading.Lock()
-        self._is_taken_over, self.left = berth is not None, False  # left: a cluster that goes on without this object
+        self._is_taken_over, self.left = berth is not None, False  # left: the cluster goes on without this object
         try:
             self._ground = open_ground(shape, options, self.journal, berth, generation=generation, now=self._began)
         except BaseException:
@@ -114,7 +114,7 @@ class Cluster:
             with CtrlC():
                 self._serve()
         except BaseException:
-            # Also by Ctrl-C: nobody holds this object yet, so nobody else could end it.
+            # Also on Ctrl-C: the caller does not have this object yet, so nothing else could end it.
             see_through(self._ground.take_back if self._ended else self._let_go if self._is_taken_over else self._end)
             raise
 
@@ -136,8 +136,8 @@ class Cluster:
         """Wait until every rank can take cells.
 
         Raises:
-            LaunchError: the start failed; no process is left. Where ranks of another notebook could not be taken over, they are left.
-            KeyboardInterrupt: the user gave up; likewise.
+            LaunchError: the start failed, and no process is left. Ranks of another notebook that could not be taken over are left.
+            KeyboardInterrupt: the user interrupted the wait; likewise.
         """
         try:
             self.started_in_s = self._listener.wait_ready(on_progress)
@@ -154,7 +154,11 @@ class Cluster:
             raise find_cause(self.launched, error) from None
 
     def leave(self) -> None:
-        """Let go of a kept cluster without ending it, for another notebook or this one again. InvalidRequest where it is not kept."""
+        """Detach from the cluster without ending it, so that this or another notebook can attach to it.
+
+        Raises:
+            InvalidRequest: the cluster was started without `keep`.
+        """
         if not self._ended:
             check_kept(self.options)
             see_through(self._let_go)
@@ -171,11 +175,11 @@ class Cluster:
             self._ended = self.left = True
         atexit.unregister(self._at_exit)
 
-    # -- what it is
+    # -- properties
 
     @property
     def state(self) -> ClusterState:
-        """The state, as judged when the last cell ended; README has what each means."""
+        """State, as judged when the last cell ended; the README explains each one."""
         return self._machine.state
 
     @property
@@ -190,42 +194,42 @@ class Cluster:
 
     @property
     def devices(self) -> tuple[DeviceRef, ...]:
-        """Every device, by rank and ordinal."""
+        """Every device, by rank and local device index."""
         return tuple(device for rank in self.ranks for device in rank.devices)
 
     @property
     def ranks(self) -> tuple[RankInfo, ...]:
-        """Every rank, in order."""
+        """Every rank, in rank order."""
         return describe_ranks(self._machine)
 
     @property
     def guard(self) -> str:
-        """Which guard is in force, or why none is."""
+        """Which guard is active, or why none is."""
         return describe_guard(self._machine, self.options.guard)
 
     @property
     def refused_messages(self) -> int:
-        """Messages that came without this cluster's signature, and were dropped."""
+        """Number of messages that arrived without this cluster's signature, and were dropped."""
         return self._ground.link.refused
 
     @property
     def jax_version(self) -> str:
-        """The ranks' JAX."""
+        """JAX version of the ranks."""
         return str(self._machine.roster.entries[0].facts.get("versions", {}).get("jax", "?"))
 
     @property
     def log_dir(self) -> Path:
-        """Where each rank's full output is."""
+        """Directory with the full output of each rank."""
         return self._ground.run_dir / "log"
 
     @property
     def supervisor_pid(self) -> int:
-        """The process that holds hub and ranks."""
+        """Id of the process that holds the hub and the ranks."""
         return self.launched[0].pid
 
     @property
     def hub_pid(self) -> int | None:
-        """ipyparallel's controller."""
+        """Process id of ipyparallel's controller."""
         return self._machine.roster.hub_pid
 
     # -- cells
@@ -239,10 +243,10 @@ class Cluster:
         timeout_s: float | None = None,
         live: bool = False,
     ) -> Submission:
-        """Hand in a cell and return at once; `follow` waits for it.
+        """Submit a cell and return at once; `follow` waits for it.
 
         Raises:
-            InvalidRequest: a rank that is not there, an unknown guard, a time limit that is none.
+            InvalidRequest: a rank that does not exist, an unknown guard, or an invalid time limit.
         """
         event_of = self._request(source, ranks=ranks, guard=guard, timeout_s=timeout_s)
         with CtrlC() as ctrl_c:
@@ -255,7 +259,7 @@ class Cluster:
         return partial(CellSubmitted, request=make_request(source, self.process_count, **asked))
 
     def follow(self, submission: Submission, on_snapshot: Callable[[CellResult], None] | None = None) -> CellResult:
-        """Wait for a cell's end; Ctrl-C interrupts the ranks, and the truth about what that led to is the result.
+        """Wait for the end of a cell. Ctrl-C interrupts the ranks, and the result shows what that led to.
 
         Raises:
             ClusterError: the cell was refused; nothing was sent.
@@ -274,16 +278,16 @@ class Cluster:
         timeout_s: float | None = None,
         on_snapshot: Callable[[CellResult], None] | None = None,
     ) -> CellResult:
-        """Run a cell on every rank, or some, and return what each said, also when ranks failed.
+        """Run a cell on every rank, or on some, and return the result of each, also if ranks failed.
 
-        Ctrl-C interrupts the cell on the ranks; what that led to is the result.
+        Ctrl-C interrupts the cell on the ranks, and the result shows what that led to.
 
         Args:
             source: the cell, as typed.
             ranks: `0,2-3` or numbers; None for all.
             guard: lockstep, parity or off; None for the cluster's own.
             timeout_s: seconds after which the cell is interrupted; None for no limit.
-            on_snapshot: called with the result so far while the cell runs, at most ten times a second.
+            on_snapshot: called with the result so far while the cell runs, at most ten times per second.
 
         Raises:
             ClusterError: the cluster takes no cell; nothing was sent.
@@ -294,7 +298,7 @@ class Cluster:
         return self._run(event_of, on_snapshot)
 
     def run_again(self, record: CellRecord) -> CellResult:
-        """Run a journaled cell again as it was, under the number it had."""
+        """Run a journaled cell again, unchanged, under its original number."""
         request = CellRequest(record.source, record.ranks, record.guard, record.timeout_s, again=record.seq)
         return self._run(partial(CellSubmitted, request=request), None)
 
@@ -307,43 +311,45 @@ class Cluster:
             return submission.wait(on_snapshot)
 
     def interrupt(self) -> None:
-        """Interrupt the cell that runs: KeyboardInterrupt on its ranks; a second time, also what they do about that."""
+        """Interrupt the running cell with KeyboardInterrupt on its ranks. A second call also interrupts their handling of the first."""
         self._reader.post(InterruptRequested())
 
     def where(self) -> WhereCard | None:
-        """Say where every rank is in the cell that runs; None when none runs. From any thread, at once."""
+        """Return where every rank is in the running cell; None if no cell runs. Works from any thread, at once."""
         return self._reader.where()
 
     def accept(self) -> None:
-        """Go on with a split or tainted cluster as it is."""
+        """Continue with a split or tainted cluster as it is."""
         was = self.state
         self._reader.post(Accepted())
-        # The answer to a question asked afterwards comes afterwards: the change is in force when this returns.
+        # The event loop takes this request after the event, so the change is in force when this returns.
         self.ask(0, "names", {}).result()
         if was in ("split", "tainted") and self.state != was:
             self.journal.write(AcceptRecord(self.generation, was))
 
     def on_late(self, show: Callable[[CellResult], None]) -> None:
-        """Have output that comes after a cell's end shown; called in the reader thread."""
+        """Set the callback for output that arrives after the end of its cell; it is called in the event-loop thread."""
         self._listener.late = show
 
     def on_notice(self, tell: Callable[[str], None]) -> None:
-        """Have what happens between cells told; called in the reader thread."""
+        """Set the callback for notifications of what happens between cells; it is called in the event-loop thread."""
         self._listener.notice = tell
 
     # -- values
 
     def ask(self, rank: int, verb: str, arguments: dict[str, Any], payload: Sequence[bytes] = ()) -> Future[Answer]:
-        """Ask one rank something between cells."""
+        """Send a request to one rank between cells."""
         return self._reader.ask(rank, verb, arguments, payload)
 
     def pull(self, *names: str, ranks: str | Sequence[int] | None = None, each: bool = False) -> Any:
-        """Bring values from the ranks: NumPy arrays, pytrees kept. A global array is put together from its shards, without a collective.
+        """Fetch values from the ranks as NumPy arrays, in their pytrees.
+
+        A global array is assembled from its shards, without a collective.
 
         Args:
             *names: variables on the ranks.
-            ranks: whose; None for all.
-            each: for each name a list with every rank's own value.
+            ranks: the ranks to fetch from; None for all.
+            each: return for each name a list with every rank's own value.
 
         Returns:
             The value of one name; a tuple for several.
@@ -354,21 +360,21 @@ class Cluster:
         return exchange.pull(self, names, ranks=choose_ranks(ranks, self.process_count), each=each)
 
     def push(self, *, ranks: str | Sequence[int] | None = None, **values: Any) -> None:
-        """Bind the same host values on every rank, never a global array; on none when one rank cannot take them."""
+        """Bind the same host values on every rank, never as a global array; on no rank if one cannot accept them."""
         chosen = choose_ranks(ranks, self.process_count)
         self.journal.write_push(exchange.push(self, values, ranks=chosen), chosen)
 
     def vars(self) -> tuple[VarRow, ...]:
-        """Say what the ranks hold, and where they differ. Fetches nothing."""
+        """Return the variables of the ranks, and where they differ. Fetches no value."""
         return exchange.list_variables(self)
 
     def check(self, *names: str) -> tuple[CheckRow, ...]:
-        """Compare by hash what the ranks hold under names: copies of a box of an array, and values of their own.
+        """Compare the values of variables by hash: the replicas of each shard of an array, and the values of each rank.
 
-        Nothing is fetched but hashes. An array that should be replicated and was built from different values shows here.
+        Only hashes are fetched. An array that should be replicated but was built from different values shows here.
 
         Raises:
-            InvalidRequest: no name, or one that is no variable's.
+            InvalidRequest: no name, or a name that is not a variable's.
             NameMissing: a name is missing on some rank.
         """
         return exchange.check_values(self, names)
@@ -376,12 +382,12 @@ class Cluster:
     # -- end
 
     def stop(self) -> None:
-        """End every process of the cluster and wait until they are gone. A second call does nothing.
+        """End every process of the cluster, and wait until they are gone. A second call does nothing.
 
-        Ctrl-C ends the waiting; what is ending ends all the same.
+        Ctrl-C ends the wait, but not the shutdown.
         """
         if self._ended or os.getpid() != self._pid:
-            # A forked child of the user's has a copy of this object, and no business with its processes.
+            # A forked child of the user's process has a copy of this object, but does not own its processes.
             return
         see_through(self._end)
 
@@ -395,7 +401,7 @@ class Cluster:
             if self.spare is not None:
                 self.spare.stop()
             self._ground.end()
-            # Last: a stop that failed is gone on with by the next one.
+            # Last, so that the next stop continues one that failed.
             self._ended = True
         atexit.unregister(self._at_exit)
 
@@ -404,14 +410,14 @@ class Cluster:
         (self.leave if lives_on else self.stop)()
 
     def restart(self, *, replay: bool = False, to: int | None = None) -> Cluster:
-        """Stop, and return a cluster of the same shape and name, of a later generation, ready. The variables are gone.
+        """Stop, and return a ready cluster with the same spec and name, of a later generation. The variables are lost.
 
         Args:
-            replay: run again what ended clean, so that they are back; `replayed` of the new cluster says what was done.
+            replay: repeat what ended clean, to restore the variables; `replayed` of the new cluster reports what was done.
             to: the number of the last cell to run again; None for all.
 
         Raises:
-            ReplayStopped: a cell did other than before; `mhnb.current()` is the new cluster, as far as it came.
+            ReplayStopped: a cell behaved differently from before; `mhnb.current()` is the new cluster, as far as the replay came.
         """
         if self.restarter is None:
             raise InvalidRequest(
