@@ -1,1 +1,1 @@
-"""What lasts longer than a cell or a notebook: the journal, its replay and export, and clusters that are kept or let go of."""
+"""State that outlives a cell or a notebook: the journal, its replay and export, and detachable clusters."""

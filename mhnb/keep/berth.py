@@ -1,6 +1,6 @@
-"""What another notebook must know to take a kept cluster over, on disk while the cluster lives; and who drives it now.
+"""On-disk record that lets another notebook take over a detachable cluster, and the lock of the notebook that owns it now.
 
-The file holds the cluster's key: it is its owner's alone, as the run directory is.
+The record exists while the cluster lives. It holds the cluster's key, so only the user can read it, as with the run directory.
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ _FILE = "berth.json"
 _LOCK = "driver"
 _KEY_NBYTES = 32
 _held: set[Path] = set()
-"""Run directories whose lock this process has: to look would be to lose it."""
+"""Run directories whose lock this process holds, because opening and closing the lock file would release the lock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Berth:
-    """Where a kept cluster lies."""
+    """Record of a detachable cluster."""
 
     run_dir: Path
     key: bytes = field(repr=False)
     url: str
     generation: int
     origin: int
-    """The process that started it: part of the names of its directory and its journal."""
+    """Id of the process that started it; part of the names of its directory and its journal."""
     shape: Shape
     options: StartOptions
     supervisors: Mapping[int, int]
-    """Process ids of those on this machine, by number."""
+    """Process ids of the supervisors on this machine, by number."""
     started_in_s: float = 0.0
     protocol: int = PROTOCOL_VERSION
-    """Of the messages that its ranks take: another version of mhnb may have started it."""
+    """Version of the messages that its ranks accept, because another version of mhnb may have started it."""
 
     @property
     def name(self) -> str:
-        """The cluster's."""
+        """The cluster's name."""
         return self.options.name
 
     @property
     def full_name(self) -> str:
-        """Its name where another of the same name is there too."""
+        """Its name, unique also among clusters of the same name."""
         return f"{self.name}.{self.origin}"
 
 
 class DriverLock:
-    """Held by the one process that drives a cluster. A forked child does not have it; a process that ends lets it go.
+    """Lock of the one process that owns a cluster. A forked child does not hold it; a process that ends releases it.
 
     Raises:
-        NotDriver: another process has it.
+        NotDriver: another process holds it.
     """
 
     def __init__(self, run_dir: Path, name: str) -> None:
@@ -97,24 +97,25 @@ class DriverLock:
 
     @staticmethod
     def is_held(run_dir: Path) -> bool:
-        """Whether a process drives that cluster."""
-        # To open and close the file once more would end our own lock. A forked child has it in its set, and does not hold it.
+        """Whether a process owns that cluster."""
+        # Opening and closing the file would release our own lock. A forked child has the directory in its set, but
+        # does not hold the lock.
         if run_dir in _held and (run_dir / _LOCK).read_text().strip() == str(os.getpid()):
             return True
         try:
             with (run_dir / _LOCK).open("rb+") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except FileNotFoundError:
-            # Somebody removes the folder at this moment.
+            # The directory is being removed at this moment.
             return False
         except OSError:
             return True
         return False
 
     def release(self) -> None:
-        """Let another process have it. A second call does nothing."""
+        """Release the lock for another process. A second call does nothing."""
         if self._fd >= 0:
-            # Else `is_held` would take this process, while it lives, for the driver.
+            # Otherwise `is_held` would take this process, while it lives, for the owner.
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
@@ -122,7 +123,7 @@ class DriverLock:
 
 
 def write_berth(berth: Berth) -> None:
-    """Note where a cluster lies."""
+    """Write the record of a cluster."""
     body: dict[str, Any] = {
         "key": berth.key.hex(),
         "url": berth.url,
@@ -138,31 +139,31 @@ def write_berth(berth: Berth) -> None:
 
 
 def find_berths(environment: Mapping[str, str]) -> list[Berth]:
-    """Find every kept cluster of this user whose processes live, driven or not."""
+    """Return every detachable cluster of this user whose processes live, owned or not."""
     return list_berths(environment)[0]
 
 
 def list_berths(environment: Mapping[str, str]) -> tuple[list[Berth], list[str]]:
-    """Find every kept cluster of this user whose processes live, and say of each record that was left out why."""
+    """Return every detachable cluster of this user whose processes live, and for each record that was left out the reason."""
     records, faults = list_owners(environment)
     read = [_read(Path(record["run_dir"])) for record in records if record["keep"]]
     return [berth for berth, _ in read if berth is not None], [*faults, *(fault for _, fault in read if fault)]
 
 
 def is_driven(record: Mapping[str, Any]) -> bool:
-    """Whether a notebook drives a cluster that `read_owners` found: one that is kept may have been let go of."""
+    """Whether a notebook owns a cluster that `read_owners` found; a detachable one may be detached."""
     return DriverLock.is_held(Path(record["run_dir"])) if record["keep"] else is_owned(record)
 
 
 def describe_others(environment: Mapping[str, str]) -> list[str]:
-    """Describe the clusters of this user on this machine that other processes drive, or nobody, a line each; and what was left out."""
+    """Describe the clusters of this user on this machine that this process does not own, one per line; and what was left out."""
     records, faults = list_owners(environment)[0], list_berths(environment)[1]
     others = [r for r in records if not (is_driven(r) and r["owner"] == os.getpid())]
     return [*map(describe_cluster, others), *faults]
 
 
 def describe_cluster(record: Mapping[str, Any]) -> str:
-    """Describe a cluster that `read_owners` found: name, ranks, place, and who drives it."""
+    """Describe a cluster that `read_owners` found: name, ranks, location, and owner."""
     if is_driven(record):
         how = f"driven by the notebook with pid {record['owner']}"
     elif record["keep"]:
@@ -173,10 +174,10 @@ def describe_cluster(record: Mapping[str, Any]) -> str:
 
 
 def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:
-    """Find the kept cluster of that name and shape that nobody drives.
+    """Return the detached cluster of that name and spec; None if there is none.
 
     Raises:
-        AlreadyStarted: there is one of that name that nobody drives, and it has another shape, or is of another version.
+        AlreadyStarted: a detached cluster of that name has another spec, or belongs to another version.
     """
     left = _undriven(name, berths)
     ours = [berth for berth in left if _is_ours(berth)]
@@ -193,7 +194,7 @@ def find_left(name: str, shape: Shape, berths: Sequence[Berth]) -> Berth | None:
 
 
 def note_left(name: str, berths: Sequence[Berth]) -> list[str]:
-    """Say which kept clusters of that name nobody drives, to who starts another one beside them."""
+    """Describe the detached clusters of that name, for a user who starts another one beside them."""
     return [
         f"beside this one runs the kept cluster {berth.full_name}, which nobody drives: "
         + (f"%mhjax stop, then %mhjax attach {berth.full_name}, has that instead; " if _is_ours(berth) else "")
@@ -207,15 +208,15 @@ def _undriven(name: str, berths: Sequence[Berth]) -> list[Berth]:
 
 
 def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str]) -> Berth:
-    """Choose the cluster that is meant.
+    """Select the detachable cluster that is meant.
 
     Args:
         name: as the user gave it: a cluster's name, or its full name; None for the only one.
-        berths: all kept clusters that live.
-        here: names of the clusters that this process drives.
+        berths: all detachable clusters that live.
+        here: names of the clusters that this process owns.
 
     Raises:
-        NotStarted: there is none of that name, or several, or it is of another version of mhnb.
+        NotStarted: no cluster has that name, or several have, or it belongs to another version of mhnb.
         AlreadyStarted: this notebook has one of that name.
     """
     meant = [berth for berth in berths if name in (None, berth.name, berth.full_name)]
@@ -245,17 +246,18 @@ def choose_berth(name: str | None, berths: Sequence[Berth], here: Collection[str
 
 
 def _read(run_dir: Path) -> tuple[Berth | None, str]:
-    """Read the record of a kept cluster, or say why it cannot be read; neither where there is none."""
+    """Read the record of a detachable cluster, or return why it cannot be read; neither if the record does not exist."""
     path = run_dir / _FILE
     try:
         return _parse(run_dir, json.loads(read_private(path))), ""
     except FileNotFoundError:
-        # Not kept yet, or it ends at this moment.
+        # Not written yet, or the cluster is ending at this moment.
         return None, ""
     except NotPrivate as error:
         return None, f"left out: {error}"
     except (AttributeError, KeyError, TypeError, ValueError, OSError, RecursionError, InvalidRequest) as error:
-        # Broken, or of a version that writes it otherwise: `mhnb list` shows the cluster, and `mhnb stop` ends it, by another file.
+        # Broken, or of a version that writes it differently: `mhnb list` shows the cluster, and `mhnb stop` ends it,
+        # by another file.
         name = run_dir.name.rpartition(".")[0]
         return None, (
             f"left out: {path} cannot be read ({type(error).__name__}: {error}); another version of mhnb may have written it\n"
@@ -264,7 +266,7 @@ def _read(run_dir: Path) -> tuple[Berth | None, str]:
 
 
 def _parse(run_dir: Path, body: dict[str, Any]) -> Berth:
-    # What another version knows beyond us is left out: most of its notes can be read all the same, and be told of.
+    # Fields that only another version knows are ignored, because most of its records can still be read and reported.
     shape = Shape(**_known(Shape, {**body["shape"], "machines": tuple(body["shape"]["machines"])}))
     options = StartOptions(**_known(StartOptions, body["options"]))
     supervisors = {int(number): _whole(pid, least=1) for number, pid in body["supervisors"].items()}
@@ -293,10 +295,10 @@ def _whole(value: object, least: int = 0) -> int:
 
 
 def _known(cls: type[Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the fields that this version knows.
+    """Return the fields that this version knows.
 
     Raises:
-        ValueError: one is of another kind than its default.
+        ValueError: the type of a field differs from that of its default.
     """
     taken, defaults = {}, cls()
     for part in fields(cls):

@@ -1,6 +1,7 @@
-"""End a kept cluster on other machines whose notebook is gone, in whatever state it is: where hosts are lost, or a cell never ends.
+"""Stop a detached cluster on other machines, whose notebook is gone, in any state: also if hosts are lost, or a cell never ends.
 
-To take it over every rank must answer. To end it, nobody need: the supervisors look for a notebook where the last one was, and are told.
+To take it over, every rank must answer. To stop it, no rank need answer: the supervisors look for a notebook at the
+previous address, and are ordered to stop there.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ _WAIT_S = 20.0
 
 
 def end_left(berth: Berth, *, wait_s: float = _WAIT_S, clock: Callable[[], float] = time.monotonic) -> tuple[str, ...]:
-    """End it; return the hosts that did not come to be told so.
+    """Stop the cluster; return the hosts that did not connect to receive the order.
 
     Args:
-        berth: where it lies.
-        wait_s: how long a host may take to come and to end.
-        clock: seconds, rising.
+        berth: the record of the cluster.
+        wait_s: how long a host may take to connect and to end.
+        clock: monotonic clock, in seconds.
 
     Raises:
-        NotDriver: a notebook drives it.
+        NotDriver: a notebook owns it.
     """
     lock = DriverLock(berth.run_dir, berth.name)
     try:
@@ -49,7 +50,7 @@ def end_left(berth: Berth, *, wait_s: float = _WAIT_S, clock: Callable[[], float
 
 
 def _tell(link: SocketLink, berth: Berth, until: float, clock: Callable[[], float]) -> tuple[str, ...]:
-    """Tell every supervisor that comes, and wait until it has hung up; return the hosts of the others."""
+    """Order every supervisor that connects to stop, and wait until it has disconnected; return the hosts of the others."""
     names = {
         supervisor_peer(share.supervisor): share.host + (f" ({share.machine})" if share.machine else "")
         for share in berth.shape.shares()

@@ -1,7 +1,7 @@
-"""The process that owns the ranks which `ipcluster start` has asked for: `python -m mhnb.keep.engines PROFILE_DIR ...`.
+"""Process that owns the ranks requested by `ipcluster start`: `python -m mhnb.keep.engines PROFILE_DIR ...`.
 
-It starts them as a notebook does, with the hub that is there already, and waits until it is told to end. The ranks serve ipyparallel's
-client, and no cells of mhnb: no guard, no view, no journal stands between.
+It starts them as a notebook does, with the existing hub, and waits for a signal to end. The ranks serve ipyparallel's client, and no
+cells of mhnb, so there is no guard, view or journal in between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HUB_WAIT_S = 120.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Start the ranks and keep them, or answer what is asked of the profile; return the exit status."""
+    """Start the ranks and keep them running, or print a requested fact of the profile; return the exit status."""
     parser = argparse.ArgumentParser(prog="mhnb.keep.engines")
     parser.add_argument("profile_dir")
     parser.add_argument("--address", action="store_true")
@@ -51,16 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             _serve(args)
     except MhnbError as error:
-        # Said to a notebook elsewhere; here the flag has another name.
+        # The text is written for a notebook; here the flag has another name.
         print(f"mhnb: {str(error).replace('--address ', 'ipcluster start --ip=')}", file=sys.stderr)
         return 1
     return 0
 
 
 def _asked(args: argparse.Namespace) -> dict[str, Any]:
-    """Make arguments of `starting.start` from what ipcluster was given and the profile says."""
+    """Return arguments of `starting.start` from the flags of ipcluster and the settings of the profile."""
     settings: dict[str, Any] = json.loads(args.settings)
-    # A setting of the profile, and an argument of `start` that takes names.
+    # A setting of the profile; the argument of `start` takes names.
     if hosts := settings.pop("hosts", None):
         settings["hosts"] = list(name_hosts(parse_hosts(hosts)))
     return (
@@ -86,7 +86,7 @@ def _serve(args: argparse.Namespace) -> None:
     def end(_signum: int, _frame: object) -> None:
         over.set()
         if starts:
-            # A start may wait for as long as a queue is; what it has begun is taken back.
+            # A start may wait as long as a queue takes; what it has begun is undone.
             raise SystemExit(1)
 
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -106,10 +106,10 @@ def _serve(args: argparse.Namespace) -> None:
 
 
 def hub_address(connection: str) -> str:
-    """Give the address that the hub listens on: the hosts reach this machine by it; empty where it names none that they could.
+    """Return the address that the hub listens on, which the hosts use for this machine; empty if it has none that they could use.
 
     Args:
-        connection: what the hub tells its engines, as JSON.
+        connection: the connection information that the hub gives its engines, as JSON.
 
     >>> hub_address('{"interface": "tcp://10.0.0.1"}')
     '10.0.0.1'
@@ -120,13 +120,13 @@ def hub_address(connection: str) -> str:
     try:
         address = ip_address(text.strip("[]"))
     except ValueError:
-        # All of them, a file, or a device's name.
+        # All interfaces, a file, or the name of a device.
         return ""
     return "" if address.is_loopback or address.is_unspecified else str(address)
 
 
 class _Teller:
-    """Says how far a start is, each time that it changes: this is read in a log."""
+    """Prints the progress of a start each time it changes, because the output is read in a log."""
 
     _told = ""
 
@@ -138,10 +138,10 @@ class _Teller:
 
 
 def _await_hub(args: argparse.Namespace, over: threading.Event) -> str:
-    """Wait for what the hub tells its engines.
+    """Wait for the connection information that the hub writes for its engines.
 
     Raises:
-        LaunchError: it did not in that time.
+        LaunchError: the hub did not write it in time.
     """
     name = f"ipcontroller-{args.cluster_id}-engine.json" if args.cluster_id else "ipcontroller-engine.json"
     path = Path(args.profile_dir) / "security" / name

@@ -1,4 +1,4 @@
-"""The export at work: steps out of a cluster's journal or a notebook's file, and the script onto the disk."""
+"""Export the steps of a cluster's journal or of a notebook file, and write the script to disk."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ARRAY_ELEMENTS = 64
 
 
 def parse_without(text: str | None) -> list[str]:
-    """Read what `--without` names: numbers of cells and names that were pushed, such as `3,5-7,table`; None for nothing.
+    """Parse `--without`: numbers of cells and names of pushed values, such as `3,5-7,table`; None selects nothing.
 
     Raises:
-        InvalidRequest: a part that is neither.
+        InvalidRequest: a part is neither.
     """
     found: list[str] = []
     for part in (text or "").split(",") if text else ():
@@ -44,10 +44,10 @@ def parse_without(text: str | None) -> list[str]:
 
 
 def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, without: Sequence[str] = ()) -> list[str]:
-    """Write what was done to a cluster so far as a script; return what is to be said of it.
+    """Write the steps of a cluster so far as a script; return the lines to show to the user.
 
     Raises:
-        InvalidRequest: something has no form in a script, or the file is not ours to write over.
+        InvalidRequest: a step cannot be expressed in a script, or the file must not be overwritten.
     """
     records, faults = cluster.journal.read()
     plan = plan_replay(records, cluster.generation)
@@ -76,10 +76,10 @@ def export_cluster(cluster: Cluster, path: Path, *, sbatch: bool = False, withou
 
 
 def export_notebook(notebook: Path, path: Path, *, sbatch: bool = False, without: Sequence[str] = ()) -> list[str]:
-    """Write the `%%mhjax` cells of a notebook's file as a script; return what is to be said of it.
+    """Write the `%%mhjax` cells of a notebook file as a script; return the lines to show to the user.
 
     Raises:
-        InvalidRequest: this is no notebook, something has no form in a script, or the file is not ours to write over.
+        InvalidRequest: the file is not a notebook, a step cannot be expressed in a script, or the file must not be overwritten.
     """
     try:
         read: Any = json.loads(notebook.read_text(encoding="utf-8"))
@@ -127,7 +127,7 @@ def _literals(cluster: Cluster, record: PushRecord) -> dict[str, str]:
 
 
 def _written(value: dict[str, Any], packed: Packed) -> str | None:
-    """One pushed value as Python; an array only where it is the whole value, and small."""
+    """Return a pushed value as Python source; an array only if it is the whole value, and small."""
     parts = packed.parts
     arrays = [
         view_as(parts[part], shape, dtype_from_name(dtype), order) for part, shape, dtype, order in value["arrays"]

@@ -1,6 +1,6 @@
-"""A cluster's journal while it is kept: records onto the disk as things happen, and back as records.
+"""Journal of a running cluster: write records to disk as things happen, and read them back.
 
-A disk that fails never fails a cell: the user is told once, and the replay knows where the journal ends.
+A disk error never fails a cell: the user is notified once, and the replay knows where the journal ends.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from mhnb.view.words import format_nbytes
 __all__ = ["ClusterJournal", "draw_generation", "note_generation", "replayed_push"]
 
 PUSH_NBYTES = 256 * 2**20
-"""A push of more bytes is not kept."""
+"""A push of more bytes is not stored."""
 ALL_PUSHES_NBYTES = 2**30
-"""Nor is one with which all pushes of a journal would take more."""
+"""A push that would raise the total of a journal's pushes above this is not stored either."""
 
 _drawn: defaultdict[str, int] = defaultdict(int)
-"""By name, the highest number of a start that this process knows of: one that was left goes on in the folder that has it."""
+"""By name, the highest generation that this process knows of, because a detached cluster still uses the folder with its number."""
 _faults: dict[tuple[Path, int], str] = {}
-"""By file and generation: the disk may not hold it, so the process does."""
+"""By file and generation. In memory, because the disk may be unable to store it."""
 
 
 class ClusterJournal:
-    """The journal of one generation; its file is shared by all of them.
+    """Journal of one generation; all generations share its file.
 
     Args:
         name: the cluster's.
-        generation: which one writes.
-        environment: chooses the place on disk.
+        generation: the one that writes.
+        environment: selects the directory on disk.
         clock: Unix time in seconds.
-        tell: says to the user what the journal cannot keep; called from any thread.
-        origin: the process that began it; None for this one.
+        tell: notifies the user of what the journal cannot store; called from any thread.
+        origin: id of the process that began it; None for this one.
     """
 
     def __init__(
@@ -53,26 +53,26 @@ class ClusterJournal:
         origin: int | None = None,
     ) -> None:
         self.origin = os.getpid() if origin is None else origin
-        """The process that began it."""
+        """Id of the process that began it."""
         self._dir = JournalDir(name, self.origin, environment=environment, fresh=origin is None)
         self._generation, self._clock, self._tell = generation, clock, tell
         self._pushes = 0
         self._latest: CellRecord | None = None
         _faults.pop((self.path, generation), None)
         self._has_ended = False
-        """A record could not be written, and none is since: after a gap the rest would be replayed without what it builds on."""
+        """A record could not be written. None is written since, because later records would be replayed without what they build on."""
 
     @property
     def path(self) -> Path:
-        """The file: one JSON line for each cell, push, start and accept."""
+        """The file: one JSON line per cell, push, start and accept."""
         return self._dir.path
 
     def now(self) -> float:
-        """Unix time in seconds, by the clock that the records have."""
+        """Return Unix time in seconds, from the clock of the records."""
         return self._clock()
 
     def write(self, record: Record) -> None:
-        """Add a record, with the time. It is with the operating system when this returns."""
+        """Append a record with the time. The operating system has it when this returns."""
         if isinstance(record, CellRecord):
             self._latest = record
         if self._has_ended:
@@ -86,7 +86,7 @@ class ClusterJournal:
             self._tell(f"mhjax · {fault}\n  %mhjax restart --replay will not know of anything from here on")
 
     def write_push(self, packed: Packed, ranks: tuple[int, ...] | None) -> None:
-        """Keep a push that was made; tell the user when it is too large."""
+        """Record a push with its values; notify the user if they cannot be stored, for instance because they are too large."""
         names = tuple(str(value["name"]) for value in packed.values)
         record = PushRecord(self._generation, names, ranks)
         why_not, file = self._why_not(packed.nbytes), ""
@@ -112,10 +112,10 @@ class ClusterJournal:
         return ""
 
     def read(self) -> tuple[list[Record], list[str]]:
-        """Read everything, of all generations, and what is to be said of lines that are no records.
+        """Return all records of all generations, and notes on lines that are not records.
 
         Raises:
-            ClusterError: the file is gone.
+            ClusterError: the file is gone or cannot be read.
         """
         try:
             return parse_records(self._dir.read())
@@ -125,7 +125,7 @@ class ClusterJournal:
             ) from error
 
     def read_push(self, record: PushRecord) -> Packed:
-        """Give back a push's bytes.
+        """Return the bytes of a push.
 
         Raises:
             OSError: they are gone.
@@ -133,7 +133,7 @@ class ClusterJournal:
         return Packed(list(record.values), self._dir.read_parts(record.file, record.sizes))
 
     def find_cell(self, seq: int) -> CellRecord:
-        """Give the record of a cell of this generation that has ended."""
+        """Return the record of a finished cell of this generation."""
         if self._latest is not None and self._latest.seq == seq:
             return self._latest
         for record in reversed(self.read()[0]):
@@ -142,23 +142,23 @@ class ClusterJournal:
         raise ClusterError(f"the journal {self.path} has no cell {seq} of generation {self._generation}")
 
     def fault_of(self, generation: int) -> str:
-        """Why nothing was written from some moment of a generation on; empty where all is well."""
+        """Return why nothing was written from some point of a generation on; empty if all was written."""
         return _faults.get((self.path, generation), "")
 
     def close(self) -> None:
-        """Let go of the file; it stays on the disk."""
+        """Close the file; it stays on disk."""
         self._dir.close()
 
 
 def draw_generation(name: str, *, environment: Mapping[str, str], origin: int | None = None) -> int:
-    """Number a start: no other of its journal has that number, also none of another notebook that went on with it.
+    """Return the number of a new start: unused in its journal, also by another notebook that continued it.
 
-    Drawn for good, also where the start then fails: its error names a log in the folder with that number.
+    The number is never reused, even if the start then fails, because its error names a log in the folder with that number.
 
     Args:
         name: the cluster's.
-        environment: chooses the place on disk.
-        origin: the process that began the journal; None for this one.
+        environment: selects the directory on disk.
+        origin: id of the process that began the journal; None for this one.
     """
     lines = read_journal(name, origin, environment=environment).splitlines()
     starts, _ = parse_records(b"\n".join(line for line in lines if is_start(line)))
@@ -167,7 +167,7 @@ def draw_generation(name: str, *, environment: Mapping[str, str], origin: int | 
 
 
 def note_generation(name: str, number: int) -> None:
-    """Another process has drawn this one, and it goes on here: its folder stays its own."""
+    """Record a generation that another process started and this one continues, so that its folder is not reused."""
     _drawn[name] = max(_drawn[name], number)
 
 
@@ -176,5 +176,5 @@ def _say(record: Record) -> str:
 
 
 def replayed_push(record: PushRecord, generation: int) -> PushRecord:
-    """The record of a push that was made again; its bytes are those of before."""
+    """Return the record of a push that was repeated; its bytes are the earlier ones."""
     return replace(record, generation=generation, replayed=True)

@@ -1,4 +1,4 @@
-"""A replay: the journal's cells and pushes done again on fresh ranks, one after the other, each held against its record."""
+"""Execute a replay: repeat the journal's cells and pushes on fresh ranks, one after another, and compare each with its record."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["check_replay", "replay"]
 
 
 def check_replay(cluster: Cluster, to: int | None, *, replay: bool = True) -> None:
-    """Hold that a replay can be made, before anything is stopped.
+    """Check that a replay is possible, before anything is stopped.
 
     Raises:
-        InvalidRequest: there is no such cell, or `to` without a replay.
+        InvalidRequest: the cell does not exist, or `to` was given without a replay.
         ClusterError: the journal is gone.
     """
     if replay:
@@ -39,16 +39,16 @@ def replay(
     on_step: Callable[[ReplayStep], None] | None = None,
     on_result: Callable[[CellResult], None] | None = None,
 ) -> ReplayReport:
-    """Do again, on a cluster that has just started, what made the state of before.
+    """Repeat the steps that made the previous state, on a cluster that has just started.
 
     Args:
         cluster: fresh; nothing was run on it.
         to: the number of the last cell to run; None for all.
         on_step: called before each cell and push.
-        on_result: called after each cell, also after one that did other than before.
+        on_result: called after each cell, also after one that behaved differently from before.
 
     Raises:
-        ReplayStopped: a cell did other than before; `report` says what was done. The cluster stays as it is judged.
+        ReplayStopped: a cell behaved differently from before; `report` has what was done. The cluster stays as it is judged.
     """
     records, faults = cluster.journal.read()
     plan = plan_replay(records, cluster.generation, to)
@@ -71,7 +71,7 @@ def _run_steps(
     on_step: Callable[[ReplayStep], None] | None,
     on_result: Callable[[CellResult], None] | None,
 ) -> tuple[int, str]:
-    """Do the steps; return how many were done as before, and why it stopped."""
+    """Run the steps; return how many matched their records, and why the replay stopped."""
     for at, step in enumerate(plan.steps):
         if on_step is not None:
             on_step(ReplayStep(step_name(step), at, plan))
@@ -108,7 +108,7 @@ def _run_cell(
 
 
 def _new_errors(before: CellRecord, result: CellResult, left_out: Sequence[LeftOut]) -> list[str]:
-    """What was raised that was not raised before, each text once, and which cell had set a name that is missing now."""
+    """Return errors that were not raised before, each text once, and which cell had set a name that is missing now."""
     raised = [rank.error for rank in result.failed if rank.error and before.errors.get(rank.rank) != rank.error.ename]
     missed = [say_who_set(error.evalue, left_out, before.seq) for error in raised if error.ename == "NameError"]
     return list(dict.fromkeys([*(f"now {error.ename}: {error.evalue}" for error in raised), *filter(None, missed)]))
