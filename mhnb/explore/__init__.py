@@ -1,1 +1,1 @@
-"""Shardings looked at before anything runs: layouts of arrays, and what the compiler would make of a program."""
+"""Inspect shardings before anything runs: layouts of arrays, and what the compiler would make of a program."""

@@ -1,6 +1,6 @@
-"""`mhnb.layout` and `mhnb.expect`: layouts of arrays that are there, and of those that are not.
+"""`mhnb.layout`, `mhnb.reshard` and `mhnb.expect`: layouts of arrays that exist, and of arrays that do not.
 
-JAX is imported only when it is asked about something of JAX's. No data is fetched and no program launched.
+JAX is imported only for objects of JAX. No data is fetched and no program launched.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = ["DrawnLayout", "DrawnMesh", "DrawnReshard", "DrawnTree", "as_mesh", "
 
 
 class _Drawn:
-    """What is shown of a value wherever it is the last expression of a cell, or printed."""
+    """Displays a value that is printed, or is the last expression of a cell."""
 
     places: Places | None = None
-    """Where the ranks are that hold it; None where it need not exist, and each rank is a host."""
+    """Hosts of the ranks that hold the value; None if it need not exist, and each rank is a host."""
 
     @classmethod
     def draw(cls, value: Any, places: Places | None = None) -> Self:
-        """Take over a plain value."""
+        """Return a displayable copy of a plain value."""
         drawn = cls(**{field.name: getattr(value, field.name) for field in fields(value)})
-        # The values are frozen, and this is no part of them: equal layouts are equal wherever they are.
+        # The values are frozen, and this is not one of their fields: equal layouts are equal wherever they are.
         object.__setattr__(drawn, "places", places)
         return drawn
 
@@ -58,7 +58,7 @@ class _Drawn:
 
 
 class DrawnLayout(_Drawn, Layout):
-    """A layout that shows itself."""
+    """A layout that displays itself."""
 
     def to_text(self) -> str:
         """Draw it as text."""
@@ -74,7 +74,7 @@ class DrawnLayout(_Drawn, Layout):
 
 
 class DrawnTree(_Drawn, LayoutTree):
-    """A table of layouts that shows itself."""
+    """A table of layouts that displays itself."""
 
     def to_text(self) -> str:
         """Write it as text."""
@@ -86,7 +86,7 @@ class DrawnTree(_Drawn, LayoutTree):
 
 
 class DrawnMesh(_Drawn, MeshShape):
-    """A mesh that shows itself."""
+    """A mesh that displays itself."""
 
     def to_text(self) -> str:
         """Draw it as text."""
@@ -98,7 +98,7 @@ class DrawnMesh(_Drawn, MeshShape):
 
 
 class DrawnReshard(_Drawn, Reshard):
-    """A reshard that shows itself."""
+    """A reshard that displays itself."""
 
     def to_text(self) -> str:
         """Draw it as text."""
@@ -118,7 +118,7 @@ def layout(
     devices_per_host: int | None = None,
     uneven: bool = False,
 ) -> DrawnLayout | DrawnTree | DrawnMesh:
-    """Say which device holds which box.
+    """Return which device stores which shard of an array.
 
     `layout(x)` reads a jax.Array, a ShapeDtypeStruct that has a sharding, a pytree of them (a table) or a mesh (a map).
     `layout(shape, mesh, spec)` needs no cluster and no JAX.
@@ -128,11 +128,11 @@ def layout(
         mesh: with a shape: sizes by axis, or a jax Mesh or AbstractMesh.
         spec: with a shape: `P('data', None)`, as JAX's object, text or a list of axes.
         dtype: with a shape: the element type.
-        devices_per_host: where the mesh has no devices of its own: it is laid over hosts row by row; None for one host.
+        devices_per_host: for a mesh without devices of its own, which is laid over hosts row by row; None for one host.
         uneven: allow axes that do not divide their dim, padded as the compiler does it inside a jitted function.
 
     Raises:
-        ShardingError: that spec cannot be; `jax_says` is JAX's own reason.
+        ShardingError: the spec is not legal; `jax_says` is JAX's own reason.
         InvalidRequest: an argument cannot be read.
     """
     if mesh is None:
@@ -147,7 +147,7 @@ def layout(
 
 
 def as_mesh(mesh: Any, devices_per_host: int | None = None) -> MeshShape:
-    """Read a mesh: one of ours or of JAX's, sizes by axis, or a text like `data 4, model 2`.
+    """Return a mesh from one of ours or of JAX's, from sizes by axis, or from a text like `data 4, model 2`.
 
     Raises:
         InvalidRequest: it is none of these.
@@ -159,7 +159,7 @@ def as_mesh(mesh: Any, devices_per_host: int | None = None) -> MeshShape:
     if isinstance(mesh, Mapping):
         return MeshShape.row_major(mesh, devices_per_host=devices_per_host)
     if hasattr(mesh, "axis_names"):
-        # Whoever has one has imported JAX.
+        # JAX is already imported, because the caller has an object of it.
         from mhnb.rank.asks.layouts import is_mesh, read_mesh
 
         if is_mesh(mesh):
@@ -182,7 +182,7 @@ def _layout_of(x: Any, devices_per_host: int | None) -> DrawnLayout | DrawnTree 
 
     if is_mesh(x):
         mesh = read_mesh(x, devices_per_host=devices_per_host)
-        # The ranks of an abstract mesh are made up.
+        # The ranks of an abstract mesh are invented.
         return DrawnMesh.draw(mesh, _places(mesh) if isinstance(x, Mesh) else None)
     if has_layout(x):
         held = read_layout(x)
@@ -191,7 +191,7 @@ def _layout_of(x: Any, devices_per_host: int | None) -> DrawnLayout | DrawnTree 
 
 
 def _places(of: Layout | MeshShape) -> Places:
-    """The hosts of the ranks that hold something of JAX's."""
+    """Return the hosts of the ranks that hold a part of a JAX object."""
     from mhnb.rank.guard.neighbours import host_label
 
     return Places({device.rank: host_label(device.rank) for device in of.devices})
@@ -200,7 +200,7 @@ def _places(of: Layout | MeshShape) -> Places:
 def reshard(
     x: Any, mesh: Any = None, spec: Any = None, *, to: Any, dtype: Any = "float32", devices_per_host: int | None = None
 ) -> DrawnReshard:
-    """Say which pieces would move between which devices if an array went from its spec to another. Nothing moves.
+    """Return which shards would move between devices if an array changed from its spec to another. Nothing moves.
 
     `reshard(x, to=spec)` reads an array or a Layout; `reshard(shape, mesh, spec, to=...)` needs no cluster and no JAX.
 
@@ -217,10 +217,10 @@ def reshard(
 
 
 def expect(x: Any, spec: Any) -> None:
-    """Assert that an array lies as a spec says on its own mesh; another spelling of the same layout is fine.
+    """Assert that an array is sharded as a spec says on its own mesh; another spelling of the same layout is fine.
 
     Raises:
-        LayoutDiffers: it does not; the message draws both.
+        LayoutDiffers: it is not; the message draws both.
         ShardingError: the spec is not legal for that array.
         InvalidRequest: `x` has no layout, or none over a mesh.
     """

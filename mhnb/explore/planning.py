@@ -1,4 +1,4 @@
-"""Asks the compiler about programs on meshes that nobody has: a helper process with fake devices, kept while it is of use."""
+"""Client of a helper process that compiles programs for meshes that do not exist, with fake devices; it is kept for reuse."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from mhnb.sharding.report import Report, make_report, program_from_wire
 __all__ = ["MAX_DEVICES", "PlanCompiler", "close_shared", "shared_compiler"]
 
 MAX_DEVICES = 2048
-"""Fake CPU devices that XLA compiles for; with more it fails."""
+"""Maximum number of fake CPU devices that XLA compiles for; with more it fails."""
 _TIMEOUT_S = 120.0
 
 
 class PlanCompiler:
-    """A process that compiles for fake devices; starts with the first question. Not for several threads at once."""
+    """A process that compiles for fake devices, started by the first request. Not for use by several threads at once."""
 
     def __init__(self, *, timeout_s: float = _TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -49,12 +49,12 @@ class PlanCompiler:
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
-                # What could not be written any more is of no use.
+                # Data that could not be written is no longer needed.
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
 
     def ask_program(self, program: str, layouts: Sequence[Layout], hosts: Mapping[int, str] | None = None) -> Report:
-        """Say what a program would communicate.
+        """Return a report of what a program would communicate.
 
         Args:
             program: `matmul`, `mlp`, `attention`, `module:function`, or an expression like `lambda x, w: x @ w`.
@@ -62,13 +62,13 @@ class PlanCompiler:
             hosts: label by rank; without, each rank is a host.
 
         Raises:
-            InvalidRequest: the program cannot be compiled so, or the mesh is too large.
+            InvalidRequest: the program cannot be compiled for these layouts, or the mesh is too large.
             ClusterError: the helper process ended or did not answer in time.
         """
         return self._ask(layouts, hosts, program=program, to=None)
 
     def ask_reshard(self, before: Layout, after: Layout, hosts: Mapping[int, str] | None = None) -> Report:
-        """Say with which collectives an array would be brought from one spec to another on its mesh.
+        """Return a report of the collectives that would bring an array from one spec to another on its mesh.
 
         Raises:
             InvalidRequest: it cannot be compiled, or the mesh is too large.
@@ -86,7 +86,7 @@ class PlanCompiler:
             raise InvalidRequest(
                 f"the program cannot be compiled for these arrays: {said['error']}", error=said["error"]
             )
-        # Fake devices are all of one process: who they stand for is known here.
+        # All fake devices belong to one process; the ranks that they represent are known here.
         ranks = tuple(device.rank for device in mesh.devices)
         known = hosts or {}
         return make_report(
@@ -102,7 +102,7 @@ class PlanCompiler:
             process.stdin.flush()
             reply = self._replies.get(timeout=self._timeout_s)
         except KeyboardInterrupt:
-            # Its answer would be taken for that to the next question.
+            # Its reply would be taken for the reply to the next request.
             self.close()
             raise
         except BrokenPipeError:
@@ -128,7 +128,7 @@ class PlanCompiler:
             stderr=subprocess.DEVNULL,
             text=True,
             env=environment,
-            # Ctrl-C in a terminal is for whoever asks.
+            # Ctrl-C in a terminal is for the caller, not for this process.
             start_new_session=True,
         )
         replies = self._replies = SimpleQueue()
@@ -168,6 +168,6 @@ def shared_compiler() -> PlanCompiler:
 
 
 def close_shared() -> None:
-    """End this process's compiler; the next question starts another."""
+    """End this process's compiler; the next request starts another."""
     for compiler in _shared:
         compiler.close()
