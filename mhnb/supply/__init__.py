@@ -1,1 +1,1 @@
-"""What the hosts of a cluster need before a cell can run there: the user's own code, and others' packages."""
+"""Prepare the hosts of a cluster before a cell can run there: the user's own code, and third-party packages."""

@@ -1,4 +1,4 @@
-"""Run pip once in each environment that the ranks of a cluster run in: not once per rank."""
+"""Run pip once in each environment that the ranks of a cluster run in, not once per rank."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["PipRun", "run_pip"]
 
 @dataclass(frozen=True, slots=True)
 class PipRun:
-    """What pip did in one environment."""
+    """Result of pip in one environment."""
 
     host: str
     hostname: str
     python: str
-    """The interpreter there."""
+    """The interpreter of that environment."""
     code: int
     """Exit code; 0 for success."""
     said: str
@@ -33,11 +33,11 @@ class PipRun:
 def run_pip(cluster: Cluster, words: Sequence[str]) -> tuple[PipRun, ...]:
     """Run pip on one rank of each host, and wait for all.
 
-    Hosts at once; but those that may share an environment one after the other, so that two pips never write to one: the second
-    finds that there is nothing to do.
+    Hosts run at once. Those that may share an environment run one after another, so that two pips never write to one
+    environment: the second finds that there is nothing to do.
 
     Raises:
-        ClusterError: a rank is gone, or has no pip.
+        ClusterError: a rank is lost, or has no pip.
     """
     doers = one_rank_per_host(cluster)
     environments = ask_all(cluster, [doer.rank for doer in doers], "describe_environment", {})

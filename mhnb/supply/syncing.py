@@ -1,4 +1,4 @@
-"""Bring a folder of the notebook's machine to the hosts of a cluster that have another disk: over the link, once per host."""
+"""Copy a folder of the notebook's machine to the hosts of a cluster that have another disk: over the transport, once per host."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ _IN_FLIGHT = 4
 
 @dataclass(frozen=True, slots=True)
 class HostSync:
-    """What one host was brought."""
+    """What was copied to one host."""
 
     host: str
     hostname: str
     folder: str
-    """There."""
+    """The folder on that host."""
     paths: tuple[str, ...]
-    """Files that were missing or not the same."""
+    """Files that were missing or different."""
     nbytes: int
     imported: tuple[str, ...]
-    """Modules that ranks had imported from files that were replaced: they stay as they were."""
+    """Modules that ranks had imported from replaced files: they stay as they were."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncReport:
-    """What a sync has done."""
+    """Result of a sync."""
 
     folder: str
-    """Here."""
+    """The folder on this machine."""
     file_count: int
     hosts: tuple[HostSync, ...]
 
 
 def one_rank_per_host(cluster: Cluster) -> list[RankInfo]:
-    """Choose who does for each host what is to be done there once. Simulated hosts are one machine."""
+    """Select one rank per host, for work that each host needs once. Simulated hosts are one machine."""
     chosen: dict[str, RankInfo] = {}
     for rank in cluster.ranks:
         chosen.setdefault("" if cluster.shape.is_local else rank.host, rank)
@@ -60,14 +60,14 @@ def one_rank_per_host(cluster: Cluster) -> list[RankInfo]:
 
 
 def sync(cluster: Cluster, folder: str = ".") -> SyncReport:
-    """Bring a folder to each host: files that are missing there or not the same. What is there beside them stays.
+    """Copy a folder to each host: files that are missing there or different. Other files there stay.
 
-    It goes where it is here: seen from the notebook's folder, and on the hosts from the ranks' working folder; a folder from
-    elsewhere comes to lie there under its own name.
+    The target has the same relative path: here from the notebook's folder, on the hosts from the ranks' working directory. A folder
+    outside the notebook's folder is copied under its own name.
 
     Raises:
-        InvalidRequest: no such folder, or more in it than code would be.
-        ClusterError: a host could not take it; the message names host and file.
+        InvalidRequest: the folder does not exist, or holds more than code would.
+        ClusterError: a host could not accept it; the message names host and file.
     """
     source = check_folder(folder)
     files = _scan(source)
@@ -91,7 +91,7 @@ def _name(rank: RankInfo) -> str:
     return f"{rank.host} ({rank.hostname})"
 
 
-# -- what is here
+# -- files on this machine
 
 
 def _scan(source: Path) -> dict[str, FileFacts]:
@@ -109,7 +109,7 @@ def _scan(source: Path) -> dict[str, FileFacts]:
 
 
 def _walk(source: Path, excludes: Excludes) -> Iterator[str]:
-    """Give regular files by their paths from the folder. Links to folders are not followed: they may lead in a circle."""
+    """Yield regular files by their paths from the folder. Links to folders are not followed, because they may form a cycle."""
     for where, folders, names in os.walk(source):
         base = Path(where).relative_to(source)
         folders[:] = [f for f in folders if not excludes.leaves_out((base / f).as_posix(), is_folder=True)]
@@ -126,7 +126,7 @@ def _facts(source: Path, path: str, nbytes: int) -> FileFacts:
         ) from error
 
 
-# -- what goes
+# -- transfer
 
 
 def _bring(cluster: Cluster, doer: RankInfo, look: dict[str, Any], source: Path, files: dict[str, FileFacts]) -> None:
