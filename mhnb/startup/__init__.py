@@ -1,1 +1,1 @@
-"""Before a cluster runs: what was asked for, the look at the machines, the start itself, and ranks in reserve."""
+"""Steps before a cluster runs: options, preflight checks, the start itself, and standby ranks."""

@@ -1,4 +1,4 @@
-"""What a start was asked for, put together from its arguments and its profile: how many ranks, on how many hosts, which machines."""
+"""Resolve the arguments of a start and its profile into a cluster spec: how many ranks, on how many hosts, on which machines."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from mhnb.system.gpus import find_gpus
 __all__ = ["check_alike", "name_hosts", "take_shape", "usual_shape"]
 
 _OF_NO_CLUSTER = ("connection", "start_timeout_s")
-"""Options that say nothing of a cluster that is there."""
+"""Options that do not describe an existing cluster."""
 _OF_START = ("hosts", "devices", "name", "ranks_per_host")
-"""What a start is given by position or by name, and no option."""
+"""Arguments of a start, given by position or by name, that are not options."""
 _OF_SHAPE = ("init", "initialize", "profile", "ranks")
 _RANKS = 4
 _DEVICES = 2
@@ -32,16 +32,16 @@ _DEVICES = 2
 def take_shape(
     hosts: int | Sequence[str] | None, devices: int | None, ranks_per_host: int | None, options: dict[str, Any]
 ) -> Shape:
-    """Make the shape of what `start` was asked for, and take what belongs to it out of the options.
+    """Return the spec that the arguments of `start` describe, and remove what belongs to it from the options.
 
     Args:
         hosts: how many, or their names; None: what the profile says.
         devices: None: what the profile says.
         ranks_per_host: None: what the profile says.
-        options: of `start`; `ranks` is the number of all ranks, another way to say how many hosts there are.
+        options: of `start`; `ranks` is the number of all ranks, an alternative to the number of hosts.
 
     Raises:
-        InvalidRequest: hosts that are neither a number nor names, numbers that do not go together, an option that there is not.
+        InvalidRequest: hosts that are neither a number nor names, inconsistent numbers, or an unknown option.
 
     >>> take_shape(["a", "b"], None, 1, {"keep": True}).describe()
     '2 hosts (a, b), profile ssh'
@@ -56,7 +56,7 @@ def take_shape(
         machines, ranks_per_host = _machines(profile, machines, ranks_per_host)
         devices = _devices(profile, devices)
     if machines and kind not in ("mpi", "slurm", "ssh"):
-        # The others would leave the names unused without a word.
+        # Other kinds would silently ignore the names.
         raise InvalidRequest(f"--profile {name} takes no names of machines, and got {', '.join(machines)}; ssh does")
     each = ranks_per_host
     if each is None and profile is not None and not (machines and ranks is not None):
@@ -65,7 +65,7 @@ def take_shape(
         ranks, each = _usual(profile, each)
     hosts_count, each = _split(ranks, len(machines) if machines else count, each)
     if kind == "gpu":
-        # All on this machine: it is one host.
+        # All ranks are on this machine, which is one host.
         hosts_count, each = 1, hosts_count * each
     shape = Shape(
         hosts_count,
@@ -82,21 +82,21 @@ def take_shape(
 
 
 def usual_shape() -> Shape:
-    """Give the shape of a start that is asked for nothing."""
+    """Return the spec of a start without arguments."""
     return take_shape(None, None, None, {})
 
 
 def check_alike(name: str, shape: Shape, running: StartOptions, asked: Mapping[str, Any]) -> None:
-    """Refuse to go on with a cluster that was started with other options than are asked for.
+    """Check that a running cluster was started with the requested options.
 
     Args:
         name: the cluster's.
-        shape: its shape, which is the one asked for.
+        shape: its spec, which is also the requested one.
         running: its options.
-        asked: options that were given, after `take_shape`; what is not given asks for nothing.
+        asked: options that were given, after `take_shape`; options that were not given are not compared.
 
     Raises:
-        AlreadyStarted: an option differs; the message says which.
+        AlreadyStarted: an option differs; the message names it.
     """
     wanted = {key: value for key, value in asked.items() if key in OPTION_NAMES and key not in _OF_NO_CLUSTER}
     if wanted.get("sync"):
@@ -114,10 +114,10 @@ def check_alike(name: str, shape: Shape, running: StartOptions, asked: Mapping[s
 
 
 def _load(name: str, options: Mapping[str, Any]) -> Profile | None:
-    """Read the profile; None for several supervisors on this machine, which have none.
+    """Load the profile; None for several supervisors on this machine, which have no profile.
 
     Raises:
-        InvalidRequest: an option that is neither ours nor the profile's.
+        InvalidRequest: an option that neither mhnb nor the profile has.
     """
     if name == "split":
         return None
@@ -132,7 +132,7 @@ def _load(name: str, options: Mapping[str, Any]) -> Profile | None:
 
 
 def _say_where(option: str, value: object) -> str:
-    """Say where an option belongs: among the arguments of JAX's own start, or to a profile, as --profile was forgotten."""
+    """Describe where an option belongs: to the arguments of JAX's own start, or to a profile, because --profile was forgotten."""
     if option in INITIALIZE_ARGUMENTS:
         return (
             f"\n  {option} is an argument of jax.distributed.initialize: initialize={{{option!r}: {value!r:.80}}};"
@@ -140,14 +140,14 @@ def _say_where(option: str, value: object) -> str:
         )
     kinds = [kind for kind, cls in sorted(KINDS.items()) if cls.class_traits(config=True).get(option) is not None]
     if kinds:
-        # Of several the one that most people have.
+        # Of several kinds, name the most widely used.
         return f"\n  {option} is a setting of the profile {' or '.join(kinds)}: --profile {'ssh' if 'ssh' in kinds else kinds[0]}"
     near = nearest(option, (*_OF_START, *OPTION_NAMES, *_OF_SHAPE))
     return f"\n  did you mean {near}?" if near else ""
 
 
 def _machines(profile: Profile, named: tuple[str, ...], each: int | None) -> tuple[tuple[str, ...], int | None]:
-    """Give the machines, by name in this start or in the profile, and how many ranks a host file gives each."""
+    """Return the machines, as named in this start or in the profile, and the number of ranks per host from a host file."""
     settings: Any = profile.settings
     if named or not settings.has_trait("hosts"):
         return named, each
@@ -160,7 +160,7 @@ def _machines(profile: Profile, named: tuple[str, ...], each: int | None) -> tup
 
 
 def name_hosts(hosts: Sequence[HostName]) -> tuple[str, ...]:
-    """Give the names as a Shape has them."""
+    """Return the host names in the form that a `Shape` has."""
     return tuple(str(host) for host in hosts)
 
 
@@ -171,10 +171,10 @@ def _devices(profile: Profile, devices: int | None) -> int | None:
 
 
 def _usual(profile: Profile | None, each: int | None) -> tuple[int, int | None]:
-    """Give the number of ranks where nobody has said one.
+    """Return the default number of ranks, and the ranks per host.
 
     Raises:
-        LaunchError: it is that of the GPUs, and there are none.
+        LaunchError: the default is the number of GPUs, and there are none.
     """
     if profile is None:
         return _RANKS * (each or 1), each
@@ -188,16 +188,16 @@ def _usual(profile: Profile | None, each: int | None) -> tuple[int, int | None]:
 
 
 def _split(ranks: int | None, hosts: int | None, each: int | None) -> tuple[int, int]:
-    """Give the hosts and the ranks of each.
+    """Return the number of hosts, and of ranks per host.
 
     Raises:
-        InvalidRequest: the numbers do not go together.
+        InvalidRequest: the numbers are inconsistent.
 
     >>> _split(8, None, 2), _split(8, 4, None), _split(None, 4, 2)
     ((4, 2), (4, 2), (4, 2))
     """
     if ranks is not None and ranks < 1:
-        # What cannot be is refused as a shape, with all else, by its own value.
+        # `check_counts` reports invalid counts later, with all else, by their own values.
         return ranks, 1
     if ranks is None:
         return _RANKS if hosts is None else hosts, 1 if each is None else each
@@ -205,7 +205,7 @@ def _split(ranks: int | None, hosts: int | None, each: int | None) -> tuple[int,
         each = 1 if each is None else each
         hosts = ranks // each if each > 0 else ranks
     if each is None:
-        # Fewer ranks than hosts are refused below, in words of their own.
+        # Fewer ranks than hosts are refused below, with their own message.
         each = max(1, ranks // hosts) if hosts > 0 else 1
     if each > 0 and hosts * each != ranks:
         raise InvalidRequest(

@@ -1,6 +1,6 @@
-"""The flags of `%mhjax start`, `mhnb run` and `doctor` that say how many ranks, where, and how they are reached.
+"""argparse flags of `%mhjax start`, `mhnb run` and `doctor` for the number of ranks, the hosts, and how they are reached.
 
-A flag that is not given is left to the profile; the settings of a profile that have no flag of their own are given by `--set`.
+A flag that is not given is left to the profile. Settings of a profile that have no flag of their own are given by `--set`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _SETTINGS = {
     "--time": ("time", "LIMIT", "Slurm: limit of the job, as 30 (minutes), 2:00:00, 1-12"),
     "--nodes": ("nodes", "N", "Slurm: machines to spread the ranks over"),
 }
-"""Flags for the settings that are asked for most: the setting, what stands after the flag, help."""
+"""Flags for the most common settings: the setting, the placeholder of the flag's value, help."""
 
 
 _OWN_FLAGS = {"devices": "--devices", "hostfile": "--hostfile", "hosts": "--hosts", "ranks_per_host": "--per-host"}
 
 
 def add_place_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say how many ranks, where, and how they are reached."""
+    """Add the flags for the number of ranks, the hosts, and how they are reached."""
     parser.add_argument("-n", type=whole_number, metavar="N", help="ranks; on this machine a process each (4)")
     parser.add_argument(
         "--devices", type=whole_number, metavar="D", help="simulated CPU devices per rank (2 on this machine)"
@@ -69,7 +69,7 @@ def add_place_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
-    """Add those of `doctor`: where it is to look is said as for a start."""
+    """Add the flags of `doctor`; its hosts are given as for a start."""
     add_place_flags(parser)
     parser.add_argument(
         "--coordinator-port", type=whole_number, default=0, metavar="PORT", help="for JAX's coordinator (a free one)"
@@ -77,10 +77,10 @@ def add_doctor_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def place_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Make arguments of `mhnb.start` from those flags.
+    """Return arguments of `mhnb.start` from those flags.
 
     Raises:
-        InvalidRequest: flags that do not go together, names that cannot be, a --set without a name or a value.
+        InvalidRequest: incompatible flags, invalid names, or a --set without a name or a value.
     """
     from mhnb.startup.asking import name_hosts
 
@@ -121,15 +121,15 @@ def _settings(args: argparse.Namespace) -> dict[str, Any]:
         if name in _OWN_FLAGS:
             raise InvalidRequest(f"--set {text}: {name} has a flag of its own: {_OWN_FLAGS[name]} {value}")
         several.setdefault(name, []).append(value)
-    # Given once it is a text, for a list to be split as a shell does; given again and again, the words of the list.
+    # A single value stays a text, which a list setting splits as a shell does. Repeated values form the list.
     return found | {name: values[0] if len(values) == 1 else values for name, values in several.items()}
 
 
 def _read_named_hosts(args: argparse.Namespace) -> tuple[HostName, ...] | None:
-    """Read the machines of `--hosts` or `--hostfile`; None where neither was given.
+    """Read the machines of `--hosts` or `--hostfile`; None if neither was given.
 
     Raises:
-        InvalidRequest: both, a machine that cannot be, or a file that cannot be read.
+        InvalidRequest: both were given, a machine is invalid, or a file cannot be read.
     """
     if args.hosts is not None and args.hostfile is not None:
         raise InvalidRequest(
@@ -141,28 +141,28 @@ def _read_named_hosts(args: argparse.Namespace) -> tuple[HostName, ...] | None:
 
 
 def _read_variables(texts: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Read what `--env` was given, again and again.
+    """Parse the values of `--env`, which may be repeated.
 
     Raises:
-        InvalidRequest: a name alone that is no variable here.
+        InvalidRequest: a name without a value is not a variable here.
     """
     return dict(_variable(text, environment) for text in texts)
 
 
 def _check_login_files(key: str | None, config: str | None) -> None:
-    """Refuse files that are not there: ssh only warns of a missing key, and then tries others.
+    """Check that the files exist, because ssh only warns of a missing key, and then tries others.
 
     Raises:
-        InvalidRequest: naming the flag and the file.
+        InvalidRequest: a file does not exist; the message has the flag and the file.
     """
     for flag, name in (("--key", key), ("--ssh-config", config)):
-        # "none" is a word of ssh's own for no config.
+        # "none" is a keyword of ssh for no config.
         if name is not None and name != "none" and not Path(name).expanduser().exists():
             raise InvalidRequest(f"{flag} {name}: there is no such file on this machine")
 
 
 def _split_setting(text: str) -> tuple[str, str]:
-    """Split what `--set` was given.
+    """Split a value of `--set`.
 
     Raises:
         InvalidRequest: no name, or no value.

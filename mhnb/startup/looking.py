@@ -1,7 +1,8 @@
-"""The look before a start, and `doctor`'s, for each way to reach hosts: by the profile's own command, or by a login of its own.
+"""Preflight checks of a start and of `doctor`, for each way to reach hosts: by the launcher's own command, or by a separate login.
 
-Slurm and mpiexec carry the look in the very command that then carries the supervisors: there is no second queueing.
-Where each host has a command of its own, ssh, gcloud and kubectl, the look comes before, one command more a host, all at once.
+Slurm and mpiexec run the preflight in the command that then runs the supervisors, so that no second queueing is needed.
+Where each host has a command of its own (ssh, gcloud and kubectl), the preflight comes before, with one more command
+per host, all at once.
 """
 
 from __future__ import annotations
@@ -39,22 +40,22 @@ from mhnb.system.rundir import make_home
 __all__ = ["Rehearsing", "look_as_asked", "look_before", "make_look"]
 
 Rehearsing = SlurmLauncher | MpiLauncher
-"""Launchers that look in the place where the supervisors will be."""
+"""Launchers that run the preflight in the allocation of the supervisors."""
 
 _LOGIN_S = 60.0
-"""What gcloud may take before it runs anything."""
+"""How long gcloud may take before it runs anything."""
 _BEGIN_LOOKS, _LOOK_S = 1200, 0.1
-"""So long may an mpiexec take, with the look."""
+"""Number of polls that an mpiexec may take, including the preflight, and the seconds between two polls."""
 _END_S = 1.0
 
 
 def look_before(shape: Shape, options: StartOptions, tell: Callable[[], None]) -> PreflightReport | None:
-    """Look at hosts that have a command each; None where there is nothing to look at, or the launcher looks by itself.
+    """Run the preflight on hosts that have a command each; None if there is nothing to check, or the launcher runs its own preflight.
 
     Args:
-        shape: what is to be started.
-        options: how.
-        tell: called when the look begins; one at a host that does not answer takes until its login is given up.
+        shape: the spec of the cluster to start.
+        options: how to start it.
+        tell: called when the preflight begins; at a host that does not answer, it lasts until the login times out.
 
     Raises:
         PreflightFailed: a start could not work; with the table, and the `report`.
@@ -69,12 +70,12 @@ def look_before(shape: Shape, options: StartOptions, tell: Callable[[], None]) -
 
 
 def make_look(shape: Shape, options: StartOptions, towards: str) -> Look:
-    """Make the look of a launcher that looks by itself.
+    """Return the preflight function for a launcher that runs its own preflight.
 
     Args:
-        shape: what is to be started.
-        options: how.
-        towards: the address of this machine that the hosts are to reach.
+        shape: the spec of the cluster to start.
+        options: how to start it.
+        towards: the address of this machine that the hosts must reach.
     """
     return _make_look(shape, _wanted(shape, options), towards)
 
@@ -95,15 +96,15 @@ def _make_look(shape: Shape, wanted: Wanted, towards: str, clock: Callable[[], f
 
 
 def look_as_asked(args: argparse.Namespace, tell: Callable[[str], None] = print) -> PreflightReport:
-    """Look as the flags of `doctor` say, which are those of `start`.
+    """Run the preflight that the flags of `doctor` request, which are those of `start`.
 
     Args:
         args: of `add_place_flags`, and the coordinator's port.
-        tell: gets where a job stands in Slurm's queue, each time that it changes.
+        tell: receives the position of a job in Slurm's queue each time it changes.
 
     Raises:
-        InvalidRequest: a flag's value that cannot be.
-        LaunchError: no machine could be looked at.
+        InvalidRequest: an invalid value of a flag.
+        LaunchError: no machine could be checked.
     """
     asked = place_options(args)
     own = [asked.pop(name, None) for name in ("hosts", "devices", "ranks_per_host")]
@@ -120,7 +121,7 @@ def look_as_asked(args: argparse.Namespace, tell: Callable[[str], None] = print)
 
 
 def _wanted(shape: Shape, options: StartOptions, port: int = 0) -> Wanted:
-    """Say what the cluster shall be."""
+    """Return the requirements of the cluster."""
     _, _, given = str(shape.initialize.get("coordinator_address", "")).rpartition(":")
     endpoints = tuple(_at(each, port or int(given or 0)) for each in ENDPOINTS)
     return Wanted(
@@ -153,14 +154,14 @@ def _look_by_login(shape: Shape, options: StartOptions, wanted: Wanted, launcher
 def _rehearse(
     shape: Shape, wanted: Wanted, towards: str, launcher: Rehearsing, tell: Callable[[str], None]
 ) -> PreflightReport:
-    """Have the launcher bring up probes as it would bring up supervisors, and nothing after them.
+    """Make the launcher start probes as it would start supervisors, and nothing after them.
 
     Raises:
-        LaunchError: it could not, or what they told could not be judged.
+        LaunchError: it could not, or the answers of the probes could not be judged.
     """
     launcher.look = _make_look(shape, wanted, towards)
     home = make_home(os.environ)
-    # Not where temporary files are: processes of mpiexec must see it, on their machines.
+    # Not in the directory for temporary files: processes of mpiexec must see this one on their machines.
     with tempfile.TemporaryDirectory(prefix="doctor-", dir=home) as folder:
         (Path(folder) / "log").mkdir()
         hosts: RehearsedHosts = (
@@ -181,7 +182,7 @@ def _rehearse(
 
 
 def _await_look(hosts: RehearsedHosts, tell: Callable[[str], None]) -> None:
-    """Wait for the end of a look: as long as a job waits in Slurm's queue, and not for ever for what runs none."""
+    """Wait for the end of a preflight: without limit while a job waits in Slurm's queue, with a limit for other launchers."""
     told, looks = "", 0
     while not hosts.looked.wait(_LOOK_S):
         looks += 1

@@ -1,4 +1,4 @@
-"""How a cluster is started, beyond its shape, and what that means for each host that is to be started."""
+"""Options of a start beyond the cluster spec, and the specs of the hosts to start that follow from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HOST_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """How to start, beyond the shape."""
+    """Options of a start, beyond the cluster spec."""
 
     name: str = "default"
     start_timeout_s: float = _START_TIMEOUT_S
@@ -40,30 +40,30 @@ class StartOptions:
     guard: str = "lockstep"
     fork: bool = sys.platform == "linux"
     spare: bool = False
-    """Whether as many ranks again are kept warm for a restart."""
+    """Whether the same number of ranks is kept on standby for a restart."""
     address: str = ""
-    """For hosts on other machines: the address of this one that they reach; empty to find it."""
+    """For hosts on other machines: the address of this machine that they reach; empty to find it."""
     encrypt: bool = True
-    """Whether what travels between machines is encrypted."""
+    """Whether traffic between machines is encrypted."""
     host_timeout_s: float = _HOST_TIMEOUT_S
     """A host that is silent for longer is lost."""
     connection: str = field(default="", repr=False)
-    """What a hub that is there already tells its engines: the ranks serve ipyparallel's client only. It holds the hub's key."""
+    """Connection information that an existing hub gives its engines, with the hub's key: the ranks serve ipyparallel's client only."""
     sync: str = ""
-    """A folder of this machine that every host is brought before a cell can import from it; empty for none."""
+    """Folder of this machine that is copied to every host before a cell can import from it; empty for none."""
     reach: Mapping[str, Any] = field(default_factory=dict)
-    """How the profile's launcher reaches the hosts, by the name of its settings; what is not named is the profile's."""
+    """Profile settings by name: how the launcher reaches the hosts. Settings that are not named are the profile's."""
 
 
 OPTION_NAMES = frozenset(part.name for part in fields(StartOptions)) - {"name", "reach"}
-"""What is no setting of a profile."""
+"""Options that are not settings of a profile."""
 
 
 def take_options(name: str, shape: Shape, options: Mapping[str, Any]) -> StartOptions:
-    """Make the options of a start; what is none of ours is a setting of the profile.
+    """Return the options of a start; options that are not ours are settings of the profile.
 
     Raises:
-        InvalidRequest: two options that cannot be together.
+        InvalidRequest: two options are incompatible.
     """
     ours = {key: value for key, value in options.items() if key in OPTION_NAMES}
     reach = {key: value for key, value in options.items() if key not in OPTION_NAMES}
@@ -79,10 +79,10 @@ def take_options(name: str, shape: Shape, options: Mapping[str, Any]) -> StartOp
 
 
 def check_kept(options: StartOptions) -> None:
-    """Refuse to let go of what nobody could take over.
+    """Check that the cluster can be detached, because no notebook could take it over otherwise.
 
     Raises:
-        InvalidRequest: it is not kept.
+        InvalidRequest: it was started without `keep`.
     """
     if not options.keep:
         raise InvalidRequest(
@@ -93,7 +93,7 @@ def check_kept(options: StartOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one generation lives, and how its processes reach the notebook."""
+    """Location of one generation, and how its processes reach the notebook."""
 
     link_url: str
     key: bytes
@@ -103,12 +103,12 @@ class Place:
 
     @property
     def address(self) -> str:
-        """Of this machine, as hosts elsewhere reach it."""
+        """Address of this machine, as hosts on other machines reach it."""
         return self.link_url.partition(":")[2].rpartition(":")[0]
 
 
 def _spec(shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str]) -> HostSpec:
-    """What is the same for every supervisor."""
+    """Return the part of the spec that is the same for every supervisor."""
     initialize = dict(shape.initialize)
     for given in ("num_processes", "cluster_detection_method", "coordinator_address"):
         initialize.pop(given, None)
@@ -139,14 +139,14 @@ def _spec(shape: Shape, options: StartOptions, place: Place, environment: Mappin
 def local_spec(
     shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str], coordinator: str
 ) -> HostSpec:
-    """Say what the one supervisor of this machine is to bring up: the hub and every rank of the cluster.
+    """Return the spec for the one supervisor of this machine, which starts the hub and every rank of the cluster.
 
     Args:
         environment: the notebook's.
         coordinator: `address:port` for JAX's coordinator, unless the user has named one.
     """
     chosen = shape.initialize.get("coordinator_address") or coordinator
-    # With one rank for all of a machine's GPUs there is nothing to share out.
+    # One rank with all GPUs of a machine leaves nothing to share out.
     shares = not shape.is_simulated and shape.process_count > 1
     spec = replace(_spec(shape, options, place, environment), coordinator_address=chosen, share_gpus=shares)
     return replace(spec, connection=options.connection)
@@ -155,7 +155,7 @@ def local_spec(
 def host_spec(
     shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str], share: HostShare
 ) -> HostSpec:
-    """Say what the supervisor of one of several hosts is to bring up, once all of them are there: its share of the ranks."""
+    """Return the spec for the supervisor of one of several hosts, which starts its share of the ranks once all hosts are up."""
     return replace(
         _spec(shape, options, place, environment),
         supervisor=share.supervisor,
@@ -170,10 +170,10 @@ def host_spec(
 
 
 def hub_spec(shape: Shape, options: StartOptions, place: Place, environment: Mapping[str, str]) -> HostSpec:
-    """Say what the supervisor here is to bring up where every rank is elsewhere: the hub."""
+    """Return the spec for the supervisor on this machine if every rank is on another: it starts the hub."""
     number = len(shape.shares())
     spec = replace(_spec(shape, options, place, environment), supervisor=number, ranks=[], board=False, waits=True)
-    # Not kept, it is a child of the notebook's, and needs no clock to see the notebook's end.
+    # Without `keep` it is a child process of the notebook, and needs no clock to detect the notebook's end.
     limit_s = PATIENCE * options.host_timeout_s if options.keep else 0.0
     return replace(spec, connection=options.connection, host_timeout_s=limit_s)
 

@@ -1,6 +1,6 @@
-"""Look at every machine before a JAX process is committed to any: facts from each, who reaches whom, and the judgement.
+"""Check every machine before a JAX process is committed to any: facts from each, connections between them, and the findings.
 
-Takes a few seconds, the machines all at once, and leaves no process and no port behind.
+Takes a few seconds, with all machines at once, and leaves no process and no port behind.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _LOOPBACK = "127.0.0.1"
 
 
 def refuse_unfit(report: PreflightReport) -> PreflightReport:
-    """Return a report against which nothing stands.
+    """Return a report without failures.
 
     Raises:
-        PreflightFailed: something does; with the table, and the `report`.
+        PreflightFailed: there are failures; with the table, and the `report`.
     """
     if not report.ok:
         raise PreflightFailed(format_preflight_text(report), report=report)
@@ -50,12 +50,12 @@ def refuse_unfit(report: PreflightReport) -> PreflightReport:
 def look_at(
     hosts: Sequence[HostName], options: SshOptions, wanted: Wanted, *, clock: Callable[[], float] = time.time
 ) -> PreflightReport:
-    """Look at the hosts, or at this machine where none is named, and judge.
+    """Run the preflight over ssh on the hosts, or on this machine if no host is named.
 
     Args:
         hosts: in the order of their ranks.
         options: how to log in, and the Python there.
-        wanted: what the cluster shall be; no endpoints mean `ENDPOINTS`.
+        wanted: the requirements of the cluster; no endpoints mean `ENDPOINTS`.
         clock: seconds since 1970.
     """
     options = choose_python(options, sys.executable)
@@ -77,14 +77,14 @@ def look_through(
     login_s: float = 0.0,
     clock: Callable[[], float] = time.time,
 ) -> PreflightReport:
-    """Look at machines that some launcher's own command reaches, and judge.
+    """Run the preflight on machines that a launcher's own command reaches.
 
     Args:
         probes: on the machines, and the one of this machine.
-        wanted: what the cluster shall be.
-        towards: the address of this machine that they are to reach.
-        names: of the machines, where the user has named them; else each is called as it calls itself.
-        login_s: what their first answer may take beyond the look itself.
+        wanted: the requirements of the cluster.
+        towards: the address of this machine that they must reach.
+        names: of the machines, if the user has named them; otherwise each machine's own name is used.
+        login_s: how much longer than the preflight itself their first answer may take.
         clock: seconds since 1970.
     """
     wanted = replace(wanted, endpoints=wanted.endpoints or ENDPOINTS)
@@ -92,14 +92,14 @@ def look_through(
 
 
 class _Look:
-    """One look at all machines.
+    """One preflight of all machines.
 
     Args:
-        probes: on them, and last the one of this machine.
-        wanted: what the cluster shall be.
-        names: of the machines; none: as they call themselves.
-        is_local: there is this machine alone.
-        towards: the address of this machine that they are to reach; empty where an ssh of ours has found them.
+        probes: on the machines; the last one is that of this machine.
+        wanted: the requirements of the cluster.
+        names: of the machines; empty: their own names are used.
+        is_local: this machine is the only one.
+        towards: the address of this machine that they must reach; empty if our own ssh has reached them.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class _Look:
                 clock=None if self._is_local else clocks[at],
                 ports={key: answer["port"] for key, answer in (heard[at] or {}).items() if "port" in answer},
                 taken=_errors(heard[at]),
-                # What does not hear this machine's questions does not reach it.
+                # A machine that does not receive this machine's requests does not reach it.
                 reached={"link": deaf[at]} if at in deaf else reached[at] or {},
                 beside=self._beside[at] if self._beside else (),
             )
@@ -148,15 +148,15 @@ class _Look:
         answers = self._probes.ask("facts", asked | {own: {"names": [], "is_notebooks": True}}, timeout_s=timeout_s)
         facts = [None if answer is None else parse_facts(answer) for answer in answers]
         if self._is_local:
-            # Alone, a machine is reached by nobody else, and loopback is right.
+            # A single machine is reached by no other, so loopback is right.
             return [None if fact is None else replace(fact, ssh=(), outward="") for fact in facts]
         if (failure := self._probes.failures()[-1]) is not None:
-            # Without the notebook's own end there is nothing to be said of the others.
+            # Without this machine's own probe, nothing can be concluded about the others.
             raise failure
         return self._name(facts)
 
     def _name(self, facts: list[HostFacts | None]) -> list[HostFacts | None]:
-        """Have one task speak for each machine, and call the machines by their own names where the user has not named them."""
+        """Select one task for each machine, and name the machines by their own names if the user has not named them."""
         *others, own = facts
         chosen = list(range(len(others)))
         if isinstance(self._probes, Chorus):
@@ -174,7 +174,7 @@ class _Look:
         return [*(others[at] for at in chosen), own]
 
     def _controller_address(self, facts: Sequence[HostFacts | None]) -> str:
-        """This machine's address as the hosts are to use it: the one given, else the one that leads to them."""
+        """Return this machine's address for the hosts: the given one, otherwise the one that leads to them."""
         known = [each for each in facts[: len(self._names)] if each is not None]
         if (given := self._wanted.controller) is not None:
             found = next((each.names[given] for each in known if each.names.get(given)), ())
@@ -182,11 +182,11 @@ class _Look:
         return _way_to([each.address for each in known])
 
     def _listen(self, facts: Sequence[HostFacts | None]) -> list[Any]:
-        """Listen wherever it will be listened, and at one more port on every host."""
+        """Listen at every endpoint, and at one more port on every host."""
         known = {at: fact.address for at, fact in enumerate(facts[: len(self._names)]) if fact is not None}
         requests: dict[int, list[dict[str, Any]]] = {}
         for endpoint in self._wanted.endpoints:
-            # The notebook listens at the address that leads to the hosts, whatever they call it.
+            # The notebook listens at the address that leads to the hosts, whatever name they use for it.
             address = _way_to(list(known.values())) if endpoint.host is None else known.get(endpoint.host)
             if address is not None:
                 requests.setdefault(self._place(endpoint), []).append(
@@ -200,7 +200,7 @@ class _Look:
         )
 
     def _place(self, endpoint: Endpoint) -> int:
-        """Which probe listens for it: the notebook's comes last."""
+        """Return the position of the probe that listens for an endpoint: the notebook's is last."""
         return len(self._names) if endpoint.host is None else endpoint.host
 
     def _socket(self, name: str, address: str, port: int) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class _Look:
     def _endpoints(
         self, facts: Sequence[HostFacts | None], heard: Sequence[Any], controller: str
     ) -> dict[str, tuple[str, int]]:
-        """Where each endpoint listens while it is tried, or was to."""
+        """Return where each endpoint listens during the preflight, or should listen."""
         found: dict[str, tuple[str, int]] = {}
         for endpoint in self._wanted.endpoints:
             at = self._place(endpoint)
@@ -223,7 +223,7 @@ class _Look:
     def _connect(
         self, facts: Sequence[HostFacts | None], heard: Sequence[Any], wanted: Wanted, timeout_s: float
     ) -> list[Any]:
-        """Have every host connect to every endpoint and to every other host."""
+        """Connect from every host to every endpoint and to every other host."""
         listening = {endpoint.name for endpoint in wanted.endpoints if self._is_heard(endpoint, heard)}
         targets = [self._socket(name, *place) for name, place in wanted.addresses.items() if name in listening]
         targets += [
@@ -243,17 +243,17 @@ class _Look:
 
 
 def _errors(heard: Mapping[str, Any] | None) -> dict[str, str]:
-    """Why some of what was to listen could not."""
+    """Return the errors of listeners that could not be opened."""
     return {name: answer["error"] for name, answer in (heard or {}).items() if "error" in answer}
 
 
 def _way_to(addresses: Sequence[str]) -> str:
-    """The own address by which this machine speaks to the first of these. Nothing is sent."""
+    """Return the local address from which this machine reaches the first of these that is not loopback. Nothing is sent."""
     target = next((each for each in addresses if not is_loopback(each)), _LOOPBACK)
     with socket.socket(socket.AF_INET6 if ":" in target else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((target, 9))
         except OSError:
-            # No way there at all: then every look from there says so.
+            # There is no route at all, which every check from a host then reports.
             return _LOOPBACK
         return str(probe.getsockname()[0])

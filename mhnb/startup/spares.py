@@ -1,6 +1,6 @@
-"""Ranks kept warm in reserve: a restart takes them over instead of waiting for others to start.
+"""Standby ranks: a restart takes over ranks that are warm instead of waiting for new ones to start.
 
-They have no cell and no variable, and go with the cluster that they stand behind.
+They have no cell and no variable, and end with the cluster that they stand by for.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["Spare", "keep_spare", "take_over"]
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """A cluster of the next generation that starts, or waits, behind the one in use."""
+    """A cluster of the next generation that starts, or waits, behind the active one."""
 
     cluster: Cluster
     environment: dict[str, str]
-    """Of this process when they were started: ranks that start now would get another one if it has changed."""
+    """Environment of this process when they were started. Ranks that start now would get another one if it has changed."""
     cwd: str
 
     start: threading.Thread
     """Waits until they are warm, and ends them if they do not come up."""
 
     def fits(self, cluster: Cluster) -> bool:
-        """Whether it is what a restart of that cluster would bring up now."""
+        """Whether it is what a restart of that cluster would start now."""
         lives = self.cluster.state in ("starting", "clean")
         alike = (self.cluster.shape, self.cluster.options) == (cluster.shape, cluster.options)
         return lives and alike and self.environment == dict(os.environ) and self.cwd == find_cwd()
@@ -43,7 +43,7 @@ class Spare:
 
 
 def keep_spare(cluster: Cluster) -> None:
-    """Begin to start ranks in reserve, where that was asked for; returns at once."""
+    """Begin to start standby ranks, if they were requested; returns at once."""
     if not cluster.options.spare:
         return
     try:
@@ -64,10 +64,10 @@ def _await_reserve(reserve: Cluster) -> None:
     try:
         reserve.wait_ready()
     except LaunchError as error:
-        # Its processes are ended. A stop by the user, before it was ready, is no news to him.
+        # Its processes have ended. A stop by the user before it was ready is not reported to the user.
         _tell(str(error))
     except ClusterError:
-        # Stopped with the cluster before it, by its user: that is no news to him.
+        # The user stopped it together with the active cluster, so it is not reported.
         return
 
 
@@ -83,7 +83,7 @@ def take_over(spare: Reserve, behind: Cluster) -> Cluster | None:
         try:
             spare.start.join()
         except KeyboardInterrupt:
-            # Nobody else knows of it any more.
+            # Nothing else refers to it any more.
             spare.stop()
             raise
     if cluster.state != "clean" or not spare.fits(behind):

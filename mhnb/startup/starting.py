@@ -1,4 +1,4 @@
-"""Start a cluster, or find that it is there already; and know the one in use."""
+"""Start a cluster or find a running one, attach, restart, and track the active cluster of this process."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ __all__ = [
 _clusters: dict[str, Cluster] = {}
 _in_use: list[str] = []
 _turns: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
-"""By name. Of two threads that start or restart one name at once, the second finds what the first has started."""
+"""By name. If two threads start or restart one name at once, the second finds what the first has started."""
 
 FRESH = "fresh processes: what the ranks held is gone with those before; before any other cell, %mhjax restart --replay brings it back"
-"""Told of a start or a restart without a replay, after which a replay would have something to do."""
+"""Note for a start, or a restart without a replay, after which a replay would have something to do."""
 
 
 def is_rank_shell(shell: Any) -> bool:
-    """Whether an IPython shell is a rank's: neither the magics nor a cluster of its own belong there."""
+    """Whether an IPython shell belongs to a rank, where neither the magics nor another cluster may be used."""
     return type(shell).__module__.startswith("mhnb.rank.")
 
 
@@ -77,7 +77,7 @@ def current() -> Cluster:
     """Return the cluster that was started last and is not stopped.
 
     Raises:
-        NotStarted: there is none.
+        NotStarted: no cluster is running.
     """
     for name in reversed(_in_use):
         if (cluster := _clusters.get(name)) is not None and cluster.state != "stopped":
@@ -90,7 +90,7 @@ def current() -> Cluster:
 
 
 def _say_kept() -> str:
-    """Say that a cluster waits for a notebook; empty where none does."""
+    """Describe how to take over a detached cluster; empty if there is none."""
     with suppress(LaunchError):
         if berths := [berth for berth in find_berths(os.environ) if not DriverLock.is_held(berth.run_dir)]:
             return f"%mhjax attach {berths[0].name} takes over the kept one that nobody drives; "
@@ -98,10 +98,10 @@ def _say_kept() -> str:
 
 
 def latest() -> Cluster:
-    """Return the cluster that was started last, also when it is stopped.
+    """Return the cluster that was started last, even if it is stopped.
 
     Raises:
-        NotStarted: none was ever started here.
+        NotStarted: no cluster was ever started here.
     """
     if not _in_use:
         raise NotStarted("there is no cluster yet; %mhjax start starts 4 hosts x 2 devices on this machine")
@@ -112,7 +112,7 @@ def by_name(name: str) -> Cluster:
     """Return the cluster of that name.
 
     Raises:
-        NotStarted: there is none of that name here.
+        NotStarted: no cluster here has that name.
     """
     if name not in _clusters:
         here = ", ".join(cluster.name for cluster in all_clusters()) or "none"
@@ -121,7 +121,7 @@ def by_name(name: str) -> Cluster:
 
 
 def _say_elsewhere(name: str) -> str:
-    """Say how to reach a cluster that this notebook does not drive; empty where this machine has none of that name."""
+    """Describe how to reach a cluster that this notebook does not own; empty if this machine has none of that name."""
     with suppress(LaunchError):
         if named := find_named(os.environ, name):
             kept = any(
@@ -139,15 +139,15 @@ def all_clusters() -> list[Cluster]:
 
 
 def find_running(name: str, shape: Shape, asked: Mapping[str, Any]) -> Cluster | None:
-    """Return the cluster of that name and shape if it can go on; None if one must be started.
+    """Return the running cluster of that name and spec; None if one must be started.
 
     Args:
         name: the cluster's.
-        shape: as asked for.
-        asked: options that were given beside the shape.
+        shape: the requested spec.
+        asked: options that were given besides the spec.
 
     Raises:
-        AlreadyStarted: there is one of that name and another shape, or with other options.
+        AlreadyStarted: a cluster of that name has another spec, or other options.
     """
     cluster = _clusters.get(name)
     if cluster is None or cluster.state in ("stopped", "dead"):
@@ -172,24 +172,24 @@ def start(
     on_progress: Callable[[StartReport], None] | None = None,
     **options: Any,
 ) -> Cluster:
-    """Start ranks and return when each has taken part in a checked global sum.
+    """Start ranks, and return when each has taken part in a checked global sum.
 
-    A cluster of the same name and shape that runs is returned as it is. With `keep`, one whose notebook is gone is taken over.
+    A running cluster of the same name and spec is returned as it is. With `keep`, one whose notebook is gone is taken over.
 
     Args:
         hosts: how many hosts, simulated by a process each; or the names of machines, reached by ssh; None: what the profile says, 4.
-        devices: simulated CPU devices per rank; None: 2 on this machine, and what there is on others.
+        devices: simulated CPU devices per rank; None: 2 on this machine, and the existing ones on others.
         name: for status, logs and a second cluster beside this one.
         ranks_per_host: processes on each host; None: what the profile says, 1.
-        on_progress: called in this thread as ranks come further, and each second; where hosts are looked at first, before there is any.
+        on_progress: called in this thread as ranks progress, and each second; if hosts are checked first, also before a rank exists.
         **options: `init` (False leaves `jax.distributed.initialize()` to a cell), `initialize` (its arguments, by name),
             `profile` (how hosts are reached: its name, or its directory), `ranks` (all of them, instead of hosts),
             fields of StartOptions (start_timeout_s in seconds, keep, guard, fork, spare, address, encrypt, host_timeout_s, sync),
             and settings of the profile.
 
     Raises:
-        InvalidRequest: a count or argument that cannot be.
-        AlreadyStarted: one of that name runs with another shape, or was started with other options.
+        InvalidRequest: an invalid count or argument.
+        AlreadyStarted: a cluster of that name runs with another spec, or was started with other options.
         LaunchError: the processes did not come up; none is left.
     """
     given = {"devices": devices, "name": name, "ranks_per_host": ranks_per_host, "on_progress": on_progress}
@@ -199,7 +199,7 @@ def start(
             "start: this process is a rank of a cluster; start another one from the notebook, in a plain cell"
         )
     shape = take_shape(hosts, devices, ranks_per_host, options)
-    # Also where it runs already: a wrong argument is not passed over in silence.
+    # Also if it is already running, because a wrong argument must not be ignored silently.
     check_shape(shape, available_nbytes=sys.maxsize)
     check_initialize(shape.initialize, shape.process_count)
     check_guard(options.get("guard", "lockstep"))
@@ -211,14 +211,14 @@ def start(
 def _explained(
     what: str = "start", otherwise: str = "every process was ended; mend the cause and start again"
 ) -> Iterator[None]:
-    """Give what this machine refuses as a LaunchError, with what to change on it.
+    """Raise what this machine refuses as a LaunchError that says what to change on it.
 
     Args:
-        what: what fails then.
-        otherwise: what to do next where the cause is not known.
+        what: the operation that fails.
+        otherwise: what to do next if the cause is not known.
 
     Raises:
-        LaunchError: for a call of the system that failed, and for a thread that could not be made.
+        LaunchError: a system call failed, or a thread could not be created.
     """
     try:
         yield
@@ -231,7 +231,7 @@ def _explained(
         words = f"{type(error).__name__}: {error}"
         condition = find_condition(words, os.environ)
         if not isinstance(error, OSError) and not condition:
-            # No refusal of the machine.
+            # Not a refusal by the machine.
             raise
         raise LaunchError(f"the {what} failed in this process, with {words}\n  {condition or otherwise}") from error
 
@@ -248,7 +248,7 @@ def _start(
         settings = replace(settings, sync=str(check_folder(settings.sync)))
     berths = find_berths(os.environ)
     if settings.keep and (left := find_left(name, shape, berths)) is not None:
-        # Its notebook is gone; this is the same line again.
+        # Its notebook is gone, and the same line is run again.
         check_alike(left.full_name, shape, left.options, options)
         taken = attach(left.full_name, on_progress)
         return taken if taken.state != "dead" else _revive(taken, on_progress)
@@ -278,40 +278,40 @@ def _look(
 
 
 def _find_past(gone: Cluster | None, cluster: Cluster) -> int:
-    """Give the generation whose place a start takes: that of one that was left is still taken, and one of another journal has none."""
+    """Return the generation that a start replaces; 0 if that one was detached and is still in use, or belongs to another journal."""
     if gone is None or gone.left or gone.journal.path != cluster.journal.path:
         return 0
     return gone.generation
 
 
 def _revive(taken: Cluster, on_progress: Callable[[StartReport], None] | None) -> Cluster:
-    """Give a kept cluster that had lost a rank fresh processes, since a start was asked for."""
+    """Restart a detached cluster that had lost a rank, because a start was requested."""
     fresh = restart(taken, on_progress)
     fresh.notes = (*fresh.notes, *([FRESH] if can_come_back(taken) else []))
     return fresh
 
 
 def _has_died(gone: Cluster, shape: Shape) -> bool:
-    """Whether a cluster died of itself, and a replay into a fresh one of that shape would have something to do."""
+    """Whether a cluster died by itself, and a replay into a fresh one of that spec would have something to do."""
     return gone.state == "dead" and gone.shape == shape and gone.journal.origin == os.getpid() and can_come_back(gone)
 
 
 def can_come_back(gone: Cluster) -> bool:
-    """Whether a restart of a cluster that has ended, with a replay, would have something to do."""
+    """Whether a restart with a replay would have something to do for a cluster that has ended."""
     if gone.left:
         return False
     try:
         return bool(plan_replay(gone.journal.read()[0], gone.generation).steps)
     except ClusterError:
-        # Somebody removed the journal; that is told to who asks for a replay.
+        # The journal was removed, which is reported when a replay is requested.
         return False
 
 
 def restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
-    """Give a cluster fresh processes: same ranks, no variables, a later generation.
+    """Replace the processes of a cluster: same ranks, no variables, a later generation.
 
     Raises:
-        NotStarted: this notebook has let go of it.
+        NotStarted: this notebook has detached from it.
         LaunchError: the processes did not come up.
     """
     with _turns[cluster.name], _explained():
@@ -340,13 +340,13 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None
     spare, newest.spare = newest.spare, None
     try:
         if spare is None:
-            # What a scheduler has given: the next generation need not queue.
+            # The allocation of a scheduler, so that the next generation need not queue.
             hand_over(newest.name, newest.launched)
         try:
             cluster.stop()
             newest.stop()
         except BaseException:
-            # Nobody else would know of it.
+            # Nothing else would refer to it.
             newest.spare = spare
             raise
         if spare is not None and (warm := take_over(spare, cluster)) is not None:
@@ -356,28 +356,28 @@ def _restart(cluster: Cluster, on_progress: Callable[[StartReport], None] | None
         generation = draw_generation(newest.name, environment=os.environ, origin=origin)
         fresh = Cluster(cluster.shape, cluster.options, generation=generation, origin=origin, restarter=restart_cluster)
     finally:
-        # Where nobody has taken it.
+        # If it was not taken.
         drop_handed(newest.name)
     return _bring_up(fresh, on_progress, after=newest.generation)
 
 
 def successor(cluster: Cluster) -> Cluster:
-    """Give the cluster that has the name by now; the same one where it was not restarted since."""
+    """Return the cluster that has the name now; the same one if it was not restarted since."""
     return _clusters.get(cluster.name, cluster)
 
 
 def attach(name: str | None = None, on_progress: Callable[[StartReport], None] | None = None) -> Cluster:
-    """Take over a cluster that was started with `keep` and whose notebook is gone: with its state, journal and guard.
+    """Take over a cluster that was started with `keep` and whose notebook is gone, with its state, journal and guard.
 
     Args:
-        name: of the cluster, as `mhnb list` shows it; None for the only one there is.
+        name: of the cluster, as `mhnb list` shows it; None for the only one.
         on_progress: called in this thread as ranks report, and each second.
 
     Raises:
-        NotStarted: there is none of that name, or several.
-        NotDriver: a notebook drives it.
-        LaunchError: some rank did not answer; everything is left as it was. Where one has died meanwhile, the cluster is dead, and a
-            restart with a replay brings back what its journal has.
+        NotStarted: no cluster has that name, or several have.
+        NotDriver: a notebook owns it.
+        LaunchError: a rank did not answer; everything is left as it was. If a rank has died meanwhile, the cluster is dead,
+            and a restart with a replay restores what its journal has.
     """
     with _explained("attach", "the ranks are left as they were; mend the cause and attach again"):
         return _attach(name, on_progress)
@@ -391,7 +391,7 @@ def _attach(name: str | None, on_progress: Callable[[StartReport], None] | None)
     except NotStarted as error:
         if not faults:
             raise
-        # What was meant may be among what could not be read.
+        # The requested cluster may be among the records that could not be read.
         raise NotStarted("\n".join([str(error), *faults])) from None
     cluster = Cluster(
         berth.shape,
@@ -413,23 +413,23 @@ def _bring_up(cluster: Cluster, on_progress: Callable[[StartReport], None] | Non
 
 
 def _bring_files(cluster: Cluster) -> None:
-    """Bring the folder that the start has named to every host, before a cell can import from it.
+    """Copy the folder named in the start to every host, before a cell can import from it.
 
     Raises:
-        ClusterError: a host could not take it; the cluster is ended.
+        ClusterError: a host could not accept it; the cluster is ended.
     """
     if not cluster.options.sync:
         return
     try:
         sync(cluster, cluster.options.sync)
     except BaseException:
-        # Also by Ctrl-C: ranks without their files would fail at the first import.
+        # Also on Ctrl-C: ranks without their files would fail at the first import.
         cluster.stop()
         raise
 
 
 def _enter(cluster: Cluster, *, after: int) -> Cluster:
-    """Take a cluster that is ready into use, in the place of that generation of its journal; 0 for none."""
+    """Make a ready cluster the active one, in place of generation `after` of its journal; 0 for none."""
     cluster.journal.write(StartRecord(cluster.generation, cluster.shape.describe(), cluster.jax_version, after))
     use(cluster)
     keep_spare(cluster)
@@ -437,7 +437,7 @@ def _enter(cluster: Cluster, *, after: int) -> Cluster:
 
 
 def use(cluster: Cluster) -> None:
-    """Have cells go to this cluster from now on."""
+    """Send cells to this cluster from now on."""
     _clusters[cluster.name] = cluster
     note_generation(cluster.name, cluster.generation)
     if cluster.name in _in_use:
@@ -446,11 +446,11 @@ def use(cluster: Cluster) -> None:
 
 
 def _check(shape: Shape) -> None:
-    """Refuse a start that cannot work, before any process.
+    """Check that a start can work, before any process is created.
 
     Raises:
-        InvalidRequest: counts or arguments that cannot be.
-        LaunchError: another operating system, a port that is taken, a machine without room for a cluster.
+        InvalidRequest: invalid counts or arguments.
+        LaunchError: another operating system, a port that is in use, or a machine without resources for a cluster.
     """
     check_platform(sys.platform)
     check_shape(shape, available_nbytes=psutil.virtual_memory().available)
