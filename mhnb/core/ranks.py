@@ -1,4 +1,4 @@
-"""Rank sets as people write them, `0,2-3`, and which ranks have the same."""
+"""Parse, format and group rank sets such as `0,2-3`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PART = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def parse_ranks(spec: str, process_count: int) -> tuple[int, ...]:
-    """Read a rank set: comma-separated ranks and inclusive ranges, or `all`.
+    """Parse a rank set: comma-separated ranks and inclusive ranges, or `all`.
 
     Raises:
-        InvalidRequest: not a rank set, or a rank that is not there.
+        InvalidRequest: the text is not a rank set, or a rank does not exist.
 
     >>> parse_ranks("0,2-3", 4)
     (0, 2, 3)
@@ -45,10 +45,10 @@ def parse_ranks(spec: str, process_count: int) -> tuple[int, ...]:
 
 
 def choose_ranks(ranks: str | Sequence[int] | None, process_count: int) -> tuple[int, ...] | None:
-    """Take ranks as a user names them; None for all.
+    """Resolve the ranks that a user names; None for all.
 
     Raises:
-        InvalidRequest: a rank that is not there.
+        InvalidRequest: a rank does not exist.
 
     >>> choose_ranks([2, 0], 4), choose_ranks("0-3", 4)
     ((0, 2), None)
@@ -69,7 +69,7 @@ def choose_ranks(ranks: str | Sequence[int] | None, process_count: int) -> tuple
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
-    """Write a rank set, runs of two or more as ranges.
+    """Format a rank set; runs of two or more become ranges.
 
     >>> format_ranks([6, 0, 1, 2, 3])
     '0-3,6'
@@ -84,7 +84,7 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def say_ranks(ranks: Iterable[int]) -> str:
-    """Write ranks as the subject or object of a sentence.
+    """Format ranks as the subject or object of a sentence.
 
     >>> say_ranks([0, 1, 2]), say_ranks([4])
     ('ranks 0-2', 'rank 4')
@@ -94,7 +94,7 @@ def say_ranks(ranks: Iterable[int]) -> str:
 
 
 def say_count(count: int, noun: str) -> str:
-    """Write a number with its noun.
+    """Format a number with its noun.
 
     >>> say_count(1, "rank"), say_count(4, "CPU device")
     ('1 rank', '4 CPU devices')

@@ -1,1 +1,1 @@
-"""Messages between processes: what they are, how they are written, framed and signed."""
+"""Messages between processes: their definition, encoding, framing and signing."""

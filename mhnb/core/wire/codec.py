@@ -1,7 +1,7 @@
-"""How a message is written: one JSON header frame, followed by its payload frames (raw bytes).
+"""JSON codec of protocol messages: one JSON header frame, followed by the payload frames (raw bytes).
 
-A field that holds its default is not written: a rank's end has many that are nearly always empty.
-What carries the frames, and how they are signed, is the link's business.
+A field that holds its default is not written, because the end of a cell has many fields that are nearly always empty.
+The transport carries and signs the frames.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from mhnb.values import Frame
 __all__ = ["decode", "encode"]
 
 _KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Message)}
-# Made once: `json.dumps` with separators of one's own makes an encoder a call.
+# Built once, because `json.dumps` with custom separators builds an encoder on every call.
 _write_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _read_json = json.JSONDecoder().decode
 _NEEDED = object()
-"""Stands for the default of a field that has none; equal to nothing that a field holds."""
+"""Stands for the default of a field without a default. It equals no value that a field can hold."""
 
 
 def _default(part: Field[Any]) -> Any:
@@ -39,16 +39,16 @@ _DEFAULTS = {cls: {part.name: _default(part) for part in fields(cls)} for cls in
 
 
 _Fits = Callable[[Any], bool]
-"""Whether a value is of a field's type."""
+"""Checks whether a value has the type of a field."""
 _LIMIT = 1 << 63
 
 
 def _make_check(kind: Any) -> _Fits:
-    """Make the check of a type, as the fields of messages have them."""
+    """Build the check for a type that the fields of messages use."""
     if kind is Any:
         return lambda _value: True
     if kind is int:
-        # Numbers end up in words of 8 bytes, and as those of processes.
+        # Numbers are stored in words of 8 bytes, and used as process numbers.
         return lambda value: type(value) is int and -_LIMIT <= value < _LIMIT
     if kind is float:
         return lambda value: (
@@ -90,7 +90,7 @@ _EVENTS: dict[str, tuple[_Fits, ...]] = {
         _make_check(float),
     ),
 }
-"""What follows the kind of an output event. An error may have a site, a list, at its end."""
+"""The values that follow the kind of an output event. An error event may end with a site, which is a list."""
 _SITE = [
     _is_text,
     _is_text,
@@ -143,7 +143,7 @@ _CHECKS = {cls: _checks(cls) for cls in _KINDS.values()}
 
 
 def encode(message: Message) -> list[bytes]:
-    """Write a message as frames: a JSON header, then the payload.
+    """Encode a message as frames: a JSON header, then the payload.
 
     >>> from mhnb.core.wire.protocol import SkipCell
     >>> encode(SkipCell(generation=1, seq=4))
@@ -156,10 +156,10 @@ def encode(message: Message) -> list[bytes]:
 
 
 def decode(frames: Sequence[Frame]) -> Message:
-    """Read a message from its frames.
+    """Decode a message from its frames.
 
     Raises:
-        UnknownMessage: no JSON, an unknown kind, or a field that is missing, unknown or of another type.
+        UnknownMessage: the header is not JSON, the kind is unknown, or a field is missing, unknown or of another type.
 
     >>> decode([b'["skip_cell",{"generation":1,"seq":4}]'])
     SkipCell(generation=1, seq=4)

@@ -1,6 +1,6 @@
-"""Messages on a stream of bytes: how many frames, how long each is, then the frames themselves.
+"""Length-prefixed messages on a byte stream: the number of frames, the length of each, then the frames.
 
-Pure: whoever holds the socket hands in the bytes that came, and gets the messages that are whole by now.
+Pure: the owner of the socket passes in the received bytes and gets back the messages that are complete by now.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _JOIN_LIMIT = 64 * 1024
 
 
 def join_frames(frames: Sequence[Frame]) -> list[Frame]:
-    r"""Write a message as pieces to be sent one after another. Large frames are pieces of their own, never copied.
+    r"""Encode a message as chunks to be sent one after another. Large frames are chunks of their own and never copied.
 
     >>> join_frames([b"ab", b""])
     [b'\x02\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00ab']
@@ -39,11 +39,11 @@ def join_frames(frames: Sequence[Frame]) -> list[Frame]:
 
 
 class MessageCutter:
-    """Cuts what arrives into messages.
+    """Cuts received bytes into messages.
 
     Args:
-        limit_nbytes: the longest message to be taken; None for any. A peer that has not shown its key yet must not make
-            us hold more.
+        limit_nbytes: the longest message to accept; None for any length. A peer that has not shown its key yet must not
+            make this process hold more.
 
     >>> cutter = MessageCutter()
     >>> (wire,) = join_frames([b"ab", b"c"])
@@ -56,18 +56,18 @@ class MessageCutter:
         self._held = bytearray()
 
     def feed(self, data: Frame) -> Iterator[list[memoryview]]:
-        """Take the next bytes; yield each message that is whole now, as views that stay valid. To be exhausted.
+        """Accept the next bytes and yield each message that is now complete, as views that stay valid.
 
-        The limit is looked at for each message anew, so that the first one can lift it.
+        The caller must exhaust the iterator. The limit is read again for each message, so that the first message can lift it.
 
         Raises:
-            UnknownMessage: a message that is longer than the limit. The stream cannot be read on.
+            UnknownMessage: a message is longer than the limit. The stream cannot be read any further.
         """
         if self._held:
             self._held += data
             held: bytes | bytearray = self._held
         else:
-            # A copy: the caller's buffer is filled again while the messages are still looked at.
+            # A copy, because the caller refills its buffer while the messages are still in use.
             held = bytes(data)
         start = 0
         while (ends := self._find_ends(held, start)) is not None:
@@ -78,7 +78,7 @@ class MessageCutter:
             self._held = bytearray(memoryview(held)[start:])
 
     def _find_ends(self, held: bytes | bytearray, start: int) -> list[int] | None:
-        """Say where the frames of the message at `start` begin, and where its last one ends; None while it is not whole."""
+        """Return where the frames of the message at `start` begin and its last one ends; None while it is incomplete."""
         if len(held) - start < _COUNT.size:
             return None
         (count,) = _COUNT.unpack_from(held, start)

@@ -1,4 +1,4 @@
-"""What a supervisor must know to bring up the ranks of one machine, as one JSON line for its standard input."""
+"""Start parameters of the ranks of one machine, which its supervisor reads as one JSON line on standard input."""
 
 from __future__ import annotations
 
@@ -14,71 +14,75 @@ __all__ = ["HostSpec", "format_hostspec", "parse_hostspec"]
 
 @dataclass(frozen=True, slots=True)
 class HostSpec:
-    """One machine's share of a cluster."""
+    """The part of a cluster that one supervisor starts."""
 
     link_url: str
     key: str = field(repr=False)
-    """Hex. Comes on standard input only: never in argv, never in the environment."""
+    """Hex. It is passed on standard input only: never in argv, never in the environment."""
     supervisor: int | None
-    """None: one of several alike, which finds its number, and its rank, in what its launcher tells each (Slurm, MPI)."""
+    """None for identical supervisors (Slurm, MPI): each reads its number, and so its ranks, from its launcher's variables."""
     generation: int
     process_count: int
     ranks: list[int]
     devices: int | None
-    """Simulated CPU devices per rank; None: what the platform has."""
+    """Simulated CPU devices per rank; None for the devices that the platform has."""
     coordinator_address: str
-    """Empty where `BeginRanks` will bring it."""
+    """Empty if `BeginRanks` will supply it."""
     initialize: dict[str, Any]
-    """The user's arguments of jax.distributed.initialize beyond the coordinator, count and id."""
+    """The user's arguments of jax.distributed.initialize other than the coordinator, count and id."""
     environment: dict[str, str]
     """Set before JAX is imported."""
     cwd: str
-    """The ranks' working folder; empty for the one that the supervisor was started in."""
+    """The working directory of the ranks; empty for the directory that the supervisor was started in."""
     run_dir: str
-    """Logs, the IPython profile and the native output of the ranks."""
+    """Holds the logs, the IPython profile and the native output of the ranks."""
     ranks_per_host: int = 1
-    """Rank r is on host r // ranks_per_host, here and elsewhere."""
+    """Rank r runs on host r // ranks_per_host, on every host of the cluster."""
     init: bool = True
-    """False: ranks leave jax.distributed.initialize() to a cell."""
+    """False: the ranks leave jax.distributed.initialize() to a cell."""
     hub: bool = True
     board: bool = True
-    """Whether the board is here, on which all ranks of the cluster agree on launches: on one host only, that of rank 0."""
+    """Whether this host has the shared board on which all ranks agree on launches. Only the host of rank 0 has it."""
     board_url: str = ""
     """Where ranks of other hosts reach the board, `tcp:ADDRESS:PORT`: the board's host listens there, the others connect.
-    Empty: all ranks that agree are where the board is."""
+
+    Empty if all ranks that agree are on the board's host.
+    """
     keep: bool = False
-    """True: go on when the owner is gone."""
+    """True: continue after the owner is gone."""
     lifeline: bool = True
-    """Whether the end of standard input says that the owner is gone; else who started this ends it."""
+    """Whether the end of standard input means that the owner is gone; if not, the process that started this one ends it."""
     fork: bool = True
-    """Fork the ranks from the supervisor, else start each afresh."""
+    """Fork the ranks from the supervisor; otherwise start each as a fresh process."""
     waits: bool = False
-    """Report, then wait for `BeginRanks`: hosts are several, and what each must know is not known before all are there."""
+    """Report first, then wait for `BeginRanks`: with several hosts, the values for each are known only once all have reported."""
     address: str = ""
-    """The address by which other hosts reach this one; empty where nobody needs to."""
+    """The address at which other hosts reach this one; empty if no host needs it."""
     host_timeout_s: float = 0.0
-    """End everything here when nothing was heard of the notebook for so long; 0 for never. Kept: when for so long no notebook
-    was there and nothing was left to hold."""
+    """End everything here after so many seconds without a message from the notebook; 0 for never.
+
+    A kept supervisor ends after so long without a notebook and with nothing left to serve.
+    """
     share_gpus: bool = False
-    """Give each rank its own part of the GPUs of this machine."""
+    """Assign each rank its own share of the GPUs of this machine."""
     gpus: list[str] = field(default_factory=list)
     """UUIDs of the GPUs that the rank sees, as its supervisor found them."""
     connection: str = field(default="", repr=False)
-    """The connection file of a hub that is there already; empty where this supervisor starts it, or another one's is told later."""
+    """The connection file of a hub that already runs; empty if this supervisor starts the hub or receives the file later."""
     engine_only: bool = False
-    """The ranks serve ipyparallel's client, as any engine does, and take no cell from the link."""
+    """The ranks serve ipyparallel's client, like any engine, and accept no cells over the control connection."""
     makes_cwd: bool = False
-    """Make the working folder where it is not there: the notebook will fill it."""
+    """Create the working directory if it is missing, because the notebook will fill it."""
     protocol: int = PROTOCOL_VERSION
 
     @property
     def end_mark(self) -> str:
-        """The file that says that the supervisor has ended its processes, every one."""
+        """Return the path of the file that shows that the supervisor has ended all of its processes."""
         return f"{self.run_dir}/supervisor{self.supervisor}.ended"
 
 
 def format_hostspec(spec: HostSpec) -> str:
-    """Write the spec as one line.
+    """Format the spec as one line.
 
     >>> spec = HostSpec("tcp:127.0.0.1:1", "00", 0, 1, 1, [0], 2, "127.0.0.1:2", {}, {}, ".", ".")
     >>> parse_hostspec(format_hostspec(spec)) == spec
@@ -88,11 +92,11 @@ def format_hostspec(spec: HostSpec) -> str:
 
 
 def parse_hostspec(line: str) -> HostSpec:
-    """Read the spec.
+    """Parse the spec.
 
     Raises:
         VersionMismatch: the notebook speaks another version of the protocol.
-        UnknownMessage: it is no spec.
+        UnknownMessage: the line is not a spec.
 
     >>> parse_hostspec('{"protocol": 0}')  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):

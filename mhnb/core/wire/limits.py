@@ -1,4 +1,4 @@
-"""Limits of the texts that a rank sends: what is longer is shortened before it travels, and says so."""
+"""Limits for the texts that a rank sends: a longer text is shortened before it is sent, and states how much is missing."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from mhnb.core.wire.protocol import Answer, CellEnded, Message, OutputEvent, Out
 __all__ = ["MAX_LINES_CHARS", "MAX_NAME_CHARS", "MAX_TEXT_CHARS", "bound_error", "bound_message", "shorten_text"]
 
 MAX_NAME_CHARS = 1000
-"""Of a name: of a class, a function, a program, a place."""
+"""For the name of a class, a function, a program or a code location."""
 MAX_TEXT_CHARS = 64 * 1024
-"""Of a message."""
+"""For a message."""
 MAX_LINES_CHARS = 256 * 1024
-"""Of all lines of a traceback together."""
+"""For all lines of a traceback together."""
 
 
 def shorten_text(text: str, limit: int, where: str = "") -> str:
-    """Keep the beginning and the end of a text that is longer than `limit`, and say how much is left out.
+    """Keep the beginning and the end of a text longer than `limit`, and state how much is left out.
 
     Args:
-        where: the file that has all of it; empty if none has.
+        where: the file that has the whole text; empty if there is none.
 
     >>> shorten_text("abcdef", 4, "rank0.log")
     'ab[... 2 characters left out; rank0.log has them ...]ef'
@@ -35,7 +35,7 @@ def shorten_text(text: str, limit: int, where: str = "") -> str:
 
 
 def bound_error(event: OutputEvent, where: str = "") -> OutputEvent:
-    """Shorten every text of an error event; the same event if none is too long.
+    """Shorten every text of an error event; return the same event if none is too long.
 
     >>> len(bound_error(["error", "E" * 10**6, "no", [], None, None, 0.0, []])[1]) < 2000
     True
@@ -51,7 +51,7 @@ def bound_error(event: OutputEvent, where: str = "") -> OutputEvent:
 
 
 def _keep_ends(lines: list[str]) -> list[str]:
-    """Leave out the middle of lines that are too many."""
+    """Leave out the middle lines if all lines together are too long."""
     ends: tuple[list[str], list[str]] = ([], [])
     room = MAX_LINES_CHARS
     for at in range(len(lines)):
@@ -66,7 +66,7 @@ def _keep_ends(lines: list[str]) -> list[str]:
 
 
 def bound_message(message: Message) -> Message:
-    """Shorten the names and messages of a rank that are too long; what it shows has limits of its own, and data has none.
+    """Shorten the names and messages of a rank that are too long. Output has limits of its own, and data has none.
 
     >>> from mhnb.core.wire.protocol import CellRefused
     >>> len(bound_message(CellRefused(0, 1, "x" * 10**6)).reason) < 70_000

@@ -1,4 +1,4 @@
-"""Every message between the notebook, the ranks and the supervisors. How each is written is `core/wire/codec.py`'s."""
+"""All messages between the notebook, the ranks and the supervisors. `core/wire/codec.py` encodes them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ __all__ = [
 ]
 
 PROTOCOL_VERSION = 15
-"""To be raised with every change of what follows, and of `core/wire/codec.py`: who lasts may meet who is newer."""
+"""Raise it with every change of this module and of `core/wire/codec.py`, because long-lived processes may meet newer ones."""
 
 OutputEvent: TypeAlias = list[Any]
-"""One thing a rank said, in the order it was said. The first item is the kind:
+"""One output of a rank, in the order in which it was produced. The first item is the kind:
 
     ["stdout", text]  ["stderr", text]
     ["display", data, metadata, display_id or None]      a new display
@@ -50,16 +50,16 @@ OutputEvent: TypeAlias = list[Any]
     ["result", data, metadata]                           the value of the last expression
     ["clear", wait]                                      clear_output
     ["error", ename, evalue, traceback_lines, line, code, at_s, site]
-                                                         site: the fields of `ErrorSite`, or nothing
+                                                         site: the fields of `ErrorSite`, or empty
     ["omitted", stream_name, nbytes]                     text left out here; the log file has it
-    ["noise", text]                                      lines of C++ libraries about themselves (Gloo, absl)
+    ["noise", text]                                      internal log lines of C++ libraries (Gloo, absl)
 """
 
 LaunchRow: TypeAlias = list[Any]
 """A run of equal multi-process launches: [fingerprint, name, participants, line, count].
 
-participants is a sorted list of ranks; line is the 1-based line of the cell or None; count >= 1, or 0 of a program without
-a collective that ran, and of whose outputs none is held.
+participants is a sorted list of ranks; line is the 1-based line of the cell or None. count is at least 1, or 0 for a program
+that ran without a collective and of which no output is still referenced.
 """
 
 
@@ -68,7 +68,7 @@ a collective that ran, and of whose outputs none is held.
 
 @dataclass(frozen=True, slots=True)
 class RunCell:
-    """Run a cell. Refused unless `generation` is the rank's own and `seq` its next."""
+    """Run a cell. The rank refuses it unless `generation` is the rank's own and `seq` is its next cell number."""
 
     kind: ClassVar[str] = "run_cell"
     generation: int
@@ -90,7 +90,7 @@ class SkipCell:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question between cells: `verb` names a function of `rank/asks/verbs.py`. The payload goes with it."""
+    """A request between cells: `verb` names a function of `rank/asks/verbs.py`. The payload is sent with it."""
 
     kind: ClassVar[str] = "ask"
     ask_id: int
@@ -113,7 +113,7 @@ class SignalRank:
 
 @dataclass(frozen=True, slots=True)
 class InterruptCell:
-    """Ask the ranks of this host to stop a cell before their next launch, and let the signals that follow hit that cell only."""
+    """Make the ranks of this host stop a cell before their next launch, and limit the signals that follow to that cell."""
 
     kind: ClassVar[str] = "interrupt_cell"
     seq: int
@@ -121,7 +121,7 @@ class InterruptCell:
 
 @dataclass(frozen=True, slots=True)
 class CloseConnections:
-    """Have the ranks of this host close their connections to other ranks: a collective that is under way fails then."""
+    """Make the ranks of this host close their connections to other ranks, so that a collective in progress fails."""
 
     kind: ClassVar[str] = "close_connections"
 
@@ -135,32 +135,35 @@ class StopHost:
 
 @dataclass(frozen=True, slots=True)
 class BeginRanks:
-    """Every host is there: bring up your ranks. Only for supervisors whose spec says `waits`."""
+    """Start the ranks, because every host has reported. Only for supervisors whose spec sets `waits`."""
 
     kind: ClassVar[str] = "begin_ranks"
     coordinator_address: str
     board_url: str
-    """Where ranks of several hosts agree on launches."""
+    """The address at which ranks of several hosts agree on launches."""
     connection: str = field(repr=False)
     """The hub's connection file, with its key."""
     names: dict[str, str]
-    """Each host's label, and the address that the others reach it by."""
+    """Each host's label, and the address at which the others reach it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """I am here. A supervisor answers with the same, and with how its ranks are."""
+    """A heartbeat. A supervisor replies with the same message and the state of its ranks."""
 
     kind: ClassVar[str] = "beat"
     supervisor: int
     nbytes: dict[str, int] = field(default_factory=dict)
     """Resident memory of each rank, by its number as text."""
     kept: bool = False
-    """From the notebook: it has noted where the ranks are; those that are to outlive it do so from now on. From a supervisor: it does."""
+    """From the notebook: it has recorded where the ranks are, so ranks that are to outlive it do so from now on.
+
+    From a supervisor: its ranks outlive the notebook.
+    """
     halted: list[int] = field(default_factory=list)
     """Ranks whose process a signal or a debugger has halted."""
     hub_halted: bool = False
-    """Whether the hub's process is halted, where this supervisor holds it."""
+    """Whether the hub's process is halted, if this supervisor started it."""
 
 
 # -- from a rank
@@ -168,7 +171,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class PhaseReached:
-    """A rank came one step further while starting. `connected` carries pid, hostname and versions in `facts`."""
+    """A rank reached the next phase of its start. `connected` carries pid, hostname and versions in `facts`."""
 
     kind: ClassVar[str] = "phase_reached"
     rank: int
@@ -178,7 +181,7 @@ class PhaseReached:
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """A rank gave up while starting, with the exception's own words."""
+    """A rank failed to start; carries the exception's own text."""
 
     kind: ClassVar[str] = "start_failed"
     rank: int
@@ -190,7 +193,7 @@ class StartFailed:
 
 @dataclass(frozen=True, slots=True)
 class RankReady:
-    """A rank can take cells. `facts`: engine_id, process_index, process_count, devices, guard, versions."""
+    """A rank is ready for cells. `facts`: engine_id, process_index, process_count, devices, guard, versions."""
 
     kind: ClassVar[str] = "rank_ready"
     rank: int
@@ -199,7 +202,7 @@ class RankReady:
 
 @dataclass(frozen=True, slots=True)
 class OutputProduced:
-    """Output of a cell that still runs, or that came after the cell `seq` had ended."""
+    """Output of a cell that is still running, or output that came after the cell `seq` had ended."""
 
     kind: ClassVar[str] = "output_produced"
     rank: int
@@ -209,7 +212,7 @@ class OutputProduced:
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """Where a rank is in a cell that lasts: sent about every second by a thread beside it, so also while it is stuck."""
+    """Where a rank is in a long-running cell. A second thread sends it about every second, so also while the rank is stuck."""
 
     kind: ClassVar[str] = "rank_status"
     rank: int
@@ -219,37 +222,40 @@ class RankStatus:
     """The launch it waits in, or the call that blocks; may be empty."""
     line: int | None  # of the cell
     place: str
-    """The innermost frame in a file of the user's, as `data.py:31 read_shard`; empty when that is the cell."""
+    """The innermost frame in a user's file, such as `data.py:31 read_shard`; empty if it is in the cell."""
     for_s: float
     """How long it has been on this line without a further launch."""
     counts: list[list[Any]]
-    """[participants, launches made in this cell] of each set of ranks."""
+    """[participants, launches made in this cell] for each set of ranks."""
     participants: list[int] | None = None
-    """Of the launch in flight; None when there is none. All ranks while it is blocked in a call that may be a launch without a record."""
+    """Participants of the launch in flight; None if there is none.
+
+    All ranks while the rank is blocked in a call that may be a launch without a record.
+    """
     number: int | None = None
-    """Which one of its participants' launches the one in flight is, from 1."""
+    """The number of the launch in flight among the launches of its participants, from 1."""
     memory_nbytes: int = 0
-    """What the process holds in memory."""
+    """Memory that the process uses."""
     launched: bool = True
-    """False: the rank only waits to agree on the launch, or computes it after an interrupt; it comes out of that by itself."""
+    """False: the rank only waits for agreement on the launch, or computes it after an interrupt; both end by themselves."""
     threads: list[list[Any]] = field(default_factory=list)
-    """[name, activity, what, line, place] of the threads that the cell started, while its main thread waits."""
+    """[name, activity, what, line, place] of each thread that the cell started, while its main thread waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class InterruptTaken:
-    """The code of the cell that runs has got its interrupt: what it does now is its own handling of it."""
+    """The code of the running cell has received its interrupt. Whatever it does now is its own handling of the interrupt."""
 
     kind: ClassVar[str] = "interrupt_taken"
     rank: int
     seq: int
     taken: bool = True
-    """False: it went nowhere after all, as one that comes while a finalizer runs."""
+    """False: the interrupt had no effect after all, like one that arrives while a finalizer runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellEnded:
-    """The one reply of a rank: outcome, the output not sent before, and what was launched."""
+    """The only reply of a rank to a cell: outcome, the output not sent before, and the launches."""
 
     kind: ClassVar[str] = "cell_ended"
     rank: int
@@ -257,33 +263,39 @@ class CellEnded:
     outcome: Outcome
     events: list[OutputEvent]
     launches: list[LaunchRow]
-    """As `core/wire/rowpack.py` writes them: many take less room."""
+    """In the form of `core/wire/rowpack.py`, which makes many rows smaller."""
     abandoned: int
     """Launches that had not finished when the rank stopped waiting for them."""
     wall_s: float
     notes: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     made: list[list[Any]] = field(default_factory=list)
-    """What the cell made of host data: rows of `core/guard/host_data.py`."""
+    """The arrays that the cell made from host data: rows of `core/guard/host_data.py`."""
     stopped_before: int | None = None
-    """Which of its launches it was that the rank was interrupted before, together with all who take part in it."""
+    """The number of the launch before which the rank was interrupted, together with all participants."""
     caught: list[list[Any]] = field(default_factory=list)
-    """Launches that were refused, and the cell's code caught why: each the program's name, and the cell's line or None."""
+    """Refused launches whose error the cell's code caught: for each, the program's name and the cell's line or None."""
     running: int = 0
-    """Launches on which all ranks agreed, and which the rank did not wait for: they end by themselves, unless one failed."""
+    """Launches that all ranks agreed on and the rank did not wait for. They end by themselves, unless one failed."""
     failed: int = 0
-    """Launches that failed on this rank in a callback: another may wait for the rest of them."""
+    """Launches that failed on this rank in a callback. Another rank may wait for the rest of them."""
     came_to: list[Any] = field(default_factory=list)
-    """The launch that it waited before when it was interrupted, and others had not come to: its number, and the line. Empty for none."""
+    """The launch that the rank waited for when it was interrupted, before others had reached it: its number and its line.
+
+    Empty if there is none.
+    """
     left: list[Any] = field(default_factory=list)
-    """The first launch that communicates and that it did not wait for: the program's name, and the cell's line or None. Empty for none."""
+    """The first collective launch that the rank did not wait for: the program's name, and the cell's line or None.
+
+    The number of the cell follows if that was an earlier one. Empty if there is none.
+    """
     taken: list[list[Any]] = field(default_factory=list)
-    """The arrays of a launch that was refused for them: rows of `core/guard/provenance.py`."""
+    """The arrays for which a launch was refused: rows of `core/guard/provenance.py`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellRefused:
-    """A rank did not take a cell: wrong generation or number."""
+    """A rank refused a cell because its generation or number is wrong."""
 
     kind: ClassVar[str] = "cell_refused"
     rank: int
@@ -293,7 +305,7 @@ class CellRefused:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to an `Ask`. When `ok` is false, `value` is {ename, evalue, traceback}."""
+    """The reply to an `Ask`. If `ok` is false, `value` is {ename, evalue, traceback}."""
 
     kind: ClassVar[str] = "answer"
     rank: int
@@ -308,7 +320,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class HostUp:
-    """A supervisor is there."""
+    """A supervisor is running."""
 
     kind: ClassVar[str] = "host_up"
     supervisor: int
@@ -316,11 +328,11 @@ class HostUp:
     hostname: str
     hub_pid: int | None
     address: str = "127.0.0.1"
-    """The address of this machine that the notebook, and so the other hosts, reach it by."""
+    """The address at which the notebook, and so the other hosts, reach this machine."""
     free_ports: list[int] = field(default_factory=list)
-    """TCP ports that are free there at this moment."""
+    """TCP ports that are free on that machine at this moment."""
     connection: str = field(default="", repr=False)
-    """The hub's connection file, where the hub is here."""
+    """The hub's connection file, if the hub runs on this machine."""
     log_dir: str = ""
 
 
@@ -335,25 +347,25 @@ class RankSpawned:
 
 @dataclass(frozen=True, slots=True)
 class RankExited:
-    """A rank's process is gone. Exactly one of exit_code and signum is not None."""
+    """A rank's process has ended. Exactly one of exit_code and signum is not None."""
 
     kind: ClassVar[str] = "rank_exited"
     rank: int
     exit_code: int | None
     signum: int | None
     last_lines: list[str]
-    """What it said since its latest cell began, without frames of C++ stacks; of one that never became ready, all it said."""
+    """Its output since its latest cell began, without frames of C++ stacks; all of its output if it never became ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubExited:
-    """ipyparallel's controller is gone."""
+    """ipyparallel's controller has ended."""
 
     kind: ClassVar[str] = "hub_exited"
     exit_code: int | None
     signum: int | None
     last_lines: list[str] = field(default_factory=list)
-    """What it said last."""
+    """The last lines of its output."""
 
 
 RankMessage: TypeAlias = (
@@ -367,10 +379,10 @@ RankMessage: TypeAlias = (
     | CellRefused
     | Answer
 )
-"""What a rank sends to the notebook."""
+"""Messages from a rank to the notebook."""
 
 SupervisorMessage: TypeAlias = Beat | HostUp | RankSpawned | RankExited | HubExited
-"""What a supervisor sends to the notebook."""
+"""Messages from a supervisor to the notebook."""
 
 Message: TypeAlias = (
     RunCell

@@ -1,7 +1,7 @@
-"""The record of a cell's launches on its way to the notebook: a loop that alternates between programs is written once, with its count.
+"""Compress a cell's launch record for sending: a loop that alternates between programs is written once, with its count.
 
-Rows fold where one program follows itself. A loop of two programs makes two rows a turn, 100 bytes each: here the programs are
-named once, and a run of rows that repeats is written as one turn of it.
+The record already merges consecutive rows of one program. A loop of two programs makes two rows per iteration, 100 bytes
+each. Here the programs are listed once, and a run of rows that repeats is written as one iteration.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ from mhnb.core.wire.protocol import LaunchRow
 __all__ = ["check_rows", "pack_rows", "unpack_rows"]
 
 _FEW = 32
-"""So many rows go as they are: most cells have one or two."""
+"""This many rows are sent as they are, because most cells have one or two."""
 _LONGEST_TURN = 64
-"""Of a longer one each row is written: to compare those at every place would take as long as they are."""
+"""The longest iteration that is searched for, because a comparison at every row takes as long as the iteration.
+
+Each row of a longer iteration is written.
+"""
 _PACKED = "packed"
 _MOST_ROWS = 1 << 27
-"""Unpacked, a row is a reference: so many are a gibibyte."""
+"""An unpacked row is one reference, so this many take one gibibyte."""
 
 
 def pack_rows(rows: list[LaunchRow]) -> list[Any]:
-    """Write rows shorter, where there are many.
+    """Compress rows if there are many.
 
     >>> two = [["a", "f", [0, 1], 1, 1], ["b", "g", [0, 1], 2, 1]]
     >>> pack_rows(two * 1000)[2]
@@ -40,7 +43,7 @@ def pack_rows(rows: list[LaunchRow]) -> list[Any]:
 
 
 def unpack_rows(packed: Sequence[Any]) -> list[LaunchRow]:
-    """Give the rows again; what repeats is one and the same row, many times.
+    """Return the original rows. Repetitions of a row are the same object.
 
     >>> rows = [["a", "f", [0, 1], 1, 1], ["b", "g", [0, 1], 2, 1]] * 40
     >>> unpack_rows(pack_rows(rows)) == rows
@@ -56,7 +59,7 @@ def unpack_rows(packed: Sequence[Any]) -> list[LaunchRow]:
 
 
 def check_rows(packed: Any) -> bool:
-    """Whether it is what `pack_rows` writes, and no more rows than a cell can have launched.
+    """Return whether this is the format of `pack_rows`, with no more rows than a cell can have launched.
 
     >>> check_rows(pack_rows([["a", "f", [0, 1], 1, 1]])), check_rows([["a"]])
     (True, False)
@@ -108,7 +111,7 @@ def _program(program: Sequence[Any]) -> list[Any]:
 
 
 def _fold(words: Sequence[tuple[int, int]]) -> list[list[Any]]:
-    """Write words as blocks, each with how often it comes: the distance to the next equal word is the one period that is tried."""
+    """Group entries into blocks with repetition counts. The only period tried is the distance to the next equal entry."""
     following = _next_equal(words)
     blocks: list[list[Any]] = []
     single: list[list[int]] = []
@@ -129,7 +132,7 @@ def _fold(words: Sequence[tuple[int, int]]) -> list[list[Any]]:
 
 
 def _next_equal(words: Sequence[tuple[int, int]]) -> list[int]:
-    """Give for each word the place of the next one like it; 0 for none."""
+    """Return the position of the next equal entry for each entry; 0 if there is none."""
     seen: dict[tuple[int, int], int] = {}
     following = [0] * len(words)
     for place in range(len(words) - 1, -1, -1):

@@ -1,7 +1,7 @@
-"""Sign the frames of a message, and refuse what is not signed, or signed twice.
+"""Sign the frames of a message, and reject messages that are unsigned or repeated.
 
-The key is made for one start of one cluster. Each sender counts its messages under the signature, and each receiver takes a
-sender's numbers only in rising order, so that a recorded message cannot be played back.
+The key is created for one start of one cluster. Each sender counts its messages under the signature. Each receiver accepts
+a sender's numbers only in rising order, so that a recorded message cannot be replayed.
 A keyed BLAKE2b is a message authentication code by design (RFC 7693), and signs a short message in half the time of HMAC-SHA256.
 """
 
@@ -31,7 +31,7 @@ def _mac(key: bytes, sender: bytes, count: Frame, frames: Sequence[Frame]) -> by
 
 
 class Signer:
-    """Signs what one sender sends to one receiver.
+    """Signs the messages of one sender to one receiver.
 
     >>> frames = Signer(b"k", b"r0").sign([b"hello"])
     >>> Verifier(b"k").verify(b"r0", frames)
@@ -42,24 +42,24 @@ class Signer:
         self._key, self._sender, self._count = key, sender, 0
 
     def sign(self, frames: Sequence[bytes]) -> list[Frame]:
-        """Put the seal (count and code) before the frames."""
+        """Prepend the seal (count and code) to the frames."""
         self._count += 1
         count = self._count.to_bytes(_COUNT_NBYTES, "little")
         return [count + _mac(self._key, self._sender, count, frames), *frames]
 
 
 class Verifier:
-    """Checks what many senders send to one receiver."""
+    """Checks the messages of many senders to one receiver."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._seen: dict[bytes, int] = {}
 
     def verify(self, sender: bytes, frames: Sequence[Frame]) -> list[Frame]:
-        """Take the seal off.
+        """Check and remove the seal.
 
         Raises:
-            UnknownMessage: no seal, a wrong one, or one that was seen before.
+            UnknownMessage: the seal is missing, wrong, or was received before.
         """
         if len(frames) < 2 or len(frames[0]) != _COUNT_NBYTES + MAC_NBYTES:
             raise UnknownMessage(f"an unsigned message of {len(frames)} frames came from {sender!r}; it was dropped")
