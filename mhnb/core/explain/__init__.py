@@ -1,1 +1,1 @@
-"""What went wrong, in the user's own terms: known errors and their cures, what a rank is doing, who waits for whom."""
+"""Explanations in the user's own terms: known errors and their fixes, what a rank is doing, which ranks wait for which."""

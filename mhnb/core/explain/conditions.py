@@ -1,6 +1,6 @@
-"""What a machine refuses: the words of an error that stopped a start, and what to change on the machine.
+"""Hints for limits of the machine: recognise the error that stopped a start, and name what to change on the machine.
 
-Pure text: it looks at nothing.
+It uses the text alone and inspects nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PYTHON = (
     "PYTHONEXECUTABLE",
     "PYTHONWARNINGS",
 )
-"""Variables of which a wrong value keeps Python, or what the ranks import, from starting."""
+"""Variables whose wrong value keeps Python, or what the ranks import, from starting."""
 _NO_PROCESS = (
     "no further process or thread could be made: raise ulimit -u (processes and threads of this user), ulimit -v where it is set "
     "(memory of a process, as ulimit -d), or the container's limit on pids; or start fewer ranks"
@@ -63,7 +63,7 @@ _NO_ADDRESSES = (
 
 
 def find_condition(text: str, environment: Mapping[str, str], *, has_memory_limit: bool = False) -> str:
-    """Say what to change on the machine, for the text of an error that stopped a start; empty where the text names nothing known.
+    """Return what to change on the machine for an error that stopped a start; empty if the text names no known condition.
 
     Args:
         text: the whole error.

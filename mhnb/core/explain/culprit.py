@@ -1,6 +1,6 @@
-"""What an error was raised about, in the user's own names: read from the failing piece of code, without running it.
+"""Find what an error is about, in the user's own names, by reading the failing code without running it.
 
-It answers only where one name can be meant; of two it chooses none.
+It answers only if exactly one name is possible. Between two it does not choose.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ __all__ = ["ArrayFacts", "ErrorSite", "Named", "find_captured", "find_first_argu
 _LONGEST = 40
 """Longer pieces of code would bury the sentence that quotes them."""
 _LONGEST_READ = 300
-"""Of longer code, which may be nested deeper than Python recurses, nothing is read."""
+"""Longer code is not parsed, because it may be nested deeper than Python recurses."""
 
 
 class ArrayFacts(NamedTuple):
-    """What a cure must know of a JAX array that the failing code names."""
+    """The facts that hints need about a JAX array that the failing code names."""
 
     shape: tuple[int, ...]
     is_local: bool
@@ -30,9 +30,9 @@ class ArrayFacts(NamedTuple):
     """Whether that mesh has Explicit axes."""
     device_count: int
     device_set: int
-    """Equal if two arrays are on the same devices."""
+    """Equal for two arrays that are on the same devices."""
     device_order: int
-    """Equal if their shardings list them in the same order."""
+    """Equal if the shardings of two arrays list the devices in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,20 @@ class ErrorSite:
     """Where an exception was raised, and the piece of the cell that led there."""
 
     module: str = ""
-    """Of the innermost frame, such as `jax._src.array`."""
+    """The module of the innermost frame, such as `jax._src.array`."""
     function: str = ""
-    """Of the innermost frame, with its class: `ArrayImpl.__iter__`."""
+    """The function of the innermost frame, with its class: `ArrayImpl.__iter__`."""
     expression: str = ""
-    """The part of the cell that was being evaluated, where it called straight into JAX or NumPy; else empty."""
+    """The part of the cell that was being evaluated, if it called directly into JAX or NumPy; otherwise empty."""
     names: Mapping[str, bool] = field(default_factory=dict)
-    """The names in it that may stand for arrays or trees of them; true for a JAX array."""
+    """The names in it that may refer to arrays or trees of arrays; true for a JAX array."""
     top_level: bool = False
-    """Whether it stands in the cell itself and not in a function, so that its names are the rank's variables."""
+    """Whether it is in the cell itself and not in a function, so that its names are the rank's variables."""
     arrays: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Fields of `ArrayFacts` by name, of those names that are JAX arrays."""
+    """Fields of `ArrayFacts` by name, for those names that are JAX arrays."""
 
     def facts(self, text: str) -> ArrayFacts | None:
-        """Return what is known of an array by its name; None for anything else."""
+        """Return the facts about an array by its name; None for anything else."""
         match self.arrays.get(text):
             case [
                 list() | tuple() as shape,
@@ -70,17 +70,17 @@ class ErrorSite:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A piece of the user's code that stands for an array, or for a tree of arrays."""
+    """A piece of the user's code that refers to an array or a tree of arrays."""
 
     text: str
     name: str
-    """The variable that holds it, `params` of `params["w"]`; empty where that is no array nor a tree of them."""
+    """The variable that holds it, `params` of `params["w"]`; empty if that is neither an array nor a tree of arrays."""
     is_array: bool
     """Whether the variable is a JAX array."""
 
 
 def find_named(site: ErrorSite, code: str = "") -> Named | None:
-    """Find the one thing in the failing code that can be meant.
+    """Return the one array, or tree of arrays, that the error can be about; None if there is not exactly one.
 
     >>> find_named(ErrorSite(expression="np.asarray(p['w'])", names={"p": False})).text
     "p['w']"
@@ -94,7 +94,7 @@ def find_named(site: ErrorSite, code: str = "") -> Named | None:
 
 
 def find_captured(site: ErrorSite, code: str = "") -> str | None:
-    """Find the one array that a lambda in the failing code takes from outside.
+    """Return the one array that a lambda in the failing code captures from outside; None if there is not exactly one.
 
     >>> find_captured(ErrorSite(expression="jit(lambda a: a + x)(1.0)", names={"x": True}))
     'x'
@@ -108,7 +108,7 @@ def find_captured(site: ErrorSite, code: str = "") -> str | None:
 
 
 def find_operands(site: ErrorSite, code: str = "") -> tuple[str, str] | None:
-    """Find both sides of an operator that failed, or both arrays of a call that has no other arguments.
+    """Return both sides of an operator that failed, or both arrays of a call that has no other arguments.
 
     >>> find_operands(ErrorSite(expression="w @ x"))
     ('w', 'x')
@@ -126,7 +126,7 @@ def find_operands(site: ErrorSite, code: str = "") -> tuple[str, str] | None:
 
 
 def find_first_argument(site: ErrorSite, code: str = "") -> str | None:
-    """Find what a failing call was given first, if it stands for an array.
+    """Return the first argument of a failing call, if it refers to an array.
 
     >>> find_first_argument(ErrorSite(expression="jax.device_put(x, y.sharding)", names={"x": True, "y": True}))
     'x'
@@ -140,12 +140,12 @@ def find_first_argument(site: ErrorSite, code: str = "") -> str | None:
 
 
 def _nodes(site: ErrorSite, code: str) -> Iterator[ast.expr]:
-    """Yield the failing expression, then what its line evaluates; pieces that do not parse are left out."""
+    """Yield the failing expression, then the one that its line evaluates. Code that does not parse is left out."""
     if not site.expression:
         return
     for text in (site.expression, code):
         node = _evaluated(text)
-        # Of an unpacking, Python marks the names on the left.
+        # For an unpacking assignment, Python marks the names on the left.
         if node is not None and not isinstance(node, ast.Tuple):
             yield node
 
@@ -177,16 +177,16 @@ class _Uses(ast.NodeVisitor):
         return self._found
 
     def visit_Call(self, node: ast.Call) -> None:
-        # In `x.tolist()` it is x that is used.
+        # `x.tolist()` uses x.
         self.visit(node.func.value if isinstance(node.func, ast.Attribute) else node.func)
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
             self.visit(argument)
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        """What it uses is used when it is called."""
+        """Skip it, because a lambda uses its names only when it is called."""
 
     def _visit_comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
-        # Everything but the first iterable uses names of its own.
+        # Everything except the first iterable uses names of its own.
         self.visit(node.generators[0].iter)
 
     visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _visit_comprehension  # noqa: N815
@@ -208,6 +208,6 @@ class _Uses(ast.NodeVisitor):
 
 
 def _free(function: ast.Lambda) -> set[str]:
-    """The names that a lambda takes from outside."""
+    """Return the names that a lambda captures from outside."""
     own = {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
     return {part.id for part in ast.walk(function.body) if isinstance(part, ast.Name)} - own

@@ -1,6 +1,6 @@
-"""The table of known errors and their cures: how each is recognised, and what to say of it.
+"""The table of known errors: how each is recognised, and the hint for it.
 
-The texts are those of jax 0.10.2 and 0.12.0, and of users' reports. A cure names a `%mhjax` verb only where this version has it.
+The texts are those of jax 0.10.2 and 0.12.0, and of users' reports. A hint names a `%mhjax` command only if this version has it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ __all__ = ["CURES", "Cure", "Seen"]
 
 
 class Seen(NamedTuple):
-    """An error that was recognised."""
+    """A recognised error."""
 
     match: re.Match[str]
-    """What of its text was recognised."""
+    """The part of its text that was recognised."""
     site: ErrorSite
     code: str
 
     def array(self, otherwise: str = "x") -> str:
-        """Write what it is about as the user wrote it."""
+        """Return the array that the error is about, as the user wrote it; `otherwise` if that is unknown."""
         named = find_named(self.site, self.code)
         return named.text if named else otherwise
 
@@ -34,21 +34,21 @@ _Text: TypeAlias = str | Callable[[Seen], str]
 
 
 class Cure(NamedTuple):
-    """One row: how an error is recognised, and what to do about it."""
+    """One row of the table: how an error is recognised, and what to do about it."""
 
     pattern: re.Pattern[str]
     text: _Text
     ename: re.Pattern[str]
-    """The exception's whole name."""
+    """Matches the exception's whole name."""
     place: re.Pattern[str]
-    """Module and function that raised it."""
+    """Matches the module and function that raised it."""
 
 
 def _cure(pattern: str, text: _Text, *, ename: str = ".*", place: str = ".*") -> Cure:
     return Cure(re.compile(pattern, re.DOTALL), text, re.compile(ename), re.compile(place))
 
 
-# -- cures in the user's own names
+# -- hints in the user's own names
 
 
 def _fetched(seen: Seen) -> str:
@@ -64,7 +64,7 @@ def _fetched(seen: Seen) -> str:
 
 
 def _mesh(seen: Seen, text: str) -> str:
-    """Write the mesh of an array: by way of the array where it is known to have one."""
+    """Format the mesh of an array, through the array if it is known to have one."""
     facts = seen.site.facts(text)
     return f"{text}.sharding.mesh" if facts and facts.is_on_mesh and not facts.is_local else "mesh"
 
@@ -123,10 +123,10 @@ def _captured(seen: Seen) -> str:
 
 
 class _Placed(NamedTuple):
-    """An argument of a call, and the devices that it is on."""
+    """An argument of a call, and its devices."""
 
     text: str
-    """As the user wrote it where that is known, else the name of the parameter."""
+    """As the user wrote it if that is known, otherwise the name of the parameter."""
     who: str
     """The same as the subject of a sentence."""
     shape: str
@@ -134,7 +134,7 @@ class _Placed(NamedTuple):
     is_local: bool
     """Whether these are this rank's own devices."""
     mesh: str
-    """How its mesh is written."""
+    """The text that names its mesh."""
 
 
 _PLACED = re.compile(r"argument (\S+) of (.+?) with shape \w+\[([^\]]*)\] and with device ids \[([\d, ]+)\]")
@@ -149,26 +149,26 @@ def _placed(seen: Seen) -> list[_Placed]:
     for name, function, shape, devices in arguments:
         text, who = name, f"argument {name} of {_ADDRESS.sub('the function', function)}"
         if operands and name in ("x", "y"):
-            # The arguments of an operator have names of JAX's own.
+            # The arguments of an operator have JAX's own names.
             text = who = _as_part(operands["xy".index(name)])
         elif operands and operands[0] in seen.site.arrays and len(arguments) == 2:
             text = who = operands[len(found)]
         elif len(arguments) == 1:
-            # Of the call itself, or of a function inside it, whose own names say nothing here.
+            # An argument of the call itself, or of a function inside it, whose parameter names mean nothing here.
             named = find_first_argument(seen.site, seen.code) or seen.array("")
             text, who = (named, named) if named else (name if name.isidentifier() else "a", who)
         elif not name.isidentifier():
             text = "ab"[len(found) > 0]
         ids, facts = tuple(devices.split(", ")), seen.site.facts(text)
         is_local = facts.is_local if facts else len(ids) == 1
-        # An array without a NamedSharding has none.
+        # An array without a NamedSharding has no mesh.
         on_mesh = f"{text}.sharding.mesh" if facts is None or facts.is_on_mesh else "mesh"
         found.append(_Placed(text, who, re.sub(r"@[^,\]]*", "", shape), ids, is_local, on_mesh))
     return found
 
 
 def _as_part(text: str) -> str:
-    """Write an operand so that `.sharding` may follow."""
+    """Format an operand so that `.sharding` can follow it."""
     return text if _NAME.fullmatch(text) else f"({text})"
 
 
@@ -268,7 +268,7 @@ def _other_mesh(seen: Seen) -> str:
 
 
 def _on_other_devices(seen: Seen, left: str, right: str) -> str:
-    """Write the cure for two arrays that are known to be on different devices; empty for any others."""
+    """Return the hint for two arrays that are known to be on different devices; empty for any others."""
     one, other = seen.site.facts(left), seen.site.facts(right)
     if one is None or other is None or one.device_set == other.device_set:
         return ""
@@ -298,7 +298,7 @@ def _other_memory(seen: Seen) -> str:
 
 
 def _target_of(seen: Seen, kept: str, moved: str) -> str:
-    """The sharding that `moved` can take on: that of `kept`, unless their shapes are known to differ."""
+    """Return the sharding that `moved` can take: that of `kept`, unless their shapes are known to differ."""
     one, other = seen.site.facts(kept), seen.site.facts(moved)
     same = one is None or other is None or one.shape == other.shape
     return f"{kept}.sharding" if same else f"NamedSharding({kept}.sharding.mesh, P())"
@@ -352,7 +352,7 @@ def _incompatible(seen: Seen) -> str:
     if apart := _on_other_devices(seen, left, right):
         return apart
     one, other = seen.site.facts(left), seen.site.facts(right)
-    # reshard works within one mesh, device_put also to one that lists the same devices in another order.
+    # reshard works within one mesh; device_put also moves to one that lists the same devices in another order.
     move = (
         "jax.sharding.reshard" if not one or not other or one.device_order == other.device_order else "jax.device_put"
     )
@@ -401,13 +401,13 @@ def _awaited(seen: Seen) -> str:
 
 
 def _find_coroutine(code: str) -> str:
-    """Return what a line gives to `asyncio.run` and the like; empty where the line has no such call, or goes on in the next."""
+    """Return what a line passes to `asyncio.run` and the like; empty if it has no such call or continues on the next line."""
     for node in ast.walk(_parse_line(code)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
             continue
         if node.func.attr in ("run", "run_until_complete"):
             first, *rest = map(ast.unparse, node.args)
-            # These take the function and its arguments apart.
+            # These accept the function and its arguments separately.
             return f"{first}({', '.join(rest)})" if ast.unparse(node.func) in ("anyio.run", "trio.run") else first
     return ""
 
@@ -430,7 +430,7 @@ _PIP_NAMES = {
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }
-"""Packages whose name for pip is another than the one to import."""
+"""Packages whose pip name differs from the name to import."""
 
 
 def _not_installed(seen: Seen) -> str:
@@ -468,7 +468,7 @@ _ARGUMENTS = (
 _MAGIC = "`%mhjax` and `%%mhjax` belong to the notebook, and the ranks have none: put that line into a plain cell of its own."
 
 CURES = (
-    # -- what a cell has and a script has not
+    # -- what exists in a cell but not in a script
     _cure(
         r"cannot be called from a running event loop|Cannot run the event loop while another loop is running"
         r"|^This event loop is already running|^Already running \w+ in this thread",
@@ -552,7 +552,7 @@ CURES = (
     ),
     _cure(r"[Uu]nbound axis name: (\w+)", _unbound_axis, ename="NameError"),
     _cure(
-        # since jax 0.9: inside shard_map an unknown axis ends in an assertion without a word
+        # since jax 0.9: inside shard_map an unknown axis ends in an assertion without text
         r"^$",
         "A collective in this shard_map names a mesh axis that its mesh does not have: mesh.axis_names lists them.",
         ename="AssertionError",
@@ -562,7 +562,7 @@ CURES = (
         r"`?visualize_sharding`? (?:only works for shapes with 1 and 2 dimensions|requires `rich`)",
         "`%mhjax vars` shows the sharding of every array; x.sharding.devices_indices_map(x.shape) says which device holds what.",
     ),
-    # -- what a script has and a cell does not
+    # -- what exists in a script but not in a cell
     _cure(
         r"^list index out of range$",
         lambda seen: _ARGUMENTS if re.search(r"\bsys\.argv\s*\[", seen.code) else "",

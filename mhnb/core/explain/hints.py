@@ -1,7 +1,7 @@
-"""What to do about errors that everyone meets in multi-process JAX, found by their type, their text and where they were raised.
+"""Find the hint for a common error of multi-process JAX, by its type, its text and the function that raised it.
 
-It refuses to guess where the words are anyone's (`AssertionError` without text, `list index out of range`) unless they come from
-the very function of JAX that says them: a wrong hint is worse than none.
+Some texts can come from any code (`AssertionError` without text, `list index out of range`). They match only if the JAX
+function that is known to raise them did so, because a wrong hint is worse than none.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ __all__ = ["find_hint", "find_printed_hint"]
 
 _PRINTED = re.compile(r"AttributeError: Can't get attribute '[^']*' on <module '__main__'[^>]*>")
 _WAITED = ("BrokenProcessPool", "EOFError", "TimeoutError")
-"""What the process that waits for another one raises, when that one could not begin."""
+"""Errors that a process raises while it waits for another one that failed to start."""
 
 
 def find_hint(ename: str, evalue: str, *, site: ErrorSite | None = None, code: str | None = None) -> str | None:
-    """Find the cure for a known error; None for any other.
+    """Return the hint for a known error; None for any other.
 
     Args:
         ename: the exception's type.
         evalue: its text.
-        site: where it was raised; without it, errors that only their place tells apart find none.
-        code: the line of the cell that led there; with it the cure speaks of the user's own names.
+        site: where it was raised. Without it, errors that only their site distinguishes get no hint.
+        code: the line of the cell that led there. With it, the hint uses the user's own names.
 
     >>> find_hint("RuntimeError", "Array has been deleted with shape=float32[8].").split(":")[1]
     " go on with the function's result."
@@ -37,18 +37,18 @@ def find_hint(ename: str, evalue: str, *, site: ErrorSite | None = None, code: s
         found = cure.pattern.search(evalue)
         if found is None or not cure.ename.fullmatch(ename) or not cure.place.fullmatch(place):
             continue
-        # A text that is made may find that nothing is known after all.
+        # The function that builds a text may find that no hint applies after all.
         if text := cure.text if isinstance(cure.text, str) else cure.text(Seen(found, site, code or "")):
             return text
     return find_moved(ename, evalue)
 
 
 def find_printed_hint(ename: str, printed: str) -> str | None:
-    """Find the cure where the cause is not in the error: a process that the cell started has printed it, and nothing else came back.
+    """Return the hint for a cause that the error does not contain: a process that the cell started has only printed it.
 
     Args:
         ename: the type of the cell's error.
-        printed: what the cell's rank has printed.
+        printed: the output of the cell's rank.
 
     >>> find_printed_hint("TimeoutError", "AttributeError: Can't get attribute 'f' on <module '__main__'>")[:14]
     'A process that'

@@ -1,4 +1,4 @@
-"""The stack that a message carries as text: XLA writes all of Python's into the error of a callback that failed."""
+"""Shorten the stack inside an error message: XLA writes Python's whole stack into the error of a callback that failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIBRARY = re.compile(
 
 
 def shorten_inner_trace(message: str) -> str:
-    r"""Take out of a stack in a message what is above the cell's own first frame, and count what lies in libraries below it.
+    r"""Remove the frames above the cell's own first frame from a stack in a message, and count the library frames below it.
 
     A message without a stack, or without a frame of a cell, stays as it is.
 

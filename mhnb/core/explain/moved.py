@@ -1,4 +1,4 @@
-"""Names that JAX no longer has, each with what took its place. They are matched by the error's text alone."""
+"""Names that JAX removed, each with its replacement. They are recognised by the error's text alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 __all__ = ["find_moved"]
 
 _MOVED = {
-    # Removed up to jax 0.12; what JAX itself points to in its changelog.
+    # Removed up to jax 0.12, with the replacements that JAX names in its changelog.
     "jax.tree_map": "jax.tree.map",
     "jax.tree_multimap": "jax.tree.map, which takes several trees",
     "jax.tree_leaves": "jax.tree.leaves",
@@ -37,13 +37,13 @@ _SPELLINGS = (
     (re.compile(r"module '(jax[\w.]*)' has no attribute '(\w+)'"), "AttributeError"),
     (re.compile(r"cannot import name '(\w+)' from '(jax[\w.]*)'"), "ImportError"),
     (re.compile(r"No module named '(jax[\w.]*)'"), "ModuleNotFoundError"),
-    # since jax 0.9: a name that is to go soon raises with a text of its own
+    # since jax 0.9: a name that is about to be removed raises an error with its own text
     (re.compile(r"^(jax[\w.]*) (?:is|was|has been) (?:deprecated|removed)"), "AttributeError"),
 )
 
 
 def find_moved(ename: str, evalue: str) -> str | None:
-    """Say what took the place of a name that JAX no longer has.
+    """Return the hint that names the replacement of a name that JAX removed; None for any other error.
 
     >>> find_moved("AttributeError", "module 'jax' has no attribute 'tree_map'")
     'jax.tree_map is gone from JAX; use jax.tree.map.'

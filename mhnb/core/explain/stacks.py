@@ -1,7 +1,7 @@
-"""What a rank is doing, read from one look at its main thread: waiting in a launch, in a lock, compiling, computing.
+"""Classify what a rank is doing from one sample of its main thread: waiting in a launch, in a lock, compiling, computing.
 
-A pure judgement of plain frames, of how busy the processor was, and of the launch that is in flight.
-It knows no thread and no JAX; the few function names it looks for only tell kinds of work apart.
+A pure function of plain frames, of processor use, and of the launch in flight. It uses neither threads nor JAX; the few
+function names that it looks for only distinguish kinds of work.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ Activity: TypeAlias = Literal[
 ]
 """What a main thread does. The first three wait for other ranks; `blocked` waits for something that has no name here.
 
-`unseen`: the look failed, and the rank's log says why."""
+`unseen`: the sample failed, and the rank's log has the reason.
+"""
 
 _BUSY = 0.1
-"""Of one processor, between two looks. A rank that waits uses far less; 16 ranks that compute on two cores more."""
+"""Share of one processor between two samples. A rank that waits uses far less; 16 ranks that compute on two cores use more."""
 
 _COMPILES = re.compile(r"compil|lower(?:$|_|ing)|trace_to_jaxpr|jaxpr_to|_create_pjit_jaxpr")
 """Functions of JAX under which a program is traced, lowered or compiled."""
@@ -51,7 +52,7 @@ _SPEAKING = frozenset(
     {"assert_equal", "broadcast_one_to_all", "device_put", "make_array_from_callback", "process_allgather",
      "reached_preemption_sync_point", "sync_global_devices"}
 )  # fmt: skip
-"""Functions that launch programs of their own: their name tells the user more than the program's."""
+"""Functions that launch programs of their own. Their names are more useful to the user than the programs' names."""
 _CALLS: dict[str, Activity] = {
     "sleep": "sleep",
     "input": "input",
@@ -63,11 +64,11 @@ _CALLS: dict[str, Activity] = {
         "io",
     ),
 }  # fmt: skip
-"""What a thread does that stands in a function of this name of the standard library, or in C."""
+"""The activity of a thread that is in a function of this name of the standard library, or in C."""
 
 
 _WRAPPERS = ("reraise_with_filtered_traceback", "cache_miss", "wrapper")
-"""Functions of JAX around a function of the user's, or of its interface."""
+"""JAX functions that wrap a function of the user or of JAX's interface."""
 OWN_WAITS = ("_outwait", "_outlast")
 """Functions of the rank that wait in Python, where a signal ends the wait."""
 
@@ -83,58 +84,58 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """The oldest launch that communicates and has not finished."""
+    """The oldest unfinished launch that communicates."""
 
     name: str
     participants: tuple[int, ...]
     line: int | None
-    """The cell's line that made it."""
+    """The line of the cell that made it."""
     number: int
-    """Which one it is, from 1, among the cell's launches of these participants."""
+    """Its number among the cell's launches of these participants, from 1."""
     made: bool = True
-    """False: the ranks have yet to agree on it, and nothing was launched."""
+    """False: the ranks have not agreed on it yet, and nothing was launched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one look found."""
+    """One sample of a rank's main thread."""
 
     frames: tuple[Frame, ...]
-    """Innermost first, down to the cell's outermost; without the shell below it."""
+    """Innermost first, down to the cell's outermost; without the frames of the shell below it."""
     cell_file: str
     call: str = ""
-    """The function in C that the innermost frame is calling, as far as its text says."""
+    """The C function that the innermost frame is calling, as far as its text shows."""
     main_busy: float = 0.0
-    """Processors that the main thread used since the look before; 0 when it only waits."""
+    """Processors that the main thread used since the previous sample; 0 if it only waits."""
     busy: float = 0.0
-    """The same of everything but Python's other threads: with the threads that JAX computes in."""
+    """The same for everything except Python's other threads; it includes the threads in which JAX computes."""
     flight: Flight | None = None
     awaits: bool = False
-    """The cell awaits on the event loop; the frames are those of what it awaits."""
+    """The cell awaits on the event loop; the frames are those of the awaited code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What a rank does, where."""
+    """What a rank is doing, and where."""
 
     activity: Activity
     what: str
-    """The launch, the function that blocks, or empty."""
+    """The launch, or the function that blocks; may be empty."""
     line: int | None
     """The cell's line; None once the cell's own code has ended."""
     place: str
-    """The innermost frame of the user's own files, as `data.py:31 read_shard`; empty when that is the cell."""
+    """The innermost frame in a user's file, such as `data.py:31 read_shard`; empty if it is in the cell."""
 
 
 TIMED = ("<timed exec>", "<timed eval>", "<magic-timeit>")
-"""The file names that IPython's %%time and %%timeit give to the cell's text below its first line."""
+"""The file names that IPython's %%time and %%timeit use for the cell's text below its first line."""
 CAPTURED = "<captured in cell {}>"
 """The file name of the text below %%capture."""
 _CAPTURED = CAPTURED.partition("{")[0]
 
 
 def cell_line(file: str, number: int) -> int:
-    """Give the cell's line of a line of code that is the cell's.
+    """Convert a line number in one of the cell's files to a line of the cell.
 
     >>> cell_line("<cell 4>", 2), cell_line("<timed exec>", 2)
     (2, 3)
@@ -143,11 +144,11 @@ def cell_line(file: str, number: int) -> int:
 
 
 def judge_sight(sight: Sight, stdlib: str) -> Doing:
-    """Say what a rank does.
+    """Classify a stack sample.
 
     Args:
-        sight: the look.
-        stdlib: the folder of Python's standard library.
+        sight: the sample.
+        stdlib: the directory of Python's standard library.
 
     >>> judge_sight(Sight((Frame("<cell 4>", 2, "<module>"),), "<cell 4>", call="sleep"), "/usr/lib/python3.11")
     Doing(activity='sleep', what='sleep', line=2, place='')
@@ -180,7 +181,7 @@ def _home(file: str, cell_file: str, stdlib: str) -> str:
 
 
 def _compiles(frames: Sequence[Frame], homes: Sequence[str]) -> bool:
-    # Anywhere on the stack: while a program is traced, the user's own function is the innermost.
+    # Anywhere on the stack, because the user's own function is the innermost while a program is traced.
     return any(home == "jax" and _COMPILES.search(f.function) for f, home in zip(frames, homes, strict=True))
 
 
@@ -206,14 +207,14 @@ def _judge(sight: Sight, library: Sequence[tuple[str, str]], compiles: bool) -> 
         # A method of an array that is written in C: `x.block_until_ready()`.
         return "launch", _name_launch(library, sight.flight)
     if "_outwait" in ours:
-        # The cell's end, and nothing that is recorded.
+        # The end of the cell, without a recorded launch.
         return "blocked", "an array that is not ready"
     api = [function for function, home in library if home == "jax" and function not in _WRAPPERS]
     return "blocked", api[-1] if api else sight.call
 
 
 def _find_blocked(sight: Sight, library: Sequence[tuple[str, str]]) -> tuple[Activity, str] | None:
-    """Find a call that is known to wait: in the standard library, or in C, where a busy thread tells that it does not."""
+    """Return a call that is known to wait, in the standard library or in C. In C, a busy thread shows that it does not wait."""
     innermost = library[0][1] if library else "user"
     if innermost in ("jax", "mhnb") and sight.call != "wait_at_barrier":
         return None

@@ -1,7 +1,7 @@
-"""Why JAX found that a value is not the same on each process, read from the text in which it says so.
+"""Explain why JAX found that a value is not the same on each process, from the text of its error.
 
-JAX gathers the value of every process, in the types that it computes with, and compares that with a process's own.
-So a NumPy array of float64 differs from itself where JAX rounds to float32, and NaN differs from anything.
+JAX gathers the value of every process, in the types that it computes with, and compares it with the process's own value.
+So a NumPy array of float64 differs from itself if JAX rounds it to float32, and NaN differs from everything.
 """
 
 from __future__ import annotations
@@ -18,19 +18,23 @@ _GATHERED = re.compile(r"Expected: (?P<all>.*); got: (?P<own>.*)\.\s*$", re.DOTA
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)(?![\w.])")
 _COMPLEX = re.compile(r"[\d.]j")
 _VALUES = re.compile(r"\[(?:[\[\]\d\s.,+\-()]|e[-+]?\d|nan|inf|j|True|False|characters left out[^\]]*)*+")
-"""What may be an array: it takes all that it can and gives nothing back, so that a text is read once.
-A very long one has lost its middle on the rank, which says so there."""
+"""Text that may be an array. The pattern is possessive (no backtracking), so a text is scanned once.
+
+The rank has already removed the middle of a very long array, and the text says so.
+"""
 _MOST_VALUES, _HEAD, _TAIL = 400, 120, 60
-"""Characters: longer values are cut to their first and last."""
+"""Characters: longer values are cut to their beginning and end."""
 _CLOSE = 1e-6
 """Relative: float32 has 24 bits, and NumPy prints 8 digits of it."""
 
 
 def find_cause(text: str) -> Cause:
-    """Say why the check failed.
+    """Return why the check failed.
+
+    `unknown` if the message has no numbers, or if they are cut short, complex, or written alike though they differ.
 
     Args:
-        text: the whole message; `unknown` where its numbers are cut short, complex, written alike though they differ, or are none.
+        text: the whole message.
 
     >>> find_cause("Expected: [0.1 0.33333334 0.1 0.33333334]; got: [0.1 0.33333333].")
     'rounded'
@@ -44,17 +48,17 @@ def find_cause(text: str) -> Cause:
     if not own or len(gathered) % len(own):
         return "unknown"
     parts = [gathered[at : at + len(own)] for at in range(0, len(gathered), len(own))]
-    # Between each other they went through the same rounding.
+    # All of them went through the same rounding.
     if any(part != parts[0] for part in parts):
         return "differs"
     if "nan" in own:
         return "nan"
-    # Digits that are not written may differ between ranks too: only what is seen to be rounded is said to be.
+    # Digits that are not printed may differ between ranks too, so only visible rounding counts as rounding.
     return "rounded" if parts[0] != own and all(map(_is_close, parts[0], own)) else "unknown"
 
 
 def shorten_values(text: str) -> str:
-    """Cut long arrays that a message has printed down to their ends.
+    """Cut long arrays in a message down to their beginning and end.
 
     >>> shorten_values(f"got {list(range(1000))}!")[-40:]
     '992, 993, 994, 995, 996, 997, 998, 999]!'

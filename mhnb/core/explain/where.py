@@ -1,7 +1,7 @@
-"""The hang card: which ranks wait, in which launch and on which line; which are absent, and where they are.
+"""The hang report: which ranks wait, in which launch and on which line; which ranks are missing, and where they are.
 
-Judged from each rank's latest two looks at itself. Who has come to a launch is told by counting launches of the same
-participants, never by stacks: those of a rank that waits and of one that lags can be identical.
+It is built from each rank's latest two samples. A rank has reached a launch if it counted enough launches of the same
+participants. Stacks cannot show this: those of a rank that waits and of one that lags can be identical.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from mhnb.values import Outcome
 __all__ = ["KNOWN_AFTER_S", "Place", "RankSeen", "ThreadPlace", "UNKNOWN", "WhereCard", "count_launches", "make_card"]
 
 KNOWN_AFTER_S = 4.0
-"""A rank that has said nothing of itself for so long is halted, or in one long call that lets no other thread run."""
+"""A rank that has not reported for so long is halted, or in one long call that lets no other thread run."""
 _SILENT_S = 3.0
 _FOR_RANKS = ("launch", "agreement", "barrier")
 _FOR_ITSELF = ("lock", "blocked", "await")
 UNKNOWN = ("silent", "unseen")
-"""Activities of a place of which nothing is known."""
+"""Activities of a rank whose location is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankSeen:
-    """What the notebook knows of one rank and the cell that runs."""
+    """What the notebook knows about one rank in the running cell."""
 
     rank: int
     outcome: Outcome = "running"
@@ -34,17 +34,17 @@ class RankSeen:
     latest: RankStatus | None = None
     before: RankStatus | None = None
     seen_ago_s: float = 0.0
-    """Seconds since the latest look came in."""
+    """Seconds since the latest sample arrived."""
     launches: Sequence[LaunchRow] = ()
-    """What it launched, once it has ended the cell."""
+    """Its launches, once it has ended the cell."""
     spoke: bool = False
-    """Whether output came between its two looks, or after them."""
+    """Whether output arrived between its two samples, or after them."""
 
     @property
     def progressed(self) -> bool:
-        """Whether its two looks differ in anything but time, or something was said meanwhile.
+        """Return whether its two samples differ in anything but time, or output arrived meanwhile.
 
-        A rank that waits for others moves no further by what a thread beside it says.
+        Output of another thread is no progress for a rank whose main thread waits for other ranks.
         """
         if self.latest is None or self.before is None or "unseen" in (self.latest.activity, self.before.activity):
             return False
@@ -53,7 +53,7 @@ class RankSeen:
 
     @property
     def counts(self) -> Mapping[tuple[int, ...], int]:
-        """How many launches it has made of each set of participants, as far as is known."""
+        """Return the number of its launches for each set of participants, as far as it is known."""
         if self.latest is None or self.outcome != "running":
             return count_launches(self.launches)
         return {tuple(participants): count for participants, count in self.latest.counts}
@@ -64,7 +64,7 @@ def _look_key(status: RankStatus) -> tuple[object, ...]:
 
 
 def count_launches(rows: Iterable[LaunchRow]) -> dict[tuple[int, ...], int]:
-    """Count the launches of a record that communicate, by participants.
+    """Count the launches in a record that communicate, by participants.
 
     >>> count_launches([["f", "jit(f)", [0, 1], 1, 3], ["g", "jit(g)", [0, 1], 2, 1]])
     {(0, 1): 4}
@@ -88,16 +88,16 @@ class ThreadPlace:
     code: str = ""
     place: str = ""
     count: int = 1
-    """So many are at the same place."""
+    """The number of threads at the same location."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Ranks that are at the same place."""
+    """Ranks that are at the same location."""
 
     ranks: tuple[int, ...]
     activity: str
-    """An `Activity`; or ended, silent, unknown, outside, and the outcomes of a rank that was lost."""
+    """An `Activity`; or ended, silent, unknown, outside, and the outcomes of a lost rank."""
     what: str = ""
     """The launch, or the call that blocks."""
     line: int | None = None
@@ -105,47 +105,47 @@ class Place:
     code: str = ""
     """The text of that line."""
     place: str = ""
-    """The innermost frame in a file of the user's, as `data.py:31 read_shard`."""
+    """The innermost frame in a user's file, such as `data.py:31 read_shard`."""
     number: int | None = None
-    """Which launch of its participants it is; told where the ranks differ in it."""
+    """The number of the launch among those of its participants; set only where the ranks differ in it."""
     threads: tuple[ThreadPlace, ...] = ()
-    """What the main thread may wait for."""
+    """Threads that the main thread may wait for."""
 
 
 @dataclass(frozen=True, slots=True)
 class WhereCard:
-    """Where every rank is in the cell that runs."""
+    """The hang report: where every rank is in the running cell."""
 
     seq: int
     waiting: tuple[int, ...]
-    """Ranks that wait for others; where none does, those that wait in a lock."""
+    """Ranks that wait for others; if there are none, ranks that wait in a lock."""
     absent: tuple[int, ...]
-    """Ranks that they wait for: those that are known not to have come to the launch."""
+    """Ranks that they wait for: those that are known not to have reached the launch."""
     launch: str | None
-    """What most of the waiting ranks wait in; None when nobody waits."""
+    """What most of the waiting ranks wait in; None if no rank waits."""
     lines: Mapping[int, int | None]
-    """The cell's line by rank; None for a rank that is in no line of it any more."""
+    """The cell's line by rank; None for a rank that is no longer in a line of the cell."""
     age_s: float
-    """How long the first of the waiting ranks has waited; the cell's own age when nobody waits."""
+    """How long the first of the waiting ranks has waited; the cell's own age if no rank waits."""
     progress: bool
-    """Whether two looks, a second apart, differ on any rank."""
+    """Whether two samples, a second apart, differ on any rank."""
     moved: tuple[int, ...] = ()
-    """Those ranks."""
+    """The ranks whose samples differ."""
     known: bool = False
-    """Whether every rank that runs has been looked at twice, or does not answer."""
+    """Whether every running rank has been sampled twice, or does not respond."""
     stuck: bool = False
-    """Whether the card should be shown unasked: some ranks wait, or none moves."""
+    """Whether to show the report without a request: some ranks wait, or none makes progress."""
     places: tuple[Place, ...] = field(default=())
     """All ranks, equal places merged, by first rank."""
     memory_nbytes: Mapping[int, int] = field(default_factory=dict)
-    """What each process held in memory when it was looked at."""
+    """Memory that each process used at its latest sample."""
 
 
 def make_card(seq: int, source: str, seen: Sequence[RankSeen], *, age_s: float) -> WhereCard:
-    """Judge where the ranks are.
+    """Build the hang report.
 
     Args:
-        seq: the cell.
+        seq: the cell's number.
         source: its text.
         seen: every rank of the cluster, in order.
         age_s: how long the cell has run.
@@ -159,7 +159,7 @@ def make_card(seq: int, source: str, seen: Sequence[RankSeen], *, age_s: float) 
     names = [_waits_in(status)[1] for status in first if status is not None]
     waits_s = [by_rank[r].seen_ago_s + status.for_s for r, status in zip(waiting, first, strict=True) if status]
     running = [one for one in seen if one.outcome == "running"]
-    # What was said before a rank fell silent is no progress of now.
+    # Progress from before a rank fell silent is not progress now.
     moved = tuple(one.rank for one in running if one.progressed and not _is_silent(one, age_s))
     known = all((one.latest and one.before) or _is_silent(one, age_s) for one in running)
     return WhereCard(
@@ -173,19 +173,19 @@ def make_card(seq: int, source: str, seen: Sequence[RankSeen], *, age_s: float) 
         moved=moved,
         known=known,
         stuck=known and (bool(waiting) or not moved),
-        # IPython counts lines from the first that is not empty.
+        # IPython counts lines from the first one that is not empty.
         places=_merge(seen, source.lstrip("\n").splitlines(), age_s),
         memory_nbytes={one.rank: one.latest.memory_nbytes for one in seen if one.latest is not None},
     )
 
 
 def _judge(seen: Sequence[RankSeen], age_s: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    # A rank that moves waits for nobody; and its count of launches is of another moment than the others'.
+    # A rank that makes progress waits for no other rank, and its launch count is from another moment than the others'.
     still = [one for one in seen if one.outcome == "running" and not one.progressed]
     active = {one.rank: _waits_in(one.latest)[0] for one in still if one.latest is not None}
     missing = {one.rank: _missing(one, seen, age_s) for one in still if active.get(one.rank) in _FOR_RANKS}
     if missing:
-        # A rank for whose launch everybody has come waits for nobody: it lags behind those that wait for it.
+        # A rank whose launch all participants have reached waits for no rank: it lags behind those that wait for it.
         waiting = {rank for rank, others in missing.items() if others} or set(missing)
         absent = {other for others in missing.values() for other in others} - waiting
         return tuple(sorted(waiting)), tuple(sorted(absent))
@@ -196,13 +196,13 @@ def _judge(seen: Sequence[RankSeen], age_s: float) -> tuple[tuple[int, ...], tup
 
 
 def _waits_in(status: RankStatus) -> tuple[str, str]:
-    """Return in what a rank waits: in a launch also where its main thread waits for the thread that is in it."""
+    """Return the activity that a rank waits in, and its name: a launch also if its main thread waits for the thread in it."""
     launches = [(each[1], each[2]) for each in status.threads if each[1] in _FOR_RANKS]
     return launches[0] if launches and status.activity in _FOR_ITSELF else (status.activity, status.what)
 
 
 def _missing(one: RankSeen, seen: Sequence[RankSeen], age_s: float) -> set[int]:
-    """Ranks that have not come to where this one waits."""
+    """Return the ranks that have not reached the point where this rank waits."""
     status = one.latest
     assert status is not None
     if status.participants is None or status.number is None:
@@ -219,7 +219,7 @@ def _is_elsewhere(other: RankSeen, activity: str, age_s: float) -> bool:
 
 
 def _is_told(one: RankSeen, age_s: float) -> bool:
-    """Whether it is known where a rank is; one that reports nothing is not blamed."""
+    """Return whether the location of a rank is known; a rank that does not report is not counted as missing."""
     if one.outcome != "running":
         return True
     return one.latest is not None and one.latest.activity != "unseen" and not _is_silent(one, age_s)
@@ -237,7 +237,7 @@ def _merge(seen: Sequence[RankSeen], source: Sequence[str], age_s: float) -> tup
         merged.setdefault(_place(one, source, age_s), []).append(one.rank)
     found = [(tuple(ranks), place) for place, ranks in merged.items()]
     launches = {place.what for _, place in found}
-    # The number of a launch is of use only where it tells two ranks apart.
+    # The number of a launch is useful only where it distinguishes two ranks.
     tells = len(launches) < len(found)
     return tuple(
         Place(
