@@ -1,1 +1,1 @@
-"""Values and files on their way between the notebook and the ranks: what is held where, and which piece comes from whom."""
+"""Transfer of values and files between the notebook and the ranks: which rank holds what, and which rank sends each part."""

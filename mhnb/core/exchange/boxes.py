@@ -1,6 +1,6 @@
-"""Boxes of an array: which are missing, and how one is cut into pieces that lie in one run of memory.
+"""Index boxes of an array: find an uncovered box, and split an array into boxes that are contiguous in memory.
 
-A box is a tuple of half-open ranges, one per dim. Nothing here knows who holds a box.
+A box is a tuple of half-open ranges, one per dim. This module does not know which rank holds a box.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Piece:
 
 
 def whole_box(shape: Sequence[int]) -> Box:
-    """Return the box that is the whole array.
+    """Return the box that covers the whole array.
 
     >>> whole_box((2, 3))
     ((0, 2), (0, 3))
@@ -35,7 +35,7 @@ def whole_box(shape: Sequence[int]) -> Box:
 
 
 def box_shape(box: Box) -> tuple[int, ...]:
-    """Return the shape of what is in a box.
+    """Return the shape of the contents of a box.
 
     >>> box_shape(((2, 4), (0, 3)))
     (2, 3)
@@ -53,7 +53,7 @@ def box_size(box: Box) -> int:
 
 
 def format_box(box: Box) -> str:
-    """Write a box as an index.
+    """Format a box as an index.
 
     >>> format_box(((2, 4), (0, 3)))
     '[2:4, 0:3]'
@@ -62,7 +62,7 @@ def format_box(box: Box) -> str:
 
 
 def find_hole(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
-    """Find a box of the array that none of `boxes` covers; None when all of it is covered.
+    """Return a box of the array that none of `boxes` covers; None if all of it is covered.
 
     >>> find_hole((4, 2), [((0, 2), (0, 2))])
     ((2, 4), (0, 2))
@@ -73,7 +73,7 @@ def find_hole(shape: Sequence[int], boxes: Sequence[Box]) -> Box | None:
 
 
 def _hole_in(target: Box, boxes: Sequence[Box], dim: int) -> Box | None:
-    """Look in one slab after another along `dim`; `boxes` cover the target in all dims before it."""
+    """Search one slab after another along `dim`; `boxes` cover the target in all dims before it."""
     if not boxes:
         return target
     if dim == len(target):
@@ -89,9 +89,9 @@ def _hole_in(target: Box, boxes: Sequence[Box], dim: int) -> Box | None:
 
 
 def split_shape(shape: Sequence[int], itemsize: int, limit: int) -> Iterator[Piece]:
-    """Cut an array into pieces of at most `limit` bytes (or one element), in memory order.
+    """Split an array into pieces of at most `limit` bytes (or one element), in memory order.
 
-    Each piece is a box and one run of row-major memory at once: one copy reads it there and puts it anywhere.
+    Each piece is both a box and one contiguous range of row-major memory, so that one copy reads it and writes it anywhere.
 
     >>> [(p.start, p.stop, p.box) for p in split_shape((3, 2), 4, 16)]
     [(0, 16, ((0, 2), (0, 2))), (16, 24, ((2, 3), (0, 2)))]

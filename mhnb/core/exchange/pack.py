@@ -1,6 +1,6 @@
-"""A Python value as pickled bytes with its arrays taken out, and back.
+"""Pickle a Python value with its arrays taken out, and rebuild it.
 
-Who calls decides which objects are arrays and carries their bytes; nothing here imports an array library.
+The caller decides which objects are arrays and transfers their bytes. This module imports no array library.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class NotHere(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A value without its arrays: the pickle, and what pickle handed over as raw buffers, in order."""
+    """A value without its arrays: the pickle, and the raw buffers that pickle passed out, in order."""
 
     skeleton: memoryview
     buffers: tuple[memoryview, ...]
@@ -63,11 +63,11 @@ class _Unpacker(pickle.Unpickler):
 
 
 def pack(value: object, claim: Callable[[object], int | None]) -> Packed:
-    """Pickle a value, leaving out what `claim` gives a number.
+    """Pickle a value without the objects to which `claim` gives a number.
 
     Args:
-        value: what to pickle. Its own errors while pickling come through.
-        claim: called with every object in the value; the number of a leaf that travels apart, else None.
+        value: what to pickle. Errors that it raises while pickling are passed on.
+        claim: called with every object in the value; returns the number of a leaf that is sent separately, else None.
 
     >>> pack([b"in", "out"], lambda obj: 0 if obj == "out" else None).buffers
     ()
@@ -81,16 +81,16 @@ def pack(value: object, claim: Callable[[object], int | None]) -> Packed:
 def unpack(
     skeleton: Any, leaves: Sequence[Any], buffers: Sequence[Any] = (), main: Mapping[str, Any] | None = None
 ) -> Any:
-    """Make the value again.
+    """Rebuild the value.
 
     Args:
         skeleton: the bytes of `Packed.skeleton`.
-        leaves: what stands where `claim` gave 0, 1, ...
-        buffers: the bytes of `Packed.buffers`, writable if the value is to be.
+        leaves: the objects for which `claim` returned 0, 1, ...
+        buffers: the bytes of `Packed.buffers`, writable if the value is to be writable.
         main: where names of `__main__` are looked up; None for the process's own `__main__`.
 
     Raises:
-        NotHere: a class or function of the value is not in this process.
+        NotHere: this process does not have a class or function of the value.
 
     >>> unpack(pack([b"in", "out"], lambda obj: 0 if obj == "out" else None).skeleton, ["leaf"])
     [b'in', 'leaf']

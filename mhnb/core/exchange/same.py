@@ -1,4 +1,4 @@
-"""Whether two Python values say the same although their pickles differ: a set in another order, a shared string.
+"""Compare two Python values whose pickles may differ although they are equal: a set in another order, a shared string.
 
 Numbers, strings and containers are compared by content, arrays by their bytes, everything else by `==`.
 """
@@ -18,18 +18,18 @@ _SHOWN = (bool, int, float, complex, str, bytes, type(None))
 
 @dataclass(frozen=True, slots=True)
 class GlobalLeaf:
-    """Stands for a global array while its surroundings are compared: the number it has on its rank."""
+    """Stands for a global array while the value around it is compared: the array's number on its rank."""
 
     index: int
 
 
 def find_difference(left: object, right: object, pairs: dict[int, int] | None = None) -> str | None:
-    """Say where two values first differ in type or content, or None: they are equal. NaN equals NaN.
+    """Describe where two values first differ in type or content; None if they are equal. NaN equals NaN.
 
     Args:
-        left: a value, arrays included, `GlobalLeaf` for global ones.
+        left: a value, arrays included, with `GlobalLeaf` for global arrays.
         right: the other one.
-        pairs: filled with right's number for each of left's global leaves, by the place they stand in.
+        pairs: filled with right's number for each of left's global leaves, matched by position.
 
     >>> find_difference({"a": {1, 2}, "b": [0.5, 3]}, {"b": [0.5, 4], "a": {2, 1}})
     "['b'][1]: 3 and 4"
@@ -53,7 +53,7 @@ class _Comparison:
             return _tell(path, left, right)
         key = (id(left), id(right))
         if key in self._under_way:
-            # A value that contains itself: equal unless some other part says no.
+            # A value that contains itself is equal unless another part of it differs.
             return None
         self._under_way.add(key)
         try:
@@ -83,7 +83,7 @@ class _Comparison:
         if left.dtype != right.dtype or left.shape != right.shape:
             return False
         if getattr(left.dtype, "hasobject", False):
-            # Their bytes are addresses.
+            # The bytes of an object array are addresses.
             return self.difference("", left.tolist(), right.tolist()) is None
         return bool(left.tobytes() == right.tobytes())
 
@@ -102,10 +102,10 @@ def _tell(path: str, left: object, right: object) -> str:
 
 def _equal(left: Any, right: Any) -> bool:
     try:
-        # A value that is not even itself is NaN, of whatever type.
+        # A value that does not equal itself is NaN, of any type.
         alike = bool(left == right) or (not bool(left == left) and not bool(right == right))  # noqa: PLR0124
-        # 0.0 == -0.0, and 1 / x is another; of other numbers, equal ones are written alike.
+        # 0.0 == -0.0, but 1 / x differs between them. All other equal numbers have the same repr.
         return alike and (type(left) not in (float, complex) or repr(left) == repr(right))
     except (TypeError, ValueError):
-        # Not comparable, or an answer that is no truth value: nothing shows that they are equal.
+        # They cannot be compared, or the result is not a truth value, so nothing shows that they are equal.
         return False

@@ -1,4 +1,4 @@
-"""Which files of a folder go to other machines, and in which messages: decided from names and sizes alone."""
+"""Decide which files of a folder go to other machines, and in which messages, from names and sizes alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mhnb.core.exchange.transfer import CHUNK_NBYTES
 __all__ = ["Excludes", "FileFacts", "LIMIT_NBYTES", "Piece", "cut_pieces", "parse_excludes", "place_of"]
 
 LIMIT_NBYTES = 1 << 30
-"""A folder of code is smaller; one that holds data is meant for a shared file system."""
+"""A folder of code is smaller. A folder that holds data belongs on a shared file system."""
 _ALWAYS = (
     ".git/", ".hg/", ".svn/", "__pycache__/", "*.pyc", ".ipynb_checkpoints/", ".venv/", "venv/", "node_modules/",
     ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".DS_Store", "*.mhnb-part",
@@ -21,13 +21,13 @@ _BATCH_FILES = 256
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What a file is known by."""
+    """The facts that identify one version of a file."""
 
     nbytes: int
     mode: int
     """Permission bits."""
     digest: str
-    """Of what is in it."""
+    """Hash of the contents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +53,20 @@ class _Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Excludes:
-    """What stays here; the last pattern that fits decides, as in a .gitignore."""
+    """The exclude patterns; the last pattern that matches decides, as in a .gitignore."""
 
     patterns: tuple[_Pattern, ...]
 
     def leaves_out(self, path: str, *, is_folder: bool) -> bool:
-        """Whether a path, relative to the folder and with slashes, stays here."""
+        """Return whether a path stays here. The path is relative to the folder and has slashes."""
         fits = [p for p in self.patterns if (is_folder or not p.folder_only) and p.matches(path)]
         return bool(fits) and not fits[-1].keeps
 
 
 def parse_excludes(gitignore: str = "") -> Excludes:
-    r"""Read what a folder's own .gitignore leaves out, beside what is never code: version control, caches, environments.
+    r"""Parse the exclude patterns of a folder's own .gitignore, and add those for version control, caches and environments.
 
-    Understood are names, `*`, paths from the folder, a slash at the end for folders, `!` to keep, `#` for comments.
+    Supported are names, `*`, paths from the folder, a slash at the end for folders, `!` to include, `#` for comments.
 
     >>> parse_excludes("data/\n*.npy\n!keep.npy").leaves_out("sub/x.npy", is_folder=False)
     True
@@ -81,11 +81,13 @@ def _parse_pattern(line: str) -> _Pattern:
 
 
 def place_of(folder: str, cwd: str) -> str:
-    """Say where a folder goes, seen from the ranks' working folder: where it is here, or beside, under its own name.
+    """Return the destination of a folder, relative to the ranks' working directory.
+
+    A folder inside the notebook's directory keeps its relative path. Any other folder goes there under its own name.
 
     Args:
         folder: absolute.
-        cwd: the notebook's, where ranks run whose machine has it too.
+        cwd: the notebook's directory, where ranks run if their machine has it too.
 
     >>> place_of("/me/project", "/me/project"), place_of("/me/project/lib", "/me/project"), place_of("/opt/tools", "/me")
     ('', 'lib', 'tools')
@@ -97,7 +99,7 @@ def place_of(folder: str, cwd: str) -> str:
 
 
 def cut_pieces(files: Mapping[str, FileFacts], wanted: Iterable[str]) -> Iterator[Sequence[Piece]]:
-    """Give what each message brings: many small files, or a piece of a large one.
+    """Yield the contents of each message: many small files, or a piece of a large one.
 
     >>> [len(pieces) for pieces in cut_pieces({"a": FileFacts(3, 0o644, ""), "b": FileFacts(0, 0o644, "")}, ["a", "b"])]
     [2]

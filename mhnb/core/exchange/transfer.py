@@ -1,6 +1,6 @@
-"""What ranks hold of a value, whether they agree about it, and from whom each piece is fetched.
+"""Plan a pull: which rank holds which part of a value, whether the ranks agree about it, and which rank sends each box.
 
-It decides on rows that the ranks reported; it knows no socket, no array library and no value.
+It decides on rows that the ranks reported. It uses no sockets, no array library and no values.
 """
 
 from __future__ import annotations
@@ -42,35 +42,35 @@ __all__ = [
 KEY_REFUSED = "prng_key"
 """The code of a refusal: NumPy has no type for PRNG keys."""
 KEY_DATA = "jax.random.key_data(key)"
-"""What its text has to be typed; the rank that refuses an array does not know its name."""
+"""The expression to type instead, for its text. The rank that refuses an array does not know the array's name."""
 CHUNK_NBYTES = 16 * 2**20
 """Size of one message of a large transfer."""
 IN_FLIGHT = 2
-"""How many such messages are asked for at once: the next one travels while one is copied into place."""
+"""The number of such messages requested at once, so that the next one travels while one is copied into place."""
 INLINE_NBYTES = 64 * 1024
-"""Values up to this size travel with the first answer."""
+"""Values up to this size are sent with the first reply."""
 COMPARE_NBYTES = 16 * 2**20
 """Values up to this size are compared by content when their bytes differ."""
 
 Owners: TypeAlias = tuple[tuple[Box, tuple[int, ...]], ...]
-"""Where all of a global array is: each box with the rank of every device that holds it."""
+"""The placement of a global array: each box with the rank of every device that holds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBox:
-    """A box of an array on one device of a rank: the parcel's part with its bytes, row-major."""
+    """A box of an array on one device of a rank: the part of the parcel with its bytes, row-major."""
 
     box: Box
     ordinal: int
     """Position among the rank's local devices; -1 for host memory."""
     part: int
     digest: str
-    """Hash of the bytes; empty where there is nothing to compare them with."""
+    """Hash of the bytes; empty if there is nothing to compare them with."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayRow:
-    """One array within a value, as one rank sees it."""
+    """One array within a value, as one rank describes it."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -80,9 +80,9 @@ class ArrayRow:
     owners: Owners | None = None
     """None for a NumPy array."""
     is_global: bool = False
-    """Whether it is one array of several ranks."""
+    """Whether several ranks share this one array."""
     origin: tuple[int, str] = (0, "")
-    """Which launch made it: a hash, the same on ranks that made it by the same steps, and words; 0 for none."""
+    """Which launch produced it: a hash that is equal on ranks with the same steps, and a description; 0 for none."""
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -91,26 +91,26 @@ class ArrayRow:
 
     @classmethod
     def from_wire(cls, row: Sequence[Any], tables: Sequence[Owners]) -> ArrayRow:
-        """Read a row as `to_wire` wrote it."""
+        """Parse a row in the form that `to_wire` writes."""
         shape, dtype, order, held, table, is_global, (origin, maker) = row
         boxes = tuple(HeldBox(_box(box), ordinal, part, digest) for box, ordinal, part, digest in held)
         owners = None if table is None else tables[table]
         return cls(tuple(shape), dtype, order, boxes, owners, is_global, (origin, maker))
 
     def to_wire(self, table: int | None) -> list[Any]:
-        """Write the row for JSON, its owners as the number of a table that many rows share."""
+        """Return the row for JSON, with its owners as the number of a table that many rows share."""
         held = [[h.box, h.ordinal, h.part, h.digest] for h in self.held]
         return [self.shape, self.dtype, self.order, held, table, self.is_global, self.origin]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a rank cannot give a value."""
+    """Why a rank cannot send a value."""
 
     code: str
-    """`missing`, or a word for what is wrong with the value."""
+    """`missing`, or a word for the problem with the value."""
     text: str
-    """What is wrong and the next step, as the end of a sentence that begins with the name."""
+    """The problem and the next step, as the end of a sentence that begins with the name."""
     similar: tuple[str, ...] = ()
 
 
@@ -120,7 +120,7 @@ class ValueRow:
 
     name: str
     short: str
-    """A few words to tell it from another rank's."""
+    """A few words that distinguish it from another rank's value."""
     skeleton: int
     buffers: tuple[int, ...]
     digest: str
@@ -129,19 +129,19 @@ class ValueRow:
 
     @property
     def local_parts(self) -> tuple[int, ...]:
-        """The parts that this value's content is made of, but for global arrays."""
+        """Return the parts that hold this value's content, except for global arrays."""
         arrays = [held.part for row in self.arrays if not row.is_global for held in row.held]
         return tuple(dict.fromkeys((self.skeleton, *self.buffers, *arrays)))
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """Equal on two ranks when the value is, as far as it is local; global arrays count by their place only."""
+        """Return a key that is equal on two ranks if the local content is equal. Global arrays count by their position only."""
         return (self.digest, *(_local_signature(row) for row in self.arrays))
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Read the bytes of `box` from this part of this rank."""
+    """A request for the bytes of `box` from this part of this rank."""
 
     rank: int
     part: int
@@ -162,8 +162,8 @@ def check_present(name: str, answers: Mapping[int, ValueRow | Refusal]) -> dict[
     """Return every rank's row.
 
     Raises:
-        NameMissing: some rank, or all of them, has no such name; `missing` are those ranks.
-        InvalidRequest: a rank has it and cannot give it; `ranks` are those ranks.
+        NameMissing: the name does not exist on some or all ranks; `missing` are those ranks.
+        InvalidRequest: a rank has the name but cannot send its value; `ranks` are those ranks.
 
     >>> sorted(check_present("n", {0: ValueRow("n", "1", 0, (), "9a", ()), 1: ValueRow("n", "1", 0, (), "9a", ())}))
     [0, 1]
@@ -194,9 +194,9 @@ def _missing(name: str, missing: Sequence[int], answers: Mapping[int, ValueRow |
 
 
 def join_views(rows: Mapping[int, ValueRow]) -> dict[int, ValueRow]:
-    """Return the rows with every array global that another rank sees as global and in the same place.
+    """Return the rows, with every array marked global that another rank reports as global at the same position.
 
-    An array on the devices of one rank alone is local there, and global where another rank holds a handle to it.
+    An array on the devices of one rank alone is local there, and global on another rank that holds a handle to it.
 
     >>> join_views({0: ValueRow("n", "1", 0, (), "9a", ())})[0].name
     'n'
@@ -220,14 +220,14 @@ def _joined(row: ValueRow, seen: Set[tuple[str, int, Owners | None]]) -> tuple[A
 def differs(
     name: str, shorts: Mapping[int, str], groups: Sequence[Sequence[int]], *, where: str = "", advice: str = ""
 ) -> ValueDiffers:
-    """Make the error for a value that is not the same on all ranks.
+    """Return the error for a value that is not the same on all ranks.
 
     Args:
         name: of the value.
         shorts: what each rank holds, in a few words.
-        groups: the ranks that hold the same, each group in rank order.
+        groups: the ranks with equal values, each group in rank order.
         where: the first difference in a container, in words.
-        advice: how it can be had all the same; empty: any rank's alone, or a list of all.
+        advice: how to pull it anyway; empty for the usual advice, one rank's value or a list of all.
 
     >>> str(differs("n", {0: "1", 1: "2"}, [(0,), (1,)])).split(".")[0]
     'n differs between the ranks: 1 on rank 0, 2 on rank 1'
@@ -250,7 +250,7 @@ def _choose(name: str, rank: int) -> str:
 
 
 def check_views(name: str, rows: Mapping[int, ArrayRow]) -> None:
-    """Hold that the ranks mean the same global array: one shape, one dtype, one placement.
+    """Check that the ranks describe the same global array: one shape, one dtype, one placement.
 
     Raises:
         ValueDiffers: they do not; `groups` are the ranks that agree.
@@ -272,14 +272,14 @@ def check_views(name: str, rows: Mapping[int, ArrayRow]) -> None:
 
 
 def check_origins(name: str, rows: Mapping[int, ArrayRow]) -> None:
-    """Hold that the shards of an array belong together: copies are compared by their bytes, others by what made them.
+    """Check that the shards of an array belong together. Replicas are compared by their bytes, other arrays by their provenance.
 
     Raises:
         ValueDiffers: they do not.
 
     >>> check_origins("x", {rank: ArrayRow((2,), "float32", "C", (), origin=(7, "jit(f)")) for rank in (0, 1)})
     """
-    # A rank that has none of it may have a handle all the same.
+    # A rank without any shard of the array may still have a handle to it.
     holders = {rank: row for rank, row in rows.items() if row.held}
     told = describe_provenance({rank: row.origin for rank, row in holders.items()})
     if told and any(lacking_box({rank: row}) is not None for rank, row in holders.items()):
@@ -293,7 +293,7 @@ def check_origins(name: str, rows: Mapping[int, ArrayRow]) -> None:
 
 
 def check_replicas(name: str, rows: Mapping[int, ArrayRow]) -> None:
-    """Hold that devices with the same box of one array have the same bytes in it.
+    """Check that devices with the same box of one array have the same bytes in it.
 
     Raises:
         ValueDiffers: two of them do not; `box` is the first such box, `groups` its (rank, ordinal)s by equal content.
@@ -327,10 +327,10 @@ def _replicas_differ(name: str, row: ArrayRow, box: Box, copies: Mapping[tuple[i
 
 
 def check_coverage(name: str, rows: Mapping[int, ArrayRow]) -> None:
-    """Hold that these ranks have all of the array between them.
+    """Check that these ranks together hold all of the array.
 
     Raises:
-        InvalidRequest: a part is on other ranks only; `box` is the first one, `ranks` who has it.
+        InvalidRequest: a part is only on other ranks; `box` is the first such part, `ranks` are its holders.
 
     >>> check_coverage("x", {3: ArrayRow((2,), "float32", "C", (HeldBox(((0, 2),), 0, 7, ""),))})
     """
@@ -350,7 +350,7 @@ def check_coverage(name: str, rows: Mapping[int, ArrayRow]) -> None:
 
 
 def lacking_box(rows: Mapping[int, ArrayRow]) -> Box | None:
-    """Find a part of an array that these ranks do not have; None where they have all of it.
+    """Return a box of an array that these ranks do not hold; None if they hold all of it.
 
     >>> lacking_box({3: ArrayRow((2,), "float32", "C", (HeldBox(((0, 1),), 0, 7, ""),))})
     ((1, 2),)
@@ -364,10 +364,10 @@ def _overlap(left: Box, right: Box) -> bool:
 
 
 def plan_fetches(rows: Mapping[int, ArrayRow], *, prefer: int | None = None) -> tuple[Fetch, ...]:
-    """Choose who sends each box, once each: `prefer` where it has it, else the rank with the least to send.
+    """Choose one sender for each box: `prefer` if it holds the box, otherwise the rank with the least to send.
 
     Args:
-        rows: the same array as its ranks see it.
+        rows: the same array as described by each of its ranks.
         prefer: a rank whose own copies go first; None for no preference.
 
     >>> plan_fetches({3: ArrayRow((2,), "float32", "C", (HeldBox(((0, 2),), 0, 7, ""),))})
@@ -379,7 +379,7 @@ def plan_fetches(rows: Mapping[int, ArrayRow], *, prefer: int | None = None) -> 
             holders.setdefault(held.box, {}).setdefault(rank, held.part)
     load = dict.fromkeys(rows, 0)
     fetches = []
-    # Boxes with few holders first: the others can still go round them.
+    # Boxes with few holders are planned first, because the other boxes can avoid a busy rank.
     for box in sorted(holders, key=lambda b: (len(holders[b]), b)):
         having = holders[box]
         rank = prefer if prefer in having else min(having, key=lambda r: (load[r], r))

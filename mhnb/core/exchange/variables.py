@@ -1,4 +1,4 @@
-"""What the ranks hold under each name, and where they differ. It decides on what ranks reported; it reads no value."""
+"""Merge the ranks' variables into one table with their differences. It uses what ranks reported and reads no value."""
 
 from __future__ import annotations
 
@@ -25,58 +25,58 @@ class VarFacts:
     summary: str = ""
     """A short text for numbers, strings and containers; empty for arrays."""
     shape: tuple[int, ...] | None = None
-    """None for what is no array; the global shape of a global array."""
+    """None if it is not an array; the global shape of a global array."""
     dtype: str | None = None
     """NumPy's name: `float32`, `bfloat16`."""
     spec: str | None = None
-    """The PartitionSpec as `P('data', None)`; None where there is no named sharding."""
+    """The PartitionSpec as `P('data', None)`; None without a named sharding."""
     mesh: tuple[tuple[str, int], ...] | None = None
-    """Axes of the mesh in order, with their sizes; None where there is no named sharding."""
+    """Axes of the mesh in order, with their sizes; None without a named sharding."""
     nbytes_per_device: int | None = None
-    """Bytes on each device that holds part of it, a container's arrays added up; None without arrays."""
+    """Bytes on each device that holds part of it, summed over a container's arrays; None without arrays."""
 
     @classmethod
     def from_wire(cls, row: Mapping[str, Any]) -> VarFacts:
-        """Read the facts as `to_wire` wrote them."""
+        """Parse the facts in the form that `to_wire` writes."""
         shape, mesh = row["shape"], row["mesh"]
         axes = None if mesh is None else tuple((axis, size) for axis, size in mesh)
         return cls(**{**row, "shape": None if shape is None else tuple(shape), "mesh": axes})
 
     def to_wire(self) -> dict[str, Any]:
-        """Write the facts for JSON."""
+        """Return the facts for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class VarRow:
-    """A name, and what it stands for on the ranks."""
+    """A name, and its values on the ranks."""
 
     name: str
     groups: tuple[tuple[tuple[int, ...], VarFacts], ...]
     """Ranks with equal facts, never empty: the largest group first, then by first rank."""
     missing: tuple[int, ...] = ()
-    """Ranks asked that have no such name."""
+    """Ranks in the request on which the name does not exist."""
 
     @property
     def facts(self) -> VarFacts:
-        """What most ranks hold."""
+        """Facts of the largest group of ranks."""
         return self.groups[0][1]
 
     @property
     def kind(self) -> str:
-        """Type and, where there is one, the short value: `global Array`, `int 3`, `dict 2 items`."""
+        """Type and, if there is one, the short value: `global Array`, `int 3`, `dict 2 items`."""
         facts = self.facts
         words = (facts.place if facts.type == "Array" and facts.place != "host" else "", facts.type, facts.summary)
         return " ".join(word for word in words if word)
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Shape on most ranks; None for what is no array."""
+        """Shape on most ranks; None if it is not an array."""
         return self.facts.shape
 
     @property
     def dtype(self) -> str | None:
-        """Short dtype on most ranks, as `f32`; None for what is no array."""
+        """Short dtype on most ranks, as `f32`; None if it is not an array."""
         return None if self.facts.dtype is None else short_dtype(self.facts.dtype)
 
     @property
@@ -91,7 +91,7 @@ class VarRow:
 
     @property
     def differs(self) -> str:
-        """What the ranks do not have in common, in words; empty where they agree."""
+        """Differences between the ranks, in words; empty if they agree."""
         words = [f"missing on {say_ranks(self.missing)}"] if self.missing else []
         for ranks, facts in self.groups[1:]:
             array = None if facts.shape is None or facts.dtype is None else format_array(facts.shape, facts.dtype)
@@ -101,12 +101,12 @@ class VarRow:
 
     @property
     def agrees(self) -> bool:
-        """Whether every rank has it and none says otherwise; equal facts are no proof of equal values."""
+        """Whether every rank has it with equal facts. Equal facts do not prove equal values."""
         return len(self.groups) == 1 and not self.missing
 
 
 def merge_vars(ranks: Mapping[int, Mapping[str, VarFacts]]) -> tuple[VarRow, ...]:
-    """Put the ranks' variables side by side, in the order of their names.
+    """Merge the ranks' variables into rows, in the order of their names.
 
     >>> merge_vars({0: {"x": VarFacts("host", "int", "1")}, 1: {}})[0].missing
     (1,)
@@ -126,7 +126,7 @@ def _merge(name: str, ranks: Mapping[int, Mapping[str, VarFacts]]) -> VarRow:
 
 
 def short_dtype(dtype: str) -> str:
-    """Write NumPy's name of a dtype as JAX prints it.
+    """Format NumPy's name of a dtype as JAX prints it.
 
     >>> short_dtype("float32"), short_dtype("bfloat16"), short_dtype("float8_e4m3fn"), short_dtype("bool")
     ('f32', 'bf16', 'f8_e4m3fn', 'bool')
@@ -136,7 +136,7 @@ def short_dtype(dtype: str) -> str:
 
 
 def format_array(shape: tuple[int, ...], dtype: str) -> str:
-    """Write shape and dtype.
+    """Format shape and dtype.
 
     >>> format_array((8, 4), "float32")
     'f32[8,4]'

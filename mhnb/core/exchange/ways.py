@@ -1,6 +1,6 @@
-"""How a value that differs between the ranks can be had all the same: only ways that work are named.
+"""Suggest how to pull a value that differs between the ranks; only options that would work are suggested.
 
-It decides on the rows of `transfer`. A value whose arrays lie on one rank each has other words, which are `differs`' own.
+It decides on the rows of `transfer`. A value whose arrays are each on one rank gets the default advice of `differs`.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from mhnb.core.ranks import format_ranks, say_ranks
 __all__ = ["advise"]
 
 _SIDES = 2
-"""Of several sides that differ, so many are offered."""
+"""At most this many of the differing groups are offered."""
 
 
 def advise(
     name: str, rows: Mapping[int, ValueRow], groups: Sequence[Sequence[int]], numbers: Mapping[int, Sequence[int]]
 ) -> str:
-    """Say how a value that differs can be had where it holds arrays of which some rank has a part only; else nothing.
+    """Suggest how to pull a differing value that holds arrays of which some rank has only a part; empty for any other value.
 
     Args:
-        groups: the ranks that hold the same.
-        numbers: for a rank, its number of each array of the first one; as they stand where it is not named.
+        groups: the ranks with equal values.
+        numbers: for a rank, its number of each array of the first rank; a rank that is not listed uses the same numbers.
 
     >>> advise("n", {0: ValueRow("n", "1", 0, (), "9a", ()), 1: ValueRow("n", "2", 0, (), "9b", ())}, [(0,), (1,)], {})
     ''
     """
     if all(_is_whole(rows, [rank], {}) for rank in rows):
         return ""
-    # The side with more of an array is most likely what was meant; a long list of sides would help nobody.
+    # The group with more of an array is most likely the intended one; a long list of groups would not help.
     sides = sorted(groups, key=lambda ranks: (-_count_global(rows[ranks[0]]), -len(ranks), ranks[0]))
     ways = [
         f"from {say_ranks(ranks)}: %mhjax pull {name} --ranks {format_ranks(ranks)}"
@@ -51,7 +51,7 @@ def _count_global(row: ValueRow) -> int:
 
 
 def _is_whole(rows: Mapping[int, ValueRow], ranks: Sequence[int], numbers: Mapping[int, Sequence[int]]) -> bool:
-    """Whether ranks that hold the same have all of its global arrays between them."""
+    """Return whether ranks with equal values together hold all of its global arrays."""
     first = rows[ranks[0]]
     return all(
         lacking_box({r: rows[r].arrays[numbers[r][index] if r in numbers else index] for r in ranks}) is None
@@ -61,10 +61,10 @@ def _is_whole(rows: Mapping[int, ValueRow], ranks: Sequence[int], numbers: Mappi
 
 
 def _makes_list(rows: Mapping[int, ValueRow]) -> bool:
-    """Whether `--each` does: their global arrays are the same ones, and all ranks together have them whole."""
+    """Return whether `--each` works: the ranks have the same global arrays, and together hold them completely."""
     if len({row.digest for row in rows.values()}) > 1:
         return False
-    # With equal digests each has as many arrays.
+    # Rows with equal digests have equally many arrays.
     for same in zip(*(row.arrays for row in rows.values()), strict=True):
         if any(array.is_global for array in same):
             views = {(array.shape, array.dtype, array.owners) for array in same}
