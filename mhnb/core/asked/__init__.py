@@ -1,1 +1,1 @@
-"""What a user asks for, by flag, argument or cell: checked before anything is done."""
+"""User input by flag, argument or cell, checked before anything is done."""

@@ -1,4 +1,4 @@
-"""Splits the line of a verb that takes an expression: at blanks, but not within quotes or brackets, and quotes stay."""
+"""Split the line of a command that takes an expression: at blanks outside quotes and brackets; quotes are kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OPEN, _CLOSE = "([{", ")]}"
 
 
 def split_expression(line: str) -> list[str]:
-    """Split a line into words of which each may be code.
+    """Split a line into words, each of which may be code.
 
     Raises:
         InvalidRequest: a quote or bracket is not closed.
@@ -39,7 +39,7 @@ def split_expression(line: str) -> list[str]:
 
 
 def unquote(word: str) -> str:
-    r"""Take off quotes that were put around a whole flag's value, as a shell wants it.
+    r"""Remove quotes around a flag's whole value, as a shell would require them.
 
     >>> unquote("\"P('x')\""), unquote("P('x')")
     ("P('x')", "P('x')")

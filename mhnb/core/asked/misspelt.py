@@ -1,4 +1,4 @@
-"""What was meant by a word that is none: a verb or a flag that is nearly one there is."""
+"""Suggest the existing command or flag that an unknown word most likely meant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNKNOWN = "unrecognized arguments:"
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Give the one of the known words that was most likely meant; None where none is near.
+    """Return the known word that is closest to `word`; None if none is close.
 
     >>> nearest("statsu", ["start", "status", "stop"])
     'status'
@@ -20,14 +20,14 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def add_meant_flag(told: str, flags: Iterable[str]) -> str:
-    """Add to argparse's word about arguments that it does not know which flags were meant.
+    """Add a suggestion to argparse's message about unknown arguments.
 
     >>> add_meant_flag("unrecognized arguments: --devcies 2", ["--devices", "--name"])
     'unrecognized arguments: --devcies 2 (did you mean --devices?)'
     """
     if not told.startswith(_UNKNOWN):
         return told
-    # Without the dashes, which are alike in all of them.
+    # Compare without the dashes, because they are the same in all flags.
     known = [flag[2:] for flag in flags if flag.startswith("--")]
     unknown = [word[2:].partition("=")[0] for word in told.removeprefix(_UNKNOWN).split() if word.startswith("--")]
     meant = dict.fromkeys(f"--{flag}" for word in unknown if (flag := nearest(word, known)) is not None)

@@ -1,4 +1,4 @@
-"""Numbers that stand behind a flag; one that is none is told with what was expected."""
+"""argparse types for numeric flags, with errors that state what was expected."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["seconds", "whole_number"]
 
 
 def whole_number(text: str) -> int:
-    """Read a whole number.
+    """Parse a whole number.
 
     Raises:
-        ArgumentTypeError: it is none; argparse names the flag before this text.
+        ArgumentTypeError: the text is not a whole number; argparse names the flag before this message.
 
     >>> whole_number("4")
     4
@@ -24,10 +24,10 @@ def whole_number(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """Read a duration.
+    """Parse a duration.
 
     Raises:
-        ArgumentTypeError: it is none; argparse names the flag before this text.
+        ArgumentTypeError: the text is not a number; argparse names the flag before this message.
 
     >>> seconds("0.5")
     0.5

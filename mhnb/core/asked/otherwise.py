@@ -1,4 +1,4 @@
-"""In which options a start differs from the cluster of that name that runs already."""
+"""Compare the options of a start with those of the running cluster of the same name."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ __all__ = ["describe_otherwise", "list_differences"]
 
 
 def list_differences(running: Mapping[str, object], asked: Mapping[str, object]) -> list[str]:
-    """Say of each option that was asked for how it is in the cluster that runs; empty where none differs.
+    """Describe each requested option that differs in the running cluster; empty if none differs.
 
-    Of variables only the names are said: a value may be secret.
+    Only the names of environment variables are shown, because a value may be secret.
 
     Args:
-        running: options of the cluster by name; has those of `asked`.
-        asked: options that were given now. What is not given asks for nothing.
+        running: options of the cluster by name; contains those of `asked`.
+        asked: options of the present start. Options that were not given are not compared.
 
     >>> list_differences({"user": "me", "port": 22}, {"user": "you", "port": 22})
     ["user is 'me', and 'you' was asked for"]
@@ -34,7 +34,7 @@ def list_differences(running: Mapping[str, object], asked: Mapping[str, object])
 
 
 def describe_otherwise(name: str, differences: list[str]) -> str:
-    """Say it to who typed the start, with the ways out.
+    """Format the differences for the user who typed the start, with the possible next steps.
 
     >>> print(describe_otherwise("a", ["user is 'me', and 'you' was asked for"]))
     cluster 'a' runs already, and was started otherwise: user is 'me', and 'you' was asked for

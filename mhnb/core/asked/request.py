@@ -1,4 +1,4 @@
-"""What a user asks of a cell, checked before anything is sent."""
+"""Build the request for a cell, and check it before anything is sent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_guard(guard: str) -> str:
     """Return the guard.
 
     Raises:
-        InvalidRequest: there is none of that name.
+        InvalidRequest: the guard does not exist.
 
     >>> check_guard("parity")
     'parity'
@@ -38,10 +38,10 @@ def make_request(
     timeout_s: float | None = None,
     on_snapshot: object = None,
 ) -> CellRequest:
-    r"""Check what is asked of a cell.
+    r"""Check the arguments of a cell and return its request.
 
     Raises:
-        InvalidRequest: no text, a rank that is not there, an unknown guard, a time limit that is none.
+        InvalidRequest: the source is not text, a rank does not exist, the guard is unknown, or the time limit is not valid.
 
     >>> make_request("\nx = 1", 4, guard="lockstep").source
     'x = 1'
@@ -49,7 +49,7 @@ def make_request(
     if not isinstance(source, str):
         raise InvalidRequest(f"a cell is text, and this is {type(source).__name__}: {source!r:.80}")
     if on_snapshot is not None and not callable(on_snapshot):
-        # Later there would be a cell that nobody follows.
+        # An error after the start would leave a cell that no caller follows.
         raise InvalidRequest(f"on_snapshot={on_snapshot!r:.80}: give a function of one argument, the result so far")
     chosen = choose_ranks(ranks, process_count)
     if timeout_s is not None and not is_seconds(timeout_s):

@@ -1,4 +1,4 @@
-"""Where a plain cell goes in auto mode, decided from its text alone."""
+"""Decide where a notebook cell runs in auto mode, from its text alone."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from mhnb.errors import InvalidRequest
 __all__ = ["Route", "drop_blank_head", "route_cell"]
 
 Route: TypeAlias = Literal["ranks", "here", "local"]
-"""`local` is here too, with the first line `%%local` taken off."""
+"""`local` runs here too, without its first line `%%local`."""
 
 _MAGIC = ("%mhjax", "%mhjax?")
 _LEAVE = ("exit", "quit", "exit()", "quit()")
-"""On a rank they are an error; who types one wants to leave."""
+"""They stay in the notebook, because on a rank they are an error and the user wants to quit."""
 _LOADERS = ("%load_ext", "%reload_ext", "%unload_ext")
-"""With mhnb's own name behind them. Any other extension is for the code, and the code is on the ranks."""
+"""Followed by mhnb's own name. Any other extension is for the code, and the code is on the ranks."""
 
 
 def route_cell(source: str) -> Route:
-    r"""Say where a cell runs while auto mode is on.
+    r"""Return where a cell runs while auto mode is on.
 
     Raises:
-        InvalidRequest: `%mhjax` lines mixed with code: half of it belongs here and half on the ranks.
+        InvalidRequest: the cell mixes `%mhjax` lines with code; one half belongs here and the other on the ranks.
 
     >>> route_cell("%mhjax status"), route_cell("x = %mhjax pull x"), route_cell("exit")
     ('here', 'here', 'here')
@@ -49,7 +49,7 @@ def route_cell(source: str) -> Route:
 
 
 def _drop_target(line: str) -> str:
-    """Leave out the `x = ` before a `%mhjax`, which IPython gives its value to: what stands there closes all that it opens."""
+    """Remove the `x = ` before a `%mhjax`, to which IPython assigns the result. A target with an unclosed quote is kept."""
     target, sign, rest = line.partition("=")
     is_target = sign and rest.lstrip().startswith("%mhjax") and not any(target.count(quote) % 2 for quote in "\"'")
     return rest.lstrip() if is_target else line
@@ -60,7 +60,7 @@ def _is_ours(words: Sequence[str]) -> bool:
 
 
 def drop_blank_head(source: str) -> str:
-    r"""Leave out the blank lines above a cell, as IPython does: lines are counted from the first that says something.
+    r"""Remove the blank lines at the head of a cell, as IPython does: it counts lines from the first that is not blank.
 
     >>> drop_blank_head("\n  \nx = 1\n")
     'x = 1\n'

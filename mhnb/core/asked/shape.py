@@ -1,4 +1,4 @@
-"""The shape of a cluster as the user asked for it: checked before anything is started."""
+"""The specification of a cluster as the user requested it, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INITIALIZE_ARGUMENTS = (
     "slice_index",
     "partition_index",
 )
-"""What jax.distributed.initialize takes, in its own order (jax 0.10 and 0.12)."""
+"""The arguments of jax.distributed.initialize, in its own order (jax 0.10 and 0.12)."""
 
 _SECONDS = ("initialization_timeout", "heartbeat_timeout_seconds", "shutdown_timeout_seconds")
 
@@ -44,32 +44,32 @@ _MAX_DEVICES = 256
 
 @dataclass(frozen=True, slots=True)
 class HostShare:
-    """One supervisor's share of the ranks."""
+    """The ranks that one supervisor starts."""
 
     supervisor: int
     host: str
     """The label: host0, host1, ..."""
     ranks: tuple[int, ...]
     machine: str | None = None
-    """What the user calls the machine; None where a scheduler chooses it, and for this one."""
+    """The user's name for the machine; None if a scheduler chooses it, and for this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What makes two starts the same: equal shapes are the same cluster."""
+    """The specification of a cluster. Starts with equal shapes mean the same cluster."""
 
     hosts: int = 4
     devices: int | None = 2
-    """Simulated CPU devices per rank; None: what each machine has."""
+    """Simulated CPU devices per rank; None for the devices that each machine has."""
     init: bool = True
     initialize: Mapping[str, Any] = field(default_factory=dict)
     ranks_per_host: int = 1
     profile: str = "local"
-    """How the hosts are reached: a profile that comes with mhnb, or its directory."""
+    """How the hosts are reached: the name of a profile that comes with mhnb, or the directory of a profile."""
     machines: tuple[str, ...] = ()
-    """Names of the machines, a host each; empty where the profile knows them, or simulates them."""
+    """Names of the machines, one per host; empty if the profile knows or simulates them."""
     kind: str = ""
-    """The profile's kind, as `slurm`; empty where it is called like it."""
+    """The profile's kind, such as `slurm`; empty if it equals the profile's name."""
 
     @property
     def process_count(self) -> int:
@@ -78,16 +78,16 @@ class Shape:
 
     @property
     def is_local(self) -> bool:
-        """Whether every rank is a process that this machine's one supervisor forks."""
+        """Whether every rank is a process that the one supervisor of this machine forks."""
         return (self.kind or self.profile) in ("local", "gpu")
 
     @property
     def is_simulated(self) -> bool:
-        """Whether the hosts are processes of this machine that stand for machines."""
+        """Whether the hosts are processes of this machine that simulate machines."""
         return (self.kind or self.profile) == "local"
 
     def shares(self) -> tuple[HostShare, ...]:
-        """Give each host its ranks, in order: rank r is on host r // ranks_per_host, and stays there.
+        """Return the ranks of each host, in order: rank r is on host r // ranks_per_host and stays there.
 
         >>> [(share.host, share.ranks) for share in Shape(2, 1, ranks_per_host=2, profile="ssh").shares()]
         [('host0', (0, 1)), ('host1', (2, 3))]
@@ -99,7 +99,7 @@ class Shape:
         )
 
     def describe(self) -> str:
-        """Say it as people do.
+        """Format the shape for a message.
 
         >>> Shape(4, 2).describe()
         '4 hosts x 2 devices'
@@ -119,7 +119,7 @@ class Shape:
 
 
 def parse_hosts_argument(hosts: int | Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Give the number of hosts asked for, and the names of the machines where they were named.
+    """Return the requested number of hosts, and the names of the machines if they were given.
 
     Raises:
         InvalidRequest: neither a number nor names.
@@ -139,10 +139,10 @@ def parse_hosts_argument(hosts: int | Sequence[str]) -> tuple[int, tuple[str, ..
 
 
 def check_counts(shape: Shape) -> None:
-    """Refuse numbers and names that no cluster can have.
+    """Reject counts and machine names that no cluster can have.
 
     Raises:
-        InvalidRequest: a count that cannot be, or a machine named twice.
+        InvalidRequest: an impossible count, or a machine named twice.
 
     >>> check_counts(Shape(4, 2))
     """
@@ -165,14 +165,14 @@ def check_counts(shape: Shape) -> None:
 
 
 def check_shape(shape: Shape, *, available_nbytes: int) -> None:
-    """Refuse what cannot be started.
+    """Check that the shape can be started on this machine.
 
     Args:
-        shape: as asked for.
+        shape: the requested one.
         available_nbytes: free memory of this machine.
 
     Raises:
-        InvalidRequest: a count that cannot be, or more than this machine can hold.
+        InvalidRequest: an impossible count, or more ranks than this machine has memory for.
 
     >>> check_shape(Shape(4, 2), available_nbytes=2**33)
     """
@@ -186,10 +186,10 @@ def check_shape(shape: Shape, *, available_nbytes: int) -> None:
 
 
 def check_initialize(arguments: Mapping[str, Any], hosts: int) -> tuple[str, ...]:
-    """Check the user's arguments of jax.distributed.initialize; return a note for each that does nothing on CPU.
+    """Check the user's arguments of jax.distributed.initialize; return a note for each that has no effect on CPU.
 
     Raises:
-        InvalidRequest: unknown, or one that mhnb must give itself.
+        InvalidRequest: an argument is unknown or has a wrong value, or mhnb must set it itself.
 
     >>> check_initialize({"local_device_ids": [0]}, 4)
     ('local_device_ids does nothing on CPU: it chooses among the GPUs of a process',)

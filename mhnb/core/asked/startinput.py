@@ -1,6 +1,6 @@
-"""What `start` is given, by name and kind: a wrong kind is named before it becomes an error of something else.
+"""Type checks for the arguments of `start`: a wrong type is reported by name before it causes an unrelated error.
 
-Whether numbers go together, and what there is room for, is judged in `core/asked/shape.py`.
+`core/asked/shape.py` checks whether numbers fit together, and whether there is memory for them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["check_start_input", "is_seconds"]
 
 
 def is_seconds(value: object) -> bool:
-    """Whether a value is a time that can pass.
+    """Return whether a value is a positive number of seconds.
 
     >>> is_seconds(2), is_seconds(0), is_seconds("2"), is_seconds(float("nan")), is_seconds(True)
     (True, False, False, False, False)
@@ -67,10 +67,10 @@ _RULES: dict[str, _Rule] = {
 
 
 def check_start_input(given: Mapping[str, Any]) -> None:
-    """Hold that each argument of `start` is of the kind that it should be.
+    """Check the types of the arguments of `start`.
 
     Raises:
-        InvalidRequest: one is not.
+        InvalidRequest: an argument has a wrong type.
 
     >>> check_start_input({"devices": 2, "keep": True, "settings of a profile": object()})
     """
