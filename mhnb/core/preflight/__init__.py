@@ -1,1 +1,1 @@
-"""What a look at the machines finds before a start, from facts alone."""
+"""Preflight checks of the machines before a start, computed from reported facts alone."""

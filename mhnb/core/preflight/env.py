@@ -1,4 +1,4 @@
-"""Preflight's checks of the variables that ranks would inherit: those that end, hang or silently change a program."""
+"""Preflight checks of inherited environment variables: those that end, hang or silently change a program."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["check_environment"]
 
 _PROXIES = ("grpc_proxy", "http_proxy", "https_proxy", "all_proxy")
 _HARMLESS = re.compile(r"_DIR$|_PATH$|CACHE|LOG|DEBUG|TRACEBACK|DUMP")
-"""Variables that may differ: where things are kept, and what is told."""
+"""Variables that may differ: those for paths, logging and debugging."""
 _FLAG = re.compile(r"--(\w+)(?:=(\S+))?")
 
 
 def check_environment(looks: Sequence[HostLook], wanted: Wanted) -> list[Finding]:
-    """Find what the hosts' own variables would do to a cluster.
+    """Return findings about the hosts' own variables and their effect on a cluster.
 
     >>> check_environment([HostLook("a", HostFacts("a", "3.11", environment={"XLA_FLAGS": "--x=1"}))], Wanted())
     []
@@ -31,7 +31,7 @@ def check_environment(looks: Sequence[HostLook], wanted: Wanted) -> list[Finding
 
 
 def _differences(known: Mapping[str, HostFacts]) -> Iterator[Finding]:
-    """Compiled otherwise, the same program is another one."""
+    """Compare the hosts' variables for JAX and XLA: compiled with other settings, the same program becomes a different one."""
     variables = sorted(
         {name for facts in known.values() for name in facts.environment if name.startswith(("JAX_", "XLA_"))}
     )
@@ -75,7 +75,7 @@ def _flags(name: str, facts: HostFacts, wanted: Wanted) -> Iterator[Finding]:
 
 
 def _pool(wanted: Wanted) -> Iterator[Finding]:
-    """Devices of one process that wait for each other: a pool with no thread beyond theirs deadlocks correct programs."""
+    """Check the thread pool: if devices that wait for each other use all its threads, correct programs deadlock."""
     devices = wanted.devices or 1
     if devices > 1 and wanted.pool.isdecimal() and int(wanted.pool) <= devices:
         yield Finding(
@@ -96,7 +96,7 @@ def _seed(name: str, facts: HostFacts) -> Iterator[Finding]:
 
 
 def _proxies(name: str, facts: HostFacts, known: Mapping[str, HostFacts]) -> Iterator[Finding]:
-    """gRPC sends JAX's coordination through a proxy where one is set, and there it ends."""
+    """Check for proxies, because gRPC sends JAX's coordination through a proxy that is set, and fails there."""
     given = [variable for variable in _PROXIES if facts.environment.get(variable)]
     spared = facts.environment.get("no_proxy", "").split(",")
     others = [each.address for each in known.values()]

@@ -1,4 +1,4 @@
-"""What preflight knows of each machine: as the probe there told it, and how the others reach it."""
+"""Facts of preflight about each machine: what its probe reported, and how the other machines reach it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Disk:
     """One folder that ranks write to."""
 
     use: str
-    """As `logs`."""
+    """The purpose, such as `logs`."""
     folder: str
     free_nbytes: int
     error: str = ""
-    """Why nothing can be written there; empty where it can."""
+    """Why the folder cannot be written to; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as its vendor's tool names it."""
+    """One GPU, as its vendor's tool names it."""
 
     name: str
     uuid: str = ""
@@ -33,21 +33,21 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What a machine says of itself."""
+    """What a machine reports about itself."""
 
     hostname: str
     python: str
     executable: str = ""
     versions: Mapping[str, str | None] = field(default_factory=dict)
-    """Distribution -> version; None where it is not installed for that Python."""
+    """Distribution -> version; None if it is not installed for that Python."""
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Name -> addresses, as resolved there; none where it cannot be."""
+    """Name -> addresses, as resolved there; empty if it cannot be resolved."""
     why: Mapping[str, str] = field(default_factory=dict)
     """Name -> why it cannot be resolved there."""
     ssh: tuple[str, ...] = ()
-    """As sshd saw the login: the client's address and port, the own address and port."""
+    """The login as sshd saw it: the client's address and port, then the machine's own address and port."""
     outward: str = ""
-    """The own address that leads out."""
+    """The machine's own address for outgoing connections."""
     disks: tuple[Disk, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     """The variables that matter to JAX, as a rank would see them."""
@@ -56,11 +56,11 @@ class HostFacts:
     gpus: tuple[Gpu, ...] = ()
     tpus: int = 0
     boot: str = ""
-    """A word that is the same for the same running system."""
+    """A text that identifies the running system; equal for the same boot."""
 
     @property
     def address(self) -> str:
-        """The address by which others reach it: the one that ssh came to, else the one that leads out, else loopback."""
+        """The address at which others reach it: the one that ssh used, else the outgoing one, else loopback."""
         reached = self.ssh[2] if len(self.ssh) > 2 else ""
         found = [each for each in (reached, self.outward) if each and not is_loopback(each)]
         return found[0] if found else "127.0.0.1"
@@ -71,57 +71,57 @@ class Endpoint:
     """A port that every host must reach."""
 
     name: str
-    """As `coordinator`."""
+    """Such as `coordinator`."""
     host: int | None
-    """Position of the host that listens; None: the notebook's machine."""
+    """Position of the host that listens; None for the notebook's machine."""
     port: int = 0
-    """0: one that is free is found."""
+    """0 means that a free port is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostLook:
-    """All that preflight saw of one host."""
+    """All preflight results of one host."""
 
     name: str
     facts: HostFacts | None = None
     failure: LaunchError | None = None
     """Why there are no facts."""
     clock: tuple[float, float] | None = None
-    """Seconds that it is ahead, and by how much that may be wrong."""
+    """Seconds that its clock is ahead, and the possible error of that number."""
     ports: Mapping[str, int] = field(default_factory=dict)
     """Endpoint -> the port that it could listen on here."""
     taken: Mapping[str, str] = field(default_factory=dict)
     """Endpoint -> why it could not."""
     reached: Mapping[str, str] = field(default_factory=dict)
-    """Endpoint, or `peer N` for host N's port for collectives -> empty, or why it is not reached from here."""
+    """Endpoint, or `peer N` for host N's port for collectives -> empty, or why it cannot be reached from here."""
     beside: tuple[HostFacts, ...] = ()
-    """What other tasks of the launcher on the same machine say of it."""
+    """Facts from other tasks of the launcher on the same machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the cluster shall be."""
+    """The requirements of the cluster to be started."""
 
     endpoints: tuple[Endpoint, ...] = ()
     devices: int | None = None
-    """Simulated CPU devices per rank; None: what the platform has."""
+    """Simulated CPU devices per rank; None for the devices that the platform has."""
     per_host: int = 1
     mhnb: str = ""
-    """The version here."""
+    """The version installed here."""
     controller: str | None = None
-    """The name or address of the notebook's machine, where the user has given one."""
+    """The name or address of the notebook's machine, if the user has given one."""
     controller_address: str = ""
     """The address that was tried."""
     addresses: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    """Endpoint -> address and port where it listened while it was tried, or was to."""
+    """Endpoint -> the address and port where it listened, or was to listen, while it was tested."""
     taken: Mapping[str, str] = field(default_factory=dict)
     """Endpoint of the notebook's machine -> why it could not listen."""
     pool: str = ""
-    """What the user has set PJRT_NPROC to; empty where mhnb chooses it."""
+    """The user's value of PJRT_NPROC; empty if mhnb chooses it."""
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address is this machine's own and nobody else's.
+    """Return whether an address reaches only the machine itself.
 
     >>> is_loopback("127.0.1.1"), is_loopback("::1"), is_loopback("10.0.0.1")
     (True, True, False)
@@ -130,7 +130,7 @@ def is_loopback(address: str) -> bool:
 
 
 def parse_facts(body: Mapping[str, Any]) -> HostFacts:
-    """Read a probe's answer.
+    """Parse a probe's reply.
 
     >>> parse_facts({"hostname": "a", "python": "3.11.7", "names": {"a": {"addresses": ["::1"]}}}).names
     {'a': ('::1',)}

@@ -1,6 +1,6 @@
-"""What preflight finds, from facts alone: a column for each check, and for each fault its cure.
+"""Compute preflight findings from facts alone: one column per check, and a fix for each fault.
 
-A failure would end, hang or silently spoil a start; a warning would not. Nothing here asks a machine.
+A failure would end, hang or silently corrupt a start; a warning would not. Nothing here contacts a machine.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _CLOCK_S = 5.0
 _FULL_NBYTES, _SCARCE_NBYTES = 16 << 20, 1 << 30
 
 Known = dict[int, tuple[str, HostFacts]]
-"""The hosts that could be asked: position -> name and facts."""
+"""The hosts that replied: position -> name and facts."""
 
 
 def judge(looks: Sequence[HostLook], wanted: Wanted) -> PreflightReport:
-    """Judge what was seen of all hosts.
+    """Build the report from the facts of all hosts.
 
     >>> judge([HostLook("a", HostFacts("a", "3.11.7"))], Wanted(devices=2)).failures[0].text
     'a has no jax for its Python 3.11.7'
@@ -59,20 +59,20 @@ def judge(looks: Sequence[HostLook], wanted: Wanted) -> PreflightReport:
 
 
 def _check_login(looks: Sequence[HostLook]) -> Column:
-    # On this machine alone nobody logs in.
+    # A check of this machine alone has no login.
     cells = {at: Cell("ok") for at, look in enumerate(looks) if look.clock is not None}
     cells |= {at: Cell("failed", "failure") for at, look in enumerate(looks) if look.failure is not None}
     findings = []
     for look in looks:
         if look.failure is not None:
-            # Without the log's name: it goes with the look.
+            # Leave out the log's name, because the log is removed after preflight.
             text, cure = (*str(look.failure).splitlines(), "")[:2]
             findings.append(Finding("failure", "login", (look.name,), text, cure.strip()))
     return Column("login", cells, tuple(findings))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: (0, 10) of `0.10.2.dev3`."""
+    """Return the leading numbers of a version: (0, 10) of `0.10.2.dev3`."""
     parts = version.split(".")[:2]
     return tuple(int(part) for part in parts if part.isdecimal())
 
@@ -103,7 +103,7 @@ def _check_python(known: Known) -> Column:
 
 
 def _check_package(known: Known, package: str, *, here: str = "") -> Column:
-    """Compare a package's versions over all hosts, and with the one here where it speaks with it."""
+    """Compare a package's versions across all hosts, and with the version here if both sides communicate through the package."""
     cells, findings = {}, []
     found = {at: facts.versions.get(package) for at, (_, facts) in known.items()}
     installed = [version for version in found.values() if version is not None]
@@ -142,7 +142,7 @@ def _check_package(known: Known, package: str, *, here: str = "") -> Column:
 
 
 def _check_jaxlib(known: Known) -> Iterator[Finding]:
-    """It has no column of its own: it is to be the same wherever jax is."""
+    """Check jaxlib, which has no column of its own, wherever jax is installed."""
     for finding in _check_package(known, "jaxlib").findings:
         if not any(known[at][1].versions.get("jax") is None for at in known if known[at][0] in finding.hosts):
             yield finding
@@ -153,7 +153,7 @@ def _check_devices(known: Known, wanted: Wanted) -> Column:
     kinds = {at: _devices(facts, wanted) for at, (_, facts) in known.items()}
     most = usual(list(kinds.values())) if kinds else ""
     for at, (name, facts) in known.items():
-        # The kind stands in the finding, where there is room.
+        # The finding has room for the kind; the cell does not.
         shown = kinds[at].partition(" (")[0]
         text = cure = ""
         if kinds[at] != most:
@@ -169,18 +169,18 @@ def _check_devices(known: Known, wanted: Wanted) -> Column:
 
 
 def _devices(facts: HostFacts, wanted: Wanted) -> str:
-    """Say number and kind, as `2 gpu (NVIDIA H200)`."""
+    """Format number and kind, such as `2 gpu (NVIDIA H200)`."""
     if wanted.devices is not None:
         return f"{wanted.devices} cpu"
     if facts.gpus:
-        # Known by its device file alone, a GPU has no kind.
+        # A GPU that is known only by its device file has no kind.
         names = sorted({gpu.name for gpu in facts.gpus if gpu.uuid})
         return f"{len(facts.gpus)} gpu" + (f" ({', '.join(names)})" if names else "")
     return f"{facts.tpus} tpu" if facts.tpus else "1 cpu"
 
 
 def _shared_gpus(known: Known) -> Iterator[Finding]:
-    """Containers on one machine can be given the same GPU: NCCL ends both ranks with `Duplicate GPU detected`."""
+    """Check that containers on one machine have different GPUs: NCCL ends both ranks with `Duplicate GPU detected`."""
     first: dict[str, str] = {}
     for name, facts in known.values():
         shared = [gpu for gpu in facts.gpus if gpu.uuid and first.setdefault(gpu.uuid, name) != name]
@@ -193,7 +193,7 @@ def _shared_gpus(known: Known) -> Iterator[Finding]:
 
 
 def _check_beside(looks: Sequence[HostLook], wanted: Wanted) -> Iterator[Finding]:
-    """Tasks on one machine each have GPUs of their own, or JAX ends them: `Duplicate GPU detected`."""
+    """Check that tasks on one machine have different GPUs, because JAX ends them otherwise: `Duplicate GPU detected`."""
     for look in looks:
         tasks = [look.facts, *look.beside] if look.facts is not None and wanted.devices is None else []
         uuids = [gpu.uuid for facts in tasks for gpu in facts.gpus if gpu.uuid]
@@ -205,7 +205,7 @@ def _check_beside(looks: Sequence[HostLook], wanted: Wanted) -> Iterator[Finding
 
 
 def _check_same(known: Known) -> Iterator[Finding]:
-    """Two names for one machine would start two ranks for one host, with the same GPUs."""
+    """Check that no machine has two names: they would start two ranks for one host, with the same GPUs."""
     first: dict[tuple[str, str, str], str] = {}
     for name, facts in known.values():
         machine = (facts.boot, facts.hostname, facts.address)

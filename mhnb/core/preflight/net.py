@@ -1,4 +1,4 @@
-"""Preflight's checks of the network: ports that are free and reached, names that resolve to what others can reach."""
+"""Preflight checks of the network: ports must be free and reachable, and names must resolve to reachable addresses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIREWALL = {
 
 
 def check_ports(looks: Sequence[HostLook], wanted: Wanted) -> list[Column]:
-    """Whether each endpoint's port is free where it is to listen, and reached from every host.
+    """Check that each endpoint's port is free where it is to listen, and reachable from every host.
 
     >>> check_ports([HostLook("a", reached={"link": ""})], Wanted((Endpoint("link", None),)))[0].cells[0].text
     'ok'
@@ -55,7 +55,7 @@ def _check_port(looks: Sequence[HostLook], endpoint: Endpoint, wanted: Wanted) -
 
 
 def _by_cause(looks: Sequence[HostLook], name: str) -> dict[str, list[str]]:
-    """Why a target is not reached -> from which hosts."""
+    """Return why a target cannot be reached -> from which hosts."""
     found: dict[str, list[str]] = {}
     for look in looks:
         if why := look.reached.get(name):
@@ -76,13 +76,13 @@ def _unreached(looks: Sequence[HostLook], hosts: list[str], why: str, endpoint: 
 
 
 def _seen_as(looks: Sequence[HostLook], hosts: list[str], address: str) -> list[str]:
-    """As which other addresses the hosts see this machine."""
+    """Return the other addresses under which the hosts see this machine."""
     seen = [look.facts.ssh[0] for look in looks if look.name in hosts and look.facts is not None and look.facts.ssh]
     return sorted(set(seen) - {address})
 
 
 def check_peers(looks: Sequence[HostLook]) -> Column:
-    """Whether hosts reach each other at ports that the system gives, as CPU collectives do.
+    """Check that hosts reach each other at ports that the system assigns, as CPU collectives need.
 
     >>> check_peers([HostLook("a", reached={"peer 1": "no answer"}), HostLook("b")]).cells[0].text
     'not b'
@@ -102,7 +102,7 @@ def check_peers(looks: Sequence[HostLook]) -> Column:
 
 
 def _closed(looks: Sequence[HostLook], why: str, pairs: Mapping[int, Sequence[str]]) -> Finding:
-    """Say which hosts are closed to which others."""
+    """Return the finding that names the unreachable hosts, and the hosts they cannot be reached from."""
     others = sum(look.facts is not None for look in looks) - 1
     from_where = {
         at: "any other host" if len(hosts) == others > 1 else join_hosts(hosts) for at, hosts in pairs.items()
@@ -116,7 +116,7 @@ def _closed(looks: Sequence[HostLook], why: str, pairs: Mapping[int, Sequence[st
 
 
 def check_names(looks: Sequence[HostLook], wanted: Wanted) -> Column:
-    """Whether each host's own name leads to where others reach it, and the notebook's machine can be found by its name.
+    """Check that each host's own name resolves to a reachable address, and that hosts can resolve the notebook's machine.
 
     >>> check_names([], Wanted()).header
     'name→address'

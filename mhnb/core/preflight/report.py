@@ -1,4 +1,4 @@
-"""The parts of a preflight's report: cells, columns, findings, and the words they share."""
+"""Value classes of a preflight report: cells, columns and findings, and shared formatting."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ __all__ = ["Cell", "Column", "Finding", "Level", "PreflightReport", "join_hosts"
 _NAMED = 6
 
 Level: TypeAlias = Literal["failure", "warning", "note"]
-"""A failure would end, hang or silently spoil a start. A warning would not. A note says what mhnb does about something."""
+"""A failure would end, hang or silently corrupt a start. A warning would not. A note says what mhnb does about something."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One host's part in one check."""
+    """The result of one check on one host."""
 
     text: str
     level: Level | None = None
-    """The gravest finding here; None where all is well."""
+    """The most severe finding here; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,48 +32,48 @@ class Finding:
     check: str
     hosts: tuple[str, ...]
     text: str
-    """The thing, its value, what follows. A sentence that names the hosts."""
+    """The subject, its value and the consequence, in a sentence that names the hosts."""
     cure: str = ""
     """What to do, or what mhnb does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One check over all hosts."""
+    """One check across all hosts."""
 
     header: str
     cells: Mapping[int, Cell] = field(default_factory=dict)
-    """Host's position -> its cell; a host that could not be asked has none."""
+    """Host's position -> its cell; a host that did not reply has none."""
     findings: tuple[Finding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightReport:
-    """What was found on all hosts."""
+    """The findings on all hosts."""
 
     hosts: tuple[str, ...]
     columns: tuple[Column, ...]
     findings: tuple[Finding, ...]
     addresses: tuple[str | None, ...] = ()
-    """Each host's real address, where others reach it: for gloo, and to be kept off proxies. None where it could not be asked."""
+    """Each host's real address, at which others reach it: for gloo and for no_proxy. None if the host did not reply."""
     endpoints: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Endpoint -> address and port that every host can reach."""
     cost_s: float | None = None
-    """What the look has taken, beyond the time in a scheduler's queue."""
+    """Duration of the preflight, without the time in a scheduler's queue."""
 
     @property
     def failures(self) -> tuple[Finding, ...]:
-        """What stands against a start."""
+        """Findings that prevent a start."""
         return tuple(finding for finding in self.findings if finding.level == "failure")
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stands against a start."""
+        """Whether no finding prevents a start."""
         return not self.failures
 
 
 def join_hosts(names: Iterable[str]) -> str:
-    """Write hosts as people do; of many the first few.
+    """Format host names as a list in prose; of many, only the first few.
 
     >>> join_hosts("abc"), join_hosts("abcdefghijk")
     ('a, b and c', 'a, b, c, d, e, f and 5 more')
@@ -85,7 +85,7 @@ def join_hosts(names: Iterable[str]) -> str:
 
 
 def usual(values: Sequence[str]) -> str:
-    """Give the value that most have; of two as frequent the earlier.
+    """Return the most common value; of two that are equally frequent, the earlier.
 
     >>> usual(["1", "2", "2"])
     '2'
