@@ -1,1 +1,1 @@
-"""How machines are named and reached: by ssh, Slurm, MPI and pods, and what they say when that fails."""
+"""How machines are named and reached: ssh, Slurm, MPI and pods, and explanations of their errors."""

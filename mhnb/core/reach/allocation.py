@@ -1,6 +1,7 @@
-"""How an allocation of Slurm is held beside the steps that run in it, so that a restart ends the step and keeps the machines.
+"""Hold a Slurm allocation separately from the steps in it, so that a restart ends the step and keeps the machines.
 
-One salloc makes it and runs a program here that only waits; each generation of ranks is an srun of its own in it. Knows no process.
+One salloc makes the allocation and runs a local program that only waits. Each generation of ranks is a separate srun in it.
+This module starts no process.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ __all__ = ["WITHOUT_HOLDING", "allocation_command", "step_command"]
 WITHOUT_HOLDING = """\
 a kept job of Slurm ends with its ranks, since no notebook need be there to release it:
   the restart asks for machines again, and may have to wait for them"""
-"""Said of a restart that has to queue."""
+"""Shown for a restart that has to queue."""
 
 _HOLD = 'echo "$SLURM_JOB_ID" > "$0.new" && mv "$0.new" "$0" && exec cat > /dev/null'
-"""What runs in the allocation, here: it tells the job's number and waits for the end of its standard input. The file's name follows."""
+"""Runs locally in the allocation: writes the job's number and waits for the end of standard input. The file's name follows."""
 _STEP = 'while ! [ -s "$0" ]; do sleep 0.2; done; srun=$1; shift; exec "$srun" --jobid="$(cat "$0")" "$@"'
-"""Waits for that number, however long the job is queued, and becomes the srun. The file's name follows, then srun's words."""
+"""Waits for that number, however long the job is queued, then becomes the srun. The file's name and srun's arguments follow."""
 _OF_STEP = re.compile(
     r"--(?:accel-bind|bcast|compress|cpu-bind|cpu_bind|disable-status|epilog|error|exact|export|gpu-bind|het-group|input|interactive|"
     r"kill-on-bad-exit|label|mem-bind|mem_bind|mpi|multi-prog|output|overlap|preserve-env|prolog|propagate|pty|quit-on-interrupt|"
@@ -30,20 +31,20 @@ _OF_STEP = re.compile(
 _OF_ALLOCATION = re.compile(
     r"--(?:exclusive|no-kill|reservation|constraint|begin|deadline|dependency)(?:=.*)?|-C.*|-[ks]"
 )
-"""Options that mean an allocation, and of a step something else, or nothing."""
+"""Options that apply to an allocation, and mean something else or nothing for a step."""
 
 
 def allocation_command(
     options: SlurmOptions, tasks: int, *, ranks_per_task: int = 1, name: str = "mhnb", file: str
 ) -> list[str]:
-    """Give the words that ask for machines and hold them until standard input ends.
+    """Return the command that requests machines and holds them until standard input ends.
 
     Args:
-        options: what is asked for.
-        tasks: a supervisor each.
+        options: the requested resources.
+        tasks: the number of supervisors, one task each.
         ranks_per_task: as for `srun_command`.
         name: of the job.
-        file: on this machine; has the job's number as soon as there are machines.
+        file: on this machine; contains the job's number as soon as machines are allocated.
 
     >>> allocation_command(SlurmOptions(extra=("--exclusive", "--mpi=none")), 2, file="f")[:5]
     ['salloc', '--no-bell', '--job-name=mhnb', '--ntasks=2', '--exclusive']
@@ -58,11 +59,11 @@ def allocation_command(
 def step_command(
     options: SlurmOptions, tasks: int, *, ranks_per_task: int = 1, name: str = "mhnb", file: str
 ) -> list[str]:
-    """Give the words that start the supervisors in an allocation, once it is there.
+    """Return the command that starts the supervisors in an allocation, once it exists.
 
     Args:
-        options: what is asked for.
-        tasks: a supervisor each.
+        options: the requested resources.
+        tasks: the number of supervisors, one task each.
         ranks_per_task: as for `srun_command`.
         name: of the step.
         file: of the allocation.

@@ -1,7 +1,7 @@
-"""What several probes say through the one output of the command that carries them, srun or mpiexec: read line by line.
+"""Parse the interleaved output of several probes, which one srun or mpiexec carries, line by line.
 
-Each launcher marks the lines in its own way and breaks long ones, so a probe tells its number in every line, and a long answer
-comes in parts. Knows no process and no file.
+Each launcher marks the lines in its own way and breaks long ones. So a probe writes its number in every line, and a long
+answer comes in parts. This module uses no process and no file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ PROBED = (
     '{ echo "mhnb-probe ${SLURM_PROCID-${OMPI_COMM_WORLD_RANK-${PMIX_RANK-$PMI_RANK}}} gone $? $(uname -n)"; '
     'exec cat >/dev/null; }; IFS= read -r line && eval "$line"'
 )
-"""Run by each task: a line of shell that is the probe, and when that is well a second one that becomes the supervisor.
-Where the probe cannot run, the task says so and waits for the end: if it ended first, srun would end the others before they had spoken."""
+"""Run by each task: a line of shell that is the probe, and after its success a second line that becomes the supervisor.
+
+If the probe cannot run, the task reports this and waits for the end. If it ended first, srun would end the other tasks
+before they had answered.
+"""
 
 _TAG = re.compile(r"\s*(?:\[\d+,(\d+)\]<\w+>:\s?|\[(\d+)\] ?|(\d+): )")
 _PART = re.compile(r"mhnb-probe (\d+) (\d+) (\d+)/(\d+) (\d+) (.*)")
@@ -31,14 +34,14 @@ class Part:
     task: int
     request: int
     at: int
-    """Which part, from 0."""
+    """The number of the part, from 0."""
     count: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A probe has ended before its time."""
+    """A probe that ended too early."""
 
     task: int
     code: int
@@ -47,15 +50,15 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What else is said."""
+    """Any other output."""
 
     task: int | None
-    """None: the launcher itself says it, or does not tell who does."""
+    """None if the launcher itself wrote it, or did not mark the task."""
     text: str
 
 
 def read_line(line: str) -> Part | Gone | Said:
-    """Read one line, as Slurm (`3: `), Open MPI (`[1,3]<stdout>:`) or MPICH (`[3] `) has marked it.
+    """Parse one line, as Slurm (`3: `), Open MPI (`[1,3]<stdout>:`) or MPICH (`[3] `) has marked it.
 
     >>> read_line("[1,0]<stdout>:mhnb-probe 0 2 0/1 4 null[1,0]<stdout>:")
     Part(task=0, request=2, at=0, count=1, text='null')
@@ -64,7 +67,7 @@ def read_line(line: str) -> Part | Gone | Said:
     """
     if part := _PART.search(line):
         task, request, at, count, length = map(int, part.groups()[:5])
-        # What stands behind it is Open MPI's, which may mark an empty rest of a line too.
+        # The text after it is Open MPI's, which may mark the empty rest of a line too.
         return Part(task, request, at, count, part.group(6)[:length])
     if gone := _GONE.search(line):
         return Gone(int(gone.group(1)), int(gone.group(2)), gone.group(3))

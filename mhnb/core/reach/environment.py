@@ -1,6 +1,6 @@
-"""The environment variables of simulated ranks, from the user's own and the shape asked for.
+"""Environment variables for simulated ranks, computed from the user's own and the requested shape.
 
-Measured reasons stand beside each; the user's own settings win where both could hold.
+Comments give the measured reasons. The user's own settings win where both could apply.
 """
 
 from __future__ import annotations
@@ -11,25 +11,28 @@ from collections.abc import Iterable, Mapping
 __all__ = ["COLLECTIVE_TIMEOUT_S", "add_to_no_proxy", "find_forced_devices", "note_forced_devices", "rank_environment"]
 
 COLLECTIVE_TIMEOUT_S = 300
-"""A collective that waits longer raises on the rank. XLA's own default is 30 minutes, longer than anyone looks at a stuck cell."""
+"""In seconds: a collective that waits longer raises on the rank.
+
+XLA's own default is 30 minutes, longer than any user watches a stuck cell.
+"""
 
 _FORCED = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def rank_environment(user: Mapping[str, str], *, devices: int | None, simulated: bool) -> dict[str, str]:
-    """Give the variables to set over the user's environment, before the interpreter starts.
+    """Return the variables to set over the user's environment, before the interpreter starts.
 
     Args:
         user: the environment of the notebook's process.
         devices: CPU devices per rank; None leaves it to the platform.
-        simulated: ranks are CPU processes of this machine, also where a GPU is present.
+        simulated: whether ranks are CPU processes of this machine, also if a GPU is present.
 
     >>> rank_environment({}, devices=2, simulated=True)["JAX_NUM_CPU_DEVICES"]
     '2'
     """
     env = {
-        # Sets of strings iterate in the same order on every rank: otherwise wrong numbers, silently.
+        # Makes sets of strings iterate in the same order on every rank. Otherwise numbers would be silently wrong.
         "PYTHONHASHSEED": _hash_seed(user),
         # gRPC honours http_proxy even to loopback.
         "no_proxy": _no_proxy(user),
@@ -43,13 +46,13 @@ def rank_environment(user: Mapping[str, str], *, devices: int | None, simulated:
         env["XLA_FLAGS"] = _xla_flags(user.get("XLA_FLAGS", ""))
     if devices is not None:
         env["JAX_NUM_CPU_DEVICES"] = str(devices)
-        # The execution pool is as large as the machine has cores; two devices on few cores deadlock in correct programs.
+        # The execution pool is as large as the number of cores; two devices on few cores deadlock in correct programs.
         env["PJRT_NPROC"] = user.get("PJRT_NPROC", str(max(32, 4 * devices)))
     return env
 
 
 def note_forced_devices(user: Mapping[str, str], devices: int | None) -> tuple[str, ...]:
-    """Say of a number of CPU devices that the user's XLA_FLAGS ask for that it is another one that the ranks get.
+    """Return a note if the user's XLA_FLAGS request another number of CPU devices than the ranks get.
 
     >>> note_forced_devices({"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, 8)
     ()
@@ -62,7 +65,7 @@ def note_forced_devices(user: Mapping[str, str], devices: int | None) -> tuple[s
 
 
 def find_forced_devices(flags: str) -> int | None:
-    """Find how many CPU devices XLA_FLAGS ask for; of several the last one holds. None where they ask for none.
+    """Return how many CPU devices XLA_FLAGS request; the last of several flags wins. None if they request none.
 
     >>> find_forced_devices("--xla_force_host_platform_device_count=8 --xla_force_host_platform_device_count=4")
     4
@@ -80,7 +83,7 @@ def _no_proxy(user: Mapping[str, str]) -> str:
 
 
 def add_to_no_proxy(listed: str, addresses: Iterable[str]) -> str:
-    """Keep addresses off the proxy too: gRPC sends to a proxy whatever is not listed.
+    """Add addresses to a no_proxy list, because gRPC uses the proxy for every address that is not listed.
 
     >>> add_to_no_proxy("a,b", ["b", "10.0.0.1"])
     'a,b,10.0.0.1'

@@ -1,6 +1,6 @@
-"""Which GPUs a rank has: read from nvidia-smi and CUDA_VISIBLE_DEVICES, and shared out among the ranks of a machine.
+"""Assign GPUs to the ranks of a machine, from the output of nvidia-smi and CUDA_VISIBLE_DEVICES.
 
-A GPU is known by its UUID, which is the same for every process on every machine. Knows no process.
+A GPU is identified by its UUID, which is the same for every process on every machine. This module uses no process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["find_shared_gpu", "parse_gpus", "select_visible", "share_gpus"]
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:
-    r"""Read the UUIDs that `nvidia-smi --query-gpu=index,uuid --format=csv,noheader` lists, in the order of their indices.
+    r"""Parse the UUIDs that `nvidia-smi --query-gpu=index,uuid --format=csv,noheader` lists, in the order of their indices.
 
     >>> parse_gpus("1, GPU-b\n0, GPU-a\n")
     ('GPU-a', 'GPU-b')
@@ -24,11 +24,11 @@ def parse_gpus(text: str) -> tuple[str, ...]:
 
 
 def select_visible(gpus: Sequence[str], visible: str | None) -> tuple[str, ...]:
-    """Give the GPUs that a process sees.
+    """Return the GPUs that a process sees.
 
     Args:
         gpus: UUIDs of the machine, by index.
-        visible: CUDA_VISIBLE_DEVICES; None where it is not set. As CUDA does, what follows a number that is no GPU's is not seen.
+        visible: CUDA_VISIBLE_DEVICES; None if it is not set. As in CUDA, an entry that is not a GPU hides all that follow.
 
     >>> select_visible(["GPU-a", "GPU-b"], "1"), select_visible(["GPU-a", "GPU-b"], None)
     (('GPU-b',), ('GPU-a', 'GPU-b'))
@@ -49,15 +49,15 @@ def select_visible(gpus: Sequence[str], visible: str | None) -> tuple[str, ...]:
 
 
 def share_gpus(gpus: Sequence[str], ranks: Sequence[int], where: str) -> dict[int, tuple[str, ...]]:
-    """Give each rank of a machine its own GPUs, neighbours together.
+    """Assign each rank of a machine its own GPUs; adjacent GPUs stay together.
 
     Args:
-        gpus: those to be shared out.
+        gpus: the GPUs to assign.
         ranks: of this machine.
         where: the machine's name, for the error.
 
     Raises:
-        LaunchError: fewer GPUs than ranks, or a rest that would leave the ranks with different numbers.
+        LaunchError: there are fewer GPUs than ranks, or the ranks would have different numbers of GPUs.
 
     >>> share_gpus(["a", "b", "c", "d"], [4, 5], "host")
     {4: ('a', 'b'), 5: ('c', 'd')}
@@ -73,7 +73,7 @@ def share_gpus(gpus: Sequence[str], ranks: Sequence[int], where: str) -> dict[in
 
 
 def find_shared_gpu(gpus: Mapping[int, Sequence[str]]) -> tuple[str, tuple[int, ...]] | None:
-    """Find a GPU that more than one rank would use; None where there is none.
+    """Return a GPU that more than one rank would use, with those ranks; None if there is no such GPU.
 
     >>> find_shared_gpu({0: ["GPU-a"], 1: ["GPU-b", "GPU-a"]})
     ('GPU-a', (0, 1))

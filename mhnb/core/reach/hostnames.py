@@ -1,4 +1,4 @@
-"""Names of hosts, folded as Slurm writes them: `host[1-2,5]`."""
+"""Format host names in Slurm's compressed form: `host[1-2,5]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMBERED = re.compile(r"(.*?)(0|[1-9]\d*)$")
 
 
 def format_hosts(hosts: Iterable[str]) -> str:
-    """Write host names, those that differ in a number at their end together.
+    """Format host names; names that differ only in a number at their end are combined.
 
     >>> format_hosts(["host1", "host2", "login", "host5"])
     'host[1-2,5],login'

@@ -1,4 +1,4 @@
-"""Machines as a user names them: in `--hosts`, one by one, in a file. Knows nothing of how they are reached."""
+"""Parse machines as a user names them: in `--hosts`, one by one, in a file. How they are reached is not known here."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class HostName:
     """A machine as the user named it: a name, an alias of the ssh config, or an address."""
 
     address: str
-    """Without brackets, also where it is an IPv6 address."""
+    """Without brackets, also for an IPv6 address."""
     user: str | None = None
     port: int | None = None
     slots: int | None = None
-    """Ranks on it; None: as many as on every other."""
+    """Ranks on it; None for as many as on every other host."""
     origin: str = field(default="", compare=False, repr=False)
-    """The file and line that name it; empty where no file does."""
+    """The file and line that name it; empty if it is not from a file."""
 
     def __str__(self) -> str:
         return format_host(self)
 
 
 def parse_hosts(text: str) -> tuple[HostName, ...]:
-    """Read the machines of `--hosts`: names with commas between, `user@name:port`, `[::1]:22`, `name[1-4]`, `name[01-16,20]`.
+    """Parse the machines of `--hosts`: comma-separated names, `user@name:port`, `[::1]:22`, `name[1-4]`, `name[01-16,20]`.
 
     Raises:
-        InvalidRequest: nothing there, a name that cannot be, or the same machine twice.
+        InvalidRequest: the text is empty, a name is not possible, or the same machine is named twice.
 
     >>> [str(host) for host in parse_hosts("a, me@b:2222, n[09-10]")]
     ['a', 'me@b:2222', 'n09', 'n10']
@@ -49,10 +49,10 @@ def parse_hosts(text: str) -> tuple[HostName, ...]:
 
 
 def parse_hostfile(text: str, origin: str = "the host file") -> tuple[HostName, ...]:
-    r"""Read a host file: a machine a line, `#` begins a comment, `slots=4` says how many ranks are there.
+    r"""Parse a host file: one machine per line, `#` begins a comment, `slots=4` gives the number of ranks there.
 
     Args:
-        text: what stands in it.
+        text: the contents of the file.
         origin: its name, for messages.
 
     Raises:
@@ -72,10 +72,10 @@ def parse_hostfile(text: str, origin: str = "the host file") -> tuple[HostName, 
 
 
 def parse_host(text: str) -> HostName:
-    """Read one machine.
+    """Parse one machine.
 
     Raises:
-        InvalidRequest: a name that cannot be.
+        InvalidRequest: the name is not possible.
 
     >>> parse_host("me@[fe80::1%eth0]:2222")
     HostName(address='fe80::1%eth0', user='me', port=2222, slots=None)
@@ -92,7 +92,7 @@ def parse_host(text: str) -> HostName:
 
 
 def format_host(host: HostName) -> str:
-    """Write a machine as `parse_host` reads it.
+    """Format a machine in the form that `parse_host` reads.
 
     >>> format_host(HostName("::1", "me", 22))
     'me@[::1]:22'
@@ -109,7 +109,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _expand(text: str) -> list[str]:
-    """Write out every range of a name, the last number fastest. Brackets with a colon are an IPv6 address."""
+    """Expand every range of a name; the last number changes fastest. Brackets with a colon are an IPv6 address."""
     if (match := _RANGE.search(text)) is None:
         return [text]
     head, tail = text[: match.start()], text[match.end() :]
@@ -121,7 +121,7 @@ def _expand(text: str) -> list[str]:
 
 
 def _numbers(text: str, whole: str) -> Iterator[str]:
-    """Give the numbers of `01-03,7`, with the zeros of the first of each range."""
+    """Yield the numbers of `01-03,7`, with the leading zeros of the first number of each range."""
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
         if not first.isdecimal() or (dash and not last.isdecimal()):
@@ -143,7 +143,7 @@ def _split_port(place: str) -> tuple[str, str | None]:
     if place.count(":") == 1:
         address, _, port = place.partition(":")
         return address, port
-    # With several colons and no brackets it is an IPv6 address, all of it.
+    # With several colons and no brackets, all of it is an IPv6 address.
     return place, None
 
 
@@ -157,10 +157,10 @@ def check_port(port: int, what: str) -> int:
     """Return a port.
 
     Args:
-        what: what it is the port of, for the message.
+        what: the owner of the port, for the message.
 
     Raises:
-        InvalidRequest: not from 1 to 65535.
+        InvalidRequest: the port is not from 1 to 65535.
 
     >>> check_port(22, "port")
     22

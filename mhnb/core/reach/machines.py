@@ -1,4 +1,4 @@
-"""Which tasks of a launcher are on one machine, and what the machines are called in a table."""
+"""Group a launcher's tasks by machine, and label the machines for a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["group_by_machine", "name_machines"]
 
 
 def group_by_machine(facts: Sequence[HostFacts | None]) -> list[list[int]]:
-    """Group tasks by their machine, in the order of the first on each; one of which nothing is known stands for itself.
+    """Group tasks by machine, in the order of the first task on each. A task without facts forms a group of its own.
 
     >>> group_by_machine([HostFacts("a", "3.11"), HostFacts("a", "3.11"), None, HostFacts("b", "3.11")])
     [[0, 1], [2], [3]]
@@ -23,7 +23,7 @@ def group_by_machine(facts: Sequence[HostFacts | None]) -> list[list[int]]:
 
 
 def name_machines(hostnames: Sequence[str], addresses: Sequence[str | None]) -> list[str]:
-    """Call each by its own name, with its address where two have the same; one without a name by its number.
+    """Label each machine by its name, with its address if two have the same name, or by its number if it has none.
 
     >>> name_machines(["a", "", "c", "c"], ["10.0.0.1", None, "10.0.0.3", "10.0.0.4"])
     ['a', 'host1', 'c (10.0.0.3)', 'c (10.0.0.4)']

@@ -1,8 +1,8 @@
-"""How ranks are asked of an mpiexec, as the words of one command: Open MPI's, or that of MPICH and its relatives.
+"""Command lines that start ranks with mpiexec, that of Open MPI or that of MPICH and its relatives.
 
-mpiexec only starts and numbers the processes. They speak no MPI: JAX's own collectives need none, and no mpi4py is asked for.
-It gives its standard input to the first process alone (Open MPI 4.1 takes `--stdin all` and hands the others nothing, MPICH 5 has no such
-word), so what is secret lies in a file that its user alone can read. Knows no process.
+mpiexec only starts and numbers the processes. They use no MPI: JAX's own collectives do not need it, and mpi4py is not required.
+mpiexec passes its standard input to the first process only. Open MPI 4.1 accepts `--stdin all` and passes nothing to the
+others; MPICH 5 has no such option. So secrets are in a file that only its user can read. This module starts no process.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from mhnb.errors import InvalidRequest, LaunchError
 __all__ = ["MpiOptions", "explain_mpiexec", "mpiexec_command", "read_flavour"]
 
 _READ_FILE = f'unset SLURM_PROCID; exec < "$0" || exit; {PROBED}'
-"""What each process runs first; the file's name follows. `read` leaves what stands after the line to be read.
-In a batch job of Slurm every process has the number of the script, which is not its own."""
+"""Run first by each process; the file's name follows. `read` leaves the text after its line unread.
+
+In a batch job of Slurm every process has the task number of the script, which is not its own.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MpiOptions:
-    """What is asked of mpiexec."""
+    """The user's options for mpiexec."""
 
     mpiexec: str = "mpiexec"
-    """The program, where another is meant than the one on PATH."""
+    """The program, if it is not the one on PATH."""
     extra: tuple[str, ...] = ()
-    """Further words for it, before the program: `--allow-run-as-root`, `--mca`, `oob_tcp_if_include`, `10.0.0.0/8`."""
+    """Further arguments, before the program: `--allow-run-as-root`, `--mca`, `oob_tcp_if_include`, `10.0.0.0/8`."""
 
 
 def read_flavour(version: str) -> str:
-    """Say whose mpiexec it is, from what its --version says: `openmpi` or `hydra` (MPICH, Intel MPI, MVAPICH).
+    """Return the implementation of an mpiexec from its --version: `openmpi` or `hydra` (MPICH, Intel MPI, MVAPICH).
 
     Raises:
         LaunchError: neither.
@@ -54,17 +56,17 @@ def read_flavour(version: str) -> str:
 def mpiexec_command(
     options: MpiOptions, flavour: str, tasks: int, *, file: str, machines: Sequence[str] = ()
 ) -> list[str]:
-    """Give the words of the command.
+    """Return the command.
 
     Args:
-        options: what is asked for.
+        options: the user's options.
         flavour: of `read_flavour`.
-        tasks: a supervisor each.
+        tasks: the number of supervisors, one task each.
         file: that each of them reads first.
-        machines: one for each task, in order; empty: where mpiexec places them by itself.
+        machines: one for each task, in order; empty if mpiexec places the tasks by itself.
 
     Raises:
-        InvalidRequest: names that mpiexec could not tell apart from its own syntax.
+        InvalidRequest: a name contains characters that mpiexec would read as its own syntax.
 
     >>> mpiexec_command(MpiOptions(), "hydra", 2, file="f", machines=["a", "b"])[:7]
     ['mpiexec', '-n', '2', '-hosts', 'a,b', '-ppn', '1']
@@ -75,7 +77,7 @@ def mpiexec_command(
         )
     if flavour == "openmpi":
         words = ["-n", str(tasks), "--stdin", "none", "--bind-to", "none", "--tag-output"]
-        # Several ranks on one core are what a laptop has; with names, one supervisor each.
+        # On a laptop several ranks share one core. With names, each host runs one supervisor.
         words += ["--host", ",".join(f"{name}:1" for name in machines)] if machines else ["--oversubscribe"]
     else:
         named = ["-hosts", ",".join(machines), "-ppn", "1"] if machines else []
@@ -106,7 +108,7 @@ _CURES = (
 
 
 def explain_mpiexec(lines: Sequence[str]) -> str:
-    """Say why mpiexec ended, from what it wrote, and what to do; the last lines where it is not known.
+    """Explain why mpiexec ended, from its output, and what to do; return the last lines if the cause is unknown.
 
     >>> explain_mpiexec(["mpiexec has detected an attempt to run as root."]).splitlines()[0]
     'mpiexec has detected an attempt to run as root.'

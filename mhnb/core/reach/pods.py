@@ -1,7 +1,7 @@
-"""How one machine of a TPU pod, or one pod of Kubernetes, is reached: as the words of gcloud's and kubectl's own commands.
+"""gcloud and kubectl command lines that reach one machine of a TPU pod, or one pod of Kubernetes.
 
-Both carry standard input and the exit code of one process, as ssh does: one command a host, the rest on standard input.
-Knows no process.
+Both pass on standard input and the exit code of one process, as ssh does: one command per host, the rest on standard input.
+This module starts no process.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _POD = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class TpuOptions:
-    """Which TPU, and how gcloud reaches it. What is None is left to gcloud's own configuration."""
+    """Which TPU, and how gcloud reaches it. A field that is None is left to gcloud's own configuration."""
 
     tpu: str | None = None
     """The TPU VM's name. Each of its workers is a host."""
     zone: str | None = None
     project: str | None = None
     internal_ip: bool = False
-    """Reach the workers by their internal addresses: from a machine of the same network."""
+    """Reach the workers at their internal addresses, from a machine of the same network."""
     extra: tuple[str, ...] = ()
-    """Further options of `gcloud compute tpus tpu-vm ssh`, a word each: `--tunnel-through-iap`."""
+    """Further options of `gcloud compute tpus tpu-vm ssh`, one word each: `--tunnel-through-iap`."""
     gcloud: str = "gcloud"
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesOptions:
-    """Which pods, and how kubectl reaches them. What is None is left to kubectl's current context."""
+    """Which pods, and how kubectl reaches them. A field that is None is left to kubectl's current context."""
 
     pod: str | None = None
-    """A pod's name with `{}` where its number stands, as a StatefulSet or an indexed Job names them: `trainer-{}`."""
+    """A pod's name with `{}` in place of its number, as a StatefulSet or an indexed Job names them: `trainer-{}`."""
     namespace: str | None = None
     container: str | None = None
     context: str | None = None
@@ -48,10 +48,10 @@ class KubernetesOptions:
 
 
 def tpu_command(options: TpuOptions, worker: int) -> list[str]:
-    """Give the words of the command that starts a supervisor on one worker.
+    """Return the command that starts a supervisor on one worker.
 
     Raises:
-        InvalidRequest: no name, or one that no TPU has.
+        InvalidRequest: the name is missing, or not possible for a TPU.
 
     >>> tpu_command(TpuOptions("pod", zone="us-east1-d"), 3)[4:8]
     ['ssh', 'pod', '--worker=3', '--quiet']
@@ -64,15 +64,15 @@ def tpu_command(options: TpuOptions, worker: int) -> list[str]:
     words += [f"--zone={options.zone}"] if options.zone is not None else []
     words += [f"--project={options.project}"] if options.project is not None else []
     words += ["--internal-ip"] if options.internal_ip else []
-    # gcloud runs ssh and hands it one text for the far shell.
+    # gcloud runs ssh and passes it one text for the remote shell.
     return [*words, *options.extra, f"--command={READ_LINE}"]
 
 
 def kubectl_command(options: KubernetesOptions, number: int) -> list[str]:
-    """Give the words of the command that starts a supervisor in one pod.
+    """Return the command that starts a supervisor in one pod.
 
     Raises:
-        InvalidRequest: no name, or one that no pod has.
+        InvalidRequest: the name is missing, or not possible for a pod.
 
     >>> kubectl_command(KubernetesOptions("trainer-{}"), 2)[:5]
     ['kubectl', 'exec', '-i', 'trainer-2', '--']

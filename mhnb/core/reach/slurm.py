@@ -1,8 +1,8 @@
-"""How ranks are asked of Slurm, as the words of one srun command; and what squeue and srun say about it, read.
+"""Command lines that start ranks with srun, and parsers for the output of squeue and srun.
 
-One srun makes the allocation, starts a task on each place of it, and gives every task its own standard input: so what is secret
-stands neither in the words, nor in the environment, nor in a file. Inside an allocation the same srun is a step of it.
-Knows no process.
+One srun makes the allocation, starts all tasks, and gives every task its own standard input. So secrets are neither in the
+arguments, nor in the environment, nor in a file. Inside an allocation the same srun is a step of it.
+This module starts no process.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _MAY_NEVER = {
     "PartitionTimeLimit": _LESS,
     "QOSNotAllowed": _OTHER,
 }
-"""Reasons that seldom end by waiting. Slurm refuses such jobs only where its site says so; nodes that are down can be why, too."""
+"""Reasons that waiting seldom resolves. Slurm rejects such jobs only if its site says so; nodes that are down can be why, too."""
 _TIME = re.compile(r"\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:unlimited|infinite)")
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """What is asked of Slurm. What is None is left to the site's defaults.
+    """The resources requested from Slurm. A field that is None is left to the site's defaults.
 
     Raises:
-        InvalidRequest: a count or a time that cannot be.
+        InvalidRequest: a count, a time or an extra option is not possible.
     """
 
     partition: str | None = None
@@ -61,16 +61,19 @@ class SlurmOptions:
     time: str | None = None
     """Limit of the job, as Slurm writes it: `30` (minutes), `2:00:00`, `1-12`."""
     nodes: int | None = None
-    """Machines to spread the ranks over; None: as Slurm places them. With several ranks per host there is a machine for each host."""
+    """Machines to spread the ranks over; None for Slurm's own placement.
+
+    With several ranks per host, each host has its own machine.
+    """
     cpus_per_rank: int | None = None
     gpus_per_rank: int | None = None
     memory: str | None = None
-    """Of each machine, `16G`."""
+    """Per machine, such as `16G`."""
     constraint: str | None = None
     extra: tuple[str, ...] = ()
-    """Further options of srun, a word each: `--exclusive`, `--reservation=class`. They stand last, so they win."""
+    """Further options of srun, one word each: `--exclusive`, `--reservation=class`. They come last, so they win."""
     srun: str = "srun"
-    """The program, where it is not on PATH under this name."""
+    """The program, if PATH does not have it under this name."""
 
     def __post_init__(self) -> None:
         for name in ("nodes", "cpus_per_rank", "gpus_per_rank"):
@@ -87,7 +90,7 @@ class SlurmOptions:
 
 
 def is_inside_job(environment: Mapping[str, str]) -> bool:
-    """Whether this process has an allocation already, from salloc, sbatch or srun.
+    """Return whether this process is inside an allocation, from salloc, sbatch or srun.
 
     >>> is_inside_job({"SLURM_JOB_ID": "7"})
     True
@@ -104,18 +107,18 @@ def srun_command(
     inside: bool = False,
     extra: Sequence[str] | None = None,
 ) -> list[str]:
-    """Give the words of the command.
+    """Return the command.
 
     Args:
-        options: what is asked for.
-        tasks: a supervisor each.
-        ranks_per_task: more than one: each task has a machine to itself, and the resources of all its ranks.
+        options: the requested resources.
+        tasks: the number of supervisors, one task each.
+        ranks_per_task: if more than one, each task has a machine to itself, and the resources of all its ranks.
         name: of the job, for squeue.
-        inside: there is an allocation already, and this is a step of it: what only an allocation has is left out.
-        extra: the user's own words, where not all are meant.
+        inside: whether this is a step in an existing allocation; options that only an allocation has are left out.
+        extra: the user's own options, if only some of them apply.
 
     Raises:
-        InvalidRequest: other nodes than there are hosts with several ranks each.
+        InvalidRequest: the number of nodes differs from that of the hosts with several ranks each.
 
     >>> srun_command(SlurmOptions(partition="gpu"), 2)[:4]
     ['srun', '--job-name=mhnb', '--ntasks=2', '--partition=gpu']
@@ -123,13 +126,13 @@ def srun_command(
     words = [options.srun, f"--job-name={name}", f"--ntasks={tasks}"]
     words += list(allocation_words(options)) if not inside else ["--overlap"]
     words += list(place_words(options, tasks, ranks_per_task))
-    # Every task reads the same; its lines in the log have its number; the end of one ends all.
+    # Every task reads the same input, its lines in the log have its number, and the end of one task ends all.
     words += ["--input=all", "--label", "--kill-on-bad-exit=1", "--mpi=none"]
     return [*words, *(options.extra if extra is None else extra), "sh", "-c", PROBED]
 
 
 def allocation_words(options: SlurmOptions) -> Iterator[str]:
-    """Give what only an allocation has.
+    """Yield the options that only an allocation has.
 
     >>> list(allocation_words(SlurmOptions(partition="gpu", time="30")))
     ['--partition=gpu', '--time=30']
@@ -145,10 +148,10 @@ def allocation_words(options: SlurmOptions) -> Iterator[str]:
 
 
 def place_words(options: SlurmOptions, tasks: int, each: int) -> Iterator[str]:
-    """Give where the tasks go, and what each of them has.
+    """Yield the options for the placement of the tasks and the resources of each.
 
     Raises:
-        InvalidRequest: other nodes than there are hosts with several ranks each.
+        InvalidRequest: the number of nodes differs from that of the hosts with several ranks each.
 
     >>> list(place_words(SlurmOptions(cpus_per_rank=2), 3, 4))
     ['--nodes=3', '--ntasks-per-node=1', '--cpus-per-task=8']
@@ -170,7 +173,7 @@ def place_words(options: SlurmOptions, tasks: int, each: int) -> Iterator[str]:
 
 
 def describe_queue(text: str, name: str) -> str:
-    r"""Say how a job waits; empty where it does not wait, or is not there.
+    r"""Describe a job's position in the queue; empty if it is not waiting, or not listed.
 
     Args:
         text: of `squeue --noheader --sort=-p,i --format=QUEUE_FORMAT`, the next to run first.
@@ -216,7 +219,7 @@ _CURES = (
 
 
 def explain_srun(lines: Sequence[str]) -> str:
-    r"""Say why srun ended, from what it wrote: Slurm's own sentence and what to do; the last lines where it is not known.
+    r"""Explain why srun ended, from its output: Slurm's own sentence and what to do; the last lines if the cause is unknown.
 
     >>> explain_srun(["srun: error: invalid partition specified: x"])
     'invalid partition specified: x\n  sinfo lists the partitions; give another one with --partition'

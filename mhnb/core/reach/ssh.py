@@ -1,9 +1,9 @@
-"""How a machine is logged in to, as the words of the ssh command and one line for its standard input.
+"""ssh command lines, and the one line for standard input that starts the remote interpreter.
 
-Nothing secret stands in a command's words, where every user of a machine can read it: what the far side is to run, with its
-folder and its environment, is one line of POSIX shell for its standard input (`remote_line`).
-So the far side's login shell, be it bash, zsh, fish or csh, sees the same fixed words whatever the names are.
-Knows no process and no socket.
+Secrets are never in a command's arguments, which every user of a machine can read. What the remote side is to run, with its
+directory and its environment, is one line of POSIX shell for its standard input (`remote_line`).
+So the remote login shell (bash, zsh, fish or csh) sees the same fixed arguments whatever the names are.
+This module starts no process and opens no socket.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = [
 READ_LINE_WORDS = ("sh", "-c", 'IFS= read -r line && eval "$line"')
 """The same as READ_LINE below, for a launcher that starts a program without a shell."""
 READ_LINE = """exec sh -c 'IFS= read -r line && eval "$line"'"""
-"""What the login shell over there is told: the rest comes on standard input. `read` takes no byte beyond the line's end."""
+"""Command for the remote login shell: the rest comes on standard input. `read` consumes no byte beyond the line's end."""
 LOGGED_IN = "mhnb: logged in"
-"""Said on the far side's standard error as soon as the line was read: what fails later is no failure of the login."""
+"""Written to the remote standard error as soon as the line was read: a later failure is not a failure of the login."""
 
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class SshOptions:
-    """How to log in, and what there is on the far side. What is None is left to the user's own ssh config.
+    """How to log in, and what the remote side has. A field that is None is left to the user's own ssh config.
 
     Raises:
-        InvalidRequest: a port, a number of seconds or a variable's name that cannot be.
+        InvalidRequest: a port, a number of seconds or a variable's name is not possible, or settings contradict each other.
     """
 
     user: str | None = None
@@ -49,19 +49,19 @@ class SshOptions:
     key_file: str | None = None
     config_file: str | None = None
     extra: tuple[str, ...] = ()
-    """More options as in an ssh config, `ProxyJump=gate`. They stand first, so they win."""
+    """More options as in an ssh config, `ProxyJump=gate`. They come first, so they win."""
     python: str | None = None
-    """The interpreter over there; None: `python` of the environment below, `python3` without one. `~/` is the far home."""
+    """The remote interpreter; None for `python` of the environment below, or `python3` without one. `~/` is the remote home."""
     venv: str | None = None
-    """The folder of a virtual environment over there."""
+    """The directory of a remote virtual environment."""
     conda: str | None = None
-    """Name or folder of a conda environment over there."""
+    """Name or directory of a remote conda environment."""
     setup: str | None = None
     """One line of POSIX shell to run first, `. /etc/profile && module load cuda`."""
     cwd: str | None = None
-    """The folder to run in; None: the far home."""
+    """The directory to run in; None for the remote home."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Set before the interpreter starts. Travels on standard input."""
+    """Set before the interpreter starts. It is sent on standard input."""
     connect_timeout_s: int = 10
 
     def __post_init__(self) -> None:
@@ -79,33 +79,35 @@ class SshOptions:
 
 
 def ssh_command(host: HostName, options: SshOptions, remote_command: str = READ_LINE) -> list[str]:
-    """Give the words of the ssh command; whether to trust an unknown machine is left to the user's own ssh config.
+    """Return the ssh command. The user's own ssh config decides whether to trust an unknown machine.
 
     Args:
         host: its user and port win over those of the options.
         options: how to log in.
-        remote_command: for the far side's login shell, whichever it is.
+        remote_command: for the remote login shell, whichever it is.
 
     >>> ssh_command(HostName("a", "me"), SshOptions(), "true")[-5:]
     ['-l', 'me', '--', 'a', 'true']
     """
     settings = [
         *options.extra,
-        # Nobody is there to type a password or "yes".
+        # No user is present to type a password or "yes".
         "BatchMode=yes",
         f"ConnectTimeout={options.connect_timeout_s}",
-        # A machine that has gone silent is given up after 15 s; else only after hours.
+        # A silent machine is given up after 15 s; otherwise only after hours.
         "ServerAliveInterval=5",
         "ServerAliveCountMax=3",
-        # What a user's own config may ask for, and what would break a session that carries data or harm the user there.
+        # Options that a user's own config may set, and that would break a session that carries data or harm the user on
+        # that machine.
         "ForwardAgent=no",
         "ForwardX11=no",
         "ClearAllForwardings=yes",
         "PermitLocalCommand=no",
         "RemoteCommand=none",
-        # A connection that the user shares already is used (so one can log in once with a second factor), none is left behind.
+        # Use a connection that the user already shares (so that one login with a second factor suffices), but leave
+        # none behind.
         "ControlMaster=no",
-        # A config that says QUIET would take away the cause of every failure.
+        # A config with QUIET would hide the cause of every failure.
         "LogLevel=INFO",
     ]
     words = ["ssh", *(["-F", options.config_file] if options.config_file is not None else []), "-T"]
@@ -121,7 +123,7 @@ def ssh_command(host: HostName, options: SshOptions, remote_command: str = READ_
 
 
 def choose_python(options: SshOptions, here: str) -> SshOptions:
-    """Take the notebook's own interpreter where none was named: machines that share a file system have it.
+    """Use the notebook's own interpreter if none was named, because machines that share a file system have it.
 
     >>> choose_python(SshOptions(), "/env/bin/python").python, choose_python(SshOptions(venv="v"), "/py").python
     ('/env/bin/python', None)
@@ -131,7 +133,7 @@ def choose_python(options: SshOptions, here: str) -> SshOptions:
 
 
 def remote_line(options: SshOptions, arguments: Sequence[str]) -> str:
-    """Give the line for standard input after which the far side is the interpreter with these arguments.
+    """Return the line for standard input that turns the remote shell into the interpreter with these arguments.
 
     >>> print(remote_line(SshOptions(), ["-V"]), end="")
     echo 'mhnb: logged in' >&2; command -v python3 >/dev/null 2>&1 || { echo 'mhnb: no python: python3' >&2; exit 127; }; exec python3 -V
@@ -176,7 +178,7 @@ def _give_up(what: str, name: str) -> str:
 
 
 def _path(text: str) -> str:
-    """Quote a path; the far home is the far shell's to know."""
+    """Quote a path; the remote shell expands the remote home."""
     if text == "~":
         return '"$HOME"'
     return f'"$HOME"/{shlex.quote(text[2:])}' if text.startswith("~/") else shlex.quote(text)
@@ -185,5 +187,5 @@ def _path(text: str) -> str:
 def _on_one_line(text: str) -> str:
     if "\n" not in text:
         return f"{text}\n"
-    # `$(...)` drops newlines at its end, hence the dot.
+    # `$(...)` drops newlines at its end, so a dot follows them.
     return "nl=$(printf '\\n.'); nl=${nl%.}; " + text.replace("\n", "'\"$nl\"'") + "\n"

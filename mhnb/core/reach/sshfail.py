@@ -1,6 +1,6 @@
-"""Why an ssh command ended, read from what it said and its exit code: the machine, the cause in ssh's own words, and what to do.
+"""Explain why an ssh command ended, from its output and exit code: the machine, the cause in ssh's own words, and what to do.
 
-The texts are those of OpenSSH 8 and 9. What is not known is shown as it is, never guessed at.
+The texts are those of OpenSSH 8 and 9. Unknown output is shown as it is and never guessed at.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mhnb.errors import HostUnfit, HostUnreachable, LaunchError
 __all__ = ["SshFailure", "explain_ssh", "ssh_error", "try_command"]
 
 _CONNECTION = 255
-"""ssh's exit code for what is its own failure, and for a program that a signal ended."""
+"""ssh's exit code for its own failures, and for a program that a signal ended."""
 
 _BEFORE = (
     ("key_changed", r"REMOTE HOST IDENTIFICATION HAS CHANGED|Host key for .* has changed"),
@@ -92,19 +92,19 @@ class SshFailure:
     """One failed ssh command."""
 
     kind: str
-    """A word for code: `login`, `key_changed`, `silent`, ..."""
+    """An identifier for code: `login`, `key_changed`, `silent`, ..."""
     said: str
-    """What happened, after the machine's name: `refused the login`."""
+    """What happened, to follow the machine's name: `refused the login`."""
     cause: str
-    """In ssh's own words, or those of what ran there; may be empty."""
+    """In the words of ssh or of the remote program; may be empty."""
     cure: str
 
 
 def explain_ssh(text: str, code: int, host: HostName, options: SshOptions) -> SshFailure:
-    """Say why an ssh command ended.
+    """Explain why an ssh command ended.
 
     Args:
-        text: all that it wrote to standard error, with what ran on the far side.
+        text: all that it wrote to standard error, including the output of the remote program.
         code: its exit code; negative for a signal here.
 
     >>> explain_ssh("me@b: Permission denied (publickey).", 255, HostName("b"), SshOptions()).kind
@@ -120,7 +120,7 @@ def explain_ssh(text: str, code: int, host: HostName, options: SshOptions) -> Ss
 
 
 def ssh_error(failure: SshFailure, host: HostName, log: str = "") -> LaunchError:
-    r"""Make the error: HostUnfit where the login was good, else HostUnreachable.
+    r"""Build the error: HostUnfit if the login succeeded, otherwise HostUnreachable.
 
     >>> str(ssh_error(SshFailure("refused", "refused the connection", "", "start sshd"), HostName("b")))
     'b: refused the connection\n  start sshd'
@@ -132,7 +132,7 @@ def ssh_error(failure: SshFailure, host: HostName, log: str = "") -> LaunchError
 
 
 def try_command(host: HostName, options: SshOptions) -> str:
-    """Give the command by which a person sees the same.
+    """Return the command with which a user can reproduce the failure.
 
     >>> try_command(HostName("b", "me", 2222), SshOptions(config_file="my cfg"))
     "ssh -F 'my cfg' -p 2222 me@b"
@@ -146,11 +146,11 @@ def try_command(host: HostName, options: SshOptions) -> str:
 
 
 def _find(lines: list[str], code: int) -> tuple[str, str]:
-    """Give the kind, and the line that says it."""
+    """Return the kind of the failure, and the line that shows it."""
     inside = [at for at, line in enumerate(lines) if line == LOGGED_IN]
     if inside:
         later = lines[inside[-1] + 1 :]
-        # Only ssh itself can tell of the connection, and then the exit code is its own.
+        # Only ssh itself can report a lost connection, and then the exit code is its own.
         known = [(kind, pattern) for kind, pattern in _AFTER if kind != "lost" or code == _CONNECTION]
         return _match(known, later) or _ended(code, later)
     if (found := _match(_BEFORE, lines)) is not None and code == _CONNECTION:
@@ -166,6 +166,6 @@ def _match(known: Iterable[tuple[str, str]], lines: list[str]) -> tuple[str, str
     for kind, pattern in known:
         hits = [line for line in lines if re.search(pattern, line)]
         if hits:
-            # The last one says it most exactly: a changed key's banner comes before the sentence.
+            # The last match is the most exact: the banner of a changed key comes before the sentence.
             return kind, hits[-1].removeprefix("mhnb: ")
     return None
