@@ -142,7 +142,7 @@ def probe_source() -> bytes:
 
 
 def probe_input(far: SshOptions, prelude: str) -> bytes:
-    """Give what makes each task a probe: a line of shell, and the probe's own text."""
+    """Return the input that makes each task a probe: a shell line, and the source of the probe."""
     line = remote_line(choose_python(far, sys.executable), ["-c", prelude])
     return line.encode() + probe_source()
 

@@ -179,10 +179,10 @@ def hub_spec(shape: Shape, options: StartOptions, place: Place, environment: Map
 
 
 def check_folder(folder: str) -> Path:
-    """Return a folder that can be brought to hosts.
+    """Return a folder that can be copied to hosts.
 
     Raises:
-        InvalidRequest: there is no such folder.
+        InvalidRequest: the folder does not exist.
     """
     path = Path(folder).expanduser().resolve()
     if not path.is_dir():

@@ -24,7 +24,7 @@ UNSEEN = (psutil.Error, FileNotFoundError)
 _EXIT_CODE_FIELD = 49
 """Field of `/proc/PID/stat`, counted from 0 after the name: the status as `waitpid` would return it."""
 _SAME_S = 2.0
-"""What the time of boot is rounded by, with room. No number comes round so soon."""
+"""Tolerance for two readings of a start time: the rounding of the boot time, with a margin. No process id is reused so soon."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -119,7 +119,7 @@ def is_still(pid: int, began_s: float | None) -> bool:
 
 
 def end_with_parent(parent: int) -> None:
-    """Die when the supervisor dies, even by SIGKILL. Linux only; elsewhere the rank's own lifeline looks."""
+    """End this process when its parent ends, even by SIGKILL. Linux only; elsewhere the rank checks its parent itself."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

@@ -285,10 +285,10 @@ class Cell:
 
 
 def record_cell(cell: Cell, generation: int, *, recorded: bool) -> CellRecord:
-    """Make the record of a cell that has ended and was judged.
+    """Build the record of a cell that has ended and was judged.
 
     Args:
-        recorded: whether its launches were.
+        recorded: whether its launches were recorded.
 
     >>> from mhnb.core.life.events import CellRequest
     >>> record_cell(Cell(1, CellRequest("x = 1"), seq=4, ranks=(0,), now=0.0), 2, recorded=False).seq

@@ -90,12 +90,12 @@ def jax_row(
     *,
     digest_local: bool,
 ) -> ArrayRow:
-    """Describe an array and hand over the bytes of its local boxes, each box once for each content.
+    """Describe an array and pass on the bytes of its local boxes, each distinct content of a box once.
 
     Args:
-        array: checked by `check_readable`.
-        add_part: takes the bytes of a box, returns their number.
-        provenance_of: returns the provenance of an array, and what made it in words.
+        array: an array that has passed `check_readable`.
+        add_part: stores the bytes of a box and returns their number.
+        provenance_of: returns the provenance of an array, and a text that names its producer.
         digest_local: whether another rank holds a local array to compare with.
     """
     is_local = array.is_fully_addressable
